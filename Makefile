@@ -1,0 +1,55 @@
+# `make demo` and `make test` are all the set-up: each installs what it needs first, on a bare Debian too.
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Debian keeps the proxies in sbin, which is not in the PATH of everybody.
+export PATH := $(PATH):/usr/sbin:/sbin
+
+.PHONY: help demo test check bench format golden docs clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+demo: $(VENV)/.demo  ## three proxies rendered, a real Envoy before three replicas
+	$(BIN)/python -m lbctl.demo $(ARGS)
+
+test: $(VENV)/.test  ## everything, with the real proxies; ARGS="-k word" for less
+	@.ci/need nginx haproxy
+	$(BIN)/python -m pytest -n 4 $(ARGS)
+
+check: $(VENV)/.test  ## types, style, and which part may import which
+	$(BIN)/mypy
+	$(BIN)/ruff check lbctl tests
+	$(BIN)/ruff format --check lbctl tests
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.test  ## time and memory, as a table
+	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+format: $(VENV)/.test  ## the style that `make check` asks for
+	$(BIN)/ruff check --fix lbctl tests
+	$(BIN)/ruff format lbctl tests
+
+golden: $(VENV)/.test  ## the expected outputs anew; read their diff
+	$(BIN)/python -m pytest -q tests/golden --update-golden $(ARGS)
+
+docs: $(VENV)/.test  ## the generated tables and the schema anew
+	$(BIN)/python -m tests.docs.regenerate
+
+clean:  ## without what was installed and cached
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(BIN)/python:
+	@PYTHON=$(PYTHON) .ci/need venv
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo,test]'
+	@touch $@ $(VENV)/.demo

@@ -1,0 +1,1 @@
+"""What leaves lbctl: files, the proxies' own checkers, running proxies."""

@@ -1,0 +1,81 @@
+"""The proxy's own checker, run on what lbctl has rendered and on nothing else.
+
+A checker executes what it reads (`nginx -t` loads modules and creates logs, `haproxy -c` runs Lua), so it never sees
+text that lbctl did not write. It runs in a private directory that is gone afterwards, without network and without root
+as far as the proxy allows, and its words are shown at the YAML that the refused line came from.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from lbctl.apply.binaries import find_binary
+from lbctl.apply.files import write_bundle
+from lbctl.apply.standins import stand_in
+from lbctl.base import diagnostics as d
+from lbctl.compile.files import files_on_disk
+from lbctl.compile.fleet import Compiled
+from lbctl.model.fleet import Source
+from lbctl.targets.prepare import Prepared
+from lbctl.targets.target import Bundle, Complaint
+
+_SECONDS = 60
+"""The longest that a checker may take."""
+
+
+class MissingBinaryError(Exception):
+    """The proxy's program is not on this machine."""
+
+
+def check(prepared: Prepared, compiled: Compiled, source: Source, form: str) -> list[d.Diagnostic]:
+    """What the checker refuses; empty where it accepts. Raises MissingBinaryError."""
+    target = prepared.target
+    binary = find_binary(target.binary)
+    if binary is None:
+        raise MissingBinaryError(f"--check needs the program {target.binary}, and it is not on this machine")
+    with tempfile.TemporaryDirectory(prefix="lbctl-") as directory:
+        prefix = Path(directory)
+        view = stand_in(prepared.view, prefix, files_on_disk(source).get)
+        bundle = target.render(view, form)
+        write_bundle(bundle, directory)
+        main = str(prefix / bundle.main.name)
+        code, output = _run(target.check_command(binary, directory, main), directory)
+        found = list(target.complaints(output, bundle)) if code else []
+    if code and not found:
+        found = [Complaint(f"exit code {code}: {_last_words(output)}")]
+    return [_diagnostic(item, bundle, compiled, target.kind) for item in found]
+
+
+def _run(command: list[str], directory: str) -> tuple[int, str]:
+    try:
+        done = subprocess.run(
+            command, cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return 1, f"no answer within {_SECONDS} seconds"
+    return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
+
+
+def _last_words(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return " / ".join(lines[-3:]) or "it said nothing"
+
+
+def _diagnostic(complaint: Complaint, bundle: Bundle, compiled: Compiled, kind: str) -> d.Diagnostic:
+    path = complaint.path or next(_sources(complaint, bundle), ())
+    found = d.Diagnostic("LB901", f"{kind} refuses what was rendered for this: {complaint.message}", path=path)
+    return compiled.sources.placed(found) if path else replace(found, position=None)
+
+
+def _sources(complaint: Complaint, bundle: Bundle) -> Iterator[d.Path]:
+    """The path of the refused line, or of the nearest line above it that came from the YAML."""
+    for item in bundle.files:
+        if complaint.line is None or complaint.file not in {None, item.name}:
+            continue
+        above = [line for line in item.sources if line <= complaint.line]
+        if above:
+            yield item.sources[max(above)]

@@ -1,0 +1,59 @@
+"""A bundle on disk: all of it or nothing, and never a half-written file.
+
+Every file is first written whole beside its place, then each is renamed into it; a file whose content is already there
+is left alone. Secret files are readable by their owner only, from their first byte on.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from lbctl.targets.target import Bundle, File
+
+
+def write_bundle(bundle: Bundle, directory: str) -> None:
+    """Raises OSError where the directory cannot be written; then nothing in it has changed."""
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    changed = [item for item in bundle.files if _differs(folder / item.name, item)]
+    written: list[tuple[str, Path]] = []
+    try:
+        written.extend((_beside(folder, item), folder / item.name) for item in changed)
+        while written:
+            temporary, place = written[0]
+            os.replace(temporary, place)  # noqa: PTH105 -- a str and a Path
+            written.pop(0)
+    finally:
+        for temporary, _ in written:
+            os.unlink(temporary)  # noqa: PTH108 -- a str
+    _sync(folder)
+
+
+def _differs(place: Path, item: File) -> bool:
+    return (
+        not place.is_file() or place.read_bytes() != item.text.encode() or (place.stat().st_mode & 0o777) != _mode(item)
+    )
+
+
+def _mode(item: File) -> int:
+    return 0o600 if item.secret else 0o644
+
+
+def _beside(folder: Path, item: File) -> str:
+    handle, name = tempfile.mkstemp(prefix=f".{item.name}.", dir=folder)
+    with os.fdopen(handle, "wb") as file:
+        file.write(item.text.encode())
+        file.flush()
+        os.fchmod(file.fileno(), _mode(item))
+        os.fsync(file.fileno())
+    return name
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

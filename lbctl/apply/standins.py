@@ -1,0 +1,124 @@
+"""What `--check` puts in the place of what only production has.
+
+A pipeline has neither production's certificates nor its addresses. In the checked text, and there alone, a missing file
+is a stand-in, a listen address a socket in a private directory, a host name 127.0.0.1. Everything else is what is
+rendered: the view is changed, not the text, and then written by the same target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from lbctl.ir.address import Address
+from lbctl.ir.listeners import Listener
+from lbctl.ir.pools import Pool
+from lbctl.ir.rewrite import with_files
+from lbctl.ir.snapshot import View
+
+Locate = Callable[[str], Path | None]
+"""A path as the fleet writes it → the file on this machine, or None where there is none."""
+
+_LOCAL = "127.0.0.1"
+
+
+def stand_in(view: View, prefix: Path, locate: Locate) -> View:
+    """`prefix`: a private directory, short enough for the path of a socket; the stand-ins are written to it."""
+    files = _Files(view, prefix, locate)
+    local = replace(
+        view,
+        listeners=tuple(_listener(item, index, prefix) for index, item in enumerate(view.listeners)),
+        pools={name: _pool(item) for name, item in view.pools.items()},
+    )
+    return with_files(local, files.rename)
+
+
+def _listener(listener: Listener, index: int, prefix: Path) -> Listener:
+    log = listener.access_log
+    if not log.path.startswith("/dev/"):
+        log = replace(log, path=str(prefix / f"access{index}.log"))
+    tracing = listener.tracing and replace(listener.tracing, otlp=_here(listener.tracing.otlp))
+    return replace(listener, bind=Address(path=str(prefix / f"{index}.sock")), access_log=log, tracing=tracing)
+
+
+def _pool(pool: Pool) -> Pool:
+    if not any(_is_name(item.address) for item in pool.replicas):
+        return pool
+    return replace(pool, replicas=tuple(replace(item, address=_here(item.address)) for item in pool.replicas))
+
+
+def _here(address: Address) -> Address:
+    return replace(address, host=_LOCAL) if _is_name(address) else address
+
+
+def _is_name(address: Address) -> bool:
+    """Compiled addresses are canonical: an IPv4 address is digits and dots, an IPv6 one holds a colon."""
+    return bool(address.host) and ":" not in address.host and not address.host.replace(".", "").isdigit()
+
+
+class _Files:
+    """Stand-ins for missing files. A certificate and its key stand in together, or the checker would see a mismatch."""
+
+    def __init__(self, view: View, prefix: Path, locate: Locate) -> None:
+        self._prefix = prefix
+        self._locate = locate
+        self._incomplete = {path for pair in _pairs(view) if not all(map(locate, pair)) for path in pair}
+        self._written: dict[str, str] = {}
+
+    def rename(self, path: str, kind: str) -> str:
+        found = self._locate(path)
+        if found is not None and path not in self._incomplete:
+            return str(found.absolute())
+        if path not in self._written:
+            place = self._prefix / "files" / path.lstrip("/")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(_CONTENT[kind])
+            self._written[path] = str(place)
+        return self._written[path]
+
+
+def _pairs(view: View) -> list[tuple[str, str]]:
+    listeners = [
+        (item.certificate, item.key)
+        for listener in view.listeners
+        if listener.tls is not None
+        for item in listener.tls.certificates
+    ]
+    pools = [
+        (pool.tls.certificate, pool.tls.key)
+        for pool in view.pools.values()
+        if pool.tls is not None and pool.tls.certificate is not None and pool.tls.key is not None
+    ]
+    return listeners + pools
+
+
+_CERTIFICATE = """\
+-----BEGIN CERTIFICATE-----
+MIIBkzCCATigAwIBAgIUVETOj2KDOhn2YDk57FYndM6iokwwCgYIKoZIzj0EAwIw
+EzERMA8GA1UEAwwIc3RhbmQtaW4wIBcNMjYxMTIwMjA0NDQzWhgPMjEyNjEwMjcy
+MDQ0NDNaMBMxETAPBgNVBAMMCHN0YW5kLWluMFkwEwYHKoZIzj0CAQYIKoZIzj0D
+AQcDQgAEE+VLMQGxf7MicPyiTbCAUcS/XLmQELNwJShGSD3G0LYspHxgOAvo9BF2
+ZlF+Va4wTIFAFcDVvEjGSd+KbANTaqNoMGYwHQYDVR0OBBYEFN2l1pjdzu5hqVHw
+xll9wXtk8CbKMB8GA1UdIwQYMBaAFN2l1pjdzu5hqVHwxll9wXtk8CbKMA8GA1Ud
+EwEB/wQFMAMBAf8wEwYDVR0RBAwwCoIIc3RhbmQtaW4wCgYIKoZIzj0EAwIDSQAw
+RgIhAKLyMEw0A8ysdvwDYw6loDHF+QzCdAZB1ObhMIDweweuAiEA7taL5KpG0wgz
+KmvDYCRqfPZWCaCizVWUTAhdmsyu1K0=
+-----END CERTIFICATE-----
+"""
+_KEY = """\
+-----BEGIN EC PRIVATE KEY-----
+MHcCAQEEIMslCC5YGQ6C1BYC8XkmH4zeVC+yS9Dfe0lopXKQ8ZpNoAoGCCqGSM49
+AwEHoUQDQgAEE+VLMQGxf7MicPyiTbCAUcS/XLmQELNwJShGSD3G0LYspHxgOAvo
+9BF2ZlF+Va4wTIFAFcDVvEjGSd+KbANTag==
+-----END EC PRIVATE KEY-----
+"""
+"""Of no one: made for this purpose, valid for no name, and public by standing here."""
+
+_CONTENT = {
+    "certificate": _CERTIFICATE,
+    "key": _KEY,
+    "ca": _CERTIFICATE,
+    "api_keys": "",
+    "jwks": '{"keys": []}',
+}

@@ -1,0 +1,1 @@
+"""Ground floor: what every other room needs and what knows of none of them."""

@@ -1,0 +1,188 @@
+"""The contract's grammar of quantities: durations, sizes, percents, rates, temperatures, addresses, versions.
+
+Each `parse_…` takes what YAML gave, of whatever type, and returns the number in the unit that the code counts in, or
+raises `QuantityError` with words for the user. Each type prints itself in the contract's grammar again.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from lbctl.base.diagnostics import show
+
+_DURATION_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+_SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_RATE_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
+_NUMBER = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([A-Za-z%/]*)", re.ASCII)
+_LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
+_SOCKET = re.compile(r"/[A-Za-z0-9._/-]{1,103}", re.ASCII)
+_VERSION = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,2}", re.ASCII)
+
+
+class QuantityError(ValueError):
+    """`hint` says what would be right."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class Duration(int):
+    """Milliseconds."""
+
+    def __str__(self) -> str:
+        for unit in ("h", "m", "s"):
+            if self and self % _DURATION_UNITS[unit] == 0:
+                return f"{int(self) // _DURATION_UNITS[unit]}{unit}"
+        return f"{int(self)}ms"
+
+
+class Size(int):
+    """Bytes."""
+
+    def __str__(self) -> str:
+        for unit in ("GiB", "MiB", "KiB"):
+            if self and self % _SIZE_UNITS[unit] == 0:
+                return f"{int(self) // _SIZE_UNITS[unit]}{unit}"
+        return f"{int(self)}B"
+
+
+class Percent(float):
+    """0 to 100, or more where a key allows it."""
+
+    def __str__(self) -> str:
+        return f"{float(self):g}%"
+
+
+class Temperature(float):
+    """Degrees Celsius."""
+
+    def __str__(self) -> str:
+        return f"{float(self):g}C"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """`requests` in each `per` milliseconds."""
+
+    requests: int
+    per: int
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """`host` and `port`, or the `path` of a unix socket. `ip`: the host is an address, not a name."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+    ip: bool = False
+
+
+def parse_duration(value: object) -> Duration:
+    number, unit = _split(value, "a duration", "a number with ms, s, m or h, as 250ms or 5s")
+    if unit not in _DURATION_UNITS:
+        raise QuantityError(f"{show(value)} is not a duration", "write a number with ms, s, m or h, as 250ms or 5s")
+    millis = float(number) * _DURATION_UNITS[unit]
+    if millis != int(millis) or millis < 1 or millis > 30 * 24 * 3_600_000:
+        raise QuantityError(f"{show(value)} is out of range", "from 1ms to 720h, in whole milliseconds")
+    return Duration(millis)
+
+
+def parse_size(value: object) -> Size:
+    number, unit = _split(value, "a size", "a number with B, KiB, MiB or GiB, as 10MiB")
+    if unit not in _SIZE_UNITS:
+        raise QuantityError(f"{show(value)} is not a size", "write a number with B, KiB, MiB or GiB, as 10MiB")
+    size = float(number) * _SIZE_UNITS[unit]
+    if size != int(size) or size < 1 or size > 1 << 50:
+        raise QuantityError(f"{show(value)} is out of range", "whole bytes, at least 1B")
+    return Size(size)
+
+
+def parse_percent(value: object) -> Percent:
+    number, unit = _split(value, "a percent", "a number with %, as 12.5%")
+    if unit != "%":
+        raise QuantityError(f"{show(value)} is not a percent", "write a number with %, as 12.5%")
+    return Percent(number)
+
+
+def parse_temperature(value: object) -> Temperature:
+    number, unit = _split(value, "a temperature", "degrees Celsius, as 90C")
+    if unit != "C":
+        raise QuantityError(f"{show(value)} is not a temperature", "write degrees Celsius, as 90C")
+    return Temperature(number)
+
+
+def parse_rate(value: object) -> Rate:
+    number, unit = _split(value, "a rate", "a whole number with /s, /m or /h, as 50/s")
+    if unit[:1] != "/" or unit[1:] not in _RATE_UNITS or "." in number or not 1 <= int(number) <= 10**9:
+        raise QuantityError(f"{show(value)} is not a rate", "write a whole number with /s, /m or /h, as 50/s")
+    return Rate(int(number), _RATE_UNITS[unit[1:]])
+
+
+def parse_address(value: object) -> Endpoint:
+    """`host:port`, `ip:port`, `[v6]:port` or `unix:/path`."""
+    hint = 'write host:port, ip:port, "[v6]:port" or unix:/path'
+    if not isinstance(value, str):
+        raise QuantityError(f"{show(value)} is not an address", hint)
+    if value.startswith("unix:"):
+        path = value.removeprefix("unix:")
+        if not _SOCKET.fullmatch(path) or "/../" in f"{path}/":
+            raise QuantityError(f"{show(value)} is not the path of a unix socket", "as unix:/run/replica.sock")
+        return Endpoint(path=path)
+    host, colon, port = value.rpartition(":")
+    if not colon or not host or (":" in host and not host.startswith("[")):
+        raise QuantityError(f"{show(value)} is an address without a port", hint)
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
+        raise QuantityError(f"{show(value)}: the port must be a number from 1 to 65535", hint)
+    name, ip = parse_host(host)
+    return Endpoint(host=name, port=int(port), ip=ip)
+
+
+def parse_host(text: str) -> tuple[str, bool]:
+    """A name or an address (IPv6 in brackets): itself, lower-case, without brackets, and whether it is an address."""
+    if text.startswith("[") and text.endswith("]"):
+        return _v6(text), True
+    if text.replace(".", "").isdigit() or text.lower().startswith("0x"):
+        return _v4(text), True
+    labels = text.split(".")
+    if len(text) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        raise QuantityError(f"{show(text)} is not a host name", "letters, digits and - in labels separated by dots")
+    return text.lower(), False
+
+
+def parse_version(value: object) -> tuple[int, ...]:
+    if isinstance(value, float):
+        raise QuantityError(f"{value!r} is a number here", f'quote it: "{value}"')
+    if not isinstance(value, str) or not _VERSION.fullmatch(value):
+        raise QuantityError(f"{show(value)} is not a version", 'as "1.22" or "1.25.1"')
+    return tuple(int(part) for part in value.split("."))
+
+
+def _split(value: object, what: str, right: str) -> tuple[str, str]:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise QuantityError(f"{show(value)} is not {what}", f"write {right}")
+    if isinstance(value, int | float):
+        raise QuantityError(f"{value!r} has no unit", f"write {right}")
+    found = _NUMBER.fullmatch(value)
+    if not found:
+        raise QuantityError(f"{show(value)} is not {what}", f"write {right}")
+    if not found.group(2):
+        raise QuantityError(f"{show(value)} has no unit", f"write {right}")
+    return found.group(1), found.group(2)
+
+
+def _v4(text: str) -> str:
+    try:
+        return str(ipaddress.IPv4Address(text))
+    except ValueError:
+        raise QuantityError(f"{show(text)} is not an IPv4 address", "four numbers from 0 to 255") from None
+
+
+def _v6(text: str) -> str:
+    try:
+        return str(ipaddress.IPv6Address(text[1:-1]))
+    except ValueError:
+        raise QuantityError(f"{show(text)} is not an IPv6 address", 'as "[2001:db8::1]:8000"') from None

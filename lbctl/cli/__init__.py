@@ -1,0 +1,83 @@
+"""The command line: one module a command, imported when it is called, and the exit codes of contract/cli.md."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from importlib import import_module
+
+import click
+
+_COMMANDS = {
+    "validate": ("lbctl.cli.validate", "Check a fleet: every error in one run."),
+    "render": ("lbctl.cli.render", "The configuration of nginx, HAProxy or Envoy."),
+    "gpus": ("lbctl.cli.gpus", "The built-in GPU table, with sources."),
+    "schema": ("lbctl.cli.schema", "The JSON Schema of a fleet file."),
+    "version": ("lbctl.cli.version", "The version of lbctl."),
+}
+"""Command → its module, and the line of help that needs no import."""
+
+
+class _Commands(click.Group):
+    """Knows the names and their help; imports a command's module only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = import_module(_COMMANDS[cmd_name][0]).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
+            from lbctl.base.diagnostics import did_you_mean
+
+            hint = did_you_mean(args[0], _COMMANDS)
+            ctx.fail(f"there is no command {args[0]!r}" + (f"; {hint}" if hint else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.command(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "LBCTL", "max_content_width": 100},
+)
+def group() -> None:
+    """One declarative model of a GPU inference fleet, rendered to nginx, HAProxy and Envoy."""
+
+
+def main() -> None:
+    """The program. Never returns: it exits with one of the contract's codes."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(args: list[str]) -> int:
+    """The exit code of one call."""
+    try:
+        return int(group.main(args, prog_name="lbctl", standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 64
+    except click.ClickException as error:
+        error.show()
+        return 64
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception:  # noqa: BLE001 -- the last line of defence: an error of ours, shown as such
+        traceback.print_exc()
+        click.echo("lbctl: this is an error in lbctl itself; please report it with the lines above", err=True)
+        return 70

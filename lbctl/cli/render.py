@@ -1,0 +1,145 @@
+"""`lbctl render`: the configuration of one proxy, to standard output or a directory."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+
+import click
+
+from lbctl.apply.files import write_bundle
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.base.quantities import QuantityError, parse_version
+from lbctl.cli.fleet import load, paths_argument, show
+from lbctl.compile.files import check_files
+from lbctl.compile.fleet import Compiled
+from lbctl.ir.proxies import Proxy
+from lbctl.model.fleet import Source
+from lbctl.targets import KINDS, target
+from lbctl.targets.prepare import Prepared, placed, prepare
+from lbctl.targets.target import Bundle
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The flags, as they were given."""
+
+    kind: str
+    proxy: str | None
+    version: str | None
+    directory: str | None
+    check: bool
+    form: str
+    require_files: bool
+    files_root: str | None
+
+
+@click.command("render")
+@paths_argument
+@click.option("-t", "--target", "kind", type=click.Choice(KINDS), required=True, help="The kind of proxy.")
+@click.option(
+    "--proxy", metavar="NAME", help="The proxy of the fleet to render for, where it names several of the kind."
+)
+@click.option(
+    "--proxy-version", "version", metavar="V", help="The proxy's version; default: the fleet's, else the oldest."
+)
+@click.option(
+    "-d", "directory", metavar="DIR", type=click.Path(file_okay=False), help="Write the files there, atomically."
+)
+@click.option("--check", is_flag=True, help="Run the proxy's own checker on the result first.")
+@click.option(
+    "-o", "form", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="Envoy: the form."
+)
+@click.option("--require-files", is_flag=True, help="A file that the fleet names and that is missing is an error.")
+@click.option("--files-root", metavar="DIR", help="Where the proxy finds the fleet's relative files.")
+def command(
+    paths: tuple[str, ...],
+    kind: str,
+    proxy: str | None,
+    version: str | None,
+    directory: str | None,
+    check: bool,
+    form: str,
+    require_files: bool,
+    files_root: str | None,
+) -> int:
+    """Render the fleet in PATH… for one kind of proxy.
+
+    One file goes to standard output, several need -d. What the proxy cannot say is a warning on standard error.
+    """
+    options = _Options(kind, proxy, version, directory, check, form, require_files, files_root)
+    diagnostics = Diagnostics()
+    loaded = load(paths, diagnostics)
+    code = _render(*loaded, options, diagnostics) if loaded else 1
+    show(diagnostics)
+    return code
+
+
+def _render(source: Source, compiled: Compiled, options: _Options, diagnostics: Diagnostics) -> int:
+    proxy = _proxy(compiled, options)
+    if not compiled.topology.listeners:
+        raise click.UsageError("the fleet has no listeners: there is nothing to render")
+    check_files(source, options.require_files, diagnostics)
+    prepared = prepare(target(options.kind), compiled, proxy)
+    diagnostics.extend(prepared.losses)
+    bundle = prepared.target.render(prepared.rooted(_root(options, proxy)), options.form)
+    diagnostics.extend(placed(bundle, compiled))
+    if diagnostics.failed:
+        return 1
+    code = _check(source, compiled, prepared, options, diagnostics) if options.check else 0
+    return code or _write(bundle, options)
+
+
+def _check(source: Source, compiled: Compiled, prepared: Prepared, options: _Options, diagnostics: Diagnostics) -> int:
+    from lbctl.apply.check import MissingBinaryError, check
+
+    try:
+        diagnostics.extend(check(prepared, compiled, source, options.form))
+    except MissingBinaryError as error:
+        click.echo(f"lbctl: {error}", err=True)
+        return 4
+    return 5 if diagnostics.failed else 0
+
+
+def _write(bundle: Bundle, options: _Options) -> int:
+    if options.directory is not None:
+        write_bundle(bundle, options.directory)
+    elif len(bundle.files) == 1:
+        click.echo(bundle.main.text, nl=False)
+    else:
+        names = ", ".join(item.name for item in bundle.files)
+        raise click.UsageError(f"this fleet renders to several files ({names}): give a directory with -d")
+    return 0
+
+
+def _proxy(compiled: Compiled, options: _Options) -> Proxy:
+    """The proxy to render for: the named one, the only one of the kind, or one that the fleet does not name."""
+    from dataclasses import replace
+
+    of_kind = [item for item in compiled.topology.proxies if item.kind == options.kind]
+    if options.proxy is not None:
+        of_kind = [item for item in of_kind if item.name == options.proxy]
+        if not of_kind:
+            raise click.UsageError(f"the fleet has no {options.kind} named {options.proxy!r}")
+    if len(of_kind) > 1:
+        names = ", ".join(item.name for item in of_kind)
+        raise click.UsageError(f"the fleet names several {options.kind} proxies ({names}): choose one with --proxy")
+    oldest = target(options.kind).versions[0]
+    chosen = of_kind[0] if of_kind else Proxy(f"-{options.kind}", options.kind, oldest)
+    return replace(chosen, version=_version(options, oldest)) if options.version is not None else chosen
+
+
+def _version(options: _Options, oldest: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        version = parse_version(options.version)
+    except QuantityError as error:
+        raise click.UsageError(f"--proxy-version: {error} ({error.hint})") from None
+    if version < oldest:
+        raise click.UsageError(f"--proxy-version: the oldest supported is {'.'.join(map(str, oldest))}")
+    return version
+
+
+def _root(options: _Options, proxy: Proxy) -> str:
+    if options.files_root is not None:
+        return options.files_root
+    return posixpath.dirname(proxy.config) if proxy.config else ""

@@ -1,0 +1,89 @@
+"""`lbctl schema`: the JSON Schema of a fleet file, in draft 7, which editors understand.
+
+Put together here, above the model, because only here the registries are known whose names are choices in it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import click
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+
+from lbctl.base.quantities import Duration, Endpoint, Percent, Size, Temperature
+from lbctl.model.fleet import Fleet
+from lbctl.targets import KINDS
+
+_ID = "https://lbctl.dev/schemas/lbctl.schema.json"
+_DROPPED = "\x00none"
+
+
+@click.command("schema")
+def command() -> None:
+    """Print the JSON Schema (draft 7) of a fleet file."""
+    click.echo(page(), nl=False)
+
+
+def page() -> str:
+    """The text of schemas/lbctl.schema.json."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def schema() -> dict[str, Any]:
+    """The schema as a dict; its verdict on a fleet is the model's, less what needs the whole fleet to see."""
+    made: dict[str, Any] = _tidy(
+        Fleet.model_json_schema(schema_generator=_Draft7, ref_template="#/definitions/{model}")
+    )
+    definitions = made.pop("$defs")
+    definitions["Proxy"]["properties"]["kind"] = {"enum": list(KINDS)}
+    definitions["Defaults"]["properties"] = {
+        "pool": _partial("Pool", definitions),
+        "route": _partial("Route", definitions),
+    }
+    head = {"$schema": "http://json-schema.org/draft-07/schema#", "$id": _ID, "title": "lbctl fleet"}
+    return head | {key: value for key, value in made.items() if key != "title"} | {"definitions": definitions}
+
+
+class _Draft7(GenerateJsonSchema):
+    """Defaults in the contract's grammar; a section's own defaults stand at its keys."""
+
+    def encode_default(self, dft: Any) -> Any:
+        if isinstance(dft, Duration | Size | Percent | Temperature):
+            return str(dft)
+        if isinstance(dft, Endpoint):
+            return dft.path or f"{dft.host}:{dft.port}"
+        return _DROPPED if isinstance(dft, BaseModel) or dft in (None, {}, []) else super().encode_default(dft)
+
+
+def _tidy(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {
+            key: _tidy(value)
+            for key, value in node.items()
+            if not (key == "default" and value == _DROPPED) and not (key == "title" and isinstance(value, str))
+        }
+    return [_tidy(item) for item in node] if isinstance(node, list) else node
+
+
+def _partial(name: str, definitions: dict[str, Any]) -> dict[str, str]:
+    """A copy of a section, and of what lies below it, in which nothing must be there."""
+    part = f"Partial{name}"
+    if part not in definitions:
+        definitions[part] = {}
+        definitions[part].update(_loose(copy.deepcopy(definitions[name]), definitions))
+    return {"$ref": f"#/definitions/{part}"}
+
+
+def _loose(node: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(node, list):
+        return [_loose(item, definitions) for item in node]
+    if not isinstance(node, dict):
+        return node
+    reference = node.get("$ref")
+    if isinstance(reference, str):
+        return _partial(reference.rsplit("/", 1)[1], definitions)
+    dropped = {"required", "allOf"} if node.get("type") == "object" else set()
+    return {key: _loose(value, definitions) for key, value in node.items() if key not in dropped}

@@ -1,0 +1,72 @@
+"""The files that a fleet names: whether they are there, and that none lies outside its directory.
+
+A pipeline has neither production's certificates nor its keys, so a missing file is a warning unless the caller asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from lbctl.base import diagnostics as d
+from lbctl.model.fleet import Source
+from lbctl.model.node import Node
+
+_FILE_KEYS = frozenset({"certificate", "key", "client_ca", "ca", "file", "jwks_file", "path", "token_file"})
+"""Keys that may hold a path; `_is_file` tells which of them do, where."""
+
+
+def check_files(source: Source, required: bool, diagnostics: d.Diagnostics) -> None:
+    """LB110 for a file that is not there (an error if `required`), LB502 for one outside its directory."""
+    for path, node in _named_files(source.root):
+        diagnostics.extend(_findings(source, path, node, required))
+
+
+def files_on_disk(source: Source) -> dict[str, Path]:
+    """A path as it is written in the fleet → the file on this machine, for all that are there."""
+    named = {str(node.value): _located(source, node) for _, node in _named_files(source.root)}
+    return {written: place for written, place in named.items() if place.is_file()}
+
+
+def _located(source: Source, node: Node) -> Path:
+    """Relative to the YAML file that names it: its directory is the PATH directory, which has no others below it."""
+    return Path(source.roots[node.file]) / str(node.value)
+
+
+def _findings(source: Source, path: d.Path, node: Node, required: bool) -> Iterator[d.Diagnostic]:
+    place, written = _located(source, node), str(node.value)
+    if not place.is_file():
+        severity: d.Severity = "error" if required else "warning"
+        yield d.Diagnostic("LB110", f"there is no file {d.show(written)}", node.position, path, "", severity)
+        return
+    root = Path(source.roots[node.file]).resolve()
+    if not written.startswith("/") and not place.resolve().is_relative_to(root):
+        hint = "keep the file below the fleet's directory"
+        yield d.Diagnostic("LB502", f"{d.show(written)} leads out of its directory", node.position, path, hint)
+
+
+def _named_files(root: Node, path: d.Path = ()) -> Iterator[tuple[d.Path, Node]]:
+    if isinstance(root.value, dict):
+        for key, node in root.value.items():
+            here = (*path, key)
+            if not path and key in {"defaults", "gpus", "version", "control", "proxies"}:
+                continue
+            if isinstance(node.value, str) and key in _FILE_KEYS and _is_file(here):
+                yield here, node
+            elif isinstance(node.value, dict | list) and key not in {"replicas", "labels"}:
+                yield from _named_files(node, here)
+    elif isinstance(root.value, list):
+        for index, node in enumerate(root.value):
+            yield from _named_files(node, (*path, index))
+
+
+def _is_file(path: d.Path) -> bool:
+    keys = [step for step in path if isinstance(step, str)]
+    section, key = keys[0], keys[-1]
+    if key == "path":
+        return section == "pools" and keys[-2:-1] == ["file"]
+    if section == "listeners":
+        return "tls" in keys[2:3]
+    if section == "pools":
+        return keys[2:3] == ["tls"]
+    return keys[2:3] == ["auth"] and key in {"file", "jwks_file"}

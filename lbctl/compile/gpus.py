@@ -1,0 +1,177 @@
+"""The built-in GPU table: how much one GPU can carry, so that replicas on unlike GPUs share traffic by capacity.
+
+Throughput is relative (A100-80GB = 5), derived once from published results, and each figure carries its source and
+method. This module is data: it reads no file, knows no fleet, and refuses to rate a GPU that it does not list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+SCALE = (
+    "Throughput of one GPU serving a language model, relative: A100-80GB = 5. Figures have two significant digits at "
+    "most, and a model, its precision and its server move them by a third or more: measure your own and set it under "
+    "`gpus:`. Nothing here measured an A100: every figure hangs on the specification ratio of H100-SXM or of the GPU "
+    "itself to it."
+)
+
+MLPERF_RULE = (
+    "MLPerf rule: result per accelerator in MLPerf Inference v4.1 and v5.1 "
+    "(github.com/mlcommons/inference_results_v4.1 and _v5.1), closed division, scenarios Offline and Server, without "
+    "the 99.9 % accuracy targets (mostly the 99 % runs again), without the reference implementation and without fp32 "
+    "weights. A cell is one round, suite, model and scenario that has both GPUs; its ratio is that of their medians "
+    "over all submitters. The figure is the geometric mean over the cells of each model, then over the models. "
+    "Language models are those whose names begin with llama, gptj or mixtral. Submitters choose precision and "
+    "software, and no ratio corrects for that: for language models v5.1 states fp4 on B200 and fp8 on the rest; v4.1 "
+    "does not say."
+)
+
+SPECIFICATION_RULE = (
+    "Specification rule: 5 × √(memory bandwidth ratio × dense FP16/BF16 TFLOPS ratio) to A100-80GB (SXM: 2039 GB/s, "
+    "312 TFLOPS, from citsjtu2020/LLM-Prof). It knows neither fp8 and fp4 nor software, and differs from what MLPerf "
+    "gives by up to a factor of three: B200 27 against 41, L4 1.2 against 0.8, T4 0.9 against 0.3."
+)
+
+_MLPERF = "MLPerf Inference v4.1, v5.1"
+_MLPERF_4 = "MLPerf Inference v4.1"
+_LLM_PROF = "specifications: citsjtu2020/LLM-Prof"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU: `throughput` on the scale A100-80GB = 5, `memory_gb` in GB of one GPU, its source and its method."""
+
+    name: str
+    throughput: float
+    memory_gb: float | None
+    source: str
+    method: str
+
+
+_TABLE = (
+    Gpu(
+        "B200",
+        41,
+        180,
+        _MLPERF,
+        "MLPerf rule on language models against H100-SXM: 3.63 (8 cells, 3.09 to 4.42) × 11.41. In v5.1 "
+        "B200 ran fp4, H100-SXM fp8; served in fp8, expect less. 180 GB as MLPerf lists it (specifications: 192).",
+    ),
+    Gpu(
+        "H200",
+        13,
+        141,
+        _MLPERF,
+        "MLPerf rule on language models against H100-SXM: 1.15 (12 cells, 0.99 to 1.42) × 11.41.",
+    ),
+    Gpu(
+        "GH200",
+        13,
+        96,
+        _MLPERF_4,
+        "MLPerf rule on language models against H100-SXM: 1.18 (6 cells, 0.89 to 1.44) × 11.41, the rows of the 96 GB "
+        "and the 144 GB variant together; alone, 96 GB gives 11 and 144 GB 14. Memory is that of the smaller.",
+    ),
+    Gpu(
+        "MI325X",
+        12,
+        256,
+        "MLPerf Inference v5.1",
+        "MLPerf rule on language models against H100-SXM: 1.06 (2 cells, 1.04 to 1.09, llama2-70b only) × 11.41. Rows "
+        "of systems that mix it with MI300X are left out.",
+    ),
+    Gpu(
+        "H100-SXM",
+        11,
+        80,
+        _LLM_PROF,
+        "Specification rule: 5 × √(3350/2039 × 989/312) = 11.41. MLPerf has H100-SXM, and no A100 to compare it with; "
+        "this ratio ties all measured GPUs to the scale.",
+    ),
+    Gpu(
+        "MI300X",
+        10,
+        192,
+        _MLPERF,
+        "MLPerf rule on language models against H100-SXM: 0.91 (4 cells, 0.80 to 0.99, llama2-70b only) × 11.41. Rows "
+        "of systems that mix it with MI325X are left out.",
+    ),
+    Gpu(
+        "H100-PCIe",
+        5.5,
+        80,
+        _MLPERF_4,
+        "MLPerf rule on language models against H100-SXM: 0.48 (4 cells, 0.37 to 0.66) × 11.41. The lower cells are "
+        "one submitter's llama2-70b; gptj alone gives 7.0. Its specifications are unverified and not used.",
+    ),
+    Gpu("A100-80GB", 5, 80, "the scale", "5 by definition; the SXM version. No MLPerf row."),
+    Gpu(
+        "A100-40GB",
+        4.4,
+        40,
+        "specifications: astroC86/gpu-datasheet",
+        "Specification rule: 5 × √(1555/2039 × 312/312) = 4.37. No MLPerf row.",
+    ),
+    Gpu(
+        "RTX-4090",
+        2.8,
+        24,
+        _MLPERF,
+        "MLPerf rule on other models against L40S: 1.01 (2 cells, 0.95 to 1.08, retinanet int8 only) × 2.74. "
+        "Its language model rows are all in the open division, and not comparable.",
+    ),
+    Gpu(
+        "L40S",
+        2.7,
+        48,
+        _MLPERF,
+        "MLPerf rule on language models against H100-SXM: 0.24 (6 cells, 0.15 to 0.36) × 11.41. Lowest on llama2-70b "
+        "over eight GPUs on PCIe, highest on gptj; llama3.1-8b compares vLLM with TensorRT-LLM.",
+    ),
+    Gpu(
+        "V100",
+        2.1,
+        16,
+        "specifications: collected notes, unverified",
+        "Specification rule: 5 × √(900/2039 × 125/312) = 2.10 for SXM2, which also exists with 32 GB; PCIe (112 "
+        "TFLOPS) gives 2.0. FP16 without BF16. No MLPerf row.",
+    ),
+    Gpu(
+        "A10",
+        1.7,
+        24,
+        f"{_LLM_PROF}; astroC86/gpu-datasheet",
+        "Specification rule: 5 × √(600/2039 × 125/312) = 1.72. No MLPerf row.",
+    ),
+    Gpu(
+        "A10G",
+        1.5,
+        24,
+        "specifications: AWS g5 card, unverified",
+        "Bandwidth alone: 5 × 600/2039 = 1.47. The bandwidth is unverified, and no TFLOPS figure is used because "
+        "published ones disagree. No MLPerf row.",
+    ),
+    Gpu(
+        "L4",
+        0.8,
+        24,
+        _MLPERF,
+        "MLPerf rule on other models (vision, bert, whisper, image generation) against L40S, the nearest GPU with "
+        "language model rows: 0.30 (9 cells, 0.27 to 0.36) × 2.74. No language model row of its own.",
+    ),
+    Gpu(
+        "T4",
+        0.3,
+        16,
+        _MLPERF_4,
+        "bert-99 Offline, T4 381 over L4 964 samples/s: 0.395 × 0.81, the figure of L4. The T4 row is a single one in "
+        "the open division (NVIDIA's TensorRT implementation with default settings), so it may be low.",
+    ),
+)
+
+GPUS: Mapping[str, Gpu] = MappingProxyType(
+    {gpu.name: gpu for gpu in sorted(_TABLE, key=lambda gpu: (-gpu.throughput, gpu.name))}
+)
+"""The table by name, the fastest first."""

@@ -1,0 +1,66 @@
+"""Listeners, each with its table of rules."""
+
+from __future__ import annotations
+
+from lbctl.compile.context import Context
+from lbctl.compile.convert import address, maybe, whole
+from lbctl.compile.precedence import order, rules_of
+from lbctl.ir import listeners as ir
+from lbctl.model import listener as model
+
+
+def listeners(ctx: Context) -> tuple[ir.Listener, ...]:
+    tables = _tables(ctx)
+    _check_binds(ctx)
+    return tuple(_listener(name, item, tables[name]) for name, item in sorted(ctx.fleet.listeners.items()))
+
+
+def _tables(ctx: Context) -> dict[str, tuple[ir.Rule, ...]]:
+    rows: dict[str, list[ir.Rule]] = {name: [] for name in ctx.fleet.listeners}
+    for name, route in sorted(ctx.fleet.routes.items()):
+        rules = rules_of(name, route)
+        for listener in route.listeners if route.listeners is not None else rows:
+            if listener in rows:
+                rows[listener].extend(rules)
+    return {name: tuple(sorted(set(found), key=order)) for name, found in rows.items()}
+
+
+def _check_binds(ctx: Context) -> None:
+    first: dict[str, str] = {}
+    for name, listener in ctx.fleet.listeners.items():
+        bind = str(address(listener.bind))
+        if first.setdefault(bind, name) != name:
+            ctx.error("LB112", f"{bind} is already the address of listener {first[bind]}", ("listeners", name, "bind"))
+
+
+def _listener(name: str, item: model.Listener, rules: tuple[ir.Rule, ...]) -> ir.Listener:
+    return ir.Listener(
+        name=name,
+        bind=address(item.bind),
+        tls=maybe(item.tls, _tls),
+        http2=item.http2,
+        client_address=maybe(
+            item.client_address, lambda told: ir.ClientAddress(tuple(sorted(set(told.trusted))), told.header)
+        ),
+        proxy_protocol=item.proxy_protocol,
+        max_connections=item.max_connections,
+        max_body=whole(item.max_body),
+        inspect=int(item.inspect),
+        request_headers_timeout=int(item.timeouts.request_headers),
+        idle_timeout=int(item.timeouts.idle),
+        access_log=ir.AccessLog(item.access_log.path, item.access_log.format),
+        tracing=maybe(item.tracing, lambda told: ir.Tracing(address(told.otlp), float(told.sample), told.service)),
+        request_id=item.request_id,
+        rules=rules,
+    )
+
+
+def _tls(section: model.ListenerTls) -> ir.ListenerTls:
+    return ir.ListenerTls(
+        certificates=tuple(
+            ir.Certificate(item.certificate, item.key, tuple(sorted(set(item.hosts)))) for item in section.certificates
+        ),
+        min_version=section.min_version,
+        client_ca=section.client_ca,
+        client_certificate=section.client_certificate,
+    )

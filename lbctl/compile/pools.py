@@ -1,0 +1,256 @@
+"""Pools: replicas with names and capacities, health, breakers sized from the replicas."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from lbctl.compile.capacity import capacities, gpu_count, throughputs
+from lbctl.compile.context import Context
+from lbctl.compile.convert import address, maybe, pairs, whole
+from lbctl.ir import pools as ir
+from lbctl.model import pool as model
+from lbctl.model.node import find
+from lbctl.model.telemetry import Telemetry, Weighting
+
+IN_FLIGHT = 512
+"""Requests at once that one replica is trusted with where the fleet says nothing: twice what an engine batches by
+default (vLLM's max_num_seqs is 256), so that the breaker is a fuse and not the scheduler."""
+_EVIDENCE = frozenset({"vllm", "sglang", "tgi", "triton", "trtllm", "lmdeploy", "nim", "llamacpp"})
+"""Kinds of sources that tell how fast a replica is at its present batch."""
+
+
+def pools(ctx: Context) -> tuple[ir.Pool, ...]:
+    table = throughputs(ctx)
+    return tuple(_pool(ctx, name, item, table) for name, item in sorted(ctx.fleet.pools.items()))
+
+
+def default_name(replica: model.Replica) -> str:
+    """The address, every character outside the grammar of names as -."""
+    text = str(address(replica.address)).lower()
+    return re.sub(r"[^a-z0-9._-]", "-", text).lstrip("._-")[:63] or "replica"
+
+
+def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float]) -> ir.Pool:
+    path = ("pools", name)
+    if pool.tls and (pool.tls.certificate is None) != (pool.tls.key is None):
+        ctx.error("LB505", "a client certificate needs its key, and the key its certificate", (*path, "tls"))
+    return ir.Pool(
+        name=name,
+        replicas=_replicas(ctx, name, pool, table),
+        discovery=_discovery(ctx, name, pool.discovery, table),
+        protocol=pool.protocol,
+        model=maybe(pool.model, lambda item: ir.Model(item.name, item.version, tuple(sorted(item.adapters)))),
+        labels=pairs(pool.labels),
+        balance=_balance(ctx, name, pool.balance),
+        affinity=maybe(pool.affinity, lambda item: ir.Affinity(item.cookie, int(item.ttl))),
+        drain_deadline=int(pool.drain_deadline),
+        locality=maybe(pool.locality, lambda item: ir.Locality(item.prefer, float(item.spill_below))),
+        connections=ir.Connections(int(pool.connections.idle), pool.connections.max_requests),
+        connect_timeout=int(pool.timeouts.connect),
+        queue_timeout=int(pool.timeouts.queue),
+        circuit_breaker=_breaker(pool),
+        slow_start=_slow_start(ctx, name, pool),
+        active=_active(ctx, name, pool.health.active),
+        passive=_passive(pool.health.passive),
+        deep=ir.DeepCheck(
+            whole(pool.health.deep.min_free_memory),
+            float(pool.health.deep.max_temperature),
+            tuple(sorted(pool.health.deep.fatal_xids)),
+            int(pool.health.deep.stalled_after),
+        ),
+        load_shedding=maybe(
+            pool.health.load_shedding, lambda item: ir.LoadShedding(float(item.min_healthy), int(item.retry_after))
+        ),
+        telemetry=_telemetry(pool.telemetry),
+        weighting=_weighting(pool),
+        tls=maybe(pool.tls, lambda item: ir.PoolTls(item.ca, item.server_name, item.certificate, item.key)),
+    )
+
+
+def _replicas(ctx: Context, pool: str, section: model.Pool, table: Mapping[str, float]) -> tuple[ir.Replica, ...]:
+    numbers = capacities(ctx, pool, section, table)
+    found = [_replica(item, capacity) for item, capacity in zip(section.replicas, numbers, strict=True)]
+    _unique(ctx, pool, [item.name for item in found], "LB104", "name", "give each its own name")
+    _unique(ctx, pool, [str(item.address) for item in found], "LB105", "address", "one replica an address")
+    return tuple(sorted(found, key=lambda item: item.name))
+
+
+def _unique(ctx: Context, pool: str, values: list[str], code: str, what: str, hint: str) -> None:
+    first: dict[str, int] = {}
+    for index, value in enumerate(values):
+        if first.setdefault(value, index) != index:
+            where = find(ctx.source.root, ("pools", pool, "replicas", first[value]))
+            ctx.error(
+                code, f"the {what} {value} stands twice, first at {where}", ("pools", pool, "replicas", index), hint
+            )
+
+
+def _replica(item: model.Replica, capacity: float) -> ir.Replica:
+    return ir.Replica(
+        name=item.name or default_name(item),
+        address=address(item.address),
+        capacity=capacity,
+        priority=item.priority,
+        drain=item.drain,
+        region=item.region,
+        zone=item.zone,
+        gpu=item.gpu,
+        gpu_count=gpu_count(item),
+        devices=tuple(item.devices),
+        labels=pairs(item.labels) if item.labels else (),
+        telemetry=_telemetry(item.telemetry),
+    )
+
+
+def _discovery(
+    ctx: Context, pool: str, section: model.Discovery | None, table: Mapping[str, float]
+) -> ir.DnsDiscovery | ir.FileDiscovery | None:
+    if section is None:
+        return None
+    if section.file is not None:
+        return ir.FileDiscovery(section.file.path)
+    dns = section.dns
+    assert dns is not None
+    known = dns.gpu is None or ctx.known("LB204", "GPU", dns.gpu, table, ("pools", pool, "discovery", "dns", "gpu"))
+    return ir.DnsDiscovery(
+        name=dns.name,
+        port=dns.port,
+        refresh=int(dns.refresh),
+        max_replicas=dns.max_replicas,
+        gpu=dns.gpu,
+        resolvers=tuple(address(item) for item in dns.resolvers),
+        capacity=table[dns.gpu] if dns.gpu is not None and known else 1.0,
+    )
+
+
+def _balance(ctx: Context, pool: str, section: model.Balance) -> ir.Balance:
+    path = ("pools", pool, "balance")
+    if section.algorithm != "hash":
+        if section.hash is not None:
+            ctx.error(
+                "LB301", f"a hash key, but the algorithm is {section.algorithm}", (*path, "hash"), "algorithm: hash"
+            )
+        return ir.Balance(section.algorithm)
+    if section.hash is None:
+        ctx.error(
+            "LB301", "the algorithm is hash, but there is no key", (*path, "algorithm"), "hash: {key: {header: x}}"
+        )
+        return ir.Balance("hash")
+    bound = section.hash.bounded_load
+    if bound is not None and bound <= 1:
+        ctx.error(
+            "LB302", f"a bounded load of {bound:g} leaves no room", (*path, "hash", "bounded_load"), "above 1, as 1.25"
+        )
+    return ir.Balance("hash", _hash_key(section.hash.key), bound)
+
+
+def _hash_key(key: model.HashKey) -> ir.HashKey:
+    if key.prompt_prefix is not None:
+        return ir.HashKey("prompt_prefix", bytes=key.prompt_prefix)
+    if key.source_ip is not None:
+        return ir.HashKey("source_ip")
+    if key.header is not None:
+        return ir.HashKey("header", key.header)
+    if key.cookie is not None:
+        return ir.HashKey("cookie", key.cookie)
+    if key.query is not None:
+        return ir.HashKey("query", key.query)
+    return ir.HashKey("json_body", key.json_body or "")
+
+
+def _breaker(pool: model.Pool) -> ir.CircuitBreaker:
+    given = pool.circuit_breaker
+    replicas = max(1, sum(not item.drain for item in pool.replicas))
+    if pool.discovery and pool.discovery.dns:
+        replicas = pool.discovery.dns.max_replicas
+    requests = given.max_requests or replicas * (given.per_replica.max_requests or IN_FLIGHT)
+    return ir.CircuitBreaker(
+        max_connections=given.max_connections or replicas * (given.per_replica.max_connections or IN_FLIGHT),
+        max_pending_requests=given.max_pending_requests or max(1, requests // 2),
+        max_requests=requests,
+        max_retries=given.max_retries or max(3, replicas),
+        replica_max_connections=given.per_replica.max_connections,
+        replica_max_requests=given.per_replica.max_requests,
+    )
+
+
+def _slow_start(ctx: Context, name: str, pool: model.Pool) -> ir.SlowStart | None:
+    """On by default, except with hash: a ring that changes for a minute moves every key."""
+    section = pool.slow_start
+    if pool.balance.algorithm == "hash":
+        if section is not None:
+            ctx.warn("LB303", "a hash ring has no slow start: it is left out", ("pools", name, "slow_start"))
+        return None
+    section = section or model.SlowStart()
+    return ir.SlowStart(int(section.window), float(section.min_weight), section.aggression)
+
+
+def _active(ctx: Context, pool: str, section: model.Active | None) -> ir.ActiveCheck | None:
+    if section is None:
+        return None
+    if section.timeout > section.interval:
+        ctx.error(
+            "LB304", f"a check may take {section.timeout}, but the next starts after {section.interval}",
+            ("pools", pool, "health", "active", "timeout"), "a timeout of at most the interval",
+        )  # fmt: skip
+    return ir.ActiveCheck(
+        probe=_probe(section),
+        port=section.port,
+        interval=int(section.interval),
+        timeout=int(section.timeout),
+        jitter=float(section.jitter),
+        unhealthy_threshold=section.unhealthy_threshold,
+        healthy_threshold=section.healthy_threshold,
+    )
+
+
+def _probe(section: model.Active) -> ir.HttpCheck | ir.GrpcCheck | ir.TcpCheck:
+    if section.http is not None:
+        http = section.http
+        return ir.HttpCheck(http.path, http.host, tuple(sorted(set(http.statuses))), http.body_contains or None)
+    return ir.GrpcCheck(section.grpc.service) if section.grpc is not None else ir.TcpCheck()
+
+
+def _passive(section: model.Passive) -> ir.PassiveCheck:
+    return ir.PassiveCheck(
+        consecutive_5xx=section.consecutive_5xx,
+        consecutive_connect_failures=section.consecutive_connect_failures,
+        error_percent=float(section.error_rate.percent),
+        error_window=int(section.error_rate.window),
+        error_min_requests=section.error_rate.min_requests,
+        ejection_time=int(section.ejection_time),
+        max_ejection=float(section.max_ejection),
+    )
+
+
+def _telemetry(section: Telemetry | None) -> ir.Telemetry | None:
+    if section is None:
+        return None
+    sources = tuple(
+        ir.MetricsSource(item.kind, item.url, item.signal, item.metric, item.query, item.unit, pairs(item.match_labels))
+        for item in section.sources
+    )
+    return ir.Telemetry(int(section.interval), int(section.timeout), int(section.stale_after), sources)
+
+
+def _weighting(pool: model.Pool) -> ir.Weighting:
+    section = pool.weighting or Weighting()
+    return ir.Weighting(
+        strategy=section.strategy or _default_strategy(pool),
+        smoothing=int(section.adaptive.smoothing),
+        act_above=float(section.adaptive.act_above),
+        release_below=float(section.adaptive.release_below),
+        across_types=float(section.adaptive.across_types),
+        composite=tuple(sorted(section.composite.items())),
+        max_step_down=float(section.max_step.down),
+        max_step_up=float(section.max_step.up),
+        deadband=float(section.deadband),
+        floor=float(section.floor),
+        ceiling=float(section.ceiling),
+    )
+
+
+def _default_strategy(pool: model.Pool) -> str:
+    evidence = pool.telemetry and any(item.kind in _EVIDENCE for item in pool.telemetry.sources)
+    return "adaptive" if evidence and pool.balance.algorithm != "hash" else "static"

@@ -1,0 +1,210 @@
+"""Routes: what happens to a request, with every reference checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from lbctl.base.diagnostics import Path
+from lbctl.compile.context import Context
+from lbctl.compile.convert import maybe, pairs, prefix, whole
+from lbctl.ir import routes as ir
+from lbctl.model import route as model
+
+Action = ir.Forward | ir.Respond | ir.Redirect
+
+
+def routes(ctx: Context) -> tuple[ir.Route, ...]:
+    return tuple(_route(ctx, name, item) for name, item in sorted(ctx.fleet.routes.items()))
+
+
+def _route(ctx: Context, name: str, route: model.Route) -> ir.Route:
+    path = ("routes", name)
+    action = _action(ctx, path, route)
+    _check(ctx, path, route, action)
+    return ir.Route(
+        name=name,
+        action=action,
+        listeners=_listeners(ctx, path, route),
+        rewrite=maybe(route.rewrite, lambda item: ir.Rewrite(maybe(item.path_prefix, prefix), item.host)),
+        queue_priority=route.queue_priority,
+        websocket=route.websocket,
+        request_timeout=whole(route.timeouts.request),
+        idle_timeout=int(route.timeouts.idle),
+        retry=_retry(route.retry),
+        rate_limits=tuple(map(_limit, route.rate_limit)),
+        auth=maybe(route.auth, _auth),
+        request_headers=_headers(route.headers.request),
+        response_headers=_headers(route.headers.response),
+        regions=tuple(sorted(set(route.regions))),
+        rollout=maybe(route.rollout, _rollout),
+    )
+
+
+def _listeners(ctx: Context, path: Path, route: model.Route) -> tuple[str, ...]:
+    known = ctx.fleet.listeners
+    if route.listeners is None:
+        return tuple(sorted(known))
+    for index, name in enumerate(route.listeners):
+        ctx.known("LB102", "listener", name, known, (*path, "listeners", index))
+    return tuple(sorted(set(route.listeners) & set(known)))
+
+
+def _action(ctx: Context, path: Path, route: model.Route) -> Action:
+    if route.respond is not None:
+        return _respond(route.respond)
+    return ir.Forward(
+        shares=_shares(ctx, path, route),
+        pins=tuple(_pin(ctx, (*path, "pin", index), item) for index, item in enumerate(route.pin)),
+        sticky=maybe(route.sticky_split, _sticky),
+        mirror=_mirror(ctx, path, route.mirror),
+        fallback=route.fallback if _pool_known(ctx, route.fallback, (*path, "fallback")) else None,
+    )
+
+
+def _respond(section: model.Respond) -> ir.Respond | ir.Redirect:
+    if section.redirect is not None:
+        return ir.Redirect(section.redirect)
+    kind = "application/json" if _is_json(section.body) else "text/plain; charset=utf-8"
+    return ir.Respond(section.status or 200, section.body, kind)
+
+
+def _is_json(body: str) -> bool:
+    try:
+        return isinstance(json.loads(body), dict | list)
+    except ValueError:
+        return False
+
+
+def _shares(ctx: Context, path: Path, route: model.Route) -> tuple[ir.Share, ...]:
+    if route.pool is not None:
+        _pool_known(ctx, route.pool, (*path, "pool"))
+        return (ir.Share(route.pool, 1),)
+    split = route.split or {}
+    for pool in split:
+        _pool_known(ctx, pool, (*path, "split", pool), key=True)
+    if not sum(split.values()):
+        ctx.error(
+            "LB207", "the weights of the split sum to zero", (*path, "split"), "at least one above zero", key=True
+        )
+    return tuple(ir.Share(pool, weight) for pool, weight in sorted(split.items()))
+
+
+def _pool_known(ctx: Context, name: str | None, path: Path, key: bool = False) -> bool:
+    return name is not None and ctx.known("LB101", "pool", name, ctx.fleet.pools, path, key)
+
+
+def _pin(ctx: Context, path: Path, pin: model.Pin) -> ir.Pin:
+    _pool_known(ctx, pin.pool, (*path, "pool"))
+    if pin.header is not None:
+        return ir.Pin("header", pin.header, pin.equals, pin.pool)
+    return ir.Pin("cookie", pin.cookie or "", pin.equals, pin.pool)
+
+
+def _sticky(section: model.StickySplit) -> ir.StickySplit:
+    if section.cookie is not None:
+        return ir.StickySplit("cookie", section.cookie, int(section.ttl))
+    return ir.StickySplit("header", section.header or "", int(section.ttl))
+
+
+def _mirror(ctx: Context, path: Path, section: model.Mirror | None) -> ir.Mirror | None:
+    if section is None or not _pool_known(ctx, section.pool, (*path, "mirror", "pool")):
+        return None
+    return ir.Mirror(section.pool, float(section.percent))
+
+
+def _retry(section: model.Retry) -> ir.Retry:
+    order = ("connect_failure", "refused_stream", "reset_before_request")
+    return ir.Retry(
+        attempts=section.attempts,
+        when=tuple(item for item in order if item in section.when),
+        idempotent=section.idempotent,
+        budget=None if section.budget is None else float(section.budget),
+        backoff=ir.Backoff(int(section.backoff.base), int(section.backoff.max)),
+    )
+
+
+def _limit(section: model.RateLimit) -> ir.RateLimit:
+    by, header = ("header", section.by.header) if isinstance(section.by, model.HeaderKey) else (section.by, "")
+    requests = section.rate.requests if section.rate else 0
+    return ir.RateLimit(
+        by=by,  # type: ignore[arg-type]
+        header=header,
+        requests=requests,
+        per=section.rate.per if section.rate else 0,
+        burst=section.burst or requests,
+        concurrent=section.concurrent or 0,
+    )
+
+
+def _headers(section: model.HeaderRules) -> ir.HeaderRules:
+    return ir.HeaderRules(pairs(section.set), tuple(sorted(set(section.remove))))
+
+
+def _rollout(section: model.Rollout) -> ir.Rollout:
+    steps = tuple(ir.RolloutStep(float(step.percent), whole(step.hold)) for step in section.steps)
+    return ir.Rollout(section.to, section.mode, steps, maybe(section.analysis, _analysis))
+
+
+def _analysis(section: model.Analysis) -> ir.Analysis:
+    latency = section.max_latency or model.MaxLatency()
+    return ir.Analysis(
+        interval=int(section.interval),
+        min_requests=section.min_requests,
+        max_error_rate=float(section.max_error_rate),
+        latency_metric=latency.metric if section.max_latency else None,
+        latency_percentile=latency.percentile,
+        latency_ratio=latency.ratio,
+        failures=section.failures,
+        on_failure=section.on_failure,
+    )
+
+
+def _auth(section: model.Auth) -> ir.Auth:
+    return ir.Auth(
+        api_keys=maybe(section.api_keys, lambda item: ir.ApiKeys(item.file, item.header)),
+        jwt=maybe(section.jwt, _jwt),
+        forward_tenant=section.forward_tenant,
+        forward_credentials=section.forward_credentials,
+    )
+
+
+def _jwt(section: model.Jwt) -> ir.Jwt:
+    return ir.Jwt(section.issuer, section.jwks_file, tuple(section.audiences), section.tenant_claim)
+
+
+def _check(ctx: Context, path: Path, route: model.Route, action: Action) -> None:
+    """Combinations that have no meaning."""
+    if isinstance(action, ir.Forward):
+        _check_forward(ctx, path, route, action)
+        return
+    for key in ("pin", "sticky_split", "mirror", "fallback", "rewrite", "rollout"):
+        if key in route.model_fields_set:
+            ctx.error("LB106", f"{key} has no meaning where the proxy itself responds", (*path, key), key=True)
+
+
+def _check_forward(ctx: Context, path: Path, route: model.Route, action: ir.Forward) -> None:
+    shared = [item.pool for item in action.shares]
+    if route.sticky_split is not None and len(shared) < 2:
+        ctx.error("LB107", "a sticky split needs a split of two pools or more", (*path, "sticky_split"), key=True)
+    if action.fallback in {*shared, *(pin.pool for pin in action.pins)}:
+        ctx.error("LB108", "the fallback is a pool of the route itself", (*path, "fallback"), "another pool")
+    if route.rewrite is not None and route.rewrite.path_prefix is not None and route.match.path_prefix is None:
+        ctx.error("LB109", "rewrite.path_prefix needs match.path_prefix", (*path, "rewrite", "path_prefix"))
+    if any(limit.by == "tenant" for limit in route.rate_limit) and route.auth is None:
+        ctx.error("LB506", "a limit by tenant on a route without auth", (*path, "rate_limit"), "add auth", key=True)
+    if route.rollout is not None and route.rollout.to not in shared:
+        ctx.error("LB701", "the rollout's pool is not in the split", (*path, "rollout", "to"), _one_of(shared))
+    _twice(ctx, path, route)
+
+
+def _twice(ctx: Context, path: Path, route: model.Route) -> None:
+    for side, rules in (("request", route.headers.request), ("response", route.headers.response)):
+        for index, name in enumerate(rules.remove):
+            if name in rules.set:
+                where = (*path, "headers", side, "remove", index)
+                ctx.error("LB111", f"{name} is set and removed", where, "one of the two")
+
+
+def _one_of(names: Iterable[str]) -> str:
+    return f"one of {', '.join(sorted(names))}"

@@ -1,0 +1,66 @@
+"""The same view with other file paths or addresses in it: targets write what they get, whoever it is for.
+
+`--files-root` and the stand-ins of `--check` are such changes; nothing else in the view moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lbctl.ir.listeners import Listener
+from lbctl.ir.pools import Pool
+from lbctl.ir.routes import Route
+from lbctl.ir.snapshot import View
+
+Rename = Callable[[str, str], str]
+"""(path, kind) → path. Kinds: certificate, key, ca, api_keys, jwks."""
+
+
+def with_files(view: View, rename: Rename) -> View:
+    """Every file that the proxy reads, renamed."""
+    return replace(
+        view,
+        listeners=tuple(_listener(item, rename) for item in view.listeners),
+        routes={name: _route(item, rename) for name, item in view.routes.items()},
+        pools={name: _pool(item, rename) for name, item in view.pools.items()},
+    )
+
+
+def _listener(listener: Listener, rename: Rename) -> Listener:
+    if listener.tls is None:
+        return listener
+    certificates = tuple(
+        replace(item, certificate=rename(item.certificate, "certificate"), key=rename(item.key, "key"))
+        for item in listener.tls.certificates
+    )
+    tls = replace(listener.tls, certificates=certificates, client_ca=_maybe(listener.tls.client_ca, "ca", rename))
+    return replace(listener, tls=tls)
+
+
+def _route(route: Route, rename: Rename) -> Route:
+    if route.auth is None:
+        return route
+    keys, jwt = route.auth.api_keys, route.auth.jwt
+    auth = replace(
+        route.auth,
+        api_keys=keys and replace(keys, file=rename(keys.file, "api_keys")),
+        jwt=jwt and replace(jwt, jwks_file=rename(jwt.jwks_file, "jwks")),
+    )
+    return replace(route, auth=auth)
+
+
+def _pool(pool: Pool, rename: Rename) -> Pool:
+    if pool.tls is None:
+        return pool
+    tls = replace(
+        pool.tls,
+        ca=_maybe(pool.tls.ca, "ca", rename),
+        certificate=_maybe(pool.tls.certificate, "certificate", rename),
+        key=_maybe(pool.tls.key, "key", rename),
+    )
+    return replace(pool, tls=tls)
+
+
+def _maybe(path: str | None, kind: str, rename: Rename) -> str | None:
+    return None if path is None else rename(path, kind)

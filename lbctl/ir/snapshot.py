@@ -1,0 +1,148 @@
+"""`Snapshot` is the fleet and its live state; `view` is the part of it that one proxy gets.
+
+The live state holds only what differs from the files: a replica that is absent from `weights` has its capacity, a route
+that is absent from `splits` has the file's shares. `render` uses a Snapshot without live state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from lbctl.ir.listeners import Listener
+from lbctl.ir.pools import CircuitBreaker, Pool
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.routes import Forward, RateLimit, Route, Share
+from lbctl.ir.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that any proxy needs. `weights`: pool → replica → weight > 0 on the scale of capacity; `drained`: pool →
+    replicas that get nothing new, besides those that the files drain; `splits`: route → shares."""
+
+    topology: Topology
+    weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    drained: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    splits: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one proxy gets: its listeners, the routes that they lead to, the pools that those need; limits divided.
+
+    `weights[pool]` stands beside `pools[pool].replicas`, one number > 0 a replica; `drained[pool]` names the replicas
+    that get nothing new. All three maps are in the order of names.
+    """
+
+    proxy: Proxy
+    listeners: tuple[Listener, ...]
+    routes: Mapping[str, Route]
+    pools: Mapping[str, Pool]
+    weights: Mapping[str, tuple[float, ...]]
+    drained: Mapping[str, frozenset[str]]
+
+
+def view(snapshot: Snapshot, proxy: Proxy) -> View:
+    """`proxy` may be one that the files do not name: then its limits are those of a single instance."""
+    topology = snapshot.topology
+    listeners = tuple(item for item in topology.listeners if not proxy.listeners or item.name in proxy.listeners)
+    carried = {item.name for item in listeners}
+    used = {rule.route for item in listeners for rule in item.rules}
+    routes = {item.name: _live_route(item, snapshot) for item in topology.routes if item.name in used}
+    wanted = {name for route in routes.values() for name in pools_of(route)}
+    by_route = {name: _instances(topology, proxy, carried & set(route.listeners)) for name, route in routes.items()}
+    reached = _listeners_of_pools(topology)
+    by_pool = {name: _instances(topology, proxy, reached[name]) for name in wanted}
+    pools = {item.name: _divided_pool(item, by_pool[item.name]) for item in topology.pools if item.name in wanted}
+    return View(
+        proxy=proxy,
+        listeners=tuple(_divided_listener(item, _instances(topology, proxy, {item.name})) for item in listeners),
+        routes={name: _divided_route(route, by_route[name]) for name, route in routes.items()},
+        pools=pools,
+        weights={name: _weights(pool, snapshot) for name, pool in pools.items()},
+        drained={name: _drained(pool, snapshot) for name, pool in pools.items()},
+    )
+
+
+def part(limit: int, instances: int) -> int:
+    """One instance's part of a limit of the fleet, rounded up and at least 1."""
+    return max(1, -(-limit // instances))
+
+
+def pools_of(route: Route) -> tuple[str, ...]:
+    """Every pool that a request of this route, or its copy, may reach."""
+    if not isinstance(route.action, Forward):
+        return ()
+    mirror = route.action.mirror
+    return (*route.action.pools, *((mirror.pool,) if mirror else ()))
+
+
+def _instances(topology: Topology, proxy: Proxy, listeners: set[str]) -> int:
+    """The sum of the instances of all proxies that carry one of `listeners`; `proxy` counts when it is unnamed."""
+    named = [item for item in topology.proxies if not item.listeners or listeners & set(item.listeners)]
+    if proxy.name not in {item.name for item in topology.proxies}:
+        named = [proxy]
+    return max(1, sum(item.instances for item in named))
+
+
+def _listeners_of_pools(topology: Topology) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for route in topology.routes:
+        for pool in pools_of(route):
+            found.setdefault(pool, set()).update(route.listeners)
+    return found
+
+
+def _live_route(route: Route, snapshot: Snapshot) -> Route:
+    shares = snapshot.splits.get(route.name)
+    if shares is None or not isinstance(route.action, Forward):
+        return route
+    return replace(route, action=replace(route.action, shares=shares))
+
+
+def _weights(pool: Pool, snapshot: Snapshot) -> tuple[float, ...]:
+    live = snapshot.weights.get(pool.name, {})
+    return tuple(live.get(item.name, item.capacity) for item in pool.replicas)
+
+
+def _drained(pool: Pool, snapshot: Snapshot) -> frozenset[str]:
+    filed = frozenset(item.name for item in pool.replicas if item.drain)
+    return filed | snapshot.drained.get(pool.name, frozenset())
+
+
+def _divided_listener(listener: Listener, instances: int) -> Listener:
+    if listener.max_connections is None:
+        return listener
+    return replace(listener, max_connections=part(listener.max_connections, instances))
+
+
+def _divided_route(route: Route, instances: int) -> Route:
+    if instances == 1 or not route.rate_limits:
+        return route
+    return replace(route, rate_limits=tuple(_divided_limit(item, instances) for item in route.rate_limits))
+
+
+def _divided_limit(limit: RateLimit, instances: int) -> RateLimit:
+    if limit.concurrent:
+        return replace(limit, concurrent=part(limit.concurrent, instances))
+    return replace(limit, requests=part(limit.requests, instances), burst=part(limit.burst, instances))
+
+
+def _divided_pool(pool: Pool, instances: int) -> Pool:
+    if instances == 1:
+        return pool
+    whole = pool.circuit_breaker
+    divided = CircuitBreaker(
+        max_connections=part(whole.max_connections, instances),
+        max_pending_requests=part(whole.max_pending_requests, instances),
+        max_requests=part(whole.max_requests, instances),
+        max_retries=part(whole.max_retries, instances),
+        replica_max_connections=_maybe(whole.replica_max_connections, instances),
+        replica_max_requests=_maybe(whole.replica_max_requests, instances),
+    )
+    return replace(pool, circuit_breaker=divided)
+
+
+def _maybe(limit: int | None, instances: int) -> int | None:
+    return None if limit is None else part(limit, instances)

@@ -1,0 +1,102 @@
+"""pydantic's findings in lbctl's words: code, position in the YAML, what was found and what would be right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from lbctl.base.diagnostics import Diagnostic, Path, did_you_mean, show
+from lbctl.model.node import Node, find
+from lbctl.model.section import Section
+from lbctl.model.shape import section_at
+
+_YAML_1_1 = re.compile(r"(?i:yes|no|on|off|true|false)")
+
+
+def diagnostics_of(error: ValidationError, root: Node, shape: type[Section], at: Path = ()) -> Iterator[Diagnostic]:
+    """One Diagnostic for each finding. `at`: where in the file the validated value stands; `shape`: its section."""
+    for detail in error.errors(include_url=False):
+        yield _diagnostic(detail, root, shape, at)
+
+
+def _diagnostic(detail: ErrorDetails, root: Node, shape: type[Section], at: Path) -> Diagnostic:
+    inner = tuple(step for step in detail["loc"] if step != "[key]")
+    code, message, hint = _words(detail, shape, inner)
+    below: Path = tuple(detail.get("ctx", {}).get("at", ()))
+    if detail["type"] == "missing":
+        position = find(root, (*at, *inner[:-1]), key=True)
+    else:
+        about_key = detail["type"] == "extra_forbidden" or detail["loc"][-1:] == ("[key]",) or code == "LB015"
+        position = find(root, (*at, *inner, *below), key=about_key)
+    return Diagnostic(code, message, position, (*at, *inner, *below), hint)
+
+
+def _words(detail: ErrorDetails, shape: type[Section], inner: Path) -> tuple[str, str, str]:
+    kind, ctx = detail["type"], detail.get("ctx", {})
+    if kind == "lbctl":
+        return ctx["code"], ctx["message"], ctx["hint"]
+    if kind == "extra_forbidden":
+        section = section_at(shape, inner[:-1])
+        known = list(section.model_fields) if section else []
+        word = str(inner[-1])
+        return "LB011", f"unknown key {show(word)}", did_you_mean(word, known) or f"known here: {', '.join(known)}"
+    if kind == "missing":
+        return "LB014", f"{inner[-1]} is missing", f"write {inner[-1]}"
+    code, words = _KINDS.get(kind, ("LB013", _plain))
+    message, hint = words(detail["input"], ctx, detail["msg"])
+    return code, message, hint
+
+
+_Words = Callable[[Any, dict[str, Any], str], tuple[str, str]]
+
+
+def _plain(value: Any, _ctx: dict[str, Any], said: str) -> tuple[str, str]:
+    return f"{show(value)}: {said[:1].lower()}{said[1:]}", ""
+
+
+def _not_a(what: str, hint: str = "") -> _Words:
+    return lambda value, _ctx, _said: (f"{show(value)} is not {what}", hint)
+
+
+def _literal(value: Any, ctx: dict[str, Any], _said: str) -> tuple[str, str]:
+    known = re.findall(r"'([^']*)'", ctx["expected"]) or [ctx["expected"]]
+    near = did_you_mean(value, known) if isinstance(value, str) else ""
+    if not near and isinstance(value, bool | int | float) and str(value).lower() in known:
+        near = f'quote it: "{str(value).lower()}"'
+    return f"{show(value)} is not known here", near or f"one of {', '.join(known)}"
+
+
+def _boolean(value: Any, _ctx: dict[str, Any], _said: str) -> tuple[str, str]:
+    surprise = isinstance(value, str) and _YAML_1_1.fullmatch(value)
+    return f"{show(value)} is not true or false", "write true or false, unquoted" if surprise else ""
+
+
+def _whole(value: Any, _ctx: dict[str, Any], _said: str) -> tuple[str, str]:
+    digits = isinstance(value, str) and value.lstrip("+-0").isdigit()
+    return f"{show(value)} is not a whole number", f"write {value.lstrip('+0')}, unquoted" if digits else ""
+
+
+def _bound(words: str, key: str) -> _Words:
+    return lambda value, ctx, _said: (f"{show(value)} is out of range", f"{words} {ctx[key]}")
+
+
+_KINDS: dict[str, tuple[str, _Words]] = {
+    "literal_error": ("LB013", _literal),
+    "bool_type": ("LB013", _boolean),
+    "int_type": ("LB013", _whole),
+    "int_from_float": ("LB013", _whole),
+    "float_type": ("LB013", _not_a("a number")),
+    "string_type": ("LB013", _not_a("a string", "quote it")),
+    "string_too_long": ("LB016", _bound("at most", "max_length")),
+    "list_type": ("LB013", _not_a("a list", "write [ … ] or lines that begin with -")),
+    "dict_type": ("LB013", _not_a("a map", "write key: value")),
+    "model_type": ("LB013", _not_a("a map", "write key: value")),
+    "too_short": ("LB016", lambda *_: ("this list is empty", "at least one entry is needed")),
+    "greater_than_equal": ("LB016", _bound("at least", "ge")),
+    "less_than_equal": ("LB016", _bound("at most", "le")),
+    "greater_than": ("LB016", _bound("more than", "gt")),
+}

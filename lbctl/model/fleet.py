@@ -1,0 +1,117 @@
+"""The whole file: `Fleet`, the `defaults` laid under its objects, and `read`, the way from files to both.
+
+`read` never raises for bad input: what is wrong goes to the diagnostics, all of it, and the result is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Literal
+
+from pydantic import ValidationError
+
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.model import values as v
+from lbctl.model.control import Control, Proxy
+from lbctl.model.errors import diagnostics_of
+from lbctl.model.listener import Listener
+from lbctl.model.load import load, roots
+from lbctl.model.node import Node, plain
+from lbctl.model.pool import Pool
+from lbctl.model.route import Route
+from lbctl.model.section import Section
+from lbctl.model.shape import section_below
+
+
+class Defaults(Section):
+    """Laid under every pool, and every route. Their values are checked as those of the objects are."""
+
+    pool: dict[str, Any] = {}
+    route: dict[str, Any] = {}
+
+
+class Fleet(Section):
+    version: Literal[1]
+    defaults: Defaults = Defaults()
+    gpus: dict[v.Gpu, v.PositiveNumber] = {}
+    listeners: dict[v.Name, Listener] = {}
+    routes: dict[v.Name, Route] = {}
+    pools: dict[v.Name, Pool] = {}
+    proxies: dict[v.Name, Proxy] = {}
+    control: Control = Control()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A fleet as it was written: typed, and as the tree that knows where each value stands, defaults laid under it.
+
+    `roots`: file → the directory below which its relative paths stay.
+    """
+
+    fleet: Fleet
+    root: Node
+    roots: dict[str, str]
+
+
+_DEFAULTED: dict[str, tuple[str, type[Section]]] = {"pool": ("pools", Pool), "route": ("routes", Route)}
+
+
+def read(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None = None) -> Source | None:
+    """The fleet that the files describe, or None where the diagnostics hold an error."""
+    root = load(paths, diagnostics, stdin)
+    if root is None or not isinstance(root.value, dict):
+        return None
+    defaults = root.value.get("defaults")
+    if defaults is not None:
+        _check_defaults(defaults, root, diagnostics)
+        root = _with_defaults(root, defaults)
+    try:
+        fleet = Fleet.model_validate(plain(root))
+    except ValidationError as error:
+        known = {(found.position, found.message) for found in diagnostics}
+        found = diagnostics_of(error, root, Fleet)
+        diagnostics.extend(item for item in found if (item.position, item.message) not in known)
+        return None
+    return None if diagnostics.failed else Source(fleet, root, roots(paths))
+
+
+def merge(section: type[Section], base: Node, own: Node) -> Node:
+    """`base` under `own`: maps deeply, lists and scalars replaced; `own`'s choice takes the place of `base`'s."""
+    if not isinstance(base.value, dict) or not isinstance(own.value, dict):
+        return own
+    dropped = {
+        key for choice in section.CHOICES if any(k in own.value for k in choice.keys) for key in choice.keys
+    }  # fmt: skip
+    merged = {key: node for key, node in base.value.items() if key not in dropped and key not in own.value}
+    for key, node in own.value.items():
+        under = base.value.get(key)
+        merged[key] = node if under is None else merge(section_below(section, key) or Section, under, node)
+    return Node(merged, own.file, own.line, own.column, own.key_line, own.key_column)
+
+
+def _with_defaults(root: Node, defaults: Node) -> Node:
+    sections = dict(root.value) if isinstance(root.value, dict) else {}
+    for kind, base in defaults.value.items() if isinstance(defaults.value, dict) else ():
+        name, section = _DEFAULTED.get(kind, ("", Section))
+        objects = sections.get(name)
+        if objects is not None and isinstance(objects.value, dict):
+            laid = {key: merge(section, base, own) for key, own in objects.value.items()}
+            sections[name] = Node(
+                laid, objects.file, objects.line, objects.column, objects.key_line, objects.key_column
+            )
+    return Node(sections, root.file, root.line, root.column)
+
+
+def _check_defaults(defaults: Node, root: Node, diagnostics: Diagnostics) -> None:
+    """Their values by themselves, for a fleet without any object of the kind; what is absent is no fault here."""
+    for kind, base in defaults.value.items() if isinstance(defaults.value, dict) else ():
+        if kind not in _DEFAULTED or not isinstance(base.value, dict):
+            continue
+        _, section = _DEFAULTED[kind]
+        try:
+            section.model_validate(plain(base))
+        except ValidationError as error:
+            for found in diagnostics_of(error, root, section, ("defaults", kind)):
+                if found.code not in {"LB014", "LB015"}:
+                    diagnostics.add(found)

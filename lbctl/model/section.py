@@ -1,0 +1,52 @@
+"""The base of every section: strict, frozen, no unknown keys, and choices of which exactly one is made."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError
+
+
+class Choice(NamedTuple):
+    """Keys of which one stands, and at most one; with `required` exactly one."""
+
+    keys: tuple[str, ...]
+    required: bool = True
+
+    def json_schema(self) -> dict[str, Any]:
+        one = [{"required": [key]} for key in self.keys]
+        return {"oneOf": one if self.required else [*one, {"not": {"anyOf": one}}]}
+
+
+class Section(BaseModel):
+    """A map of the fleet file. `CHOICES`: its alternatives; an object's own choice replaces that of `defaults`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    CHOICES: ClassVar[tuple[Choice, ...]] = ()
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        made = handler(core_schema)
+        if cls.CHOICES:
+            handler.resolve_ref_schema(made)["allOf"] = [choice.json_schema() for choice in cls.CHOICES]
+        return made
+
+    @model_validator(mode="after")
+    def _one_of_each_choice(self) -> Self:
+        for keys, required in self.CHOICES:
+            chosen = [key for key in keys if key in self.model_fields_set]
+            if len(chosen) > 1:
+                raise refuse("LB015", f"{' and '.join(chosen)} exclude each other", f"keep one of {_listed(keys)}")
+            if required and not chosen:
+                raise refuse("LB015", "nothing is chosen here", f"one of {_listed(keys)} is needed")
+        return self
+
+
+def refuse(code: str, message: str, hint: str = "", at: tuple[str | int, ...] = ()) -> PydanticCustomError:
+    """What a validator raises; `at` is the path below the section that the message is about."""
+    return PydanticCustomError("lbctl", "{message}", {"code": code, "message": message, "hint": hint, "at": at})
+
+
+def _listed(keys: tuple[str, ...]) -> str:
+    return f"{', '.join(keys[:-1])} or {keys[-1]}"

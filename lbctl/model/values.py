@@ -1,0 +1,308 @@
+"""The types of the values: each a grammar of its own, so that no string of a user's is free unless it must be.
+
+What a proxy's grammar gives a meaning (quotes, braces, `$`, `%`, control characters) is outside most of these grammars;
+the few free texts (`HeaderValue`, `PathPrefix`, `Regex`, `Body`, `Text`) are quoted by the targets.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import Field, PlainValidator, WithJsonSchema
+
+from lbctl.base import quantities as q
+from lbctl.base.diagnostics import show
+from lbctl.model.regex import check_regex
+from lbctl.model.section import refuse
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}", re.ASCII)
+
+
+def _quantity(parse: Callable[[object], Any]) -> PlainValidator:
+    def validate(value: object) -> Any:
+        try:
+            return parse(value)
+        except q.QuantityError as error:
+            raise refuse("LB013", str(error), error.hint) from None
+
+    return PlainValidator(validate)
+
+
+def _schema(pattern: str, description: str, **more: object) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$", "description": description, **more})
+
+
+def _text(pattern: str, what: str, hint: str, lower: bool = False) -> Any:
+    """A string that wholly matches `pattern`."""
+    compiled = re.compile(pattern, re.ASCII)
+
+    def validate(value: object) -> str:
+        if not isinstance(value, str):
+            raise refuse("LB013", f"{show(value)} is not a string", "quote it")
+        if not compiled.fullmatch(value):
+            raise refuse("LB013", f"{show(value)} is not {what}", hint)
+        return value.lower() if lower else value
+
+    return (PlainValidator(validate), _schema(pattern, hint))
+
+
+_DURATION = r"[0-9]{1,15}(\.[0-9]{1,6})?(ms|s|m|h)"
+_PERCENT = r"[0-9]{1,15}(\.[0-9]{1,6})?%"
+
+
+def _bounded(parse: Callable[[object], q.Percent], low: float, high: float) -> PlainValidator:
+    def check(value: object) -> q.Percent:
+        number = parse(value)
+        if not low <= number <= high:
+            raise q.QuantityError(f"{value} is out of range", f"from {low:g}% to {high:g}%")
+        return number
+
+    return _quantity(check)
+
+
+def _unlimited(value: object) -> q.Duration | None:
+    return None if value == "unlimited" else q.parse_duration(value)
+
+
+Duration = Annotated[q.Duration, _quantity(q.parse_duration), _schema(_DURATION, "a duration, as 250ms, 5s, 10m, 1h")]
+DurationOrUnlimited = Annotated[
+    q.Duration | None, _quantity(_unlimited), _schema(f"{_DURATION}|unlimited", "a duration, or unlimited")
+]
+Size = Annotated[
+    q.Size, _quantity(q.parse_size), _schema(r"[0-9]{1,15}(\.[0-9]{1,6})?(B|KiB|MiB|GiB)", "a size, as 64KiB, 10MiB")
+]
+Percent = Annotated[q.Percent, _bounded(q.parse_percent, 0, 100), _schema(_PERCENT, "a percent from 0% to 100%")]
+WidePercent = Annotated[q.Percent, _bounded(q.parse_percent, 0, 10_000), _schema(_PERCENT, "a percent, over 100% too")]
+Temperature = Annotated[
+    q.Temperature, _quantity(q.parse_temperature), _schema(r"[0-9]{1,15}(\.[0-9]{1,6})?C", "degrees Celsius, as 90C")
+]
+Rate = Annotated[q.Rate, _quantity(q.parse_rate), _schema(r"[0-9]{1,10}/(s|m|h)", "a rate, as 50/s, 600/m, 10000/h")]
+_ADDRESS = r"unix:/.+|\[[0-9A-Fa-f:.]+\]:[0-9]{1,5}|[^:\[\]]+:[0-9]{1,5}"
+Address = Annotated[
+    q.Endpoint, _quantity(q.parse_address), _schema(_ADDRESS, 'host:port, ip:port, "[v6]:port" or unix:/path')
+]
+
+
+def _bind(value: object) -> q.Endpoint:
+    address = q.parse_address(value)
+    if not address.path and not address.ip:
+        raise q.QuantityError(f"{show(value)} is a name", "listen on an address, as 0.0.0.0:8443, or unix:/path")
+    return address
+
+
+Bind = Annotated[q.Endpoint, _quantity(_bind), _schema(_ADDRESS, 'ip:port, "[v6]:port" or unix:/path')]
+Version = Annotated[
+    tuple[int, ...], _quantity(q.parse_version), _schema(r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}", 'a version, as "1.22"')
+]
+
+Name = Annotated[
+    str, *_text(NAME.pattern, "a name", "lower-case letters, digits, . _ -, at most 63, no other at the start")
+]
+Place = Annotated[
+    str, *_text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "the name of a region or zone", "letters, digits, . _ -")
+]
+Gpu = Annotated[
+    str, *_text(r"[A-Za-z0-9][A-Za-z0-9 ._/+-]{0,62}", "a GPU type", "as H100-SXM; `lbctl gpus` lists them")
+]
+ModelName = Annotated[
+    str, *_text(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,254}", "a model's name", "letters, digits and . _ : / @ + -")
+]
+ModelPattern = Annotated[
+    str,
+    *_text(
+        r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,254}\*?",
+        "a model's name",
+        "letters, digits and . _ : / @ + -, a * at the end",
+    ),
+]
+Label = Annotated[str, *_text(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", "a label", "letters, digits and . _ / -")]
+LabelValue = Annotated[
+    str, *_text(r"[A-Za-z0-9._/:@+ -]{0,253}", "a label's value", "letters, digits, spaces and . _ / : @ + -")
+]
+Device = Annotated[str, *_text(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}", "a device", 'as "0" or GPU-uuid')]
+HeaderName = Annotated[str, *_text(r"[A-Za-z0-9_-]{1,64}", "a header's name", "letters, digits, - and _", lower=True)]
+CookieName = Annotated[str, *_text(r"[A-Za-z0-9_-]{1,64}", "a cookie's name", "letters, digits, - and _")]
+QueryName = Annotated[str, *_text(r"[A-Za-z0-9_]{1,64}", "a query parameter", "letters, digits and _")]
+JsonPath = Annotated[
+    str,
+    *_text(r"\$(\.[A-Za-z_][A-Za-z0-9_]{0,63}){1,8}", "a path into the JSON body", "as $.user or $.metadata.session"),
+]
+HeaderValue = Annotated[
+    str,
+    *_text(
+        r"[!-~]([ -~]{0,1022}[!-~])?", "a header's value", "printable ASCII without spaces at its ends, at most 1024"
+    ),
+]
+CookieValue = Annotated[
+    str,
+    *_text(r"[!#-+\--:<-\[\]-~]{1,256}", "a cookie's value", "printable ASCII without space, quote, comma, ; and \\"),
+]
+Method = Annotated[str, *_text(r"[A-Z]{1,20}", "an HTTP method", "as GET or POST, in capitals")]
+HostPattern = Annotated[
+    str,
+    *_text(
+        r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?){0,30}",
+        "a host",
+        'a name, or "*." before one; no port',
+        lower=True,
+    ),
+]
+Host = Annotated[
+    str,
+    *_text(
+        r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?){0,30}(:[0-9]{1,5})?",
+        "a host",
+        "a name, with or without a port",
+        lower=True,
+    ),
+]
+_SEGMENTS = r"/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]+/)*[A-Za-z0-9._~!$&'()*+,;=:@-]*"
+
+
+def _url_path(pattern: str, what: str, hint: str) -> Any:
+    compiled = re.compile(pattern, re.ASCII)
+
+    def validate(value: object) -> str:
+        if not isinstance(value, str) or not compiled.fullmatch(value) or len(value) > 1024:
+            raise refuse("LB013", f"{show(value)} is not {what}", hint)
+        if any(part in {".", ".."} for part in value.split("?")[0].split("/")):
+            raise refuse("LB013", f"{show(value)} holds a . or .. segment", "write the path that clients send")
+        return value
+
+    return (PlainValidator(validate), _schema(pattern, hint))
+
+
+UrlPath = Annotated[str, *_url_path(_SEGMENTS, "a path", "it starts with /, has no empty segments, no % and no spaces")]
+CheckPath = Annotated[
+    str,
+    *_url_path(
+        rf"{_SEGMENTS}(?:\?[A-Za-z0-9._~!$&'()*+,;=:@/?%-]*)?", "a path", "it starts with /, a query may follow"
+    ),
+]
+
+
+def _regex(value: object) -> str:
+    if not isinstance(value, str):
+        raise refuse("LB013", f"{show(value)} is not a regular expression", "quote it")
+    problem = check_regex(value)
+    if problem:
+        raise refuse("LB013", f"{show(value)}: {problem}", "RE2 syntax; it must match the whole path")
+    return value
+
+
+Regex = Annotated[str, PlainValidator(_regex), _schema(r"[!-~]{1,1024}", "an RE2 expression for the whole path")]
+Body = Annotated[
+    str,
+    PlainValidator(lambda value: _body(value)),
+    WithJsonSchema({"type": "string", "maxLength": 2000, "description": "text, at most 2,000 characters"}),
+]
+Text = Annotated[str, *_text(r"[ -~]{1,1024}", "plain text", "printable ASCII, at most 1024 characters")]
+Word = Annotated[str, *_text(r"[!-~]{1,512}", "a word", "printable ASCII without spaces, at most 512 characters")]
+Issuer = Annotated[
+    str,
+    *_text(r"[A-Za-z0-9._~:/?#\[\]@!&()*+,;=-]{1,512}", "an issuer or audience", "a URL or a word of URL characters"),
+]
+Claim = Annotated[str, *_text(r"[A-Za-z0-9_]{1,64}", "a claim", "letters, digits and _")]
+Service = Annotated[
+    str, *_text(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}", "a service's name", "letters, digits and _ . / -")
+]
+NodePattern = Annotated[
+    str, *_text(r"[A-Za-z0-9._*?/:-]{1,253}", "a pattern of node ids", "letters, digits, . _ / : - and * ?")
+]
+Metric = Annotated[str, *_text(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}", "a metric's name", "letters, digits, _ and :")]
+
+
+def _body(value: object) -> str:
+    if not isinstance(value, str):
+        raise refuse("LB013", f"{show(value)} is not a string", "quote it")
+    if len(value.encode()) > 2000 or not value.replace("\n", "").replace("\t", "").isprintable():
+        raise refuse(
+            "LB013", f"{show(value)} cannot be a body", "printable text with tabs and newlines, at most 2,000 bytes"
+        )
+    return value
+
+
+def _file(value: object) -> str:
+    hint = "letters, digits, spaces and . _ / @ + = : , ~ -; not - at the start of a name"
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._/@+=:,~ -]{1,1024}", value):
+        raise refuse("LB013", f"{show(value)} is not the path of a file", hint)
+    parts = value.split("/")
+    if any(part.startswith("-") or part != part.strip() for part in parts) or value.endswith("/"):
+        raise refuse("LB013", f"{show(value)} is not the path of a file", hint)
+    if ".." in parts:
+        raise refuse("LB502", f"{show(value)} climbs out of its directory", "keep the file below the fleet's directory")
+    return value
+
+
+FilePath = Annotated[str, PlainValidator(_file), _schema(r"[A-Za-z0-9._/@+=:,~ -]{1,1024}", "the path of a file")]
+
+
+def _network(value: object) -> str:
+    try:
+        return str(ipaddress.ip_network(value, strict=True))  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        raise refuse("LB013", f"{show(value)} is not a network", "as 10.0.0.0/8 or 2001:db8::/32") from None
+
+
+Network = Annotated[str, PlainValidator(_network), _schema(r"[0-9A-Fa-f:.]+(/[0-9]{1,3})?", "a network, as 10.0.0.0/8")]
+_PLACEHOLDER = re.compile(r"\{(address|host|port|name|device)\}")
+
+
+def _url(value: object) -> str:
+    hint = "as http://{host}:{port}/metrics"
+    if not isinstance(value, str) or not re.fullmatch(r"[!-~]{1,1024}", value):
+        raise refuse("LB013", f"{show(value)} is not a URL", hint)
+    filled = _PLACEHOLDER.sub("1", value)
+    if "{" in filled or "}" in filled:
+        raise refuse(
+            "LB013", f"{show(value)} holds an unknown word in braces", "{address} {host} {port} {name} {device}"
+        )
+    try:
+        parts = urlsplit(filled)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise refuse("LB013", f"{show(value)} is not a URL", hint) from None
+    if parts.scheme not in {"http", "https"} or not host:
+        raise refuse("LB013", f"{show(value)} is not an http or https URL", hint)
+    if parts.username is not None or parts.password is not None:
+        raise refuse("LB504", "a URL must not hold a user or password", hint)
+    return value
+
+
+Url = Annotated[str, PlainValidator(_url), _schema(r"https?://[!-~]{1,1000}", "an http or https URL")]
+
+Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Status = Annotated[int, Field(ge=100, le=599)]
+
+
+def _capacity(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise refuse("LB201", f"{show(value)} is not a weight", "a positive number, as 5 or 2.5")
+    if value == 0:
+        raise refuse("LB202", "a weight of 0 is not allowed", "write `drain: true` to take the replica out")
+    if not 0 < value <= 1_000_000 or round(value, 6) != value:
+        raise refuse("LB201", f"{show(value)} is not a weight", "a positive number up to 1000000, six decimals at most")
+    return float(value)
+
+
+Capacity = Annotated[
+    float, PlainValidator(_capacity), WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000})
+]
+
+
+def _multiple(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1000:
+        raise refuse("LB013", f"{show(value)} is not a positive number", "as 1.25")
+    return float(value)
+
+
+PositiveNumber = Annotated[
+    float, PlainValidator(_multiple), WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1000})
+]

@@ -1,0 +1,241 @@
+"""One YAML text as a tree of `Node`s, safely.
+
+YAML is a way to exhaust memory (aliases), to crash a parser (nesting) and to mean something else than what one reads
+(`no`, `010`, a key that stands twice). This reads the parser's events, so that limits hold before anything is built,
+and refuses what a fleet does not need: anchors, aliases, merge keys, tags, second documents, repeated keys, invisible
+characters, private keys. Bare scalars follow YAML 1.2's core schema: `true` and `false`, decimal numbers, `null`, and
+everything else is text. It judges no key's meaning.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from yaml import CSafeLoader, MarkedYAMLError
+from yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+
+from lbctl.base.diagnostics import Diagnostics, Path, show
+from lbctl.model.node import Node, Scalar
+from lbctl.model.syntax import explain
+from lbctl.model.text import FORBIDDEN, KEY_HINT, PRIVATE_KEY, Findings, UnreadableError, decoded, forbidden, screened
+
+MOST_DEPTH = 32
+MOST_NODES = 200_000
+
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_WORDS: dict[str, Scalar] = {"": None, "~": None, "null": None, "true": True, "false": False}
+_NOT_TEXT = frozenset("0123456789+-.~nftNFT")
+_LONGEST_INT = 20
+_LONGEST_FLOAT = 40
+_DEFAULTS = "use `defaults` not to repeat yourself"
+_ONCE = "keep one of them"
+_REFUSED = "(refused key)"
+"""Compared by identity: stands for a key that was refused, so that its value is read and thrown away."""
+
+
+def read(data: bytes, file: str, diagnostics: Diagnostics) -> Node | None:
+    """The map that `data` holds, or None; everything wrong with it goes to `diagnostics` under the name `file`."""
+    findings = Findings(file, diagnostics)
+    try:
+        text = screened(decoded(data, findings), findings)
+        return _Reader(text, findings).read()
+    except UnreadableError:
+        return None
+
+
+class _Reader:
+    """The parser's events on their way to a tree; runs a few steps for every scalar of the fleet, and never recurses.
+
+    `_holder` is the innermost open map or list, `_fields` or `_items` what it holds, `_key` the key that waits for its
+    value. `_outer` keeps, for every open one, its holder and that holder's key (None: the map itself stands as a key).
+    """
+
+    def __init__(self, text: str, findings: Findings) -> None:
+        self._text = text
+        self._findings = findings
+        self._file = findings.file
+        self._root: Node | None = None
+        self._outer: list[tuple[Node | None, str | None]] = []
+        self._holder: Node | None = None
+        self._fields: dict[str, Node] | None = None
+        self._items: list[Node] | None = None
+        self._key: str | None = None
+        self._key_line = self._key_column = 0
+        self._count = self._documents = 0
+
+    def read(self) -> Node:
+        try:
+            self._events(CSafeLoader(self._text))
+        except MarkedYAMLError as error:
+            opened = (self._holder.line, self._holder.column) if self._holder else (0, 0)
+            code, message, hint, line, column = explain(error, self._text, opened)
+            raise self._findings.stop(code, message, line, column, hint) from None
+        root = self._root
+        if root is None or root.value is None:
+            raise self._findings.stop("LB004", "the file is empty", 1, 1, "it needs at least `version: 1`")
+        if not isinstance(root.value, dict):
+            hint = "start with `version: 1`, `listeners:`, `routes:`, `pools:`"
+            raise self._findings.stop("LB004", "the file is not a map of keys and values", root.line, root.column, hint)
+        return root
+
+    def _events(self, parser: CSafeLoader) -> None:
+        steps: dict[type, Callable[[Any], None]] = {
+            ScalarEvent: self._scalar,
+            MappingStartEvent: self._open,
+            SequenceStartEvent: self._open,
+            MappingEndEvent: self._close,
+            SequenceEndEvent: self._close,
+            AliasEvent: self._alias,
+            DocumentStartEvent: self._document,
+        }
+        for event in iter(parser.get_event, None):
+            if step := steps.get(type(event)):
+                step(event)
+
+    def _document(self, event: DocumentStartEvent) -> None:
+        self._documents += 1
+        if self._documents > 1:
+            raise self._findings.stop("LB004", "a second document begins here", *_at(event), "a file holds one map")
+
+    def _scalar(self, event: Any) -> None:
+        mark = event.start_mark
+        line, column = mark.line + 1, mark.column + 1
+        text: str = event.value
+        if event.anchor or event.tag or not text.isprintable() or "PRIVATE" in text:
+            text = self._checked(event, text)
+        if self._key is None and self._fields is not None:
+            self._name(event, text, line, column)
+            return
+        value: Scalar = text
+        if not event.style and (not text or text[0] in _NOT_TEXT):
+            value = self._resolved(text, line, column)
+        self._attach(Node(value, self._file, line, column, self._key_line, self._key_column))
+        self._key = None
+
+    def _name(self, event: ScalarEvent, text: str, line: int, column: int) -> None:
+        """A scalar where a key is due."""
+        self._counted(line, column)
+        self._key, self._key_line, self._key_column = text, line, column
+        if text == "<<" and not event.style:
+            self._report("LB006", "merge keys are not supported", event, _DEFAULTS)
+            self._key = _REFUSED
+        elif self._fields is not None and text in self._fields:
+            first = self._fields[text].key_position
+            self._report("LB008", f"the key {show(text)} stands twice in this map, first at {first}", event, _ONCE)
+            self._key = _REFUSED
+
+    def _open(self, event: MappingStartEvent | SequenceStartEvent) -> None:
+        line, column = _at(event)
+        if event.anchor or event.tag:
+            self._decorated(event)
+        if len(self._outer) >= MOST_DEPTH:
+            raise self._findings.stop("LB005", f"nested more than {MOST_DEPTH} deep", line, column, path=self._path())
+        if self._key is None and self._fields is not None:
+            self._report("LB004", "a map or a list cannot be a key", event, "a key is text")
+        fields: dict[str, Node] | None = {} if type(event) is MappingStartEvent else None
+        items: list[Node] | None = [] if fields is None else None
+        node = Node(items if fields is None else fields, self._file, line, column, self._key_line, self._key_column)
+        self._attach(node)
+        self._outer.append((self._holder, self._key))
+        self._holder, self._fields, self._items = node, fields, items
+        self._key, self._key_line, self._key_column = None, 0, 0
+
+    def _close(self, _: MappingEndEvent | SequenceEndEvent) -> None:
+        self._holder, key = self._outer.pop()
+        value = self._holder.value if self._holder else None
+        self._fields = value if isinstance(value, dict) else None
+        self._items = value if isinstance(value, list) else None
+        self._key = _REFUSED if key is None and self._fields is not None else None
+        self._key_line = self._key_column = 0
+
+    def _alias(self, event: AliasEvent) -> None:
+        self._counted(*_at(event))
+        self._decorated(event)
+        self._key = _REFUSED if self._key is None and self._fields is not None else None
+
+    def _attach(self, node: Node) -> None:
+        self._counted(node.line, node.column)
+        if self._items is not None:
+            self._items.append(node)
+        elif self._fields is None:
+            self._root = node
+        elif self._key is not None and self._key is not _REFUSED:
+            self._fields[self._key] = node
+
+    def _counted(self, line: int, column: int) -> None:
+        self._count += 1
+        if self._count > MOST_NODES:
+            hint = "split the fleet into several files"
+            raise self._findings.stop("LB005", f"more than {MOST_NODES} values in one file", line, column, hint)
+
+    # ── What is rare ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _checked(self, event: Any, text: str) -> str:
+        """The text without what may not be in it, which is reported."""
+        if event.anchor or event.tag:
+            self._decorated(event)
+        if PRIVATE_KEY.search(text):
+            if not PRIVATE_KEY.search(self._text, event.start_mark.index, event.end_mark.index):
+                self._report("LB501", "a private key stands here", event, KEY_HINT)
+            return "(private key)"
+        if found := FORBIDDEN.search(text):
+            self._report("LB012", forbidden(found[0]), event, "remove its escape")
+        return FORBIDDEN.sub("\ufffd", text)
+
+    def _resolved(self, text: str, line: int, column: int) -> Scalar:
+        """A bare scalar by the core schema."""
+        if text in _WORDS:
+            return _WORDS[text]
+        if _INT.fullmatch(text):
+            if len(text.lstrip("+-")) <= _LONGEST_INT:
+                return int(text)
+        elif not _FLOAT.fullmatch(text):
+            return text
+        elif len(text) <= _LONGEST_FLOAT and math.isfinite(number := float(text)):
+            return number
+        hint = "put it in quotes if it is text"
+        self._findings.add("LB005", "this number is too large or too long", line, column, hint, self._path())
+        return 0
+
+    def _decorated(self, event: Any) -> None:
+        """An anchor, an alias or a tag."""
+        if event.anchor:
+            what, mark = ("aliases", "*") if type(event) is AliasEvent else ("anchors", "&")
+            hint = f"{_DEFAULTS}; quote a value that begins with `{mark}`"
+            self._report("LB006", f"{what} are not supported", event, hint)
+        if getattr(event, "tag", None):
+            self._report("LB007", "tags are not supported", event, "remove it; quote a value that begins with `!`")
+
+    def _report(self, code: str, message: str, event: Any, hint: str) -> None:
+        self._findings.add(code, message, *_at(event), hint, self._path())
+
+    def _path(self) -> Path:
+        """The way to what is being read, as far as its keys were accepted."""
+        way = [*self._outer, (self._holder, self._key)]
+        inner = [holder for holder, _ in way[1:]]
+        steps: list[str | int] = []
+        for (holder, key), child in zip(way, [*inner, None], strict=True):
+            if key is _REFUSED:
+                break
+            if holder and isinstance(holder.value, list):
+                steps.append(len(holder.value) - (child is not None))
+            elif key is not None:
+                steps.append(key)
+        return tuple(steps)
+
+
+def _at(event: Any) -> tuple[int, int]:
+    mark = event.start_mark
+    return mark.line + 1, mark.column + 1

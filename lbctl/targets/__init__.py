@@ -1,0 +1,28 @@
+"""The kinds of proxies that lbctl renders for. A new one is a package beside these and one line here."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from lbctl.base.registry import Registry
+from lbctl.targets.target import Target
+
+_PACKAGES = Registry(
+    {
+        "nginx": "lbctl.targets.nginx",
+        "haproxy": "lbctl.targets.haproxy",
+        "envoy": "lbctl.targets.envoy",
+    }
+)
+KINDS = _PACKAGES.names
+
+
+def target(kind: str) -> Target:
+    """The target of that name, imported when it is first asked for. UnknownName for any other."""
+    found: Target = import_module(_PACKAGES.get(kind)).TARGET
+    return found
+
+
+def oldest_versions() -> dict[str, tuple[int, ...]]:
+    """Kind → the oldest version that lbctl renders for."""
+    return {kind: target(kind).versions[0] for kind in KINDS}

@@ -1,0 +1,109 @@
+"""What a proxy cannot say of this fleet, and which routes it must therefore not serve.
+
+Every feature that the YAML asks for is looked up in the target's table. What the proxy cannot do is a warning with the
+reason, what it was rendered as, and its place; what *protects* and cannot be said closes the routes that it covers: on
+that proxy they answer 503, never open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from lbctl.base.diagnostics import Diagnostic, Path
+from lbctl.compile.sources import SourceMap
+from lbctl.ir.listeners import Listener
+from lbctl.ir.routes import Forward, Respond, Route
+from lbctl.ir.snapshot import View, pools_of
+from lbctl.model.node import find
+from lbctl.targets.features import Feature
+from lbctl.targets.target import Capability, NotYet, Since, Target, Unsupported, Version
+from lbctl.targets.usage import cleartext, used
+
+CLOSED = Respond(
+    503,
+    '{"error":{"message":"this route is closed here: the proxy cannot protect it","type":"closed"}}',
+    "application/json",
+)
+_CLOSED_ROUTE = "CLOSED"
+"""Not a name that a user can give: names have no capitals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """`closed`: scope (listener, route, pool) → names whose routes must not be served."""
+
+    diagnostics: tuple[Diagnostic, ...]
+    closed: Mapping[str, frozenset[str]]
+
+
+def assess(target: Target, version: Version, view: View, sources: SourceMap) -> Assessment:
+    """What `target` cannot say of the part of the fleet that `view` holds."""
+    found: dict[tuple[str, Path], Diagnostic] = {}
+    closed: dict[str, set[str]] = {"listener": set(), "route": set(), "pool": set()}
+    carried: dict[str, frozenset[str]] = {
+        "listener": frozenset(item.name for item in view.listeners),
+        "route": frozenset(view.routes),
+        "pool": frozenset(view.pools),
+    }
+    for written, path in used(sources.root):
+        feature = cleartext(written, path, sources.root)
+        loss = _loss(target.capabilities[feature.id], version)
+        if loss is None or (feature.scope != "fleet" and path[1] not in carried[feature.scope]):
+            continue
+        owner = path[: 2 if feature.scope != "fleet" else 1]
+        found.setdefault((feature.id, owner), _warning(target, feature, loss, path, sources))
+        if feature.protects:
+            closed[feature.scope].add(str(path[1]))
+    return Assessment(tuple(found.values()), {scope: frozenset(names) for scope, names in closed.items()})
+
+
+def close(view: View, closed: Mapping[str, frozenset[str]]) -> View:
+    """The same view, with every route that a closed thing covers answering 503."""
+    routes = {name: _closed_route(route, closed) for name, route in view.routes.items()}
+    if closed["listener"]:
+        routes[_CLOSED_ROUTE] = Route(_CLOSED_ROUTE, CLOSED)
+    listeners = tuple(_closed_listener(item) if item.name in closed["listener"] else item for item in view.listeners)
+    ruled = {rule.route for item in listeners for rule in item.rules}
+    kept = {name: item for name, item in routes.items() if name in ruled}
+    reached = {pool for item in kept.values() for pool in pools_of(item)}
+    pools = {name: item for name, item in view.pools.items() if name in reached}
+    return replace(view, listeners=listeners, routes=kept, pools=pools)
+
+
+def capability_at(capability: Capability, version: Version) -> Capability:
+    """What holds for `version`."""
+    if isinstance(capability, Since) and version < capability.version:
+        return capability.below
+    return capability
+
+
+def _loss(capability: Capability, version: Version) -> NotYet | Unsupported | None:
+    held = capability_at(capability, version)
+    return held if isinstance(held, NotYet | Unsupported) else None
+
+
+def _warning(
+    target: Target, feature: Feature, loss: NotYet | Unsupported, path: Path, sources: SourceMap
+) -> Diagnostic:
+    position = find(sources.root, path)
+    closes = "; its routes answer 503 here" if feature.protects else ""
+    if isinstance(loss, NotYet):
+        note = f": {loss.note}" if loss.note else ""
+        message = f"{feature.title} is not rendered for {target.kind} yet{note}{closes}"
+        return Diagnostic("LB499", message, position, path, severity="warning")
+    message = f"{target.kind} cannot say this: {loss.reason}{closes}"
+    return Diagnostic(feature.code, message, position, path, f"instead: {loss.instead}", "warning")
+
+
+def _closed_route(route: Route, closed: Mapping[str, frozenset[str]]) -> Route:
+    pools = set(route.action.pools) if isinstance(route.action, Forward) else set()
+    if route.name in closed["route"] or pools & closed["pool"]:
+        return Route(route.name, CLOSED, route.listeners)
+    if isinstance(route.action, Forward) and route.action.mirror and route.action.mirror.pool in closed["pool"]:
+        return replace(route, action=replace(route.action, mirror=None))
+    return route
+
+
+def _closed_listener(listener: Listener) -> Listener:
+    return replace(listener, rules=tuple(replace(rule, route=_CLOSED_ROUTE) for rule in listener.rules))

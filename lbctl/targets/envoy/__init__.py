@@ -1,0 +1,6 @@
+"""Envoy 1.40: one bootstrap file, or the same messages by xDS."""
+
+from lbctl.targets.envoy.target import EnvoyTarget
+from lbctl.targets.target import Target
+
+TARGET: Target = EnvoyTarget()

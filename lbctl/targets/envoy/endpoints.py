@@ -1,0 +1,116 @@
+"""The replicas of a pool as a `ClusterLoadAssignment`: order of priority and nearness, weights, drain.
+
+A replica's name travels as the endpoint's hostname: the access log names replicas by it, and nothing is resolved from
+it. Weights are whole numbers from 1 on; a drained replica keeps its weight and is marked DRAINING.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from envoy.config.core.v3 import health_check_pb2
+from envoy.config.endpoint.v3 import endpoint_pb2
+
+from lbctl.ir.pools import DnsDiscovery, Pool, Replica
+from lbctl.ir.proxies import Proxy
+from lbctl.targets.quantise import quantise, rounding_error
+
+_MAXIMUM = 65_536
+"""The largest weight: capacity squared needs the range, and the sum of a large pool stays below 2^32."""
+_SPILL_BELOW = 70.0
+_STRICT = 100_000
+"""Overprovisioning with which the next priority gets nothing while one replica of this one is fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How the replicas of one cluster are laid out: which regions are allowed (empty: all), and whether the next rank
+    waits until none is left (`strict`: a fallback pool stands behind)."""
+
+    regions: tuple[str, ...] = ()
+    strict: bool = False
+
+
+def load_assignment(
+    name: str, pool: Pool, weights: tuple[float, ...], drained: frozenset[str], proxy: Proxy, placement: Placement
+) -> endpoint_pb2.ClusterLoadAssignment:
+    """`weights` stands beside `pool.replicas`."""
+    assignment = endpoint_pb2.ClusterLoadAssignment(cluster_name=name)
+    whole = envoy_weights(pool, weights)
+    chosen = [(r, w) for r, w in zip(pool.replicas, whole, strict=True) if allowed(r, placement.regions)]
+    ranks = sorted({_nearness(replica, pool, proxy) for replica, _ in chosen})
+    groups = {rank: assignment.endpoints.add(priority=number) for number, rank in enumerate(ranks)}
+    port = pool.active.port if pool.active else None
+    for replica, weight in chosen:
+        endpoint = groups[_nearness(replica, pool, proxy)].lb_endpoints.add()
+        _fill(endpoint, replica, weight, port)
+        if replica.name in drained:
+            endpoint.health_status = health_check_pb2.DRAINING
+    if isinstance(pool.discovery, DnsDiscovery) and not pool.replicas:
+        _discovered(assignment, pool.discovery, port)
+    factor = _overprovisioning(pool, len(ranks), placement)
+    if factor:
+        assignment.policy.overprovisioning_factor.value = factor
+    return assignment
+
+
+def allowed(replica: Replica, regions: tuple[str, ...]) -> bool:
+    return not regions or replica.region in regions
+
+
+def envoy_weights(pool: Pool, weights: tuple[float, ...]) -> list[int]:
+    return quantise(_meant(pool, weights), _MAXIMUM)
+
+
+def rounding(pool: Pool, weights: tuple[float, ...]) -> list[float]:
+    """For each replica how far its share is off, as a part of that share."""
+    return rounding_error(_meant(pool, weights), envoy_weights(pool, weights))
+
+
+def _meant(pool: Pool, weights: tuple[float, ...]) -> tuple[float, ...]:
+    """Least request multiplies the weight by 1/(active+1): with capacity squared, requests in flight go by capacity."""
+    if pool.balance.algorithm in ("least_request", "least_time"):
+        return tuple(weight * weight for weight in weights)
+    return weights
+
+
+def _nearness(replica: Replica, pool: Pool, proxy: Proxy) -> tuple[int, int]:
+    """(priority, distance): 0 own zone, 1 own region, 2 the rest."""
+    if pool.locality is None or (proxy.zone is None and proxy.region is None):
+        return replica.priority, 0
+    if pool.locality.prefer == "zone" and proxy.zone is not None and replica.zone == proxy.zone:
+        return replica.priority, 0
+    return replica.priority, 1 if replica.region is not None and replica.region == proxy.region else 2
+
+
+def _fill(endpoint: endpoint_pb2.LbEndpoint, replica: Replica, weight: int, port: int | None) -> None:
+    body = endpoint.endpoint
+    where = replica.address
+    if where.path:
+        body.address.pipe.path = where.path
+    else:
+        socket = body.address.socket_address
+        socket.address, socket.port_value = where.host, where.port
+    if port is not None:
+        body.health_check_config.port_value = port
+    body.hostname = replica.name
+    endpoint.load_balancing_weight.value = weight
+
+
+def _discovered(assignment: endpoint_pb2.ClusterLoadAssignment, dns: DnsDiscovery, port: int | None) -> None:
+    body = assignment.endpoints.add().lb_endpoints.add().endpoint
+    body.address.socket_address.address, body.address.socket_address.port_value = dns.name, dns.port
+    if port is not None:
+        body.health_check_config.port_value = port
+
+
+def _overprovisioning(pool: Pool, ranks: int, placement: Placement) -> int:
+    """100 × 100 ÷ the percentage of fit replicas below which the next rank takes a part; 0: Envoy's own."""
+    if placement.strict:
+        return _STRICT
+    if pool.load_shedding is not None:
+        return 100
+    if ranks < 2:
+        return 0
+    return math.ceil(10_000 / (pool.locality.spill_below if pool.locality else _SPILL_BELOW))

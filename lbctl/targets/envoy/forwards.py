@@ -1,0 +1,177 @@
+"""Where a matched request goes: pins, sticky variants, the draw; timeouts and retries on the way.
+
+Each of a route's ways is a pair: further header conditions, and the clusters that the request is drawn between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from envoy.config.route.v3 import route_components_pb2
+from envoy.extensions.retry.host.previous_hosts.v3 import previous_hosts_pb2
+from envoy.extensions.retry.priority.previous_priorities.v3 import previous_priorities_config_pb2
+
+from lbctl.ir.listeners import Rule
+from lbctl.ir.pools import HashKey
+from lbctl.ir.routes import Forward, Retry, Route, Share, StickySplit
+from lbctl.ir.snapshot import View
+from lbctl.targets.envoy import filters, matches
+from lbctl.targets.envoy.plan import Plan
+from lbctl.targets.envoy.wire import duration, extension, metadata, percent
+
+_WHEN = {
+    "connect_failure": "connect-failure",
+    "refused_stream": "refused-stream",
+    "reset_before_request": "reset-before-request",
+}
+_ANOTHER_HOST = 5
+"""How often the balancer is asked again when it names a replica that was tried already."""
+_TRIES_IN_A_RANK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Shares to draw from (one: no draw), and whether the client is told by a cookie what it has drawn."""
+
+    shares: tuple[Share, ...]
+    sticky: StickySplit | None = None
+
+
+Way = tuple[list[dict[str, object]], Draw]
+
+
+def targets(action: Forward) -> Iterator[Way]:
+    """In the order in which they decide."""
+    for pin in action.pins:
+        yield [matches.pinned(pin)], Draw((Share(pin.pool, 1),))
+    shares = tuple(share for share in action.shares if share.weight > 0)
+    sticky = action.sticky if len(shares) > 1 else None
+    if sticky and sticky.kind == "cookie":
+        for share in shares:
+            yield [matches.cookie(sticky.name, share.pool)], Draw((share,))
+    yield [], Draw(shares, sticky)
+
+
+def marks(action: Forward) -> dict[str, object] | None:
+    """Tells the access log that the pool is a variant."""
+    return metadata({"split": True}) if len(action.shares) > 1 else None
+
+
+def route_action(view: View, plan: Plan, route: Route, rule: Rule, draw: Draw) -> route_components_pb2.RouteAction:
+    return route_components_pb2.RouteAction(
+        timeout=duration(route.request_timeout or 0),
+        idle_timeout=duration(route.idle_timeout or 0),
+        hash_policy=_hash_policies(view, draw),
+        retry_policy=retry_policy(route.retry, _ranked(view, draw)),
+        upgrade_configs=[{"upgrade_type": "websocket", "enabled": {"value": True}}] if route.websocket else None,
+        request_mirror_policies=_mirror(plan, route),
+        **_clusters(plan, route, draw),
+        **_rewrite(route, rule),
+    )
+
+
+def _mirror(plan: Plan, route: Route) -> list[dict[str, object]]:
+    if not isinstance(route.action, Forward) or not route.action.mirror:
+        return []
+    mirror = route.action.mirror
+    fraction = {"default_value": percent(mirror.percent)}
+    return [{"cluster": plan.names[route.name, mirror.pool], "runtime_fraction": fraction}]
+
+
+def retry_policy(retry: Retry, ranked: bool) -> dict[str, object] | None:
+    """Never on a status. A request that may have reached a replica is tried again only where the user called that
+    harmless; else the three conditions alone, in which nothing of it was sent or taken. `ranked`: a replica of another
+    priority may be the only one left to try."""
+    on = [_WHEN[item] for item in retry.when] + (["reset"] if retry.idempotent else [])
+    if not retry.attempts or not on:
+        return None
+    previous = extension("envoy.retry_host_predicates.previous_hosts", previous_hosts_pb2.PreviousHostsPredicate())
+    return {
+        "retry_on": ",".join(on),
+        "num_retries": {"value": retry.attempts},
+        "retry_back_off": {
+            "base_interval": duration(max(1, retry.backoff.base)),
+            "max_interval": duration(max(1, retry.backoff.base, retry.backoff.max)),
+        },
+        "retry_host_predicate": [previous],
+        "host_selection_retry_max_attempts": _ANOTHER_HOST,
+        "retry_priority": _another_rank() if ranked else None,
+    }
+
+
+def _another_rank() -> dict[str, object]:
+    config = previous_priorities_config_pb2.PreviousPrioritiesConfig(update_frequency=_TRIES_IN_A_RANK)
+    return extension("envoy.retry_priorities.previous_priorities", config)
+
+
+def _ranked(view: View, draw: Draw) -> bool:
+    return any(len({item.priority for item in view.pools[share.pool].replicas}) > 1 for share in draw.shares)
+
+
+def _clusters(plan: Plan, route: Route, draw: Draw) -> dict[str, object]:
+    if len(draw.shares) == 1:
+        return {"cluster": plan.names[route.name, draw.shares[0].pool]}
+    weighted: dict[str, object] = {"clusters": [_weighted(plan, route, draw, share) for share in draw.shares]}
+    if draw.sticky and draw.sticky.kind == "header":
+        weighted["use_hash_policy"] = {"value": True}
+    return {"weighted_clusters": weighted}
+
+
+def _weighted(plan: Plan, route: Route, draw: Draw, share: Share) -> dict[str, object]:
+    item: dict[str, object] = {"name": plan.names[route.name, share.pool], "weight": {"value": share.weight}}
+    if draw.sticky and draw.sticky.kind == "cookie":
+        told = f"{draw.sticky.name}={share.pool}; Path=/; Max-Age={draw.sticky.ttl // 1000}; HttpOnly; SameSite=Lax"
+        item["response_headers_to_add"] = [
+            {"header": {"key": "set-cookie", "value": told.replace("%", "%%")},
+             "append_action": "APPEND_IF_EXISTS_OR_ADD"}
+        ]
+    return item
+
+
+def _hash_policies(view: View, draw: Draw) -> list[dict[str, object]]:
+    """Envoy keeps the key with the route. A header that holds the client to its variant comes first, alone."""
+    if draw.sticky and draw.sticky.kind == "header":
+        return [{"header": {"header_name": draw.sticky.name}, "terminal": True}]
+    found: list[dict[str, object]] = []
+    for share in draw.shares:
+        balance = view.pools[share.pool].balance
+        if balance.algorithm == "hash" and balance.key:
+            found += [item for item in [_hash_policy(balance.key)] if item not in found]
+    return found
+
+
+def _hash_policy(key: HashKey) -> dict[str, object]:
+    if key.kind == "header":
+        return {"header": {"header_name": key.name}}
+    if key.kind == "cookie":
+        return {"cookie": {"name": key.name}}
+    if key.kind == "query":
+        return {"query_parameter": {"name": key.name}}
+    if key.kind == "source_ip":
+        return {"connection_properties": {"source_ip": True}}
+    return {"header": {"header_name": filters.hash_header(key)}}
+
+
+def _rewrite(route: Route, rule: Rule) -> dict[str, object]:
+    if route.rewrite is None:
+        return {}
+    fields: dict[str, object] = {}
+    if route.rewrite.host:
+        fields["host_rewrite_literal"] = route.rewrite.host
+    if route.rewrite.path_prefix is not None:
+        fields |= _path_rewrite(rule, route.rewrite.path_prefix)
+    return fields
+
+
+def _path_rewrite(rule: Rule, wanted: str) -> dict[str, object]:
+    """Whole segments on both sides: the slash between the prefix and the rest is neither lost nor doubled."""
+    if rule.path.kind != "prefix":
+        return {"prefix_rewrite": wanted}
+    matched, stripped = rule.path.value.rstrip("/"), wanted.rstrip("/")
+    if matched and stripped:
+        return {"prefix_rewrite": stripped}
+    if not matched:
+        return {"prefix_rewrite": f"{stripped}/"}
+    pattern = f"^{matches.literal(matched)}/?"
+    return {"regex_rewrite": {"pattern": {"regex": pattern}, "substitution": "/"}}

@@ -1,0 +1,90 @@
+"""Which replica is fit: active checks and outlier detection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from envoy.config.cluster.v3 import outlier_detection_pb2
+from envoy.config.core.v3 import health_check_pb2
+
+from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, PassiveCheck, Pool
+from lbctl.targets.envoy.wire import duration
+
+_BODY = 65_536
+"""How much of a check's answer is looked at for `body_contains`."""
+
+
+def health_check(pool: Pool, check: ActiveCheck) -> health_check_pb2.HealthCheck:
+    """Unhealthy replicas and idle pools are asked as often as the others: Envoy's default would wait a minute."""
+    interval = duration(check.interval)
+    return health_check_pb2.HealthCheck(
+        timeout=duration(check.timeout),
+        interval=interval,
+        interval_jitter_percent=round(check.jitter),
+        unhealthy_threshold={"value": check.unhealthy_threshold},
+        healthy_threshold={"value": check.healthy_threshold},
+        no_traffic_interval=interval,
+        unhealthy_interval=interval,
+        **_probe(pool, check),
+    )
+
+
+def _probe(pool: Pool, check: ActiveCheck) -> dict[str, object]:
+    if isinstance(check.probe, HttpCheck):
+        return {"http_health_check": _http(pool, check, check.probe)}
+    if isinstance(check.probe, GrpcCheck) and pool.protocol != "http1":
+        return {"grpc_health_check": {"service_name": check.probe.service}}
+    return {"tcp_health_check": {}}
+
+
+def _http(pool: Pool, check: ActiveCheck, probe: HttpCheck) -> dict[str, object]:
+    """A health port of its own speaks HTTP/1.1, as model servers' do; else the pool's protocol."""
+    fields: dict[str, object] = {
+        "path": probe.path,
+        "host": probe.host or pool.name,
+        "expected_statuses": [{"start": first, "end": last + 1} for first, last in _runs(probe.statuses)],
+        "codec_client_type": "HTTP1" if pool.protocol == "http1" or check.port is not None else "HTTP2",
+    }
+    if probe.body_contains:
+        fields["receive"] = [{"text": probe.body_contains.encode().hex()}]
+        fields["response_buffer_size"] = {"value": _BODY}
+    return fields
+
+
+def _runs(statuses: Sequence[int]) -> list[tuple[int, int]]:
+    """Neighbouring numbers put together: 200, 201, 204 → (200, 201), (204, 204)."""
+    found: list[tuple[int, int]] = []
+    for status in sorted(set(statuses)):
+        if found and status == found[-1][1] + 1:
+            found[-1] = (found[-1][0], status)
+        else:
+            found.append((status, status))
+    return found
+
+
+def outlier_detection(check: PassiveCheck) -> outlier_detection_pb2.OutlierDetection:
+    """Everything that Envoy judges by default and nobody asked for is switched off.
+
+    A replica of a pool of any size may be ejected (Envoy's minimum of five hosts is for statistics over many), and a
+    passing `/health` does not bring back one that answers 500 to everything else.
+    """
+    return outlier_detection_pb2.OutlierDetection(
+        interval=duration(check.error_window),
+        base_ejection_time=duration(check.ejection_time),
+        max_ejection_time=duration(check.ejection_time),
+        max_ejection_percent={"value": round(check.max_ejection)},
+        consecutive_5xx={"value": check.consecutive_5xx},
+        enforcing_consecutive_5xx={"value": 100},
+        enforcing_consecutive_gateway_failure={"value": 0},
+        enforcing_success_rate={"value": 0},
+        split_external_local_origin_errors=True,
+        consecutive_local_origin_failure={"value": check.consecutive_connect_failures},
+        enforcing_consecutive_local_origin_failure={"value": 100},
+        enforcing_local_origin_success_rate={"value": 0},
+        failure_percentage_threshold={"value": round(check.error_percent)},
+        enforcing_failure_percentage={"value": 100},
+        enforcing_failure_percentage_local_origin={"value": 0},
+        failure_percentage_minimum_hosts={"value": 1},
+        failure_percentage_request_volume={"value": check.error_min_requests},
+        successful_active_health_check_uneject_host={"value": False},
+    )

@@ -1,0 +1,193 @@
+"""Where clients come in: sockets, filter chains, and the connection manager with its limits and defaults.
+
+With `client_address` a listener has two kinds of filter chains, told apart by the peer's address: from the trusted
+networks headers about the client are believed; from anybody else they are removed. Envoy's connection manager has no
+such condition within one chain.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from envoy.config.listener.v3 import listener_components_pb2, listener_pb2
+from envoy.config.trace.v3 import opentelemetry_pb2
+from envoy.extensions.filters.listener.proxy_protocol.v3 import proxy_protocol_pb2
+from envoy.extensions.filters.listener.tls_inspector.v3 import tls_inspector_pb2
+from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
+from envoy.extensions.http.early_header_mutation.header_mutation.v3 import header_mutation_pb2
+from envoy.extensions.http.original_ip_detection.custom_header.v3 import custom_header_pb2
+from envoy.extensions.http.original_ip_detection.xff.v3 import xff_pb2
+
+from lbctl.ir.listeners import Certificate, ClientAddress, Listener, Tracing
+from lbctl.targets.envoy import access_log, filters, tls
+from lbctl.targets.envoy.clusters import BUFFER
+from lbctl.targets.envoy.wire import address, duration, extension
+
+Specify = Callable[[hcm_pb2.HttpConnectionManager], None]
+"""Writes the routes, or where they come from, into a connection manager."""
+
+NO_REPLICA = '{"error":{"message":"no replica available","type":"unavailable"}}'
+_STREAMS = 100
+_STREAM_WINDOW = 65_536
+_CONNECTION_WINDOW = 1_048_576
+_XFF = "x-forwarded-for"
+_FORWARDED = "x-forwarded-"
+_NOBODY = {"address_prefix": "255.255.255.255", "prefix_len": {"value": 32}}
+"""Envoy believes private addresses more than others unless a list says who is inside; an empty one counts as none."""
+_OWN = "x-envoy-"
+"""Headers with which a client could change Envoy's timeouts and retries."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """A filter chain: whom it is for, and with which certificate."""
+
+    name: str
+    trusted: ClientAddress | None = None
+    believed: bool = False
+    certificate: Certificate | None = None
+    server_names: tuple[str, ...] = ()
+
+
+def listener(item: Listener, specify: Specify) -> listener_pb2.Listener:
+    return listener_pb2.Listener(
+        name=item.name,
+        address=address(item.bind),
+        per_connection_buffer_limit_bytes={"value": BUFFER},
+        listener_filters=_listener_filters(item),
+        filter_chains=[_filter_chain(item, chain, specify) for chain in _chains(item)],
+    )
+
+
+def tracing_cluster(item: Listener) -> str:
+    return f"tracing|{item.name}"
+
+
+def _listener_filters(item: Listener) -> list[dict[str, object]]:
+    found = []
+    if item.proxy_protocol:
+        found.append(extension("envoy.filters.listener.proxy_protocol", proxy_protocol_pb2.ProxyProtocol()))
+    if item.tls:
+        found.append(extension("envoy.filters.listener.tls_inspector", tls_inspector_pb2.TlsInspector()))
+    return found
+
+
+def _chains(item: Listener) -> Iterator[_Chain]:
+    pairs = tls.server_names(item.tls) if item.tls else [(None, ())]
+    client = item.client_address
+    for number, (certificate, names) in enumerate(pairs):
+        if client:
+            yield _Chain(f"trusted-{number}", client, True, certificate, names)
+        yield _Chain(f"client-{number}", client, False, certificate, names)
+
+
+def _filter_chain(item: Listener, chain: _Chain, specify: Specify) -> listener_components_pb2.FilterChain:
+    match: dict[str, object] = {"server_names": chain.server_names} if chain.server_names else {}
+    if chain.trusted and chain.believed:
+        match["source_prefix_ranges"] = [_cidr(network) for network in chain.trusted.trusted]
+    manager = connection_manager(item, chain)
+    specify(manager)
+    return listener_components_pb2.FilterChain(
+        name=chain.name,
+        filter_chain_match=match or None,
+        filters=[extension("envoy.filters.network.http_connection_manager", manager)],
+        transport_socket=tls.downstream(item, item.tls, chain.certificate) if item.tls and chain.certificate else None,
+    )
+
+
+def connection_manager(item: Listener, chain: _Chain) -> hcm_pb2.HttpConnectionManager:
+    """Streams have no total time here: a route's idle timeout ends them."""
+    return hcm_pb2.HttpConnectionManager(
+        codec_type="AUTO" if item.http2 else "HTTP1",
+        stat_prefix=item.name,
+        server_header_transformation="PASS_THROUGH",
+        common_http_protocol_options={"idle_timeout": duration(item.idle_timeout or 0)},
+        request_timeout={},
+        request_headers_timeout=duration(item.request_headers_timeout),
+        normalize_path={"value": True},
+        merge_slashes=True,
+        path_with_escaped_slashes_action="UNESCAPE_AND_FORWARD",
+        internal_address_config={"cidr_ranges": [_NOBODY]},
+        always_set_request_id_in_response=True,
+        generate_request_id={"value": True},
+        preserve_external_request_id=chain.trusted is None or chain.believed,
+        upgrade_configs=[{"upgrade_type": "websocket", "enabled": {"value": False}}],
+        early_header_mutation_extensions=[_first(item, chain)],
+        access_log=access_log.access_logs(item),
+        local_reply_config=_local_replies(),
+        http_filters=filters.http_filters(item),
+        http2_protocol_options=_http2() if item.http2 else None,
+        tracing=_tracing(item, item.tracing) if item.tracing else None,
+        **_client(chain),
+    )
+
+
+def _http2() -> dict[str, object]:
+    return {
+        "max_concurrent_streams": {"value": _STREAMS},
+        "initial_stream_window_size": {"value": _STREAM_WINDOW},
+        "initial_connection_window_size": {"value": _CONNECTION_WINDOW},
+        "allow_connect": True,
+    }
+
+
+def _client(chain: _Chain) -> dict[str, object]:
+    """The peer is the client, or what the header says where the peer is believed."""
+    client = chain.trusted
+    if client is None or not chain.believed:
+        return {"use_remote_address": {"value": True}}
+    if client.header == _XFF:
+        trusted = {"cidrs": [_cidr(network) for network in client.trusted]}
+        found = extension("envoy.http.original_ip_detection.xff", xff_pb2.XffConfig(
+            xff_trusted_cidrs=trusted, skip_xff_append={"value": False}))
+    else:
+        found = extension("envoy.http.original_ip_detection.custom_header",
+                          custom_header_pb2.CustomHeaderConfig(header_name=client.header))
+    return {"use_remote_address": {"value": False}, "original_ip_detection_extensions": [found]}
+
+
+def _first(item: Listener, chain: _Chain) -> dict[str, object]:
+    """Before anything looks at the request: what a client may not say, and its own name for the request id."""
+    mutations: list[dict[str, object]] = [{"remove_on_match": {"key_matcher": {"prefix": _OWN}}}]
+    believed = chain.trusted is None or chain.believed
+    if chain.trusted and not believed:
+        mutations.append({"remove_on_match": {"key_matcher": {"prefix": _FORWARDED}}})
+        mutations.append({"remove": chain.trusted.header})
+    if item.request_id != filters.REQUEST_ID:
+        mutations.append({"remove": filters.REQUEST_ID})
+        if believed:
+            mutations.append({"append": {
+                "header": {"key": filters.REQUEST_ID, "value": f"%REQ({item.request_id})%"},
+                "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}})
+    config = header_mutation_pb2.HeaderMutation(mutations=mutations)
+    return extension("envoy.http.early_header_mutation.header_mutation", config)
+
+
+def _local_replies() -> dict[str, object]:
+    """No fit replica, none that could be reached, or no room: one answer, whatever Envoy calls it."""
+    body = {"text_format_source": {"inline_string": NO_REPLICA}, "content_type": "application/json"}
+    flags = ["UH", "UF", "UO", "NC"]
+    mapper = {
+        "filter": {"response_flag_filter": {"flags": flags}},
+        "status_code": {"value": 503},
+        "body_format_override": body,
+    }
+    return {"mappers": [mapper]}
+
+
+def _tracing(item: Listener, wanted: Tracing) -> dict[str, object]:
+    config = opentelemetry_pb2.OpenTelemetryConfig(
+        service_name=wanted.service,
+        grpc_service={"envoy_grpc": {"cluster_name": tracing_cluster(item)}, "timeout": {"seconds": 1}},
+    )
+    return {
+        "random_sampling": {"value": wanted.sample},
+        "provider": extension("envoy.tracers.opentelemetry", config),
+    }
+
+
+def _cidr(network: str) -> dict[str, object]:
+    parsed = ipaddress.ip_network(network, strict=False)
+    return {"address_prefix": str(parsed.network_address), "prefix_len": {"value": parsed.prefixlen}}

@@ -1,0 +1,67 @@
+"""What a request must look like: a rule of a listener as Envoy's `RouteMatch`."""
+
+from __future__ import annotations
+
+from envoy.config.route.v3 import route_components_pb2
+
+from lbctl.ir.listeners import PathMatch, Rule
+from lbctl.ir.routes import Pin
+from lbctl.targets.envoy.wire import NAMESPACE
+
+
+def route_match(rule: Rule) -> route_components_pb2.RouteMatch:
+    headers = [_header(name, {"exact": value}) for name, value in rule.headers]
+    if rule.methods:
+        headers.insert(0, method(*rule.methods))
+    match = route_components_pb2.RouteMatch(headers=headers, **path(rule.path))
+    if rule.models:
+        match.dynamic_metadata.add(**_model(rule.models))
+    return match
+
+
+def path(wanted: PathMatch) -> dict[str, object]:
+    if wanted.kind == "exact":
+        return {"path": wanted.value}
+    if wanted.kind == "regex":
+        return {"safe_regex": {"regex": wanted.value}}
+    prefix = wanted.value.rstrip("/")
+    return {"path_separated_prefix": prefix} if prefix else {"prefix": "/"}
+
+
+def method(*names: str) -> dict[str, object]:
+    if len(names) == 1:
+        return _header(":method", {"exact": names[0]})
+    return _header(":method", {"safe_regex": {"regex": "|".join(literal(name) for name in sorted(names))}})
+
+
+def pinned(pin: Pin) -> dict[str, object]:
+    """The header condition of a pin."""
+    return cookie(pin.name, pin.value) if pin.kind == "cookie" else _header(pin.name.lower(), {"exact": pin.value})
+
+
+def cookie(name: str, value: str) -> dict[str, object]:
+    """One cookie among others: several `cookie` headers arrive joined."""
+    regex = f"(?:.*[;,])? *{literal(name)}={literal(value)} *(?:[;,].*)?"
+    return _header("cookie", {"safe_regex": {"regex": regex}})
+
+
+def literal(text: str) -> str:
+    """`text` as an RE2 expression that matches it and nothing else."""
+    return "".join(c if c.isalnum() or c in "_ " or ord(c) > 127 else f"\\{c}" for c in text)
+
+
+def _header(name: str, matcher: dict[str, object]) -> dict[str, object]:
+    return {"name": name, "string_match": matcher}
+
+
+def _model(models: tuple[str, ...]) -> dict[str, object]:
+    """The body's `model`, as the listener's JSON filter left it in the request's metadata."""
+    return {
+        "filter": NAMESPACE,
+        "path": [{"key": "model"}],
+        "value": {"or_match": {"value_matchers": [{"string_match": _name(item)} for item in models]}},
+    }
+
+
+def _name(model: str) -> dict[str, object]:
+    return {"prefix": model[:-1]} if model.endswith("*") else {"exact": model}

@@ -1,0 +1,138 @@
+"""A listener's table of rules as one `RouteConfiguration`.
+
+Envoy picks one virtual host by its best domain and never looks at another. So the virtual host of a name holds, in the
+order of the table, every rule that a request for that name could match: its own, those of wildcards that cover it, and
+those for any host. One rule may need several of Envoy's routes (pins, sticky variants), which stand together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from envoy.config.route.v3 import route_components_pb2, route_pb2
+
+from lbctl.ir.listeners import Listener, Rule
+from lbctl.ir.routes import Forward, Redirect, Respond, Route
+from lbctl.ir.snapshot import View
+from lbctl.targets.envoy import filters, forwards, matches
+from lbctl.targets.envoy.plan import Plan
+from lbctl.targets.envoy.wire import header_option
+
+NO_ROUTE = '{"error":{"message":"no route","type":"not_found"}}'
+_RETRY_BODY = 1_048_576
+"""Bytes of a request that are kept for another try; a longer one is tried once."""
+_BODY = 4_096
+_INTERNAL = ("x-envoy-external-address",)
+_SAFE = ("GET", "HEAD")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What the routes of one listener are made from."""
+
+    view: View
+    listener: Listener
+    plan: Plan
+
+
+def route_configuration(table: Table) -> route_pb2.RouteConfiguration:
+    rules = table.listener.rules
+    bodies = [r.action.body for r in table.view.routes.values() if isinstance(r.action, Respond)]
+    return route_pb2.RouteConfiguration(
+        name=table.listener.name,
+        ignore_port_in_host_matching=True,
+        request_headers_to_remove=_INTERNAL,
+        max_direct_response_body_size_bytes={"value": max([_BODY, *(len(body.encode()) for body in bodies)])},
+        virtual_hosts=[_virtual_host(table, host) for host in sorted({"", *(rule.host for rule in rules)})],
+    )
+
+
+def covers(pattern: str, host: str) -> bool:
+    """Whether a rule for `pattern` holds for every request that Envoy sends to the virtual host of `host`."""
+    return not pattern or pattern == host or (pattern.startswith("*.") and host.endswith(pattern[1:]))
+
+
+def _virtual_host(table: Table, host: str) -> route_components_pb2.VirtualHost:
+    routes = [item for rule in table.listener.rules if covers(rule.host, host) for item in _rule(table, rule)]
+    return route_components_pb2.VirtualHost(
+        name=host or "*",
+        domains=[host or "*"],
+        routes=[*routes, _no_route()],
+        request_body_buffer_limit={"value": _body_limit(table.listener)},
+    )
+
+
+def _body_limit(listener: Listener) -> int:
+    """A filter that needs the whole body (a model in it, a limit of it) holds what the listener allows."""
+    return max(_RETRY_BODY, listener.max_body or 0)
+
+
+def _no_route() -> route_components_pb2.Route:
+    return _direct(matches.path(Rule("").path), "", 404, NO_ROUTE, "application/json")
+
+
+def _rule(table: Table, rule: Rule) -> Iterator[route_components_pb2.Route]:
+    route = table.view.routes[rule.route]
+    match = matches.route_match(rule)
+    if isinstance(route.action, Respond):
+        body = route.action
+        yield _direct(match, route.name, body.status, body.body, body.content_type)
+    elif isinstance(route.action, Redirect):
+        yield from _redirects(match, route.name)
+    else:
+        yield from _forward(table, rule, route, route.action, match)
+
+
+def _direct(match: object, name: str, status: int, body: str, content_type: str) -> route_components_pb2.Route:
+    return route_components_pb2.Route(
+        name=name,
+        match=match,
+        direct_response={"status": status, "body": {"inline_string": body}},
+        response_headers_to_add=[header_option("content-type", content_type)],
+    )
+
+
+def _redirects(match: route_components_pb2.RouteMatch, name: str) -> Iterator[route_components_pb2.Route]:
+    """308 keeps the method of a POST; browsers of old know 301 better."""
+    for methods, code in ((_SAFE, "MOVED_PERMANENTLY"), ((), "PERMANENT_REDIRECT")):
+        narrowed = _narrowed(match, [matches.method(*methods)] if methods else [])
+        yield route_components_pb2.Route(
+            name=name, match=narrowed, redirect={"https_redirect": True, "response_code": code}
+        )
+
+
+def _forward(
+    table: Table, rule: Rule, route: Route, action: Forward, match: route_components_pb2.RouteMatch
+) -> Iterator[route_components_pb2.Route]:
+    for conditions, target in forwards.targets(action):
+        message = route_components_pb2.Route(
+            name=route.name,
+            match=_narrowed(match, conditions),
+            route=forwards.route_action(table.view, table.plan, route, rule, target),
+            typed_per_filter_config=filters.per_route(table.view, table.listener, route),
+            metadata=forwards.marks(action),
+        )
+        _headers(message, route)
+        yield message
+
+
+def _narrowed(
+    match: route_components_pb2.RouteMatch, headers: Sequence[dict[str, object]]
+) -> route_components_pb2.RouteMatch:
+    if not headers:
+        return match
+    narrowed = route_components_pb2.RouteMatch()
+    narrowed.CopyFrom(match)
+    for item in headers:
+        narrowed.headers.add(**item)
+    return narrowed
+
+
+def _headers(message: route_components_pb2.Route, route: Route) -> None:
+    for name, value in route.request_headers.set:
+        message.request_headers_to_add.add(**header_option(name, value))
+    for name, value in route.response_headers.set:
+        message.response_headers_to_add.add(**header_option(name, value))
+    message.request_headers_to_remove.extend(route.request_headers.remove)
+    message.response_headers_to_remove.extend(route.response_headers.remove)

@@ -1,0 +1,212 @@
+"""The features of the model, each with the YAML keys that ask for it: the rows of the capability table.
+
+A key pattern is a path with `*` for a name and without list positions (`routes.*.pin.header`); it stands for all
+below it that no longer pattern claims. `=value` limits it to one value of a scalar. Every key of the schema belongs to
+a feature (a test walks the schema), and every target has a `Capability` for every feature (another test).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Scope = Literal["listener", "route", "pool", "fleet"]
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """`code`: the LB4xx with which a target says that it cannot. `protects`: where a proxy cannot say it, every route
+    that it covers answers 503 there instead of going on without it. `neutral`: values that ask for nothing."""
+
+    id: str
+    title: str
+    keys: tuple[str, ...]
+    code: str
+    protects: bool = False
+    neutral: tuple[object, ...] = ()
+
+    @property
+    def scope(self) -> Scope:
+        root = self.keys[0].split(".")[0]
+        scopes: dict[str, Scope] = {"listeners": "listener", "routes": "route", "pools": "pool"}
+        return scopes.get(root, "fleet")
+
+
+def _f(
+    id_: str, title: str, code: int, *keys: str, protects: bool = False, neutral: tuple[object, ...] = ()
+) -> Feature:
+    return Feature(id_, title, keys, f"LB{code}", protects, neutral)
+
+
+_LISTENERS = (
+    _f("listener.bind", "address and port, or a unix socket", 401, "listeners.*.bind"),
+    _f("listener.tls", "TLS with SNI", 402, "listeners.*.tls"),
+    _f(
+        "listener.client_certificate",
+        "client certificates (mTLS)",
+        403,
+        "listeners.*.tls.client_ca",
+        "listeners.*.tls.client_certificate",
+        protects=True,
+    ),
+    _f("listener.http2", "HTTP/2 from clients by TLS", 404, "listeners.*.http2"),
+    _f("listener.h2c", "HTTP/2 from clients without TLS", 405, "listeners.*.http2@cleartext"),
+    _f("listener.client_address", "the client's address behind another balancer", 406, "listeners.*.client_address"),
+    _f("listener.proxy_protocol", "PROXY protocol", 407, "listeners.*.proxy_protocol", neutral=(False,)),
+    _f("listener.max_connections", "limit of connections", 408, "listeners.*.max_connections", protects=True),
+    _f("listener.max_body", "limit of the request body", 409, "listeners.*.max_body", protects=True),
+    _f("listener.inspect", "how much of a body is read for routing", 410, "listeners.*.inspect"),
+    _f("listener.timeouts", "request header and idle timeouts", 411, "listeners.*.timeouts"),
+    _f("listener.access_log", "access log", 412, "listeners.*.access_log"),
+    _f("listener.tracing", "OpenTelemetry traces", 413, "listeners.*.tracing"),
+    _f("listener.request_id", "request id", 414, "listeners.*.request_id"),
+)
+
+_ROUTES = (
+    _f("route.match", "match by host, path, method and header", 420, "routes.*.match", "routes.*.listeners"),
+    _f("route.match.model", "match by the model in the JSON body", 421, "routes.*.match.model", protects=True),
+    _f("route.pool", "one pool", 422, "routes.*.pool"),
+    _f("route.split", "split by weight", 423, "routes.*.split"),
+    _f("route.pin.header", "pin by header", 424, "routes.*.pin"),
+    _f("route.pin.cookie", "pin by cookie", 425, "routes.*.pin.cookie"),
+    _f("route.sticky_split.cookie", "sticky split by cookie", 426, "routes.*.sticky_split"),
+    _f("route.sticky_split.header", "sticky split by header", 427, "routes.*.sticky_split.header"),
+    _f("route.mirror", "mirror", 428, "routes.*.mirror"),
+    _f("route.fallback", "fallback pool", 429, "routes.*.fallback"),
+    _f("route.respond", "an answer of the proxy's own", 430, "routes.*.respond"),
+    _f("route.redirect", "redirect to https", 431, "routes.*.respond.redirect"),
+    _f("route.rewrite", "rewrite of path and host", 432, "routes.*.rewrite"),
+    _f("route.queue_priority", "who waits when replicas are full", 433, "routes.*.queue_priority", neutral=("normal",)),
+    _f("route.websocket", "WebSocket", 434, "routes.*.websocket", neutral=(False,)),
+    _f("route.timeouts.request", "total timeout", 435, "routes.*.timeouts.request", neutral=("unlimited",)),
+    _f("route.timeouts.idle", "idle timeout", 436, "routes.*.timeouts"),
+    _f("route.retry", "retries on another replica", 437, "routes.*.retry"),
+    _f(
+        "route.retry.idempotent",
+        "retry of harmless requests after a reset",
+        438,
+        "routes.*.retry.idempotent",
+        neutral=(False,),
+    ),
+    _f("route.retry.budget", "retry budget", 439, "routes.*.retry.budget"),
+    _f("route.retry.backoff", "retry backoff", 440, "routes.*.retry.backoff"),
+    _f("route.rate_limit", "rate limits", 441, "routes.*.rate_limit", protects=True),
+    _f(
+        "route.rate_limit.concurrent",
+        "limits of requests at once",
+        442,
+        "routes.*.rate_limit.concurrent",
+        protects=True,
+    ),
+    _f("route.auth.api_keys", "API keys", 443, "routes.*.auth", protects=True),
+    _f("route.auth.jwt", "JWT", 444, "routes.*.auth.jwt", protects=True),
+    _f("route.headers", "header rules", 445, "routes.*.headers"),
+    _f("route.regions", "data residency", 446, "routes.*.regions", protects=True),
+    _f("route.rollout", "rollout", 447, "routes.*.rollout"),
+)
+
+_POOLS = (
+    _f("pool.replicas", "replicas and their capacity", 450, "pools.*.replicas"),
+    _f("pool.model", "model, labels", 451, "pools.*.model", "pools.*.labels", "pools.*.replicas.labels"),
+    _f("pool.protocol.http1", "HTTP/1.1 to replicas", 452, "pools.*.protocol"),
+    _f("pool.protocol.http2", "HTTP/2 to replicas", 453, "pools.*.protocol=http2"),
+    _f("pool.protocol.grpc", "gRPC to replicas", 454, "pools.*.protocol=grpc"),
+    _f("pool.balance.round_robin", "round robin", 455, "pools.*.balance", "pools.*.balance.algorithm=round_robin"),
+    _f("pool.balance.least_request", "least requests", 456, "pools.*.balance.algorithm=least_request"),
+    _f("pool.balance.least_time", "least time", 457, "pools.*.balance.algorithm=least_time"),
+    _f("pool.balance.random", "random", 458, "pools.*.balance.algorithm=random"),
+    _f(
+        "pool.balance.hash",
+        "consistent hash of header, cookie, query or source address",
+        459,
+        "pools.*.balance.algorithm=hash",
+        "pools.*.balance.hash",
+    ),
+    _f(
+        "pool.balance.hash.json_body",
+        "consistent hash of a field of the JSON body",
+        460,
+        "pools.*.balance.hash.key.json_body",
+    ),
+    _f(
+        "pool.balance.hash.prompt_prefix",
+        "consistent hash of the prompt's beginning",
+        461,
+        "pools.*.balance.hash.key.prompt_prefix",
+    ),
+    _f("pool.balance.hash.bounded_load", "bounded load", 462, "pools.*.balance.hash.bounded_load"),
+    _f("pool.affinity", "a client stays with its replica", 463, "pools.*.affinity"),
+    _f("pool.replicas.priority", "replica priority", 464, "pools.*.replicas.priority", neutral=(0,)),
+    _f("pool.replicas.drain", "drain", 465, "pools.*.replicas.drain", neutral=(False,)),
+    _f("pool.drain_deadline", "drain deadline", 466, "pools.*.drain_deadline"),
+    _f("pool.locality", "own zone or region first", 467, "pools.*.locality"),
+    _f("pool.connections.idle", "how long idle connections to replicas are kept", 468, "pools.*.connections"),
+    _f(
+        "pool.connections.max_requests",
+        "requests on one connection to a replica",
+        469,
+        "pools.*.connections.max_requests",
+    ),
+    _f("pool.timeouts.connect", "connect timeout", 470, "pools.*.timeouts"),
+    _f("pool.timeouts.queue", "queue timeout", 471, "pools.*.timeouts.queue"),
+    _f("pool.circuit_breaker", "circuit breaker of the pool", 472, "pools.*.circuit_breaker"),
+    _f("pool.circuit_breaker.per_replica", "limits of a replica", 473, "pools.*.circuit_breaker.per_replica"),
+    _f("pool.slow_start", "slow start", 474, "pools.*.slow_start"),
+    _f("pool.health.http", "active HTTP check", 475, "pools.*.health.active"),
+    _f(
+        "pool.health.http.body",
+        "active HTTP check: the body",
+        476,
+        "pools.*.health.active.http.body_contains",
+        neutral=("",),
+    ),
+    _f("pool.health.grpc", "active gRPC check", 477, "pools.*.health.active.grpc"),
+    _f("pool.health.tcp", "active TCP check", 478, "pools.*.health.active.tcp"),
+    _f(
+        "pool.health.passive.consecutive_5xx", "passive: consecutive 5xx", 479, "pools.*.health.passive.consecutive_5xx"
+    ),
+    _f("pool.health.passive.connect_failures", "passive: consecutive connect failures", 480, "pools.*.health.passive"),
+    _f("pool.health.passive.error_rate", "passive: error rate", 481, "pools.*.health.passive.error_rate"),
+    _f(
+        "pool.health.passive.ejection",
+        "passive: ejection time and its limit",
+        482,
+        "pools.*.health.passive.ejection_time",
+        "pools.*.health.passive.max_ejection",
+    ),
+    _f("pool.health.deep", "health from telemetry", 483, "pools.*.health.deep"),
+    _f("pool.load_shedding", "load shedding", 484, "pools.*.health.load_shedding"),
+    _f("pool.telemetry", "telemetry", 485, "pools.*.telemetry", "pools.*.replicas.telemetry"),
+    _f("pool.weighting", "live weights", 486, "pools.*.weighting"),
+    _f("pool.discovery.dns", "discovery by DNS", 487, "pools.*.discovery"),
+    _f("pool.discovery.file", "discovery by file", 488, "pools.*.discovery.file"),
+    _f("pool.tls", "TLS to replicas", 489, "pools.*.tls", protects=True),
+    _f(
+        "pool.tls.client_certificate",
+        "a client certificate for replicas",
+        490,
+        "pools.*.tls.certificate",
+        "pools.*.tls.key",
+        protects=True,
+    ),
+)
+
+_FLEET = (
+    _f("fleet", "the file itself", 495, "version", "defaults", "gpus"),
+    _f("proxies", "the proxies to render for", 496, "proxies"),
+    _f(
+        "control",
+        "the control plane",
+        497,
+        "control",
+        "proxies.*.reload",
+        "proxies.*.runtime_api",
+        "proxies.*.agent_check",
+        "proxies.*.nodes",
+        "proxies.*.node_san",
+        "proxies.*.admin",
+    ),
+)
+
+FEATURES: tuple[Feature, ...] = (*_LISTENERS, *_ROUTES, *_POOLS, *_FLEET)
+BY_ID = {feature.id: feature for feature in FEATURES}

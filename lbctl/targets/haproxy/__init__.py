@@ -1,0 +1,39 @@
+"""HAProxy from 2.6 on: one haproxy.cfg."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lbctl.ir.snapshot import View
+from lbctl.targets.haproxy.capabilities import CAPABILITIES
+from lbctl.targets.target import Bundle, Capability, Complaint, Target, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Haproxy:
+    kind: str = "haproxy"
+    binary: str = "haproxy"
+    versions: Sequence[Version] = ((2, 6), (2, 8), (3, 0), (3, 2))
+
+    @property
+    def capabilities(self) -> Mapping[str, Capability]:
+        return CAPABILITIES
+
+    def render(self, view: View, form: str = "yaml") -> Bundle:  # noqa: ARG002 -- haproxy.cfg has one form
+        from lbctl.targets.haproxy.render import render
+
+        return render(view)
+
+    def check_command(self, binary: str, prefix: str, main: str) -> list[str]:  # noqa: ARG002 -- `-c` writes nothing
+        from lbctl.targets.haproxy.check import command
+
+        return command(binary, main)
+
+    def complaints(self, output: str, bundle: Bundle) -> Iterable[Complaint]:
+        from lbctl.targets.haproxy.check import complaints
+
+        return complaints(output, bundle)
+
+
+TARGET: Target = Haproxy()

@@ -1,0 +1,109 @@
+"""What HAProxy can do of each feature."""
+
+from __future__ import annotations
+
+from lbctl.targets.target import Capability, NotYet, Rendered, Unsupported
+
+_RENDERED = (
+    "listener.bind", "listener.http2", "listener.proxy_protocol", "listener.max_connections", "listener.timeouts",
+    "listener.request_id", "route.pool", "route.split", "route.pin.header", "route.pin.cookie", "route.fallback",
+    "route.respond", "route.redirect", "route.rewrite", "route.websocket", "route.timeouts.idle", "route.headers",
+    "pool.replicas", "pool.model", "pool.protocol.http1", "pool.protocol.http2", "pool.protocol.grpc",
+    "pool.balance.round_robin", "pool.balance.hash", "pool.balance.hash.bounded_load", "pool.timeouts.connect",
+    "pool.timeouts.queue", "pool.health.http", "pool.health.http.body", "pool.health.tcp", "pool.replicas.drain",
+    "pool.load_shedding", "fleet", "proxies", "route.queue_priority", "listener.client_certificate",
+)
+
+_NOTES = {
+    "listener.tls": "HAProxy chooses a certificate by the names in it, and finds its key by its file name: x.crt and "
+    "x.key, or one file with both",
+    "listener.h2c": "by HTTP/2's preface",
+    "listener.client_address": "up to four trusted balancers in a row",
+    "listener.max_body": "a request without Content-Length, gRPC's too, is answered 411 where the listener has a limit",
+    "listener.inspect": "each connection has a buffer of this size",
+    "listener.access_log": "to /dev/stdout or /dev/stderr only",
+    "route.match": "the path is matched decoded and without repeated slashes; one with dot segments is answered 400",
+    "route.match.model": "x-model, else the body's `model`; of a repeated key the first one counts",
+    "route.sticky_split.cookie": "the cookie holds the pool's name",
+    "route.sticky_split.header": "by a hash of the value: a change of the shares moves some clients",
+    "route.retry": "retries at once, on another replica; a pool has one number, the smallest of its routes; a stream "
+    "that the replica refused is not retried",
+    "route.retry.idempotent": "bodies that fit into a buffer",
+    "route.rate_limit": "a sliding window of burst ÷ rate; three limits a route",
+    "route.rate_limit.concurrent": "three limits a route, together with the rates",
+    "route.auth.api_keys": "the file serves HAProxy as a map as it stands",
+    "pool.balance.least_request": "idle replicas are chosen without regard to their weight",
+    "pool.balance.random": "one draw by weight",
+    "pool.balance.hash.json_body": "of what fits into `inspect`",
+    "pool.affinity": "the cookie holds a hash of the replica's name; its lifetime starts anew with each answer",
+    "pool.replicas.priority": "two levels: the lowest, and all others as backup",
+    "pool.connections.idle": "HTTP/1: no idle connection is kept, each request has its own; HTTP/2: half of the idle "
+    "ones are closed every half of it",
+    "pool.connections.max_requests": "HTTP/1: each connection carries one request",
+    "pool.circuit_breaker": "requests in the queue and in flight; HAProxy has no limit of retries at once",
+    "pool.circuit_breaker.per_replica": "more wait in the pool's queue; HTTP/2 connections are not counted, requests "
+    "are",
+    "pool.slow_start": "after a replica was down, not at HAProxy's start; a straight ramp",
+    "pool.health.passive.consecutive_5xx": "connect failures count as well; back after ejection_time without an active "
+    "check, else after healthy_threshold good checks",
+    "pool.discovery.dns": "at most max_replicas, all with the same weight",
+    "pool.tls": "an IP address is not compared with the certificate: give server_name",
+    "pool.tls.client_certificate": "the key beside its certificate, x.crt and x.key, or one file with both",
+}
+
+_NOT_YET = {
+    "route.auth.jwt": "",
+    "route.regions": "",
+    "route.rollout": "`serve` moves the split",
+    "pool.balance.hash.prompt_prefix": "",
+    "pool.locality": "",
+    "pool.drain_deadline": "`serve`",
+    "pool.discovery.file": "`serve`",
+    "pool.health.deep": "`serve`",
+    "pool.telemetry": "`serve`",
+    "pool.weighting": "`serve`",
+    "control": "`serve`",
+}
+
+_UNSUPPORTED = {
+    "listener.tracing": Unsupported(
+        "HAProxy does not speak OTLP",
+        "nothing is traced; traceparent headers pass through untouched",
+    ),
+    "route.mirror": Unsupported("HAProxy cannot copy a request", "nothing is mirrored"),
+    "route.timeouts.request": Unsupported(
+        "HAProxy has no limit for the whole of a request, only for silence",
+        "the idle timeout is at most the request timeout",
+    ),
+    "route.retry.budget": Unsupported(
+        "HAProxy counts retries for one request alone", "`attempts` bounds them; no budget"
+    ),
+    "route.retry.backoff": Unsupported(
+        "HAProxy goes to another replica at once, without a pause", "the next replica is tried at once"
+    ),
+    "pool.balance.least_time": Unsupported(
+        "HAProxy does not choose by response time", "least connections (leastconn)"
+    ),
+    "pool.health.grpc": Unsupported(
+        "HAProxy cannot read the answer of the gRPC health service",
+        "the check proves that the replica speaks gRPC, not that it is SERVING; give it an http check of readiness",
+    ),
+    "pool.health.passive.connect_failures": Unsupported(
+        "HAProxy has one counter for connect failures and 5xx", "consecutive_5xx is the limit of both together"
+    ),
+    "pool.health.passive.error_rate": Unsupported(
+        "HAProxy counts consecutive errors, no rate", "consecutive_5xx alone; `serve` judges the rate"
+    ),
+    "pool.health.passive.ejection": Unsupported(
+        "HAProxy has no limit for how many replicas are out, and ends an ejection by good checks",
+        "ejection_time sets the pace of the checks where there is no active one; all replicas may be out at once",
+    ),
+}
+
+CAPABILITIES: dict[str, Capability] = {
+    **{feature: Rendered() for feature in _RENDERED},
+    **{feature: Rendered(note) for feature, note in _NOTES.items()},
+    **{feature: NotYet(note) for feature, note in _NOT_YET.items()},
+    **_UNSUPPORTED,
+}
+"""Feature id → capability, for every feature."""

@@ -1,0 +1,50 @@
+"""HAProxy's own checker: how it is called, and what it says taken apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lbctl.base.diagnostics import Path
+from lbctl.targets.target import Bundle, Complaint
+
+_ALERT = re.compile(r"^\[ALERT\]\s+\(\d+\)\s*:\s*(?:config\s*:\s*)?(?P<text>.*)$")
+_PLACE = re.compile(r"parsing \[(?P<file>[^\]]*):(?P<line>\d+)\]\s*:?\s*(?P<text>.*)")
+_SERVER = re.compile(r"'server pool_(?P<pool>[A-Za-z0-9._-]+)/(?P<server>[A-Za-z0-9._-]+)'")
+_NAMED = re.compile(r"(?P<kind>[Ff]rontend|[Bb]ackend|[Pp]roxy) '(?P<name>[A-Za-z0-9._-]+)'")
+_OWN = re.compile(r"server '(?:[A-Za-z0-9._-]+/)?(?P<server>[A-Za-z0-9._-]+)'")
+_SUMMARY = re.compile(r"^(Error\(s\) found in configuration file|Fatal errors found in configuration)")
+
+
+def command(binary: str, main: str) -> list[str]:
+    return [binary, "-c", "-f", main]
+
+
+def complaints(output: str, bundle: Bundle) -> Iterator[Complaint]:
+    """One for each alert; HAProxy's closing sentences say nothing new."""
+    for line in output.splitlines():
+        alert = _ALERT.match(line)
+        if alert and not _SUMMARY.match(alert["text"]):
+            yield _complaint(alert["text"], bundle)
+
+
+def _complaint(text: str, bundle: Bundle) -> Complaint:
+    place = _PLACE.search(text)
+    if place is None:
+        return Complaint(text, bundle.main.name, None, _path(text))
+    number = int(place["line"])
+    return Complaint(place["text"], bundle.main.name, number, bundle.main.sources.get(number) or _path(place["text"]))
+
+
+def _path(text: str) -> Path:
+    server = _SERVER.search(text)
+    if server:
+        return ("pools", server["pool"], "replicas", server["server"])
+    named, own = _NAMED.search(text), _OWN.search(text)
+    if named is None:
+        return ()
+    kind, _, name = named["name"].partition("_")
+    section = {"pool": "pools", "listener": "listeners"}.get(kind)
+    if section is None:
+        return ()
+    return (section, name, "replicas", own["server"]) if own and section == "pools" else (section, name)

@@ -1,0 +1,102 @@
+"""Rate limits and limits of requests at once, as stick tables.
+
+HAProxy counts in sliding windows. A window of burst ÷ rate in which `burst` requests pass is never wider than the
+bucket that the fleet asks for, and lets the same rate through. Only admitted requests count, so that a client that
+keeps knocking is served again as soon as its window allows. HAProxy has three counters for a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.routes import RateLimit, Respond, Route
+from lbctl.targets.features import BY_ID
+from lbctl.targets.haproxy import quote
+from lbctl.targets.token import Token
+
+COUNTERS = 3
+CLOSED = Respond(
+    503, '{"error":{"message":"this route is closed","type":"unavailable"}}', "application/json"
+)
+"""For a route whose limits are more than HAProxy can count."""
+_REFUSAL = quote.error("too many requests", "rate_limited")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A backend that holds nothing but counters."""
+
+    name: Token
+    line: Token
+
+
+def diagnostics(route: Route) -> Iterator[Diagnostic]:
+    if len(route.rate_limits) > COUNTERS:
+        message = f"HAProxy counts {COUNTERS} limits of a request; this route answers 503 there"
+        path = ("routes", route.name, "rate_limit")
+        yield Diagnostic(BY_ID["route.rate_limit"].code, message, path=path, severity="warning")
+
+
+def tables(route: Route) -> Iterator[Table]:
+    for index, limit in enumerate(_counted(route)):
+        key = {"client_ip": "ipv6", "all": "integer"}.get(limit.by, "string len 128")
+        size = 10 if limit.by == "all" else 100_000
+        stored = "conn_cur" if limit.concurrent else f"gpc0,gpc0_rate({_window(limit)}ms)"
+        expire = 3_600_000 if limit.concurrent else 2 * _window(limit)
+        line = f"stick-table type {key} size {size} expire {expire}ms store {stored}"
+        yield Table(Token(_table(route, index)), quote.line(line, source=_path(route, index)))
+
+
+def lines(route: Route) -> Iterator[Token]:
+    """Track all, refuse by any, and count when none refused."""
+    here = f"route_{quote.name(route.name).text}"
+    limits = tuple(enumerate(_counted(route)))
+    for index, limit in limits:
+        yield from _track(route, index, limit, here)
+    for index, limit in limits:
+        retry = 1 if limit.concurrent else max(1, -(-_window(limit) // 1000))
+        over = f"sc_conn_cur({index}) gt {limit.concurrent}" if limit.concurrent else _full(index, limit)
+        refuse = f"http-request return status 429 {_REFUSAL} hdr Retry-After {retry}"
+        yield quote.line(refuse, "if", here, f"{{ {over} }}", source=_path(route, index))
+    for index, limit in limits:
+        if not limit.concurrent:
+            yield quote.line(f"http-request sc-inc-gpc0({index}) if", here, source=_path(route, index))
+
+
+def _counted(route: Route) -> tuple[RateLimit, ...]:
+    return route.rate_limits if len(route.rate_limits) <= COUNTERS else ()
+
+
+def _track(route: Route, index: int, limit: RateLimit, here: str) -> Iterator[Token]:
+    """A request without the header or tenant counts too, all such together."""
+    key = {"client_ip": "src", "all": "int(1)", "tenant": "var(txn.tenant)"}.get(limit.by, "")
+    if limit.by in ("client_ip", "all"):
+        yield quote.line(f"http-request track-sc{index} {key} table {_table(route, index)} if", here)
+        return
+    fetch = quote.word(key or quote.sample("req.fhdr", limit.header))
+    yield quote.line(f"http-request set-var(txn.key{index}) str(-) if", here)
+    yield quote.line(f"http-request set-var(txn.key{index})", fetch, "if", here)
+    yield quote.line(f"http-request track-sc{index} var(txn.key{index}) table {_table(route, index)} if", here)
+
+
+def _full(index: int, limit: RateLimit) -> str:
+    return f"sc_gpc0_rate({index}) ge {_capacity(limit)}"
+
+
+def _capacity(limit: RateLimit) -> int:
+    return limit.burst or limit.requests
+
+
+def _window(limit: RateLimit) -> int:
+    """ms in which the capacity passes at the asked rate."""
+    return max(1, -(-_capacity(limit) * limit.per // limit.requests))
+
+
+def _table(route: Route, index: int) -> str:
+    return f"limit{index}_{quote.name(route.name).text}"
+
+
+def _path(route: Route, index: int) -> tuple[str | int, ...]:
+    return ("routes", route.name, "rate_limit", index)

@@ -1,0 +1,226 @@
+"""A listener as a frontend: where it listens, what it believes of a client, a request's way through its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.listeners import Certificate, ClientAddress, Listener
+from lbctl.ir.pools import Pool
+from lbctl.ir.routes import Forward, Route
+from lbctl.ir.snapshot import View
+from lbctl.targets.features import BY_ID
+from lbctl.targets.haproxy import choice, keys, limits, quote, route
+from lbctl.targets.haproxy.match import Acls, rules
+from lbctl.targets.haproxy.quote import duration, line
+from lbctl.targets.token import Token
+
+_LOGS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
+_TOO_LARGE = quote.error("the body is too large", "too_large")
+_NO_LENGTH = quote.error("send a content-length", "no_length")
+
+
+@dataclass(frozen=True, slots=True)
+class Frontend:
+    """The parts of one frontend, in the order of the template."""
+
+    name: Token
+    listener: Token
+    bind: Token
+    options: tuple[Token, ...]
+    log: Token | None
+    json: int
+    """1: the contract's JSON; 0: a readable line."""
+    trusts: int
+    """1: what trusted peers say of the client is kept."""
+    client: tuple[Token, ...]
+    request_id: tuple[Token, ...]
+    body: tuple[Token, ...]
+    acls: tuple[Token, ...]
+    rules: tuple[Token, ...]
+    actions: tuple[Token, ...]
+    answers: tuple[Token, ...]
+
+
+def frontend(listener: Listener, view: View) -> Frontend:
+    acls = Acls()
+    table = tuple(rules(listener.rules, acls))
+    routes = [view.routes[name] for name in dict.fromkeys(rule.route for rule in listener.rules)]
+    actions = tuple(token for item in routes for token in _actions(item, listener, view, acls))
+    return Frontend(
+        name=Token(f"listener_{quote.name(listener.name).text}"),
+        listener=quote.name(listener.name),
+        bind=_bind(listener),
+        options=tuple(_options(listener, routes, view)),
+        log=_log(listener),
+        json=int(listener.access_log.format == "json"),
+        trusts=int(listener.client_address is not None),
+        client=(*_client(listener.client_address), *_forgeable(view)),
+        request_id=tuple(_request_id(listener)),
+        body=(*_guards(listener), *_model(listener)),
+        acls=(*acls.lines, *(_route_acl(item) for item in routes)),
+        rules=table,
+        actions=actions,
+        answers=tuple(token for item in routes for token in route.answers(item)),
+    )
+
+
+def diagnostics(listener: Listener) -> Iterator[Diagnostic]:
+    """What HAProxy cannot do of this listener in particular."""
+    log, path = listener.access_log, ("listeners", listener.name, "access_log", "path")
+    if log.format != "none" and log.path not in _LOGS:
+        message = "HAProxy writes no log files; this access log goes to /dev/stdout"
+        yield Diagnostic(BY_ID["listener.access_log"].code, message, path=path, severity="warning")
+    for index, item in enumerate(_certificates(listener)):
+        place = ("listeners", listener.name, "tls", "certificates", index, "key")
+        yield from keys.unfit(item.certificate, item.key, place, BY_ID["listener.tls"].code)
+
+
+def _certificates(listener: Listener) -> tuple[Certificate, ...]:
+    return listener.tls.certificates if listener.tls else ()
+
+
+def _bind(listener: Listener) -> Token:
+    path = ("listeners", listener.name, "bind")
+    return line(
+        "bind",
+        quote.address(listener.bind, path),
+        "accept-proxy" if listener.proxy_protocol else "",
+        *_tls(listener),
+    )
+
+
+def _tls(listener: Listener) -> Iterator[str | Token]:
+    if listener.tls is None:
+        return
+    yield "ssl"
+    for item in listener.tls.certificates:
+        yield "crt"
+        yield quote.word(item.certificate)
+    yield f"ssl-min-ver TLSv{listener.tls.min_version}"
+    yield "alpn h2,http/1.1" if listener.http2 else "alpn http/1.1"
+    if listener.tls.client_ca:
+        yield "ca-file"
+        yield quote.word(listener.tls.client_ca)
+        yield f"verify {listener.tls.client_certificate}"
+
+
+def _options(listener: Listener, routes: list[Route], view: View) -> Iterator[Token]:
+    path = ("listeners", listener.name, "timeouts")
+    if listener.max_connections is not None:
+        yield line("maxconn", listener.max_connections, source=("listeners", listener.name, "max_connections"))
+    if not listener.http2 and listener.tls is None:
+        yield line("option disable-h2-upgrade", source=("listeners", listener.name, "http2"))
+    if reads_bodies(listener, view):
+        yield Token("option http-buffer-request")
+    idles = [item.idle_timeout for item in routes if isinstance(item.action, Forward)]
+    known = [item for item in idles if item is not None]
+    yield line("timeout client", duration(max(known, default=60_000) if len(known) == len(idles) else None))
+    yield line("timeout http-request", duration(listener.request_headers_timeout), source=(*path, "request_headers"))
+    yield line("timeout http-keep-alive", duration(listener.idle_timeout), source=(*path, "idle"))
+
+
+def reads_bodies(listener: Listener, view: View) -> bool:
+    """Whether something on this listener depends on what stands in a JSON body."""
+    pools = [view.pools[name] for rule in listener.rules for name in _pools(view.routes[rule.route])]
+    return any(rule.models for rule in listener.rules) or any(map(_hashes_body, pools))
+
+
+def _hashes_body(pool: Pool) -> bool:
+    return pool.balance.key is not None and pool.balance.key.kind in ("json_body", "prompt_prefix")
+
+
+def _pools(item: Route) -> tuple[str, ...]:
+    return item.action.pools if isinstance(item.action, Forward) else ()
+
+
+def _log(listener: Listener) -> Token | None:
+    if listener.access_log.format == "none":
+        return None
+    target = _LOGS.get(listener.access_log.path, "stdout")
+    return line(f"log {target} len 65535 format raw local0 info", source=("listeners", listener.name, "access_log"))
+
+
+def _forgeable(view: View) -> Iterator[Token]:
+    """What only the gateway may say is removed from every request, whatever its route."""
+    found = {route.auth.forward_tenant for route in view.routes.values() if route.auth and route.auth.forward_tenant}
+    for header in sorted(found):
+        yield line("http-request del-header", quote.word(header))
+
+
+def _client(settings: ClientAddress | None) -> Iterator[Token]:
+    """The header is read from its end: what a trusted peer wrote last is true, and further as long as that, too, is
+    trusted. Four balancers in a row are as many as any fleet has."""
+    yield Token("http-request set-var(txn.peer) src")
+    if settings is None:
+        return
+    networks = [quote.word(item) for item in settings.trusted]
+    yield line("acl trusted src --", *networks)
+    yield Token("http-request set-var(txn.trusted) bool(true) if trusted")
+    for place in range(1, 5):
+        written = quote.word(quote.sample("req.hdr_ip", settings.header, place=-place))
+        yield line("http-request set-src", written, "if trusted {", written, "-m found }")
+    yield Token("acl believed var(txn.trusted) -m bool")
+    yield Token("http-request del-header x-forwarded- -m beg if !believed")
+    yield line("http-request del-header", quote.word(settings.header), "if !believed")
+
+
+def _request_id(listener: Listener) -> Iterator[Token]:
+    header = quote.word(listener.request_id, ("listeners", listener.name, "request_id"))
+    fetch = quote.word(quote.sample("req.fhdr", listener.request_id))
+    if listener.client_address:
+        yield line("http-request del-header", header, "if !believed")
+    yield line("http-request set-var(txn.request_id)", fetch)
+    yield Token("http-request set-var(txn.request_id) uuid() if !{ var(txn.request_id) -m found }")
+    yield line("http-request set-header", header, "'%[var(txn.request_id)]'")
+    yield line(
+        "http-after-response set-header", header, "'%[var(txn.request_id)]' if { var(txn.request_id) -m found }"
+    )
+
+
+def _guards(listener: Listener) -> Iterator[Token]:
+    """A body without a length cannot be counted while it passes, so with a limit it must have one."""
+    if listener.max_body is None:
+        return
+    path = ("listeners", listener.name, "max_body")
+    yield line(
+        f"http-request return status 413 {_TOO_LARGE} if {{ req.hdr_val(content-length) gt {listener.max_body} }}",
+        source=path,
+    )
+    unknown = "!{ req.hdr(content-length) -m found }"
+    refuse = f"http-request return status 411 {_NO_LENGTH} if {unknown}"
+    yield line(refuse, "{ req.hdr(transfer-encoding) -m found }", source=path)
+    yield line(refuse, "!{ method GET HEAD OPTIONS DELETE TRACE } { req.ver -m beg 2 }", source=path)
+
+
+def _model(listener: Listener) -> Iterator[Token]:
+    """The header if there is one, else the body's field; a body too long to be seen whole and without it is refused."""
+    if not any(rule.models for rule in listener.rules):
+        return
+    path = ("listeners", listener.name, "inspect")
+    yield Token("http-request set-var(txn.model) req.fhdr(x-model)")
+    unknown = "!{ var(txn.model) -m found }"
+    yield line("http-request set-var(txn.model)", quote.word("req.body,json_query('$.model')"), "if", unknown)
+    unseen = f"{unknown} {{ req.body_size gt {listener.inspect} }}"
+    yield line(f"http-request return status 413 {_TOO_LARGE} if", unseen, source=path)
+    written = Token("'\"%[var(txn.model),json(utf8s)]\"'")
+    yield line("http-request set-var-fmt(txn.model_json)", written, "if { var(txn.model) -m found }")
+
+
+def _route_acl(item: Route) -> Token:
+    name = quote.name(item.name).text
+    return Token(f"acl route_{name} var(txn.route) -m str -- {name}")
+
+
+def _actions(item: Route, listener: Listener, view: View, acls: Acls) -> Iterator[Token]:
+    if not isinstance(item.action, Forward):
+        yield from route.answered(item, item.action)
+        return
+    if len(item.rate_limits) > limits.COUNTERS:
+        yield from route.answered(item, limits.CLOSED)
+        return
+    yield from route.identified(item)
+    yield from limits.lines(item)
+    yield from choice.pools(item, item.action, view, acls)
+    yield from route.changed(item, listener)

@@ -1,0 +1,176 @@
+"""A pool as a backend: balance, servers, checks, limits.
+
+An idle connection to a replica has no age limit in HAProxy (`pool-purge-delay` only thins them out, and requests were
+lost with it), so each HTTP/1 request gets a connection of its own: no request meets one that the replica just closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.pools import Balance, HashKey, Pool
+from lbctl.ir.routes import Forward, Route
+from lbctl.ir.snapshot import View
+from lbctl.targets.features import BY_ID
+from lbctl.targets.haproxy import health, keys, quote, servers
+from lbctl.targets.haproxy.quote import duration, line
+from lbctl.targets.token import Token
+
+_BALANCE = {"least_request": "leastconn", "least_time": "leastconn", "random": "random(1)"}
+_CROWDED = quote.error("the pool is full", "overloaded")
+_SHED = quote.error("too few replicas are healthy", "unavailable")
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One backend section: `lines` in its order, then its servers."""
+
+    name: Token
+    lines: tuple[Token, ...]
+    servers: tuple[Token, ...]
+
+
+def backend(pool: Pool, view: View) -> tuple[Backend, list[Diagnostic]]:
+    routes = _routes(pool, view)
+    retries, diagnostics = _retries(pool, routes)
+    lines = (
+        *_balance(pool),
+        *_affinity(pool),
+        *_connections(pool),
+        *_timeouts(pool, routes),
+        *retries,
+        *health.lines(pool),
+        *_limits(pool),
+        *_per_route(routes),
+    )
+    found = servers.servers(pool, view.weights[pool.name], view.drained[pool.name])
+    diagnostics += _client_key(pool)
+    return Backend(Token(f"pool_{quote.name(pool.name).text}"), lines, found.lines), diagnostics + found.diagnostics
+
+
+def _client_key(pool: Pool) -> Iterator[Diagnostic]:
+    if pool.tls and pool.tls.certificate:
+        path = ("pools", pool.name, "tls", "key")
+        yield from keys.unfit(pool.tls.certificate, pool.tls.key or "", path, BY_ID["pool.tls.client_certificate"].code)
+
+
+def _routes(pool: Pool, view: View) -> list[Route]:
+    return [
+        route
+        for route in view.routes.values()
+        if isinstance(route.action, Forward) and pool.name in route.action.pools
+    ]
+
+
+def _balance(pool: Pool) -> Iterator[Token]:
+    path = ("pools", pool.name, "balance")
+    if pool.balance.key is None:
+        yield line("balance", _BALANCE.get(pool.balance.algorithm, "roundrobin"), source=path)
+        return
+    yield line("balance hash", _key(pool.balance.key, path), source=path)
+    yield Token("hash-type consistent sdbm avalanche")
+    yield from _bounded(pool.balance, path)
+
+
+def _bounded(balance: Balance, path: tuple[str, ...]) -> Iterator[Token]:
+    if balance.bounded_load is not None:
+        yield line("hash-balance-factor", max(101, round(balance.bounded_load * 100)), source=path)
+
+
+def _key(key: HashKey, path: tuple[str, ...]) -> Token:
+    fetch = {"header": "req.fhdr", "cookie": "req.cook", "query": "url_param"}.get(key.kind)
+    if fetch:
+        return quote.word(quote.sample(fetch, key.name), path)
+    if key.kind == "json_body":
+        return quote.word(f"req.body,{quote.sample('json_query', key.name)}", path)
+    return Token("src" if key.kind == "source_ip" else "var(txn.prompt)", path)
+
+
+def _affinity(pool: Pool) -> Iterator[Token]:
+    if pool.affinity:
+        path = ("pools", pool.name, "affinity")
+        cookie, idle = quote.word(pool.affinity.cookie, path), f"maxidle {max(1, pool.affinity.ttl // 1000)}s"
+        yield line("cookie", cookie, "insert indirect nocache httponly", idle, "attr 'SameSite=Lax'")
+
+
+def _connections(pool: Pool) -> Iterator[Token]:
+    if pool.protocol == "http1":
+        yield line("option http-server-close", source=("pools", pool.name, "connections"))
+
+
+def _timeouts(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
+    path = ("pools", pool.name, "timeouts")
+    longest = duration(_longest([_idle(route) for route in routes]))
+    yield line("timeout connect", duration(pool.connect_timeout), source=(*path, "connect"))
+    yield line("timeout queue", duration(pool.queue_timeout), source=(*path, "queue"))
+    yield line("timeout server", longest)
+    yield line("timeout tunnel", longest)
+
+
+def _idle(route: Route) -> int | None:
+    """HAProxy has no total timeout; a shorter one at least bounds the silence."""
+    known = [item for item in (route.idle_timeout, route.request_timeout) if item is not None]
+    return min(known) if known else None
+
+
+def _longest(values: Sequence[int | None]) -> int | None:
+    known = [item for item in values if item is not None]
+    return max(known) if known and len(known) == len(values) else None
+
+
+def _per_route(routes: Sequence[Route]) -> Iterator[Token]:
+    """What a backend has once and its routes have each."""
+    if len({_idle(route) for route in routes}) > 1:
+        for route in routes:
+            condition = f"if {{ var(txn.route) -m str -- {quote.name(route.name).text} }}"
+            path = ("routes", route.name, "timeouts")
+            for timeout in ("server", "tunnel"):
+                yield line(f"http-request set-timeout {timeout}", duration(_idle(route)), condition, source=path)
+    replayed = [route for route in routes if route.retry.idempotent]
+    if replayed and len(replayed) < len(routes):
+        for route in routes:
+            if not route.retry.idempotent:
+                yield line(f"http-request disable-l7-retry if {{ var(txn.route) -m str -- {route.name} }}")
+
+
+def _retries(pool: Pool, routes: Sequence[Route]) -> tuple[list[Token], list[Diagnostic]]:
+    """A backend has one number of retries: the smallest that a route asks for, so that none is retried more often."""
+    wanted = {route.name: route.retry.attempts if "connect_failure" in route.retry.when else 0 for route in routes}
+    least = min(wanted.values(), default=0)
+    found = [
+        Diagnostic(
+            BY_ID["route.retry"].code,
+            f"HAProxy has one number of retries for a pool; {pool.name} has {least}, the smallest of its routes",
+            path=("routes", route, "retry"),
+            severity="warning",
+        )
+        for route, attempts in wanted.items()
+        if attempts > least
+    ]
+    idempotent = any(route.retry.idempotent for route in routes)
+    conditions = "conn-failure empty-response" if idempotent else "conn-failure"
+    source = ("routes", routes[0].name, "retry") if routes else ()
+    return [line("retries", least, source=source), line("retry-on", conditions), Token("option redispatch")], found
+
+
+def _limits(pool: Pool) -> Iterator[Token]:
+    breaker, path = pool.circuit_breaker, ("pools", pool.name, "circuit_breaker")
+    own = f"pool_{quote.name(pool.name).text}"
+    yield line(f"http-request set-var(txn.queued) queue({own})")
+    waits = f"{{ queue({own}) ge {breaker.max_pending_requests} }}"
+    active = breaker.max_requests
+    if pool.protocol == "http1":
+        active = min(active, breaker.max_connections)
+    runs = f"{{ be_conn({own}),sub(txn.queued) gt {active} }}"
+    refuse = f"http-request return status 503 {_CROWDED} hdr Retry-After 1 if"
+    yield line(refuse, waits, source=(*path, "max_pending_requests"))
+    yield line(refuse, runs, source=(*path, "max_requests"))
+    if pool.load_shedding and pool.replicas:
+        least = -(-len(pool.replicas) * pool.load_shedding.min_healthy // 100)
+        retry = max(1, -(-pool.load_shedding.retry_after // 1000))
+        yield line(
+            f"http-request return status 503 {_SHED} hdr Retry-After {retry} if {{ nbsrv({own}) lt {int(least)} }}",
+            source=("pools", pool.name, "health", "load_shedding"),
+        )

@@ -1,0 +1,121 @@
+"""What a route does to a request and its answer: who may pass, what is rewritten, what the proxy says by itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lbctl.ir.listeners import Listener
+from lbctl.ir.routes import ApiKeys, Forward, Redirect, Respond, Route
+from lbctl.targets.haproxy import choice, quote
+from lbctl.targets.haproxy.quote import line
+from lbctl.targets.token import Token
+
+_CLASSES = {"high": -100, "low": 100}
+_DENIED = quote.error("no valid credentials", "unauthorized")
+_AMBIGUOUS = quote.error("ambiguous path", "bad_request")
+
+
+def answered(route: Route, action: Respond | Redirect) -> Iterator[Token]:
+    here, path = f"if {acl(route)}", ("routes", route.name, "respond")
+    if isinstance(action, Redirect):
+        location = "location 'https://%[req.hdr(host),host_only]%[pathq]'"
+        yield line(f"http-request redirect {location} code 301", here, "{ method GET HEAD }", source=path)
+        yield line(f"http-request redirect {location} code 308", here, source=path)
+        return
+    content: tuple[str | Token, ...] = ()
+    if action.body:
+        content = ("content-type", quote.word(action.content_type), "string", quote.text(action.body, path))
+    yield line(f"http-request return status {action.status}", *content, here, source=path)
+
+
+def identified(route: Route) -> Iterator[Token]:
+    """Sets txn.tenant, or answers 401."""
+    auth = route.auth
+    if auth is None:
+        return
+    here, path = f"if {acl(route)}", ("routes", route.name, "auth")
+    if auth.forward_tenant:
+        yield line("http-request del-header", quote.word(auth.forward_tenant), here, source=path)
+    if auth.api_keys:
+        yield from _api_keys(auth.api_keys, here, path)
+    yield line(f"http-request return status 401 {_DENIED} hdr www-authenticate Bearer", here,
+               "!{ var(txn.tenant) -m found }", source=path)  # fmt: skip
+    yield line("http-request set-var-fmt(txn.tenant_json)", Token("'\"%[var(txn.tenant),json(utf8s)]\"'"), here)
+    if auth.forward_tenant:
+        yield line("http-request set-header", quote.word(auth.forward_tenant), "'%[var(txn.tenant)]'", here)
+    if auth.api_keys and not auth.forward_credentials:
+        yield line("http-request del-header", quote.word(auth.api_keys.header), here, source=path)
+
+
+def _api_keys(keys: ApiKeys, here: str, path: tuple[str, ...]) -> Iterator[Token]:
+    """The fleet's file is a map as it stands: its lines are `key: tenant`, so the key to look up ends in a colon."""
+    presented = quote.sample("req.fhdr", keys.header, 'regsub("^[Bb]earer +","")')
+    yield line("http-request set-var(txn.key)", quote.word(presented), here, source=path)
+    yield line("http-request set-var(txn.digest) var(txn.key),sha2(256),hex,lower", here)
+    found = f'map_str("{_file(keys.file)}")'
+    by_digest = quote.word(f'str("sha256:"),concat(,txn.digest,":"),{found}')
+    by_key = quote.word(f'var(txn.key),concat(":"),{found}')
+    known = "{ var(txn.key) -m found }"
+    yield line("http-request set-var(txn.tenant)", by_digest, here, known, source=path)
+    plain = "!{ var(txn.tenant) -m found } !{ var(txn.key) -m beg -- sha256: }"
+    yield line("http-request set-var(txn.tenant)", by_key, here, known, plain, source=path)
+
+
+def _file(path: str) -> str:
+    return re.sub(r'(["\\])', r"\\\1", path)
+
+
+def changed(route: Route, listener: Listener) -> Iterator[Token]:
+    here = f"if {acl(route)}"
+    yield from _rewritten(route, listener, here)
+    if route.queue_priority in _CLASSES:
+        priority = f"http-request set-priority-class int({_CLASSES[route.queue_priority]})"
+        yield line(priority, here, source=("routes", route.name, "queue_priority"))
+    path = ("routes", route.name, "headers", "request")
+    for header in route.request_headers.remove:
+        yield line("http-request del-header", quote.word(header), here, source=(*path, "remove"))
+    for header, value in route.request_headers.set:
+        yield line("http-request set-header", quote.word(header), quote.formatted(value), here, source=(*path, "set"))
+
+
+def answers(route: Route) -> Iterator[Token]:
+    """On the way back."""
+    if isinstance(route.action, Forward):
+        yield from choice.cookies(route, route.action)
+    here = f"if {{ var(txn.route) -m str -- {quote.name(route.name).text} }}"
+    path = ("routes", route.name, "headers", "response")
+    for header in route.response_headers.remove:
+        yield line("http-after-response del-header", quote.word(header), here, source=(*path, "remove"))
+    for header, value in route.response_headers.set:
+        written = (quote.word(header), quote.formatted(value))
+        yield line("http-after-response set-header", *written, here, source=(*path, "set"))
+
+
+def acl(route: Route) -> str:
+    return f"route_{quote.name(route.name).text}"
+
+
+def _rewritten(route: Route, listener: Listener, here: str) -> Iterator[Token]:
+    if route.rewrite is None:
+        return
+    path = ("routes", route.name, "rewrite")
+    if route.rewrite.path_prefix is not None:
+        yield from _prefix(route, route.rewrite.path_prefix, listener, here)
+    if route.rewrite.host is not None:
+        yield line("http-request set-header host", quote.formatted(route.rewrite.host), here, source=(*path, "host"))
+
+
+def _prefix(route: Route, wanted: str, listener: Listener, here: str) -> Iterator[Token]:
+    """The prefix is looked for in the path as the client wrote it; one that is only there when decoded is refused."""
+    path = ("routes", route.name, "rewrite", "path_prefix")
+    prefixes = {rule.path.value for rule in listener.rules if rule.route == route.name and rule.path.kind == "prefix"}
+    for prefix in sorted(prefixes):
+        start = re.escape(prefix.rstrip("/"))
+        pattern = f"^{start}(/.*)?$" if start else "^(/.*)$"
+        raw = line("!{ path -m reg --", quote.word(pattern), "}")
+        yield line(f"http-request return status 400 {_AMBIGUOUS}", here, raw, source=path)
+        new = re.sub(r"\\", r"\\\\", wanted.rstrip("/")).replace("%", "%%") + r"\1"
+        yield line("http-request replace-path", quote.word(pattern), quote.word(new), here, source=path)
+        if not wanted.rstrip("/"):
+            yield line("http-request set-path /", here, "{ path -m len 0 }", source=path)

@@ -1,0 +1,178 @@
+"""The replicas of a pool as servers: weight, limits, checks, priority, drain, TLS."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+
+from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.pools import DnsDiscovery, Pool, PoolTls, Replica
+from lbctl.targets.features import BY_ID
+from lbctl.targets.haproxy import health, quote
+from lbctl.targets.haproxy.quote import line
+from lbctl.targets.quantise import quantise, rounding_error
+from lbctl.targets.token import Token
+
+MAX_WEIGHT = 256
+_ROUNDING = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    lines: tuple[Token, ...]
+    diagnostics: list[Diagnostic]
+
+
+def servers(pool: Pool, shares: Sequence[float], drained: Set[str]) -> Servers:
+    weights = quantise(shares, MAX_WEIGHT)
+    ids = _ids(pool)
+    found = [
+        *_rounding(pool, shares, weights),
+        *_levels(pool),
+    ]
+    lines = [default(pool)]
+    for replica, weight in zip(pool.replicas, weights, strict=True):
+        given = 0 if replica.name in drained else weight
+        lines.append(_server(pool, replica, given, ids))
+    return Servers((*lines, *_template(pool)), found)
+
+
+def default(pool: Pool) -> Token:
+    """What all servers of the pool share."""
+    return line(
+        "default-server",
+        *health.server_words(pool),
+        *_maxconn(pool),
+        *_slow_start(pool),
+        *_protocol(pool),
+        "init-addr libc,none",
+    )
+
+
+def _server(pool: Pool, replica: Replica, weight: int, ids: dict[str, int]) -> Token:
+    path = ("pools", pool.name, "replicas", replica.name)
+    first = min((item.priority for item in pool.replicas), default=0)
+    return line(
+        "server",
+        quote.name(replica.name),
+        quote.address(replica.address),
+        f"weight {weight}",
+        f"id {ids[replica.name]}" if ids else "",
+        "backup" if replica.priority > first else "",
+        f"cookie {_cookie(pool, replica)}" if pool.affinity and weight else "",
+        *(_tls(pool.tls, replica.address.host) if pool.tls else ()),
+        source=path,
+    )
+
+
+def _maxconn(pool: Pool) -> Iterator[str]:
+    """A connection carries one request in HTTP/1; in HTTP/2 only the requests count here."""
+    breaker = pool.circuit_breaker
+    limits = [breaker.replica_max_requests]
+    if pool.protocol == "http1":
+        limits.append(breaker.replica_max_connections)
+    known = [item for item in limits if item is not None]
+    if known:
+        yield f"maxconn {min(known)}"
+
+
+def _slow_start(pool: Pool) -> Iterator[str]:
+    if pool.slow_start and pool.balance.algorithm != "hash":
+        yield f"slowstart {pool.slow_start.window}ms"
+
+
+def _protocol(pool: Pool) -> Iterator[str]:
+    if pool.protocol == "http1":
+        return
+    yield "alpn h2 check-alpn h2" if pool.tls else "proto h2"
+    yield f"pool-purge-delay {max(1, pool.connections.idle // 2)}ms"
+    if pool.connections.max_requests is not None:
+        yield f"max-reuse {max(0, pool.connections.max_requests - 1)}"
+
+
+def _tls(settings: PoolTls, host: str) -> Iterator[str | Token]:
+    """The name that the certificate must hold: the one given, else the address where that is a name. HAProxy cannot
+    compare an IP address with a certificate."""
+    known = settings.server_name or (None if _is_ip(host) else host)
+    yield "ssl"
+    if settings.ca is None:
+        yield "verify none"
+    else:
+        yield "verify required ca-file"
+        yield quote.word(settings.ca)
+    if known:
+        yield "sni"
+        yield quote.word(quote.sample("str", known))
+        yield "check-sni"
+        yield quote.word(known)
+        if settings.ca is not None:
+            yield "verifyhost"
+            yield quote.word(known)
+    if settings.certificate:
+        yield "crt"
+        yield quote.word(settings.certificate)
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return not host
+    return True
+
+
+def _cookie(pool: Pool, replica: Replica) -> str:
+    """What the client holds: says nothing of the fleet, and is the same on every instance."""
+    return hashlib.sha256(f"{pool.name}/{replica.name}".encode()).hexdigest()[:16]
+
+
+def _ids(pool: Pool) -> dict[str, int]:
+    """For a hash, a server's place on the ring: by its name, so that it stays when others come and go."""
+    if pool.balance.algorithm != "hash":
+        return {}
+    ids: dict[str, int] = {}
+    for replica in sorted(pool.replicas, key=lambda item: item.name):
+        wanted = int.from_bytes(hashlib.sha256(replica.name.encode()).digest()[:4]) % 0x7FFFFFFE + 1
+        while wanted in ids.values():
+            wanted += 1
+        ids[replica.name] = wanted
+    return ids
+
+
+def _template(pool: Pool) -> Iterator[Token]:
+    """Discovery without a control plane: HAProxy resolves the name by itself."""
+    if isinstance(pool.discovery, DnsDiscovery) and not pool.replicas:
+        found = pool.discovery
+        yield line(
+            f"server-template r {found.max_replicas}",
+            quote.word(f"{found.name}:{found.port}"),
+            f"resolvers dns_{quote.name(pool.name).text} init-addr none",
+            *(_tls(pool.tls, found.name) if pool.tls else ()),
+            source=("pools", pool.name, "discovery"),
+        )
+
+
+def _rounding(pool: Pool, shares: Sequence[float], weights: Sequence[int]) -> Iterator[Diagnostic]:
+    errors = rounding_error(shares, weights) if shares else []
+    for replica, error, weight in zip(pool.replicas, errors, weights, strict=True):
+        if error > _ROUNDING:
+            yield Diagnostic(
+                "LB206",
+                f"the weight {weight} of 256 is {error:.0%} off this replica's share",
+                path=("pools", pool.name, "replicas", replica.name),
+                hint="the largest capacity of a pool should be at most 100 times the smallest",
+                severity="warning",
+            )
+
+
+def _levels(pool: Pool) -> Iterator[Diagnostic]:
+    levels = sorted({item.priority for item in pool.replicas})
+    if len(levels) > 2:
+        yield Diagnostic(
+            BY_ID["pool.replicas.priority"].code,
+            f"HAProxy has two levels: all replicas above priority {levels[0]} serve together when that level is down",
+            path=("pools", pool.name, "replicas"),
+            severity="warning",
+        )

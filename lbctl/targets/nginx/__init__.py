@@ -1,0 +1,10 @@
+"""nginx: one nginx.conf for the open-source server, with nothing but what its core modules can do.
+
+`TARGET` is what the registry holds. Importing this package loads no template engine.
+"""
+
+from __future__ import annotations
+
+from lbctl.targets.nginx.target import TARGET
+
+__all__ = ["TARGET"]

@@ -1,0 +1,151 @@
+"""What the open-source nginx can say of each feature, from which version, and what happens instead where it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lbctl.targets.target import Capability, NotYet, Rendered, Since, Unsupported
+
+_NO_CHECKS = "nginx has active checks in its commercial edition only"
+_BY_CONNECT = "a replica that refuses connections is left out for a while (max_fails); `lbctl serve` checks for nginx"
+_DONE = Rendered()
+_BY_SERVE = Rendered("`lbctl serve` does it, by a checked reload")
+
+_LISTENERS: Mapping[str, Capability] = {
+    "listener.bind": _DONE,
+    "listener.tls": _DONE,
+    "listener.client_certificate": _DONE,
+    "listener.http2": _DONE,
+    "listener.h2c": Since(
+        (1, 25, 1),
+        Unsupported(
+            "before 1.25.1 a cleartext address speaks HTTP/2 or HTTP/1.1, never both",
+            "it speaks HTTP/1.1; gRPC clients need a listener with TLS",
+        ),
+    ),
+    "listener.client_address": Rendered("from strangers the usual x-forwarded-* names are removed, one by one"),
+    "listener.proxy_protocol": _DONE,
+    "listener.max_connections": Rendered("counts connections with a request in progress; idle ones do not count"),
+    "listener.max_body": _DONE,
+    "listener.inspect": Unsupported("nginx's core reads no JSON", "nothing of the body is read"),
+    "listener.timeouts": _DONE,
+    "listener.access_log": Rendered("a path is logged as it was written, up to its first byte that is no plain ASCII"),
+    "listener.tracing": Unsupported(
+        "the OpenTelemetry module is no part of nginx's core nor of Debian's packages",
+        "the client's traceparent header goes on to the replica",
+    ),
+    "listener.request_id": Rendered("a client's id is kept if it is printable ASCII of at most 200 characters"),
+}
+
+_ROUTES: Mapping[str, Capability] = {
+    "route.match": _DONE,
+    "route.match.model": Rendered("by the header x-model alone: nginx's core reads no JSON"),
+    "route.pool": _DONE,
+    "route.split": Rendered("in hundredths of a percent"),
+    "route.pin.header": _DONE,
+    "route.pin.cookie": _DONE,
+    "route.sticky_split.cookie": _DONE,
+    "route.sticky_split.header": Rendered("by a hash of the header: a moved split moves some clients"),
+    "route.mirror": Rendered(
+        "until the copy is answered, or silent for 30 s, the client's connection serves no other request"
+    ),
+    "route.fallback": Rendered("after a try on every replica; only a request that none of them got"),
+    "route.respond": _DONE,
+    "route.redirect": _DONE,
+    "route.rewrite": Rendered("400 where the client wrote the prefix in another way (as /%76 or /a/..)"),
+    "route.queue_priority": Unsupported("nginx has no queue", "who comes first is served first"),
+    "route.websocket": _DONE,
+    "route.timeouts.request": Unsupported(
+        "nginx knows no limit of a whole request", "the idle timeout is made no longer than it"
+    ),
+    "route.timeouts.idle": _DONE,
+    "route.retry": Rendered(
+        "a POST that was sent is never repeated; a GET may be, within the time that connecting may take"
+    ),
+    "route.retry.idempotent": _DONE,
+    "route.retry.budget": Unsupported("nginx counts no retries across requests", "each request has its own attempts"),
+    "route.retry.backoff": Unsupported("nginx tries the next replica at once", "no wait between tries"),
+    "route.rate_limit": Rendered("whole requests a second or a minute"),
+    "route.rate_limit.concurrent": Rendered("such a route answers 429 also where the pool's breaker refuses"),
+    "route.auth.api_keys": NotYet(),
+    "route.auth.jwt": Unsupported("nginx verifies JWTs in its commercial edition only", "the route answers 503"),
+    "route.headers": Rendered("the Server and Date of an answer are nginx's own"),
+    "route.regions": _DONE,
+    "route.rollout": _BY_SERVE,
+}
+
+_BALANCE: Mapping[str, Capability] = {
+    "pool.balance.round_robin": _DONE,
+    "pool.balance.least_request": _DONE,
+    "pool.balance.least_time": Since(
+        (1, 31, 0),
+        Unsupported("before 1.31.0 nginx knows no least_time outside its commercial edition", "least_conn"),
+    ),
+    "pool.balance.random": _DONE,
+    "pool.balance.hash": _DONE,
+    "pool.balance.hash.json_body": Unsupported("nginx's core reads no JSON", "least_conn"),
+    "pool.balance.hash.prompt_prefix": Unsupported("nginx's core reads no JSON", "least_conn"),
+    "pool.balance.hash.bounded_load": Unsupported("nginx's consistent hash has no bound", "plain consistent hash"),
+    "pool.affinity": Since(
+        (1, 29, 6),
+        Unsupported("before 1.29.6 nginx knows no sticky sessions", "every request is balanced for itself"),
+    ),
+}
+
+_HEALTH: Mapping[str, Capability] = {
+    "pool.health.http": Unsupported(_NO_CHECKS, _BY_CONNECT),
+    "pool.health.http.body": Unsupported(_NO_CHECKS, _BY_CONNECT),
+    "pool.health.grpc": Unsupported(_NO_CHECKS, _BY_CONNECT),
+    "pool.health.tcp": Unsupported(_NO_CHECKS, _BY_CONNECT),
+    "pool.health.passive.consecutive_5xx": Unsupported(
+        "nginx counts an answer as failure only where it also repeats the request, and a POST never",
+        "connect failures alone are counted",
+    ),
+    "pool.health.passive.connect_failures": Rendered(
+        "counted within the ejection time, not in a row; not in a pool of one"
+    ),
+    "pool.health.passive.error_rate": Unsupported("nginx counts no rates", "connect failures alone are counted"),
+    "pool.health.passive.ejection": Rendered("in whole seconds; any number of replicas may be out at once"),
+    "pool.health.deep": _BY_SERVE,
+    "pool.load_shedding": Unsupported("nginx does not know how many replicas are fit", "503 when none is left"),
+}
+
+_POOLS: Mapping[str, Capability] = {
+    "pool.replicas": _DONE,
+    "pool.model": _DONE,
+    "pool.protocol.http1": _DONE,
+    "pool.protocol.http2": Since(
+        (1, 29, 4),
+        Unsupported("before 1.29.4 nginx speaks HTTP/2 to replicas for gRPC alone", "HTTP/1.1"),
+    ),
+    "pool.protocol.grpc": Rendered("clients need HTTP/2: a listener with TLS, or 1.25.1"),
+    "pool.replicas.priority": Rendered("two ranks; beside hash and random a lower priority gets nothing"),
+    "pool.replicas.drain": _DONE,
+    "pool.drain_deadline": Rendered("old workers go on for at most 30 minutes after a reload"),
+    "pool.locality": Rendered("the others only when no replica of the own zone is left; not beside hash and random"),
+    "pool.connections.idle": _DONE,
+    "pool.connections.max_requests": _DONE,
+    "pool.timeouts.connect": _DONE,
+    "pool.timeouts.queue": Unsupported("nginx has no queue", "beyond its limits it answers 503 at once"),
+    "pool.circuit_breaker": Rendered(
+        "requests at once; nothing waits, so max_pending_requests and max_retries do not count"
+    ),
+    "pool.circuit_breaker.per_replica": _DONE,
+    "pool.slow_start": Unsupported("nginx ramps in its commercial edition only", "`lbctl serve` ramps the weights"),
+    "pool.telemetry": _BY_SERVE,
+    "pool.weighting": _BY_SERVE,
+    "pool.discovery.dns": Since(
+        (1, 27, 3),
+        Unsupported(
+            "before 1.27.3 nginx resolves names only when it starts", "the name is resolved at start and reload"
+        ),
+        "by the resolvers that are named; without them at start",
+    ),
+    "pool.discovery.file": Rendered("as the file is when it is rendered"),
+    "pool.tls": Rendered("one name for all replicas of the pool"),
+    "pool.tls.client_certificate": _DONE,
+}
+
+_FLEET: Mapping[str, Capability] = {"fleet": _DONE, "proxies": _DONE, "control": _DONE}
+
+CAPABILITIES: Mapping[str, Capability] = {**_LISTENERS, **_ROUTES, **_POOLS, **_BALANCE, **_HEALTH, **_FLEET}

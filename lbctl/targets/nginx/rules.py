@@ -1,0 +1,102 @@
+"""A listener's table as one map: the first rule that matches says which location handles the request.
+
+The map's source is what the rules look at: a digit for each header, regex and model condition, the method, the host and
+the decoded path, with line feeds between. Only the path can hold a line feed itself, and it stands last: no request can
+be read as another. nginx tries a map's regular expressions in their order, so the order of the rules holds exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lbctl.base.diagnostics import Path
+from lbctl.ir.listeners import Listener, Rule
+from lbctl.targets.nginx import names, quote
+from lbctl.targets.nginx.book import Book
+from lbctl.targets.token import Token
+
+NOWHERE = "lb_404"
+_ANY = "[^\\n]+"
+_GROUP = 100
+"""Condition variables that are put together in one value: the source of a map is one token, and those are short."""
+
+Condition = tuple[str, str, Path]
+"""(source, regex, path in the YAML)"""
+
+
+def table(book: Book, listener: Listener, number: int, targets: dict[str, str]) -> str:
+    """The variable with the name of the location; `targets` is route → that name, which may hold variables."""
+    rules = [(rule, asked) for rule in listener.rules if (asked := _conditions(book, rule)) is not None]
+    order: dict[tuple[str, str], int] = {}
+    for _, asked in rules:
+        for source, pattern, _path in asked:
+            order.setdefault((source, pattern), len(order))
+    flags = [book.condition(source, pattern, _path_of(rules, source, pattern)) for source, pattern in order]
+    entries = [
+        (quote.plain(_regex(rule, asked, order), ("routes", rule.route, "match")), quote.script(targets[rule.route]))
+        for rule, asked in rules
+    ]
+    source = f"{_together(book, flags, number)}\n$request_method\n$host\n$uri"
+    return book.map(source, f"$lb_l{number}_target", ((Token("default"), Token(NOWHERE)), *entries))
+
+
+def _path_of(rules: Sequence[tuple[Rule, list[Condition]]], source: str, pattern: str) -> Path:
+    return next(path for _, asked in rules for s, p, path in asked if (s, p) == (source, pattern))
+
+
+def _conditions(book: Book, rule: Rule) -> list[Condition] | None:
+    """What a rule asks beyond host, method and path; None if nginx can never see it hold."""
+    match = ("routes", rule.route, "match")
+    asked: list[Condition] = []
+    for name, wanted in rule.headers:
+        source = names.header(name)
+        if source is None:
+            book.warn("route.match", (*match, "headers", name), "nginx drops request headers of that name: no match")
+            return None
+        asked.append((source, f"^{quote.literal(wanted)}\\z", (*match, "headers", name)))
+    if rule.models:
+        message = "nginx's core reads no JSON: a request's model is taken from the header x-model alone"
+        book.warn("route.match.model", (*match, "model"), message)
+        asked.append(("$http_x_model", _models(rule.models), (*match, "model")))
+    if rule.path.kind == "regex":
+        asked.append(("$uri", quote.whole(rule.path.value), (*match, "path_regex")))
+    return asked
+
+
+def _models(models: Sequence[str]) -> str:
+    parts = [quote.literal(m[:-1]) + ".*" if m.endswith("*") else quote.literal(m) for m in models]
+    return f"^(?:{'|'.join(parts)})\\z"
+
+
+def _together(book: Book, flags: list[str], number: int) -> str:
+    if len(flags) <= _GROUP:
+        return "".join(flags)
+    groups = [flags[i : i + _GROUP] for i in range(0, len(flags), _GROUP)]
+    return "".join(
+        book.map("", f"$lb_l{number}_flags{index}", ((Token("default"), quote.script("".join(group))),))
+        for index, group in enumerate(groups)
+    )
+
+
+def _regex(rule: Rule, asked: list[Condition], order: dict[tuple[str, str], int]) -> str:
+    wanted = {order[source, pattern] for source, pattern, _ in asked}
+    flags = "".join("1" if index in wanted else "." for index in range(len(order)))
+    methods = "|".join(map(quote.literal, rule.methods)) if rule.methods else _ANY
+    return f"~^{flags}\\n(?:{methods})\\n{_host(rule.host)}\\n{_path(rule)}"
+
+
+def _host(host: str) -> str:
+    """`$host` is in lower case already."""
+    if not host:
+        return "[^\\n]*"
+    if host.startswith("*."):
+        return f"{_ANY}{quote.literal(host[1:].lower())}"
+    return quote.literal(host.lower())
+
+
+def _path(rule: Rule) -> str:
+    if rule.path.kind == "regex":
+        return ""
+    if rule.path.kind == "exact":
+        return f"{quote.literal(rule.path.value)}\\z"
+    return f"{quote.literal(rule.path.value.rstrip('/'))}(?:/|\\z)"

@@ -1,0 +1,53 @@
+"""Capacities (any positive numbers) as the whole numbers that a proxy's weights are.
+
+Where the ratios are exact within the proxy's range, they stay exact (5 : 5 : 2 : 2 becomes 100 : 100 : 40 : 40, so that
+a later percentage of a weight has resolution). Else the range is shared out by largest remainder (Hamilton's method:
+whole parts first, what is left over to the largest fractions).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+_FINE = 100
+"""The largest weight is scaled up to about this where the ratios are exact: a percent of it is then a step."""
+
+
+def quantise(shares: Sequence[float], maximum: int) -> list[int]:
+    """Whole weights in 1…`maximum`, in the order of `shares` (all > 0)."""
+    if not shares:
+        return []
+    exact = _exact(shares, maximum)
+    return exact if exact is not None else _largest_remainder(shares, maximum)
+
+
+def rounding_error(shares: Sequence[float], weights: Sequence[int]) -> list[float]:
+    """For each, how far its share of the whole is from the promised one, relative to that: 0.02 is 2 %."""
+    whole, total = sum(shares), sum(weights)
+    return [abs(w / total - s / whole) / (s / whole) for s, w in zip(shares, weights, strict=True)]
+
+
+def _exact(shares: Sequence[float], maximum: int) -> list[int] | None:
+    fractions = [Fraction(str(share)) for share in shares]
+    scale = math.lcm(*(item.denominator for item in fractions))
+    whole = [int(item * scale) for item in fractions]
+    divisor = math.gcd(*whole)
+    smallest = [item // divisor for item in whole]
+    if max(smallest) > maximum:
+        return None
+    factor = max(1, min(_FINE, maximum) // max(smallest))
+    return [item * factor for item in smallest]
+
+
+def _largest_remainder(shares: Sequence[float], maximum: int) -> list[int]:
+    scale = maximum / max(shares)
+    ideal = [share * scale for share in shares]
+    weights = [max(1, math.floor(item)) for item in ideal]
+    left = round(sum(ideal)) - sum(weights)
+    by_remainder = sorted(range(len(ideal)), key=lambda i: (-(ideal[i] - math.floor(ideal[i])), i))
+    for index in by_remainder[: max(0, left)]:
+        if weights[index] < maximum:
+            weights[index] += 1
+    return weights

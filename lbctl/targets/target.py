@@ -1,0 +1,111 @@
+"""What a kind of proxy must offer to lbctl, and what it says of itself.
+
+A target turns a `View` into a `Bundle`. It never leaves something out in silence: for every feature of the model it has
+a `Capability`, and a written feature that it cannot say becomes a diagnostic with the reason and what was done instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lbctl.base.diagnostics import Diagnostic, Path
+from lbctl.ir.snapshot import View
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The proxy does it. `note`: how far, where that is not obvious from the key."""
+
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """The proxy could; lbctl does not render it in this version (LB499)."""
+
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """The proxy cannot. `reason`: why; `instead`: what lbctl renders, or what the user can do."""
+
+    reason: str
+    instead: str
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """The proxy does it from `version` on; before, `below` holds."""
+
+    version: Version
+    below: Unsupported
+    note: str = ""
+
+
+Capability = Rendered | NotYet | Unsupported | Since
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One rendered file. `sources`: line (from 1) → path of the YAML value, replicas by name; `secret`: mode 0600."""
+
+    name: str
+    text: str
+    sources: Mapping[int, Path] = field(default_factory=dict)
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A target's files, the main one first, and what the target could not say of this particular fleet (paths of
+    replicas by name, no positions: whoever holds the YAML adds them)."""
+
+    files: tuple[File, ...]
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def main(self) -> File:
+        return self.files[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """What a proxy's own checker said: the words, and where in the bundle, or in the model, as far as it told."""
+
+    message: str
+    file: str | None = None
+    line: int | None = None
+    path: Path = ()
+
+
+class Target(Protocol):
+    """A kind of proxy."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def binary(self) -> str:
+        """The name of the proxy's program."""
+
+    @property
+    def versions(self) -> Sequence[Version]:
+        """The versions between which its configuration differs; the first is the oldest supported."""
+
+    @property
+    def capabilities(self) -> Mapping[str, Capability]:
+        """Feature id (`targets.features.FEATURES`) → what this proxy can do of it."""
+
+    def render(self, view: View, form: str = "yaml") -> Bundle:
+        """Same view, same bytes. `form` (yaml, json) is for a target whose configuration has several."""
+
+    def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
+        """The proxy's own checker on `main`, without root; `prefix` is a directory that it may write to."""
+
+    def complaints(self, output: str, bundle: Bundle) -> Iterable[Complaint]:
+        """The checker's output taken apart."""

@@ -1,0 +1,76 @@
+"""Which features a fleet asks for, and where: its YAML held against the key patterns of the features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+
+from lbctl.base.diagnostics import Path
+from lbctl.model.node import Node
+from lbctl.targets.features import BY_ID, FEATURES, Feature
+
+
+@dataclass(slots=True)
+class _Pattern:
+    """One key of the patterns: the feature that claims it, and the longer patterns below it."""
+
+    feature: Feature | None = None
+    below: dict[str, _Pattern] = field(default_factory=dict)
+    values: dict[str, Feature] = field(default_factory=dict)
+
+
+def used(root: Node) -> Iterator[tuple[Feature, Path]]:
+    """Every feature with every place that asks for it, in the order of the file."""
+    yield from _walk(root, _patterns(), (), None)
+
+
+@cache
+def _patterns() -> _Pattern:
+    top = _Pattern()
+    for feature in FEATURES:
+        for key in feature.keys:
+            path, _, value = key.partition("=")
+            here = top
+            for step in path.split("."):
+                here = here.below.setdefault(step, _Pattern())
+            if value:
+                here.values[value] = feature
+            else:
+                here.feature = feature
+    return top
+
+
+def _walk(node: Node, pattern: _Pattern, path: Path, feature: Feature | None) -> Iterator[tuple[Feature, Path]]:
+    feature = pattern.feature or feature
+    value = node.value
+    if isinstance(value, dict) and value and pattern.below:
+        for key, child in value.items():
+            below = pattern.below.get(key) or pattern.below.get("*") or _Pattern()
+            yield from _walk(child, below, (*path, key), feature)
+    elif isinstance(value, list) and value and pattern.below:
+        for index, child in enumerate(value):
+            yield from _walk(child, pattern, (*path, index), feature)
+    else:
+        asked = _asked(node, pattern, feature)
+        if asked is not None:
+            yield asked, path
+
+
+def _asked(node: Node, pattern: _Pattern, feature: Feature | None) -> Feature | None:
+    found = pattern.values.get(str(node.value), feature) if pattern.values else feature
+    return None if found is None or _neutral(node.value, found) else found
+
+
+def _neutral(value: object, feature: Feature) -> bool:
+    return any(value == item and type(value) is type(item) for item in feature.neutral)
+
+
+def cleartext(feature: Feature, path: Path, root: Node) -> Feature:
+    """HTTP/2 asked for on a listener without TLS is a feature of its own."""
+    if feature.id != "listener.http2" or not isinstance(root.value, dict):
+        return feature
+    listener = root.value["listeners"].value
+    assert isinstance(listener, dict)
+    keys = listener[str(path[1])].value
+    return feature if isinstance(keys, dict) and "tls" in keys else BY_ID["listener.h2c"]

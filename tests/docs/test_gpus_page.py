@@ -1,0 +1,19 @@
+"""docs/gpus.md is the built-in table, word for word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lbctl.cli.gpus import page
+
+PAGE = Path(__file__).parents[2] / "docs" / "gpus.md"
+
+
+def test_the_gpu_page_is_what_the_table_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m tests.docs.regenerate`"
+
+
+def test_the_gpu_page_has_a_row_of_five_cells_for_each_gpu() -> None:
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    assert len(rows) == 1 + 16
+    assert {row.count("|") for row in rows} == {6}

@@ -1,0 +1,34 @@
+"""Fixtures of the end-to-end tests: `kind` runs a test on every proxy that it does not name itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.support import background, ports
+from tests.e2e.support.binaries import KINDS, Kind
+
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here is marked `e2e`."""
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Each proxy in turn; `@pytest.mark.parametrize("kind", ["haproxy", "envoy"])` names fewer."""
+    chosen: Kind = request.param
+    return chosen
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_stays() -> Iterator[None]:
+    yield
+    background.close()
+    ports.release()

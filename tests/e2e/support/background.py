@@ -1,0 +1,59 @@
+"""One event loop in a daemon thread: it carries the replicas and the clients of this process, tests wait on futures.
+
+Replicas and clients share the loop, so `time.monotonic()` is one clock for both sides of a proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+LONGEST = 110.0
+"""Seconds that a test waits for one thing unless it says otherwise: below the time limit of a test."""
+
+
+@functools.cache
+def _running() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="e2e", daemon=True)
+    thread.start()
+    return loop, thread
+
+
+def start(work: Coroutine[Any, Any, T]) -> Future[T]:
+    """Starts `work`; the future cancels it, too."""
+    return asyncio.run_coroutine_threadsafe(work, _running()[0])
+
+
+def wait(work: Coroutine[Any, Any, T], timeout: float = LONGEST) -> T:
+    """The result of `work`, within `timeout` seconds; it is cancelled when the test gives up on it."""
+    future = start(work)
+    try:
+        return future.result(timeout)
+    finally:
+        future.cancel()
+
+
+def close() -> None:
+    """Ends what still runs, and the thread; the next call starts another."""
+    if not _running.cache_info().currsize:
+        return
+    loop, thread = _running()
+    _running.cache_clear()
+    asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+
+
+async def _cancel_all() -> None:
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()

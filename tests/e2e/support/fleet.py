@@ -1,0 +1,221 @@
+"""From a fleet, as a dict, to a real proxy that serves it: written as YAML, rendered by the lbctl command, started.
+
+The shortest way is `with running(kind, fleet_of(pool)) as gateway:`. Nothing of lbctl is imported here.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from ssl import SSLContext
+from typing import Any
+
+import yaml
+
+from tests.e2e.support.binaries import Binary, require
+from tests.e2e.support.client import Client
+from tests.e2e.support.grpc_replica import GrpcReplica
+from tests.e2e.support.ports import HOST, free_port
+from tests.e2e.support.proxies import Proxy, kind_of, main_file, proxy_of
+from tests.e2e.support.replicas import Replica
+
+Fleet = dict[str, Any]
+_ROOT = Path(__file__).resolve().parents[3]
+
+
+def bind() -> str:
+    """A free address for a listener, an admin port or whatever else a fleet names."""
+    return f"{HOST}:{free_port()}"
+
+
+def entry(replica: Replica | GrpcReplica, **keys: Any) -> dict[str, Any]:
+    """A replica as it stands in a pool's `replicas`, with further keys (weight, priority, drain …)."""
+    return {"name": replica.name, "address": replica.address, **keys}
+
+
+def pool_of(replicas: Sequence[Replica | GrpcReplica], weights: Sequence[float] = (), **keys: Any) -> dict[str, Any]:
+    """A pool of these replicas, with their weights if given, and further keys (balance, health, connections …)."""
+    each = [{"weight": weight} for weight in weights] or [{} for _ in replicas]
+    return {"replicas": [entry(replica, **more) for replica, more in zip(replicas, each, strict=True)], **keys}
+
+
+def fleet_of(
+    pool: Mapping[str, Any] | Sequence[Replica | GrpcReplica],
+    *,
+    route: Mapping[str, Any] | None = None,
+    listener: Mapping[str, Any] | None = None,
+    **sections: Any,
+) -> Fleet:
+    """A fleet with one listener `gateway`, one route `everything` for the path prefix /, one pool `pool`.
+
+    `route` and `listener` add keys to those two, `sections` (listeners, routes, pools …) are merged in by name.
+    """
+    fleet: Fleet = {
+        "version": 1,
+        "listeners": {"gateway": {"bind": bind(), **(listener or {})}},
+        "routes": {"everything": {"match": {"path_prefix": "/"}, "pool": "pool", **(route or {})}},
+        "pools": {"pool": dict(pool) if isinstance(pool, Mapping) else pool_of(pool)},
+    }
+    for name, section in sections.items():
+        fleet[name] = {**fleet.get(name, {}), **section}
+    return fleet
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """What `lbctl render` did: exit code, both outputs, and the directory that it wrote to."""
+
+    code: int
+    stdout: str
+    stderr: str
+    directory: Path
+
+
+def write(fleet: Fleet, directory: Path) -> Path:
+    """Writes fleet.yaml into `directory`; its path."""
+    path = directory / "fleet.yaml"
+    path.write_text(yaml.safe_dump(fleet, sort_keys=False))
+    return path
+
+
+def put(directory: Path, files: Mapping[str, str | bytes]) -> None:
+    """Writes files, by relative path, into `directory`."""
+    for name, content in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def render(name: Binary, path: Path, directory: Path, options: Sequence[str] = ()) -> Rendered:
+    """Runs `lbctl render -t KIND -d directory path` as a process of its own; judges nothing."""
+    command = [sys.executable, "-m", "lbctl", "render", "-t", kind_of(name), "-d", str(directory), *options, str(path)]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return Rendered(done.returncode, done.stdout, done.stderr, directory)
+
+
+class Gateway(Client):
+    """A running proxy, and a client of one of its listeners."""
+
+    def __init__(
+        self, proxy: Proxy, ports: Mapping[str, int], client: Client, rendering: _Rendering | None = None
+    ) -> None:
+        super().__init__(client.port, client.tls, client.server_name)
+        self.proxy = proxy
+        self.ports = dict(ports)
+        self._rendering = rendering
+
+    @property
+    def messages(self) -> str:
+        """What the last `lbctl render` wrote to standard error: its warnings."""
+        return self._rendering.messages if self._rendering else ""
+
+    def connect(self, listener: str, tls: SSLContext | None = None, server_name: str | None = None) -> Client:
+        """A client of another listener, or of the same one with other TLS settings."""
+        return Client(self.ports[listener], tls, server_name)
+
+    def access_log(self, count: int, timeout: float = 5.0) -> list[dict[str, Any]]:
+        """The JSON lines on the proxy's standard output, once there are `count` of them; fails when there never are."""
+        deadline = time.monotonic() + timeout
+        while len(lines := _json_lines(self.proxy.stdout)) < count and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(lines) >= count, f"{len(lines)} lines instead of {count}\n{self.proxy.logs()}"
+        return lines
+
+    def reload(self, fleet: Fleet) -> None:
+        """Renders the changed fleet, which keeps its listeners, and makes the proxy take it, without a gap."""
+        assert self._rendering is not None, "a configuration written by hand is reloaded by proxy.reload()"
+        self._rendering.render(fleet)
+        self.proxy.reload()
+
+
+class _Rendering:
+    """Where a fleet is written and rendered, again at each reload."""
+
+    def __init__(self, name: Binary, directory: Path, options: Sequence[str]) -> None:
+        self.messages = ""
+        self._name = name
+        self._directory = directory
+        self._options = options
+        self._proxies = {"under-test": {"kind": "envoy", "admin": bind()}} if name == "envoy" else None
+
+    def render(self, fleet: Fleet) -> None:
+        whole = fleet if "proxies" in fleet or self._proxies is None else {**fleet, "proxies": self._proxies}
+        rendered = render(self._name, write(whole, self._directory), self._directory / "out", self._options)
+        assert rendered.code == 0, f"lbctl render ended with {rendered.code}\n{rendered.stderr}"
+        self.messages = rendered.stderr
+
+
+@contextmanager
+def running(
+    name: Binary,
+    fleet: Fleet,
+    *,
+    files: Mapping[str, str | bytes] | None = None,
+    options: Sequence[str] = (),
+    listener: str | None = None,
+    tls: SSLContext | None = None,
+    server_name: str | None = None,
+) -> Iterator[Gateway]:
+    """Renders the fleet for this proxy, starts it, and stops it at the end; the test fails if it died meanwhile.
+
+    `files` lie beside the fleet's YAML under their relative paths. `options` go to `lbctl render`. `listener` (by
+    default the first), `tls` and `server_name` are for the client that the gateway is. An Envoy gets a free admin port.
+    """
+    binary = require(name)
+    ports = {each: int(str(keys["bind"]).rsplit(":", 1)[1]) for each, keys in fleet["listeners"].items()}
+    client = Client(ports[listener or next(iter(ports))], tls, server_name)
+    with _directory() as directory:
+        put(directory, files or {})
+        rendering = _Rendering(name, directory, [*options, *(["--files-root", str(directory)] if files else [])])
+        rendering.render(fleet)
+        proxy = proxy_of(name, binary, directory, directory / "out" / main_file(name), list(ports.values()))
+        with started(proxy):
+            yield Gateway(proxy, ports, client, rendering)
+
+
+@contextmanager
+def serving(name: Binary, text: str, port: int) -> Iterator[Gateway]:
+    """The proxy on a configuration written by hand, for the harness's own tests."""
+    with _directory() as directory:
+        config = directory / main_file(name)
+        config.write_text(text)
+        proxy = proxy_of(name, require(name), directory, config, [port])
+        with started(proxy):
+            yield Gateway(proxy, {"gateway": port}, Client(port))
+
+
+@contextmanager
+def started(proxy: Proxy) -> Iterator[None]:
+    """Starts the proxy and stops it; what fails inside carries the end of its logs."""
+    try:
+        proxy.start()
+        yield
+        proxy.assert_alive()
+    except Exception as error:
+        error.add_note(proxy.logs())
+        raise
+    finally:
+        proxy.stop()
+
+
+@contextmanager
+def _directory() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="lbctl-e2e-"))
+    directory.chmod(0o755)  # pytest's own directories are closed to the user that nginx serves as
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _json_lines(log: Path) -> list[dict[str, Any]]:
+    whole = log.read_text(errors="replace").rpartition("\n")[0]
+    return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]

@@ -1,0 +1,51 @@
+"""gRPC calls with plain bytes: any method path, no generated code, no retry."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from tests.e2e.support.ports import HOST
+
+_ONCE = [
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # no connection, and no waiting after a failed one, from an earlier call
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back: the status code's name, messages with their times, and the replica's name from the metadata."""
+
+    code: str
+    details: str
+    messages: tuple[bytes, ...]
+    at: tuple[float, ...]
+    replica: str | None
+
+    @property
+    def ok(self) -> bool:
+        """The call ended with OK."""
+        return self.code == "OK"
+
+
+async def call(port: int, method: str, payload: bytes, metadata: tuple[tuple[str, str], ...], timeout: float) -> Reply:
+    """One call on a connection of its own; every call is made as a stream of replies, which one reply is, too."""
+    messages, at = [], []
+    async with grpc.aio.insecure_channel(f"{HOST}:{port}", options=_ONCE) as channel:
+        method_of: Any = channel.unary_stream(method)
+        started = method_of(payload, metadata=metadata, timeout=timeout)
+        try:
+            async for message in started:
+                messages.append(message)
+                at.append(time.monotonic())
+        except grpc.aio.AioRpcError:
+            pass  # its code is read below
+        code, details = await started.code(), await started.details()
+        replica = dict(await started.initial_metadata() or ()).get("x-replica")
+    return Reply(code.name, details or "", tuple(messages), tuple(at), replica if isinstance(replica, str) else None)

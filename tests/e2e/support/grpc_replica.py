@@ -1,0 +1,138 @@
+"""gRPC replicas on cleartext h2, with plain bytes: any method path is served, no generated code.
+
+A method whose name ends in `Stream` answers the request `count` times, `gap` seconds apart (request metadata); every
+other one echoes it once. `x-replica` stands in the initial metadata. grpc.health.v1 is answered by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from tests.e2e.support import background
+from tests.e2e.support.ports import HOST, port_of, reserve
+
+_HEALTH = "/grpc.health.v1.Health/"
+_SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse: field 1, an enum
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcBehaviour:
+    """How calls are treated from now on; `code` names a gRPC status, `delay` in seconds."""
+
+    delay: float = 0.0
+    code: str = "OK"
+    serving: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call as it reached the replica."""
+
+    method: str
+    metadata: tuple[tuple[str, str | bytes], ...]
+    payload: bytes
+    at: float
+
+
+class GrpcReplica:
+    """One gRPC server on a port of the system; listens inside `with`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.behaviour = GrpcBehaviour()
+        self.requests = 0
+        self.checks = 0
+        self.in_flight = 0
+        self.seen: deque[Call] = deque(maxlen=2000)
+        self._held = reserve()
+        self.port = port_of(self._held)
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        """For a fleet file: host:port."""
+        return f"{HOST}:{self.port}"
+
+    def behave(self, **changes: Any) -> None:
+        """Changes the fields of `GrpcBehaviour` that are named, for calls that arrive from now on."""
+        self.behaviour = dataclasses.replace(self.behaviour, **changes)
+
+    def refuse(self) -> None:
+        """Stops listening and drops all connections. The port stays ours."""
+        background.wait(self._stop())
+
+    def accept(self) -> None:
+        """Listens again, on the same port."""
+        background.wait(self._start())
+
+    def __enter__(self) -> GrpcReplica:
+        self.accept()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.refuse()
+        self._held.close()
+
+    async def _start(self) -> None:
+        self._server = grpc.aio.server(handlers=[_AnyMethod(self)], options=[("grpc.so_reuseport", 1)])
+        self._server.add_insecure_port(self.address)
+        await self._server.start()
+
+    async def _stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    async def serve(self, method: str, payload: bytes, context: Any) -> AsyncIterator[bytes]:
+        """The replies to one call of any method but those of grpc.health.v1."""
+        behaviour, metadata = self.behaviour, tuple(context.invocation_metadata() or ())
+        self.requests += 1
+        self.in_flight += 1
+        self.seen.append(Call(method, metadata, payload, time.monotonic()))
+        try:
+            await asyncio.sleep(behaviour.delay)
+            await context.send_initial_metadata((("x-replica", self.name),))
+            if behaviour.code != "OK":
+                await context.abort(grpc.StatusCode[behaviour.code], f"told to by the test, at {self.name}")
+            told = {key: str(value) for key, value in metadata}
+            for number in range(int(told.get("count", 1)) if method.endswith("Stream") else 1):
+                await asyncio.sleep(float(told.get("gap", 0)) if number else 0)
+                yield payload
+        finally:
+            self.in_flight -= 1
+
+    async def check(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
+        """grpc.health.v1.Health: one answer for every service."""
+        self.checks += 1
+        yield _SERVING if self.behaviour.serving else _NOT_SERVING
+
+
+class _AnyMethod(grpc.GenericRpcHandler):
+    def __init__(self, replica: GrpcReplica) -> None:
+        self._replica = replica
+
+    def service(self, details: Any) -> Any:
+        method: str = details.method
+
+        async def serve(payload: bytes, context: Any) -> AsyncIterator[bytes]:
+            async for reply in self._replica.serve(method, payload, context):
+                yield reply
+
+        return grpc.unary_stream_rpc_method_handler(self._replica.check if method.startswith(_HEALTH) else serve)
+
+
+@contextmanager
+def grpc_replicas(*names: str) -> Iterator[list[GrpcReplica]]:
+    """Starts one gRPC replica for each name: `with grpc_replicas("a", "b") as (a, b):`."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(GrpcReplica(name)) for name in names]

@@ -1,0 +1,86 @@
+"""Ports of the system that nobody else is given while a test needs them, and who listens where.
+
+A port that was bound and released can be taken by any other test, or by an outgoing connection, before the proxy binds
+it. So the socket stays bound without listening: connections are refused, the system hands the port to no one else, and
+a server that sets SO_REUSEADDR, as all of ours do, may still listen there. Linux only.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+HOST = "127.0.0.1"
+_LISTEN = "0A"
+_held: list[socket.socket] = []
+
+
+def free_port() -> int:
+    """A TCP port of loopback, kept for this process until `release`."""
+    held = reserve()
+    _held.append(held)
+    return port_of(held)
+
+
+def release() -> None:
+    """Gives back what `free_port` kept."""
+    while _held:
+        _held.pop().close()
+
+
+def reserve(port: int = 0) -> socket.socket:
+    """A socket bound to `port` (0: any) that does not listen; further ones may bind beside it."""
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind((HOST, port))
+    return held
+
+
+def port_of(bound: socket.socket) -> int:
+    """The port that the socket is bound to."""
+    port: int = bound.getsockname()[1]
+    return port
+
+
+def listening(port: int) -> set[str]:
+    """The inodes of the sockets that listen on `port`, on any address."""
+    rows = [row.split() for table in ("tcp", "tcp6") for row in Path("/proc/net", table).read_text().splitlines()[1:]]
+    return {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rsplit(":", 1)[1], 16) == port}
+
+
+def listens(pid: int, port: int) -> bool:
+    """Whether the process holds a socket that listens on `port`; a process that is gone does not."""
+    return bool(listening(port) & _sockets(pid))
+
+
+def _sockets(pid: int) -> set[str]:
+    inodes = set()
+    try:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            found = re.fullmatch(r"socket:\[(\d+)\]", _link(descriptor))
+            if found:
+                inodes.add(found[1])
+    except FileNotFoundError:
+        return set()
+    return inodes
+
+
+def _link(descriptor: Path) -> str:
+    try:
+        return str(descriptor.readlink())
+    except FileNotFoundError:  # closed since the directory was read
+        return ""
+
+
+def await_listeners(ports: Iterable[int], timeout: float = 10.0) -> list[int]:
+    """Waits until every port is listened on; the ports that still are not after `timeout` seconds."""
+    missing = list(ports)
+    deadline = time.monotonic() + timeout
+    while missing and time.monotonic() < deadline:
+        missing = [port for port in missing if not listening(port)]
+        time.sleep(0.02 if missing else 0)
+    return missing

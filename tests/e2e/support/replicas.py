@@ -1,0 +1,241 @@
+"""HTTP replicas that count what they get and misbehave when told to.
+
+Paths: `/health` (its own status, counted apart) · `/sse?n=&gap=&first=` (events, seconds) · `/ws` (WebSocket echo) ·
+everything else is echoed as JSON: replica, method, path (raw, with query), headers (list of pairs), body (as latin-1).
+Every answer carries the header `x-replica`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import socket
+import ssl
+import struct
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from aiohttp import WSMsgType, web
+from aiohttp.web import BaseRequest
+
+from tests.e2e.support import background
+from tests.e2e.support.ports import HOST, port_of, reserve
+
+_REMEMBERED = 2000
+_GONE = struct.pack("ii", 1, 0)  # SO_LINGER with no time: closing sends RST
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """How a replica treats requests from now on; times in seconds.
+
+    `fault`, once the whole request was read: `reset` sends RST and no byte, `close` FIN and no byte, `truncate` half of
+    the body that was announced, then RST. `sse` and WebSockets know `delay` and `fault` too; `/health` only `health`.
+    """
+
+    delay: float = 0.0
+    status: int = 200
+    fault: Literal["", "reset", "close", "truncate"] = ""
+    health: int = 200
+    health_body: str = "ok"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A request as it reached the replica; `path` is raw, `connection` numbers the replica's connections from 1."""
+
+    method: str
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+    at: float
+    connection: int
+
+    def header(self, name: str) -> str | None:
+        """The first value of the header, in any case; None without one."""
+        return next((value for key, value in self.headers if key.lower() == name.lower()), None)
+
+
+class Replica:
+    """One HTTP/1.1 server on a port of the system; listens inside `with`; closes connections idle for `keep_alive`."""
+
+    def __init__(self, name: str, *, keep_alive: float = 75.0, tls: ssl.SSLContext | None = None) -> None:
+        self.name = name
+        self.keep_alive = keep_alive
+        self.behaviour = Behaviour()
+        self.requests = 0
+        self.checks = 0
+        self.in_flight = 0
+        self.max_in_flight = 0
+        self.abandoned = 0
+        """Requests whose client went away before the answer was done."""
+        self.connections = 0
+        self.seen: deque[Seen] = deque(maxlen=_REMEMBERED)
+        self._tls = tls
+        self._held = reserve()
+        self.port = port_of(self._held)
+        self._server: web.Server | None = None
+        self._listener: asyncio.Server | None = None
+        self._numbers: dict[asyncio.BaseTransport, int] = {}
+
+    @property
+    def address(self) -> str:
+        """For a fleet file: host:port."""
+        return f"{HOST}:{self.port}"
+
+    def behave(self, **changes: Any) -> None:
+        """Changes the fields of `Behaviour` that are named, for requests that arrive from now on."""
+        self.behaviour = dataclasses.replace(self.behaviour, **changes)
+
+    def forget(self) -> None:
+        """Counts from zero again; what is in flight stays."""
+        self.requests = self.checks = self.abandoned = self.connections = 0
+        self.max_in_flight = self.in_flight
+        self.seen.clear()
+
+    def refuse(self) -> None:
+        """Stops listening and drops all connections: new ones are refused. The port stays ours."""
+        background.wait(self._stop())
+
+    def accept(self) -> None:
+        """Listens again, on the same port."""
+        background.wait(self._start())
+
+    def __enter__(self) -> Replica:
+        self.accept()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.refuse()
+        self._held.close()
+
+    async def _start(self) -> None:
+        self._server = web.Server(
+            self._handle, handler_cancellation=True, keepalive_timeout=self.keep_alive, access_log=None
+        )
+        listener = reserve(self.port)
+        self._listener = await asyncio.get_running_loop().create_server(
+            self._server, sock=listener, ssl=self._tls, backlog=1024
+        )
+
+    async def _stop(self) -> None:
+        if self._listener is None or self._server is None:
+            return
+        self._listener.close()
+        await self._server.shutdown(0)
+        self._listener = self._server = None
+
+    async def _handle(self, request: BaseRequest) -> web.StreamResponse:
+        if request.path == "/health":
+            self.checks += 1
+            behaviour = self.behaviour
+            return web.Response(status=behaviour.health, text=behaviour.health_body, headers={"x-replica": self.name})
+        self.in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
+        try:
+            return await self._serve(request)
+        except (asyncio.CancelledError, ConnectionResetError):
+            self.abandoned += 1
+            raise
+        finally:
+            self.in_flight -= 1
+
+    async def _serve(self, request: BaseRequest) -> web.StreamResponse:
+        behaviour = self.behaviour
+        self.requests += 1
+        seen = self._remember(request, await request.read())
+        if behaviour.delay:
+            await asyncio.sleep(behaviour.delay)
+        if behaviour.fault in ("reset", "close"):
+            return await self._break(request, behaviour.fault)
+        if request.path == "/ws":
+            return await self._websocket(request)
+        if request.path == "/sse":
+            return await self._events(request, behaviour)
+        body = self._echo(seen)
+        if behaviour.fault == "truncate":
+            return await self._truncate(request, body)
+        response = web.Response(status=behaviour.status, body=body, content_type="application/json")
+        response.headers["x-replica"] = self.name
+        for name, value in behaviour.headers:
+            response.headers.add(name, value)
+        return response
+
+    def _remember(self, request: BaseRequest, body: bytes) -> Seen:
+        headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.raw_headers)
+        path = request.raw_path
+        seen = Seen(request.method, path, headers, body, time.monotonic(), self._number(request))
+        self.seen.append(seen)
+        return seen
+
+    def _number(self, request: BaseRequest) -> int:
+        transport = request.transport
+        if transport is None:
+            return 0
+        if transport not in self._numbers:
+            self._numbers = {known: number for known, number in self._numbers.items() if not known.is_closing()}
+            self.connections += 1
+            self._numbers[transport] = self.connections
+        return self._numbers[transport]
+
+    def _echo(self, seen: Seen) -> bytes:
+        what = {
+            "replica": self.name,
+            "method": seen.method,
+            "path": seen.path,
+            "headers": seen.headers,
+            "body": seen.body.decode("latin-1"),
+        }
+        return json.dumps(what).encode()
+
+    async def _break(self, request: BaseRequest, fault: str) -> web.StreamResponse:
+        transport = request.transport
+        if transport is not None:
+            if fault == "reset":
+                transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _GONE)
+            transport.abort()
+        await asyncio.sleep(10)  # ends as soon as the lost connection cancels this handler
+        raise ConnectionResetError
+
+    async def _truncate(self, request: BaseRequest, body: bytes) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"x-replica": self.name, "content-length": str(len(body))})
+        await response.prepare(request)
+        await response.write(body[: len(body) // 2])
+        await asyncio.sleep(0.05)  # what RST overtakes is lost
+        return await self._break(request, "reset")
+
+    async def _events(self, request: BaseRequest, behaviour: Behaviour) -> web.StreamResponse:
+        query = request.query
+        headers = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-replica": self.name}
+        response = web.StreamResponse(status=behaviour.status, headers=headers)
+        await asyncio.sleep(float(query.get("first", 0)))
+        await response.prepare(request)
+        for number in range(int(query.get("n", 3))):
+            if number:
+                await asyncio.sleep(float(query.get("gap", 0)))
+            event = {"n": number, "replica": self.name, "sent": time.monotonic()}
+            await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        await response.write_eof()
+        return response
+
+    async def _websocket(self, request: BaseRequest) -> web.StreamResponse:
+        conversation = web.WebSocketResponse()
+        conversation.headers["x-replica"] = self.name
+        await conversation.prepare(request)
+        async for message in conversation:
+            if message.type is WSMsgType.TEXT:
+                await conversation.send_str(message.data)
+        return conversation
+
+
+@contextmanager
+def replicas(*names: str, keep_alive: float = 75.0, tls: ssl.SSLContext | None = None) -> Iterator[list[Replica]]:
+    """Starts one replica for each name: `with replicas("a", "b") as (a, b):`."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(Replica(name, keep_alive=keep_alive, tls=tls)) for name in names]
