@@ -6,6 +6,7 @@ is left alone. Secret files are readable by their owner only, from their first b
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -32,6 +33,8 @@ def write_bundle(bundle: Bundle, directory: str) -> None:
 
 
 def _differs(place: Path, item: File) -> bool:
+    if place.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(place))
     return (
         not place.is_file() or place.read_bytes() != item.text.encode() or (place.stat().st_mode & 0o777) != _mode(item)
     )
@@ -43,11 +46,15 @@ def _mode(item: File) -> int:
 
 def _beside(folder: Path, item: File) -> str:
     handle, name = tempfile.mkstemp(prefix=f".{item.name}.", dir=folder)
-    with os.fdopen(handle, "wb") as file:
-        file.write(item.text.encode())
-        file.flush()
-        os.fchmod(file.fileno(), _mode(item))
-        os.fsync(file.fileno())
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(item.text.encode())
+            file.flush()
+            os.fchmod(file.fileno(), _mode(item))
+            os.fsync(file.fileno())
+    except OSError:
+        os.unlink(name)  # noqa: PTH108 -- a str
+        raise
     return name
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener
-from lbctl.ir.pools import Pool
+from lbctl.ir.pools import DnsDiscovery, Pool
 from lbctl.ir.rewrite import with_files
 from lbctl.ir.snapshot import View
 
@@ -28,6 +28,7 @@ def stand_in(view: View, prefix: Path, locate: Locate) -> View:
     files = _Files(view, prefix, locate)
     local = replace(
         view,
+        proxy=replace(view.proxy, config=None),
         listeners=tuple(_listener(item, index, prefix) for index, item in enumerate(view.listeners)),
         pools={name: _pool(item) for name, item in view.pools.items()},
     )
@@ -43,6 +44,8 @@ def _listener(listener: Listener, index: int, prefix: Path) -> Listener:
 
 
 def _pool(pool: Pool) -> Pool:
+    if isinstance(pool.discovery, DnsDiscovery):
+        pool = replace(pool, discovery=replace(pool.discovery, name=_LOCAL))
     if not any(_is_name(item.address) for item in pool.replicas):
         return pool
     return replace(pool, replicas=tuple(replace(item, address=_here(item.address)) for item in pool.replicas))
@@ -113,6 +116,10 @@ AwEHoUQDQgAEE+VLMQGxf7MicPyiTbCAUcS/XLmQELNwJShGSD3G0LYspHxgOAvo
 9BF2ZlF+Va4wTIFAFcDVvEjGSd+KbANTag==
 -----END EC PRIVATE KEY-----
 """
+_JWKS = """\
+{"keys": [{"kty": "EC", "crv": "P-256",
+  "x": "E-VLMQGxf7MicPyiTbCAUcS_XLmQELNwJShGSD3G0LY", "y": "LKR8YDgL6PQRdmZRflWuMEyBQBXA1bxIxknfimwDU2o"}]}
+"""
 """Of no one: made for this purpose, valid for no name, and public by standing here."""
 
 _CONTENT = {
@@ -120,5 +127,5 @@ _CONTENT = {
     "key": _KEY,
     "ca": _CERTIFICATE,
     "api_keys": "",
-    "jwks": '{"keys": []}',
+    "jwks": _JWKS,
 }

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import click
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.compile.fleet import Compiled, compile_fleet
+from lbctl.compile.secrets import read_secrets
+from lbctl.ir.secrets import Secrets
 from lbctl.model.fleet import Source, read
 from lbctl.targets import oldest_versions
 
 paths_argument = click.argument("paths", metavar="PATH…", nargs=-1, required=True, type=click.Path())
 
 
-def load(paths: tuple[str, ...], diagnostics: Diagnostics) -> tuple[Source, Compiled] | None:
-    """The fleet, or None where it has errors; they are in `diagnostics`."""
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A fleet without errors: as written, as meant, and what its key files hold."""
+
+    source: Source
+    compiled: Compiled
+    secrets: Secrets
+
+
+def load(paths: tuple[str, ...], diagnostics: Diagnostics, require_files: bool = False) -> Loaded | None:
+    """The fleet, or None where it has errors; they are in `diagnostics`. `require_files`: a missing one is an error."""
     stdin = sys.stdin.buffer if "-" in paths else None
     source = read(paths, diagnostics, stdin)
     compiled = compile_fleet(source, oldest_versions(), diagnostics) if source else None
-    return (source, compiled) if source and compiled else None
+    if source is None or compiled is None:
+        return None
+    secrets = read_secrets(source, require_files, diagnostics)
+    return None if diagnostics.failed else Loaded(source, compiled, secrets)
 
 
 def show(diagnostics: Iterable[Diagnostic]) -> None:

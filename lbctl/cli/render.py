@@ -10,10 +10,11 @@ import click
 from lbctl.apply.files import write_bundle
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.base.quantities import QuantityError, parse_version
-from lbctl.cli.fleet import load, paths_argument, show
+from lbctl.cli.fleet import Loaded, load, paths_argument, show
 from lbctl.compile.files import check_files
 from lbctl.compile.fleet import Compiled
 from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import Snapshot
 from lbctl.model.fleet import Source
 from lbctl.targets import KINDS, target
 from lbctl.targets.prepare import Prepared, placed, prepare
@@ -69,18 +70,19 @@ def command(
     """
     options = _Options(kind, proxy, version, directory, check, form, require_files, files_root)
     diagnostics = Diagnostics()
-    loaded = load(paths, diagnostics)
-    code = _render(*loaded, options, diagnostics) if loaded else 1
+    loaded = load(paths, diagnostics, require_files)
+    code = _render(loaded, options, diagnostics) if loaded else 1
     show(diagnostics)
     return code
 
 
-def _render(source: Source, compiled: Compiled, options: _Options, diagnostics: Diagnostics) -> int:
+def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
+    source, compiled = loaded.source, loaded.compiled
     proxy = _proxy(compiled, options)
     if not compiled.topology.listeners:
         raise click.UsageError("the fleet has no listeners: there is nothing to render")
     check_files(source, options.require_files, diagnostics)
-    prepared = prepare(target(options.kind), compiled, proxy)
+    prepared = prepare(target(options.kind), compiled, proxy, Snapshot(compiled.topology, secrets=loaded.secrets))
     diagnostics.extend(prepared.losses)
     bundle = prepared.target.render(prepared.rooted(_root(options, proxy)), options.form)
     diagnostics.extend(placed(bundle, compiled))
@@ -103,7 +105,11 @@ def _check(source: Source, compiled: Compiled, prepared: Prepared, options: _Opt
 
 def _write(bundle: Bundle, options: _Options) -> int:
     if options.directory is not None:
-        write_bundle(bundle, options.directory)
+        try:
+            write_bundle(bundle, options.directory)
+        except OSError as error:
+            click.echo(f"lbctl: cannot write {error.filename or options.directory}: {error.strerror}", err=True)
+            return 1
     elif len(bundle.files) == 1:
         click.echo(bundle.main.text, nl=False)
     else:

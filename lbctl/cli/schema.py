@@ -12,6 +12,7 @@ from typing import Any
 import click
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema
 
 from lbctl.base.quantities import Duration, Endpoint, Percent, Size, Temperature
 from lbctl.model.fleet import Fleet
@@ -50,6 +51,17 @@ def schema() -> dict[str, Any]:
 class _Draft7(GenerateJsonSchema):
     """Defaults in the contract's grammar; a section's own defaults stand at its keys."""
 
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> dict[str, Any]:
+        """A key without a value is refused."""
+        return self.generate_inner(schema["schema"])
+
+    def dict_schema(self, schema: core_schema.DictSchema) -> dict[str, Any]:
+        """A map of names: every key is one."""
+        made = super().dict_schema(schema)
+        for pattern, values in made.pop("patternProperties", {}).items():
+            made |= {"propertyNames": {"pattern": pattern}, "additionalProperties": values}
+        return made
+
     def encode_default(self, dft: Any) -> Any:
         if isinstance(dft, Duration | Size | Percent | Temperature):
             return str(dft)
@@ -85,5 +97,5 @@ def _loose(node: Any, definitions: dict[str, Any]) -> Any:
     reference = node.get("$ref")
     if isinstance(reference, str):
         return _partial(reference.rsplit("/", 1)[1], definitions)
-    dropped = {"required", "allOf"} if node.get("type") == "object" else set()
+    dropped = {"required", "allOf", "anyOf"} if node.get("type") == "object" else set()
     return {key: _loose(value, definitions) for key, value in node.items() if key not in dropped}

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from lbctl.compile.capacity import capacities, gpu_count, throughputs
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address, maybe, pairs, whole
+from lbctl.compile.discovery import with_discovered
 from lbctl.ir import pools as ir
 from lbctl.model import pool as model
 from lbctl.model.node import find
@@ -22,7 +23,8 @@ _EVIDENCE = frozenset({"vllm", "sglang", "tgi", "triton", "trtllm", "lmdeploy", 
 
 def pools(ctx: Context) -> tuple[ir.Pool, ...]:
     table = throughputs(ctx)
-    return tuple(_pool(ctx, name, item, table) for name, item in sorted(ctx.fleet.pools.items()))
+    sections = ((name, with_discovered(ctx, name, item)) for name, item in sorted(ctx.fleet.pools.items()))
+    return tuple(_pool(ctx, name, item, table) for name, item in sections)
 
 
 def default_name(replica: model.Replica) -> str:

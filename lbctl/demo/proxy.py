@@ -23,7 +23,7 @@ async def envoy(binary: str, config: Path, port: int, log: Path) -> AsyncIterato
     """Envoy on `config`, listening on `port`. ProxyError where it does not come up."""
     command = [binary, "-c", str(config), "--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"]
     with log.open("wb") as out:
-        process = subprocess.Popen(  # noqa: ASYNC220 -- it is awaited below
+        process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:

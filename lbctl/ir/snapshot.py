@@ -13,6 +13,7 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import CircuitBreaker, Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Forward, RateLimit, Route, Share
+from lbctl.ir.secrets import ApiKey, Secrets
 from lbctl.ir.topology import Topology
 
 
@@ -25,6 +26,7 @@ class Snapshot:
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     drained: Mapping[str, frozenset[str]] = field(default_factory=dict)
     splits: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
+    secrets: Secrets = field(default_factory=Secrets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class View:
     """What one proxy gets: its listeners, the routes that they lead to, the pools that those need; limits divided.
 
     `weights[pool]` stands beside `pools[pool].replicas`, one number > 0 a replica; `drained[pool]` names the replicas
-    that get nothing new. All three maps are in the order of names.
+    that get nothing new. `api_keys` and `jwks`: what the key files of the routes hold, by route. All maps are in the
+    order of names.
     """
 
     proxy: Proxy
@@ -41,17 +44,18 @@ class View:
     pools: Mapping[str, Pool]
     weights: Mapping[str, tuple[float, ...]]
     drained: Mapping[str, frozenset[str]]
+    api_keys: Mapping[str, tuple[ApiKey, ...]] = field(default_factory=dict)
+    jwks: Mapping[str, str] = field(default_factory=dict)
 
 
 def view(snapshot: Snapshot, proxy: Proxy) -> View:
     """`proxy` may be one that the files do not name: then its limits are those of a single instance."""
     topology = snapshot.topology
     listeners = tuple(item for item in topology.listeners if not proxy.listeners or item.name in proxy.listeners)
-    carried = {item.name for item in listeners}
     used = {rule.route for item in listeners for rule in item.rules}
     routes = {item.name: _live_route(item, snapshot) for item in topology.routes if item.name in used}
     wanted = {name for route in routes.values() for name in pools_of(route)}
-    by_route = {name: _instances(topology, proxy, carried & set(route.listeners)) for name, route in routes.items()}
+    by_route = {name: _instances(topology, proxy, set(route.listeners)) for name, route in routes.items()}
     reached = _listeners_of_pools(topology)
     by_pool = {name: _instances(topology, proxy, reached[name]) for name in wanted}
     pools = {item.name: _divided_pool(item, by_pool[item.name]) for item in topology.pools if item.name in wanted}
@@ -62,6 +66,8 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
         pools=pools,
         weights={name: _weights(pool, snapshot) for name, pool in pools.items()},
         drained={name: _drained(pool, snapshot) for name, pool in pools.items()},
+        api_keys={name: _api_keys(route, snapshot.secrets) for name, route in routes.items() if route.auth},
+        jwks={name: _jwks(route, snapshot.secrets) for name, route in routes.items() if route.auth},
     )
 
 
@@ -109,6 +115,16 @@ def _weights(pool: Pool, snapshot: Snapshot) -> tuple[float, ...]:
 def _drained(pool: Pool, snapshot: Snapshot) -> frozenset[str]:
     filed = frozenset(item.name for item in pool.replicas if item.drain)
     return filed | snapshot.drained.get(pool.name, frozenset())
+
+
+def _api_keys(route: Route, secrets: Secrets) -> tuple[ApiKey, ...]:
+    told = route.auth.api_keys if route.auth else None
+    return secrets.api_keys.get(told.file, ()) if told else ()
+
+
+def _jwks(route: Route, secrets: Secrets) -> str:
+    told = route.auth.jwt if route.auth else None
+    return secrets.jwks.get(told.jwks_file, '{"keys": []}') if told else '{"keys": []}'
 
 
 def _divided_listener(listener: Listener, instances: int) -> Listener:

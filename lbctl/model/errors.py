@@ -9,11 +9,13 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from lbctl.base.diagnostics import Diagnostic, Path, did_you_mean, show
+from lbctl.base.diagnostics import Diagnostic, Path, did_you_mean, dotted, show
 from lbctl.model.node import Node, find
 from lbctl.model.section import Section
 from lbctl.model.shape import section_at
 
+_ABOUT_KEYS = frozenset({"LB008", "LB014", "LB015"})
+"""What is said of a key, or of what should stand below it, not of its value."""
 _YAML_1_1 = re.compile(r"(?i:yes|no|on|off|true|false)")
 
 
@@ -23,14 +25,23 @@ def diagnostics_of(error: ValidationError, root: Node, shape: type[Section], at:
         yield _diagnostic(detail, root, shape, at)
 
 
+def words_of(error: ValidationError, shape: type[Section]) -> Iterator[tuple[str, str, str]]:
+    """Path, message and hint of each finding, for a value that stands in no YAML file."""
+    for detail in error.errors(include_url=False):
+        inner = tuple(step for step in detail["loc"] if step != "[key]")
+        _code, message, hint = _words(detail, shape, inner)
+        yield dotted(inner) or "it", message, hint
+
+
 def _diagnostic(detail: ErrorDetails, root: Node, shape: type[Section], at: Path) -> Diagnostic:
-    inner = tuple(step for step in detail["loc"] if step != "[key]")
+    about_name = detail["loc"][-1:] == ("[key]",) and detail["type"] != "extra_forbidden"
+    inner = detail["loc"][:-1] if about_name else detail["loc"]
     code, message, hint = _words(detail, shape, inner)
     below: Path = tuple(detail.get("ctx", {}).get("at", ()))
     if detail["type"] == "missing":
         position = find(root, (*at, *inner[:-1]), key=True)
     else:
-        about_key = detail["type"] == "extra_forbidden" or detail["loc"][-1:] == ("[key]",) or code == "LB015"
+        about_key = about_name or detail["type"] == "extra_forbidden" or code in _ABOUT_KEYS
         position = find(root, (*at, *inner, *below), key=about_key)
     return Diagnostic(code, message, position, (*at, *inner, *below), hint)
 

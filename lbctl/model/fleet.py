@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
 from pydantic import ValidationError
 
-from lbctl.base.diagnostics import Diagnostics
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, show
 from lbctl.model import values as v
 from lbctl.model.control import Control, Proxy
 from lbctl.model.errors import diagnostics_of
@@ -66,14 +66,15 @@ def read(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None
     if defaults is not None:
         _check_defaults(defaults, root, diagnostics)
         root = _with_defaults(root, defaults)
+    fleet = None
     try:
         fleet = Fleet.model_validate(plain(root))
     except ValidationError as error:
         known = {(found.position, found.message) for found in diagnostics}
         found = diagnostics_of(error, root, Fleet)
         diagnostics.extend(item for item in found if (item.position, item.message) not in known)
-        return None
-    return None if diagnostics.failed else Source(fleet, root, roots(paths))
+    _check_empty(root, diagnostics)
+    return None if fleet is None or diagnostics.failed else Source(fleet, root, roots(paths))
 
 
 def merge(section: type[Section], base: Node, own: Node) -> Node:
@@ -88,6 +89,26 @@ def merge(section: type[Section], base: Node, own: Node) -> Node:
         under = base.value.get(key)
         merged[key] = node if under is None else merge(section_below(section, key) or Section, under, node)
     return Node(merged, own.file, own.line, own.column, own.key_line, own.key_column)
+
+
+def _check_empty(root: Node, diagnostics: Diagnostics) -> None:
+    """A key without a value is no choice: `auth:` above lines that were commented out must not open a route."""
+    told = {found.path for found in diagnostics}
+    for path, node in _empty(root):
+        if len(path) > 1 and path not in told:
+            hint = "write one, or leave the key out"
+            diagnostics.add(Diagnostic("LB014", f"{show(path[-1])} has no value", node.key_position, path, hint))
+
+
+def _empty(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
+    if node.value is None:
+        yield path, node
+    elif isinstance(node.value, dict):
+        for key, child in node.value.items():
+            yield from _empty(child, (*path, key))
+    elif isinstance(node.value, list):
+        for index, child in enumerate(node.value):
+            yield from _empty(child, (*path, index))
 
 
 def _with_defaults(root: Node, defaults: Node) -> Node:
@@ -113,5 +134,5 @@ def _check_defaults(defaults: Node, root: Node, diagnostics: Diagnostics) -> Non
             section.model_validate(plain(base))
         except ValidationError as error:
             for found in diagnostics_of(error, root, section, ("defaults", kind)):
-                if found.code not in {"LB014", "LB015"}:
+                if found.code != "LB014":
                     diagnostics.add(found)

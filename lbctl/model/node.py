@@ -58,6 +58,20 @@ def plain(node: Node) -> Any:
     return value
 
 
+def descend(node: Node, path: Path) -> Node | None:
+    """The node at `path`, or None."""
+    here: Node | None = node
+    for step in path:
+        value = here.value if here is not None else None
+        if isinstance(value, dict) and isinstance(step, str):
+            here = value.get(step)
+        elif isinstance(value, list) and isinstance(step, int):
+            here = value[step] if 0 <= step < len(value) else None
+        else:
+            return None
+    return here
+
+
 def find(node: Node, path: Path, key: bool = False) -> Position:
     """The place of the value at `path`, or of its nearest ancestor that exists; with `key`, the place of its key."""
     for step in path:

@@ -101,11 +101,11 @@ class HttpCheck(Section):
     path: v.CheckPath = "/health"
     host: v.Host | None = None
     statuses: Annotated[list[v.Status], Field(min_length=1)] = [200]
-    body_contains: v.Text | Literal[""] = ""
+    body_contains: v.TextOrNone = ""
 
 
 class GrpcCheck(Section):
-    service: v.Service | Literal[""] = ""
+    service: v.ServiceOrNone = ""
 
 
 class Active(Section):

@@ -16,15 +16,24 @@ _ALLOWED = {
     "MIN_REPEAT", "AT",
 }  # fmt: skip
 _MOST_REPEATS = 1000
-"""RE2 refuses more."""
+"""RE2 refuses more, also as the product of nested ones."""
+_ESCAPED = r"(?<!\\)(?:\\\\)*"
+_REFUSED = (
+    (rf"{_ESCAPED}\(\?(?!:)", "look-around, flags and names of groups are not allowed"),
+    (rf"{_ESCAPED}\\[0-9]", "back-references and octal escapes are not allowed"),
+    (rf"{_ESCAPED}\\[ZGKRXCpPuUxvN]", "this escape does not mean the same to every proxy"),
+    (rf"{_ESCAPED}\{{,", "a repeat needs its lower bound"),
+    (rf"{_ESCAPED}\[[^\]]*\\b", "\\b within a class is not RE2 syntax"),
+)
 
 
 def check_regex(text: str) -> str:
     """What is wrong with it, in words, or the empty string."""
     if not re.fullmatch(r"[!-~]{1,1024}", text):
         return "an expression is 1 to 1024 printable ASCII characters without spaces"
-    if re.search(r"(?<!\\)(?:\\\\)*\(\?(?!:)", text) or re.search(r"(?<!\\)(?:\\\\)*\\[ZGKRXCpPux]", text):
-        return "look-around, flags, names, back-references and unicode classes are not allowed"
+    for pattern, problem in _REFUSED:
+        if re.search(pattern, text):
+            return problem
     try:
         from re import _parser  # type: ignore[attr-defined]
 
@@ -39,18 +48,20 @@ def check_regex(text: str) -> str:
     return next(_problems(parsed), "")
 
 
-def _problems(parsed: Iterable[Any]) -> Iterator[str]:
+def _problems(parsed: Iterable[Any], repeats: int = 1) -> Iterator[str]:
+    """`repeats`: how often what stands here is repeated by what it stands in."""
     for operation, argument in parsed:
         name = str(operation)
         if name not in _ALLOWED:
             yield f"{name.lower().replace('_', ' ')} is not RE2 syntax"
         if name in {"MAX_REPEAT", "MIN_REPEAT"}:
             low, high, inner = argument
-            if low > _MOST_REPEATS or (high > _MOST_REPEATS and str(high) != "MAXREPEAT"):
+            times = repeats * max(1, low if str(high) == "MAXREPEAT" else high)
+            if times > _MOST_REPEATS:
                 yield f"more than {_MOST_REPEATS} repeats"
-            yield from _problems(inner)
+            yield from _problems(inner, times)
         elif name == "SUBPATTERN":
-            yield from _problems(argument[-1])
+            yield from _problems(argument[-1], repeats)
         elif name == "BRANCH":
             for branch in argument[1]:
-                yield from _problems(branch)
+                yield from _problems(branch, repeats)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PlainValidator, ValidationError, WithJsonSchema, model_validator
+from pydantic import ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema, model_validator
 
 from lbctl.base import quantities as q
 from lbctl.base.diagnostics import did_you_mean, show
@@ -20,7 +20,7 @@ class Match(Section):
     path_prefix: v.UrlPath | None = None
     path_regex: v.Regex | None = None
     methods: list[v.Method] = []
-    headers: dict[v.HeaderName, v.HeaderValue] = {}
+    headers: v.HeaderMap = {}
     model: list[v.ModelPattern] = []
 
 
@@ -36,6 +36,13 @@ class Pin(Section):
     cookie: v.CookieName | None = None
     equals: v.HeaderValue
     pool: v.Name
+
+    @model_validator(mode="after")
+    def _can_match(self) -> Self:
+        if self.cookie is not None and not v.is_cookie_value(self.equals):
+            hint = "no space, quote, comma, semicolon or backslash"
+            raise refuse("LB013", f"{show(self.equals)} is not a cookie's value", hint, ("equals",))
+        return self
 
 
 class StickySplit(Section):
@@ -83,8 +90,9 @@ def _limit_by(value: object) -> str | HeaderKey:
     if isinstance(value, dict):
         try:
             return HeaderKey.model_validate(value)
-        except ValidationError:
-            raise refuse("LB013", f"{show(value)} is no key of a limit", "{header: NAME}") from None
+        except ValidationError as error:
+            place = error.errors()[0]["loc"]
+            raise refuse("LB013", f"{show(value)} is no key of a limit", "{header: NAME}", place) from None
     if value not in _BY:
         hint = did_you_mean(value, _BY) if isinstance(value, str) else ""
         raise refuse("LB013", f"{show(value)} is no key of a limit", hint or "tenant, client_ip, all or {header: NAME}")
@@ -117,6 +125,8 @@ class Jwt(Section):
 
 
 class Auth(Section):
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["api_keys"]}, {"required": ["jwt"]}]})
+
     api_keys: ApiKeys | None = None
     jwt: Jwt | None = None
     forward_tenant: v.HeaderName | None = None
@@ -125,12 +135,12 @@ class Auth(Section):
     @model_validator(mode="after")
     def _protects(self) -> Self:
         if self.api_keys is None and self.jwt is None:
-            raise refuse("LB015", "nothing is chosen here", "api_keys or jwt, or both, is needed")
+            raise refuse("LB014", "nothing is chosen here", "api_keys or jwt, or both, is needed")
         return self
 
 
 class HeaderRules(Section):
-    set: dict[v.HeaderName, v.HeaderValue] = {}
+    set: v.HeaderMap = {}
     remove: list[v.HeaderName] = []
 
 

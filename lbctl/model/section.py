@@ -39,7 +39,7 @@ class Section(BaseModel):
             if len(chosen) > 1:
                 raise refuse("LB015", f"{' and '.join(chosen)} exclude each other", f"keep one of {_listed(keys)}")
             if required and not chosen:
-                raise refuse("LB015", "nothing is chosen here", f"one of {_listed(keys)} is needed")
+                raise refuse("LB014", "nothing is chosen here", f"one of {_listed(keys)} is needed")
         return self
 
 

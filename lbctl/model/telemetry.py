@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from lbctl.base import quantities as q
 from lbctl.model import values as v
@@ -27,7 +25,7 @@ class Source(Section):
     metric: v.Metric | None = None
     query: v.Text | None = None
     unit: v.Label | None = None
-    match_labels: dict[v.Metric, Annotated[str, Field(max_length=253)]] = {}
+    match_labels: dict[v.Metric, v.LabelMatch] = {}
 
 
 class Telemetry(Section):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
 from lbctl.base import quantities as q
 from lbctl.base.diagnostics import show
@@ -125,8 +125,15 @@ LabelValue = Annotated[
     str, *_text(r"[A-Za-z0-9._/:@+ -]{0,253}", "a label's value", "letters, digits, spaces and . _ / : @ + -")
 ]
 Device = Annotated[str, *_text(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}", "a device", 'as "0" or GPU-uuid')]
-HeaderName = Annotated[str, *_text(r"[A-Za-z0-9_-]{1,64}", "a header's name", "letters, digits, - and _", lower=True)]
-CookieName = Annotated[str, *_text(r"[A-Za-z0-9_-]{1,64}", "a cookie's name", "letters, digits, - and _")]
+HeaderName = Annotated[
+    str,
+    *_text(
+        r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", "a header's name", "letters, digits, - and _, no - or _ first", lower=True
+    ),
+]
+CookieName = Annotated[
+    str, *_text(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", "a cookie's name", "letters, digits, - and _, no - first")
+]
 QueryName = Annotated[str, *_text(r"[A-Za-z0-9_]{1,64}", "a query parameter", "letters, digits and _")]
 JsonPath = Annotated[
     str,
@@ -138,10 +145,23 @@ HeaderValue = Annotated[
         r"[!-~]([ -~]{0,1022}[!-~])?", "a header's value", "printable ASCII without spaces at its ends, at most 1024"
     ),
 ]
-CookieValue = Annotated[
-    str,
-    *_text(r"[!#-+\--:<-\[\]-~]{1,256}", "a cookie's value", "printable ASCII without space, quote, comma, ; and \\"),
-]
+
+
+def is_cookie_value(text: str) -> bool:
+    """Whether a cookie can carry it: no space, quote, comma, semicolon or backslash."""
+    return re.fullmatch(r"[!#-+\--:<-\[\]-~]{1,256}", text) is not None
+
+
+def _headers(value: object) -> object:
+    """Names differ in more than case."""
+    first: dict[str, str] = {}
+    for name in value if isinstance(value, dict) else ():
+        if first.setdefault(str(name).lower(), name) != name:
+            raise refuse("LB008", f"{show(name)} stands twice, as {show(first[name.lower()])} too", "keep one", (name,))
+    return value
+
+
+HeaderMap = Annotated[dict[HeaderName, HeaderValue], BeforeValidator(_headers)]
 Method = Annotated[str, *_text(r"[A-Z]{1,20}", "an HTTP method", "as GET or POST, in capitals")]
 HostPattern = Annotated[
     str,
@@ -202,18 +222,20 @@ Body = Annotated[
     WithJsonSchema({"type": "string", "maxLength": 2000, "description": "text, at most 2,000 characters"}),
 ]
 Text = Annotated[str, *_text(r"[ -~]{1,1024}", "plain text", "printable ASCII, at most 1024 characters")]
+TextOrNone = Annotated[str, *_text(r"[ -~]{0,1024}", "plain text", "printable ASCII, at most 1024 characters")]
 Word = Annotated[str, *_text(r"[!-~]{1,512}", "a word", "printable ASCII without spaces, at most 512 characters")]
 Issuer = Annotated[
     str,
     *_text(r"[A-Za-z0-9._~:/?#\[\]@!&()*+,;=-]{1,512}", "an issuer or audience", "a URL or a word of URL characters"),
 ]
 Claim = Annotated[str, *_text(r"[A-Za-z0-9_]{1,64}", "a claim", "letters, digits and _")]
-Service = Annotated[
-    str, *_text(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}", "a service's name", "letters, digits and _ . / -")
-]
+_SERVICE = r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}"
+Service = Annotated[str, *_text(_SERVICE, "a service's name", "letters, digits and _ . / -")]
+ServiceOrNone = Annotated[str, *_text(f"({_SERVICE})?", "a service's name", "letters, digits and _ . / -")]
 NodePattern = Annotated[
     str, *_text(r"[A-Za-z0-9._*?/:-]{1,253}", "a pattern of node ids", "letters, digits, . _ / : - and * ?")
 ]
+LabelMatch = Annotated[str, *_text(r"[ -~]{0,253}", "a label's value", "printable ASCII, at most 253 characters")]
 Metric = Annotated[str, *_text(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}", "a metric's name", "letters, digits, _ and :")]
 
 
@@ -227,11 +249,16 @@ def _body(value: object) -> str:
     return value
 
 
+_FILE = r"[A-Za-z0-9._/][A-Za-z0-9._/@+=:,~ -]{0,1023}"
+
+
 def _file(value: object) -> str:
     hint = "letters, digits, spaces and . _ / @ + = : , ~ -; not - at the start of a name"
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._/@+=:,~ -]{1,1024}", value):
+    if not isinstance(value, str) or not re.fullmatch(_FILE, value):
         raise refuse("LB013", f"{show(value)} is not the path of a file", hint)
     parts = value.split("/")
+    if ":" in parts[0]:
+        raise refuse("LB013", f"{show(value)} is not the path of a file", "a colon only behind a /; no scheme as data:")
     if any(part.startswith("-") or part != part.strip() for part in parts) or value.endswith("/"):
         raise refuse("LB013", f"{show(value)} is not the path of a file", hint)
     if ".." in parts:
@@ -239,23 +266,29 @@ def _file(value: object) -> str:
     return value
 
 
-FilePath = Annotated[str, PlainValidator(_file), _schema(r"[A-Za-z0-9._/@+=:,~ -]{1,1024}", "the path of a file")]
+FilePath = Annotated[str, PlainValidator(_file), _schema(_FILE, "the path of a file")]
+
+
+_NETWORK = r"[0-9A-Fa-f:.]+(/[0-9]{1,3})?"
 
 
 def _network(value: object) -> str:
     try:
-        return str(ipaddress.ip_network(value, strict=True))  # type: ignore[arg-type]
-    except (ValueError, TypeError):
-        raise refuse("LB013", f"{show(value)} is not a network", "as 10.0.0.0/8 or 2001:db8::/32") from None
+        if isinstance(value, str) and re.fullmatch(_NETWORK, value):
+            return str(ipaddress.ip_network(value, strict=True))
+    except ValueError:
+        pass
+    raise refuse("LB013", f"{show(value)} is not a network", "as 10.0.0.0/8 or 2001:db8::/32")
 
 
-Network = Annotated[str, PlainValidator(_network), _schema(r"[0-9A-Fa-f:.]+(/[0-9]{1,3})?", "a network, as 10.0.0.0/8")]
+Network = Annotated[str, PlainValidator(_network), _schema(_NETWORK, "a network, as 10.0.0.0/8")]
+_URL_CHARACTER = r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%{}-]"
 _PLACEHOLDER = re.compile(r"\{(address|host|port|name|device)\}")
 
 
 def _url(value: object) -> str:
     hint = "as http://{host}:{port}/metrics"
-    if not isinstance(value, str) or not re.fullmatch(r"[!-~]{1,1024}", value):
+    if not isinstance(value, str) or not re.fullmatch(rf"{_URL_CHARACTER}{{1,1024}}", value):
         raise refuse("LB013", f"{show(value)} is not a URL", hint)
     filled = _PLACEHOLDER.sub("1", value)
     if "{" in filled or "}" in filled:
@@ -274,7 +307,11 @@ def _url(value: object) -> str:
     return value
 
 
-Url = Annotated[str, PlainValidator(_url), _schema(r"https?://[!-~]{1,1000}", "an http or https URL")]
+Url = Annotated[
+    str,
+    PlainValidator(_url),
+    _schema(rf"https?://{_URL_CHARACTER}{{1,1000}}", "an http or https URL"),
+]
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]

@@ -46,9 +46,10 @@ def assess(target: Target, version: Version, view: View, sources: SourceMap) -> 
         "route": frozenset(view.routes),
         "pool": frozenset(view.pools),
     }
+    losses = {name: _loss(capability, version) for name, capability in target.capabilities.items()}
     for written, path in used(sources.root):
         feature = cleartext(written, path, sources.root)
-        loss = _loss(target.capabilities[feature.id], version)
+        loss = losses[feature.id]
         if loss is None or (feature.scope != "fleet" and path[1] not in carried[feature.scope]):
             continue
         owner = path[: 2 if feature.scope != "fleet" else 1]
@@ -90,8 +91,9 @@ def _warning(
     closes = "; its routes answer 503 here" if feature.protects else ""
     if isinstance(loss, NotYet):
         note = f": {loss.note}" if loss.note else ""
-        message = f"{feature.title} is not rendered for {target.kind} yet{note}{closes}"
-        return Diagnostic("LB499", message, position, path, severity="warning")
+        message = f"not rendered for {target.kind} yet: {feature.title}{note}{closes}"
+        code = "LB499" if feature.code.startswith("LB4") else feature.code
+        return Diagnostic(code, message, position, path, severity="warning")
     message = f"{target.kind} cannot say this: {loss.reason}{closes}"
     return Diagnostic(feature.code, message, position, path, f"instead: {loss.instead}", "warning")
 

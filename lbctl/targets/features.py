@@ -102,7 +102,7 @@ _ROUTES = (
     _f("route.auth.jwt", "JWT", 444, "routes.*.auth.jwt", protects=True),
     _f("route.headers", "header rules", 445, "routes.*.headers"),
     _f("route.regions", "data residency", 446, "routes.*.regions", protects=True),
-    _f("route.rollout", "rollout", 447, "routes.*.rollout"),
+    _f("route.rollout", "rollout", 702, "routes.*.rollout"),
 )
 
 _POOLS = (
@@ -177,7 +177,7 @@ _POOLS = (
     _f("pool.health.deep", "health from telemetry", 483, "pools.*.health.deep"),
     _f("pool.load_shedding", "load shedding", 484, "pools.*.health.load_shedding"),
     _f("pool.telemetry", "telemetry", 485, "pools.*.telemetry", "pools.*.replicas.telemetry"),
-    _f("pool.weighting", "live weights", 486, "pools.*.weighting"),
+    _f("pool.weighting", "live weights", 486, "pools.*.weighting", "pools.*.weighting.strategy", neutral=("static",)),
     _f("pool.discovery.dns", "discovery by DNS", 487, "pools.*.discovery"),
     _f("pool.discovery.file", "discovery by file", 488, "pools.*.discovery.file"),
     _f("pool.tls", "TLS to replicas", 489, "pools.*.tls", protects=True),

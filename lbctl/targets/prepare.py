@@ -29,9 +29,9 @@ class Prepared:
         return with_files(self.view, lambda path, _kind: posixpath.join(root, path)) if root else self.view
 
 
-def prepare(target: Target, compiled: Compiled, proxy: Proxy, snapshot: Snapshot | None = None) -> Prepared:
-    """`snapshot`: with live state; without it the files alone count."""
-    whole = view(snapshot or Snapshot(compiled.topology), proxy)
+def prepare(target: Target, compiled: Compiled, proxy: Proxy, snapshot: Snapshot) -> Prepared:
+    """`snapshot`: of the compiled topology, with what the key files hold, and live state where there is some."""
+    whole = view(snapshot, proxy)
     assessed = assess(target, proxy.version, whole, compiled.sources)
     return Prepared(target, close(whole, assessed.closed), assessed.diagnostics)
 

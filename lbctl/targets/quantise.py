@@ -30,15 +30,15 @@ def rounding_error(shares: Sequence[float], weights: Sequence[int]) -> list[floa
 
 
 def _exact(shares: Sequence[float], maximum: int) -> list[int] | None:
-    fractions = [Fraction(str(share)) for share in shares]
-    scale = math.lcm(*(item.denominator for item in fractions))
-    whole = [int(item * scale) for item in fractions]
-    divisor = math.gcd(*whole)
-    smallest = [item // divisor for item in whole]
-    if max(smallest) > maximum:
+    fractions = {share: Fraction(str(share)) for share in set(shares)}
+    scale = math.lcm(*(item.denominator for item in fractions.values()))
+    whole = {share: int(item * scale) for share, item in fractions.items()}
+    divisor = math.gcd(*whole.values())
+    most = max(whole.values()) // divisor
+    if most > maximum:
         return None
-    factor = max(1, min(_FINE, maximum) // max(smallest))
-    return [item * factor for item in smallest]
+    factor = max(1, min(_FINE, maximum) // most)
+    return [whole[share] // divisor * factor for share in shares]
 
 
 def _largest_remainder(shares: Sequence[float], maximum: int) -> list[int]:

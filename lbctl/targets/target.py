@@ -50,6 +50,17 @@ class Since:
 Capability = Rendered | NotYet | Unsupported | Since
 
 
+CONTROL_PLANE: Mapping[str, Capability] = {
+    "route.rollout": NotYet("the split of the file holds until a control plane moves it"),
+    "pool.drain_deadline": NotYet("a drained replica finishes what it has, however long that takes"),
+    "pool.health.deep": NotYet("it needs a control plane that reads telemetry"),
+    "pool.telemetry": NotYet("it needs a control plane that reads it"),
+    "pool.weighting": NotYet("weights are the capacities of the file"),
+    "control": NotYet("there is no control plane in this version"),
+}
+"""What no proxy does by itself, and every proxy's table says alike."""
+
+
 @dataclass(frozen=True, slots=True)
 class File:
     """One rendered file. `sources`: line (from 1) → path of the YAML value, replicas by name; `secret`: mode 0600."""

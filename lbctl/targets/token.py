@@ -11,11 +11,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from typing import TYPE_CHECKING
 
 from lbctl.base import resources
 from lbctl.base.diagnostics import Path
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _MARK = re.compile("\x00([^\x00]*)\x00")
 
@@ -36,7 +38,7 @@ def finalize(value: object) -> str:
     if type(value) is Token:
         if "\x00" in value.text or "\n" in value.text:
             raise UnquotedError(f"a token must be one line of text: {value.text!r}")
-        return f"{value.text}\x00{chr(31).join(map(str, value.source))}\x00" if value.source else value.text
+        return f"{value.text}\x00{_written(value.source)}\x00" if value.source else value.text
     if type(value) is int:
         return str(value)
     raise UnquotedError(f"a template may write a Token or an int, not {value!r}")
@@ -45,6 +47,8 @@ def finalize(value: object) -> str:
 @cache
 def environment(folder: str) -> Environment:
     """The templates of one proxy. Shipped with lbctl, never a user's."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     return Environment(
         loader=FileSystemLoader(resources.templates() / folder),
         undefined=StrictUndefined,
@@ -65,6 +69,15 @@ def write(folder: str, template: str, values: Mapping[str, object]) -> tuple[str
     for number, line in enumerate(lines, 1):
         found = _MARK.search(line)
         if found:
-            sources[number] = tuple(found.group(1).split("\x1f"))
+            sources[number] = _read(found.group(1))
             lines[number - 1] = _MARK.sub("", line)
     return "\n".join(lines), sources
+
+
+def _written(path: Path) -> str:
+    """A list position is told from a name of digits by the character before it."""
+    return "\x1f".join(f"\x1e{step}" if isinstance(step, int) else step for step in path)
+
+
+def _read(text: str) -> Path:
+    return tuple(int(step[1:]) if step.startswith("\x1e") else step for step in text.split("\x1f"))

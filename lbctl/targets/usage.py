@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -20,9 +19,14 @@ class _Pattern:
     values: dict[str, Feature] = field(default_factory=dict)
 
 
-def used(root: Node) -> Iterator[tuple[Feature, Path]]:
+_NOTHING = _Pattern()
+
+
+def used(root: Node) -> list[tuple[Feature, Path]]:
     """Every feature with every place that asks for it, in the order of the file."""
-    yield from _walk(root, _patterns(), (), None)
+    found: list[tuple[Feature, Path]] = []
+    _walk(root, _patterns(), (), None, found)
+    return found
 
 
 @cache
@@ -41,20 +45,22 @@ def _patterns() -> _Pattern:
     return top
 
 
-def _walk(node: Node, pattern: _Pattern, path: Path, feature: Feature | None) -> Iterator[tuple[Feature, Path]]:
+def _walk(
+    node: Node, pattern: _Pattern, path: Path, feature: Feature | None, found: list[tuple[Feature, Path]]
+) -> None:
     feature = pattern.feature or feature
     value = node.value
     if isinstance(value, dict) and value and pattern.below:
         for key, child in value.items():
-            below = pattern.below.get(key) or pattern.below.get("*") or _Pattern()
-            yield from _walk(child, below, (*path, key), feature)
+            below = pattern.below.get(key) or pattern.below.get("*") or _NOTHING
+            _walk(child, below, (*path, key), feature, found)
     elif isinstance(value, list) and value and pattern.below:
         for index, child in enumerate(value):
-            yield from _walk(child, pattern, (*path, index), feature)
+            _walk(child, pattern, (*path, index), feature, found)
     else:
         asked = _asked(node, pattern, feature)
         if asked is not None:
-            yield asked, path
+            found.append((asked, path))
 
 
 def _asked(node: Node, pattern: _Pattern, feature: Feature | None) -> Feature | None:

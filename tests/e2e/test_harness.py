@@ -21,7 +21,7 @@ from tests.e2e.support.replicas import Replica, replicas
 def _nginx(port: int, pool: list[Replica]) -> str:
     servers = " ".join(f"server {replica.address};" for replica in pool)
     temporary = " ".join(f"{what}_temp_path {what};" for what in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-    return f"""pid nginx.pid; error_log stderr notice; events {{}} http {{ {temporary} access_log /dev/stdout;
+    return f"""error_log stderr notice; events {{}} http {{ {temporary} access_log /dev/stdout;
     upstream pool {{ zone pool 64k; {servers} }}
     proxy_buffering off; proxy_http_version 1.1; proxy_set_header Connection "";
     server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://pool; }} }} }}"""

@@ -6,22 +6,27 @@ from envoy.extensions.access_loggers.file.v3 import file_pb2
 from envoy.extensions.access_loggers.stream.v3 import stream_pb2
 
 from lbctl.ir.listeners import Listener
-from lbctl.targets.envoy.wire import NAMESPACE, extension, struct
+from lbctl.targets.envoy import auth
+from lbctl.targets.envoy.sources import NAMESPACE
+from lbctl.targets.envoy.wire import extension, struct
 
 _TS = "%START_TIME(%Y-%m-%dT%H:%M:%S.%3fZ)%"
 _PATH = "%PATH(NQ:ORIG_OR_PATH)%"
 _CLUSTER = f"xds.cluster_metadata.filter_metadata['{NAMESPACE}']"
-_HOST = "xds.upstream_host_locality_metadata.filter_metadata"
-_SPLIT = f"xds.route_metadata.filter_metadata['{NAMESPACE}']['split'] == true"
+_LOCALITY = "xds.upstream_host_locality_metadata"
+_HOST = f"{_LOCALITY}.filter_metadata['{NAMESPACE}']"
+_ROUTE = f"xds.route_metadata.filter_metadata['{NAMESPACE}']"
+_CLAIMS = f"metadata.filter_metadata['{auth.FILTER}']['{auth.PAYLOAD}']"
+_SPLIT = f"{_ROUTE}['split'] == true"
 _FIELDS = {
     "ts": _TS,
     "request_id": "%REQ(X-REQUEST-ID)%",
     "client": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
-    "tenant": f"%DYNAMIC_METADATA({NAMESPACE}:tenant)%",
+    "tenant": f"%TYPED_CEL({_CLAIMS}[{_ROUTE}['tenant_claim']])%",
     "method": "%REQ(:METHOD)%",
     "path": _PATH,
     "route": "%ROUTE_NAME%",
-    "pool": f"%METADATA(CLUSTER:{NAMESPACE}:pool)%",
+    "pool": f"%TYPED_CEL(has({_LOCALITY}) ? {_HOST}['pool'] : {_CLUSTER}['pool'])%",
     "variant": f"%TYPED_CEL({_SPLIT} ? {_CLUSTER}['variant'] : null)%",
     "replica": "%UPSTREAM_HOST_NAME%",
     "model": f"%DYNAMIC_METADATA({NAMESPACE}:model)%",
@@ -58,6 +63,18 @@ def _json(listener: Listener) -> dict[str, object]:
 
 
 def _text(listener: Listener) -> dict[str, object]:
-    words = (_TS, _FIELDS["client"], listener.name, _FIELDS["method"], _PATH, _FIELDS["route"], _FIELDS["pool"],
-             _FIELDS["replica"], _FIELDS["status"], f"{_FIELDS['t_total']}ms", _FIELDS["flags"], _FIELDS["request_id"])
+    words = (
+        _TS,
+        _FIELDS["client"],
+        listener.name,
+        _FIELDS["method"],
+        _PATH,
+        _FIELDS["route"],
+        _FIELDS["pool"],
+        _FIELDS["replica"],
+        _FIELDS["status"],
+        f"{_FIELDS['t_total']}ms",
+        _FIELDS["flags"],
+        _FIELDS["request_id"],
+    )
     return {"text_format_source": {"inline_string": " ".join(words) + "\n"}}

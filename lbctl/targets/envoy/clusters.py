@@ -14,6 +14,7 @@ from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
 from lbctl.ir.address import Address
 from lbctl.ir.pools import CircuitBreaker, DnsDiscovery, Pool
 from lbctl.targets.envoy import health, tls
+from lbctl.targets.envoy.endpoints import Placement
 from lbctl.targets.envoy.plan import Fallback, Upstream, variant
 from lbctl.targets.envoy.wire import address, duration, extension, metadata, pack
 
@@ -21,8 +22,6 @@ HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 BUFFER = 65_536
 """Bytes held for one connection in each direction: a slow reader of a stream stops the replica early, and thousands of
 streams cost little. What a retry needs of the request is held apart from it (`request_body_buffer_limit`)."""
-_RING = 16_384
-"""Entries of a hash ring: shares within about one percent for some dozens of replicas."""
 _MIN_RETRIES = 3
 _REFRESH = 10_000
 _PING = {"interval": {"seconds": 30}, "timeout": {"seconds": 5}}
@@ -39,13 +38,13 @@ def cluster(upstream: Upstream) -> cluster_pb2.Cluster:
         ignore_health_on_host_removal=True,
         circuit_breakers=_breakers(pool.circuit_breaker, upstream),
         typed_extension_protocol_options={HTTP_OPTIONS: pack(_protocol(pool))},
-        metadata=metadata({"pool": pool.name, "variant": variant(pool)}),
+        metadata=metadata({**_marks(pool), **_retry_after(pool, upstream.placement)}),
         health_checks=[health.health_check(pool, pool.active)] if pool.active else None,
         outlier_detection=health.outlier_detection(pool.passive) if pool.passive else None,
         transport_socket=tls.upstream(pool, pool.tls) if pool.tls else None,
         **_members(pool),
     )
-    _balance(message, pool)
+    _balance(message, pool, upstream.placement)
     return message
 
 
@@ -56,7 +55,7 @@ def fallback(item: Fallback) -> cluster_pb2.Cluster:
         connect_timeout=duration(item.pool.connect_timeout),
         lb_policy="CLUSTER_PROVIDED",
         cluster_type=extension("envoy.clusters.aggregate", config),
-        metadata=metadata({"pool": item.pool.name, "variant": variant(item.pool)}),
+        metadata=metadata(_marks(item.pool)),
     )
 
 
@@ -75,18 +74,27 @@ def collector(name: str, where: Address) -> cluster_pb2.Cluster:
     )
 
 
-def _balance(message: cluster_pb2.Cluster, pool: Pool) -> None:
+def _marks(pool: Pool) -> dict[str, str | bool]:
+    return {"pool": pool.name, "variant": variant(pool)}
+
+
+def _retry_after(pool: Pool, placement: Placement) -> dict[str, str | bool]:
+    if pool.load_shedding is None or not placement.sheds:
+        return {}
+    return {"retry_after": str(-(-pool.load_shedding.retry_after // 1000))}
+
+
+def _balance(message: cluster_pb2.Cluster, pool: Pool, placement: Placement) -> None:
     """Without panic: an unfit replica gets nothing, however few are left."""
     common = message.common_lb_config
     common.healthy_panic_threshold.SetInParent()
     common.update_merge_window.SetInParent()
     common.ignore_new_hosts_until_first_hc = pool.active is not None
-    if pool.load_shedding is not None:
+    if pool.load_shedding is not None and placement.sheds:
         common.healthy_panic_threshold.value = pool.load_shedding.min_healthy
         common.zone_aware_lb_config.fail_traffic_on_panic = True
     message.lb_policy = cluster_pb2.Cluster.LbPolicy.Value(policy(pool))
     if pool.balance.algorithm == "hash":
-        message.ring_hash_lb_config.minimum_ring_size.value = _RING
         if pool.balance.bounded_load:
             factor = round(pool.balance.bounded_load * 100)
             common.consistent_hashing_lb_config.hash_balance_factor.value = factor
@@ -97,10 +105,11 @@ def _balance(message: cluster_pb2.Cluster, pool: Pool) -> None:
 
 
 def policy(pool: Pool) -> str:
-    """RANDOM ignores weights: where they differ, round robin keeps the shares that random would give."""
+    """RANDOM ignores weights: where they differ, round robin keeps the shares that random would give. A ring is cut
+    anew for every replica when one goes, and moves keys of the others; Maglev moves next to none but the lost one's."""
     if pool.balance.algorithm == "random":
         return "ROUND_ROBIN" if uneven(pool) else "RANDOM"
-    return {"round_robin": "ROUND_ROBIN", "hash": "RING_HASH"}.get(pool.balance.algorithm, "LEAST_REQUEST")
+    return {"round_robin": "ROUND_ROBIN", "hash": "MAGLEV"}.get(pool.balance.algorithm, "LEAST_REQUEST")
 
 
 def uneven(pool: Pool) -> bool:

@@ -14,22 +14,28 @@ from envoy.config.endpoint.v3 import endpoint_pb2
 
 from lbctl.ir.pools import DnsDiscovery, Pool, Replica
 from lbctl.ir.proxies import Proxy
+from lbctl.targets.envoy.wire import metadata
 from lbctl.targets.quantise import quantise, rounding_error
 
-_MAXIMUM = 65_536
-"""The largest weight: capacity squared needs the range, and the sum of a large pool stays below 2^32."""
+_MAXIMUM = 2**24
+"""The largest weight: squares of unlike capacities need the range."""
+_SUM = 2**32 - 1
+"""The largest sum of weights."""
 _SPILL_BELOW = 70.0
+_EXACT = 100
+"""With which Envoy looks at the share of fit replicas as soon as one is missing: shedding needs that."""
 _STRICT = 100_000
 """Overprovisioning with which the next priority gets nothing while one replica of this one is fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How the replicas of one cluster are laid out: which regions are allowed (empty: all), and whether the next rank
-    waits until none is left (`strict`: a fallback pool stands behind)."""
+    """How the replicas of one cluster are laid out: which regions are allowed (empty: all), whether the next rank
+    waits until none is left (`strict`: a fallback pool stands behind), whether the pool sheds by itself."""
 
     regions: tuple[str, ...] = ()
     strict: bool = False
+    sheds: bool = False
 
 
 def load_assignment(
@@ -40,7 +46,8 @@ def load_assignment(
     whole = envoy_weights(pool, weights)
     chosen = [(r, w) for r, w in zip(pool.replicas, whole, strict=True) if allowed(r, placement.regions)]
     ranks = sorted({_nearness(replica, pool, proxy) for replica, _ in chosen})
-    groups = {rank: assignment.endpoints.add(priority=number) for number, rank in enumerate(ranks)}
+    mark = metadata({"pool": pool.name})
+    groups = {rank: assignment.endpoints.add(priority=number, metadata=mark) for number, rank in enumerate(ranks)}
     port = pool.active.port if pool.active else None
     for replica, weight in chosen:
         endpoint = groups[_nearness(replica, pool, proxy)].lb_endpoints.add()
@@ -60,7 +67,7 @@ def allowed(replica: Replica, regions: tuple[str, ...]) -> bool:
 
 
 def envoy_weights(pool: Pool, weights: tuple[float, ...]) -> list[int]:
-    return quantise(_meant(pool, weights), _MAXIMUM)
+    return quantise(_meant(pool, weights), min(_MAXIMUM, _SUM // max(1, len(weights))))
 
 
 def rounding(pool: Pool, weights: tuple[float, ...]) -> list[float]:
@@ -109,8 +116,8 @@ def _overprovisioning(pool: Pool, ranks: int, placement: Placement) -> int:
     """100 × 100 ÷ the percentage of fit replicas below which the next rank takes a part; 0: Envoy's own."""
     if placement.strict:
         return _STRICT
-    if pool.load_shedding is not None:
-        return 100
+    if placement.sheds:
+        return _EXACT
     if ranks < 2:
         return 0
     return math.ceil(10_000 / (pool.locality.spill_below if pool.locality else _SPILL_BELOW))

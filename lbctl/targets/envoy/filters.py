@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from envoy.extensions.filters.http.buffer.v3 import buffer_pb2
 from envoy.extensions.filters.http.header_mutation.v3 import header_mutation_pb2
 from envoy.extensions.filters.http.json_to_metadata.v3 import json_to_metadata_pb2
 from envoy.extensions.filters.http.router.v3 import router_pb2
+from envoy.extensions.filters.http.stateful_session.v3 import stateful_session_pb2
+from envoy.extensions.http.stateful_session.cookie.v3 import cookie_pb2
 from google.protobuf.any_pb2 import Any
 
 from lbctl.ir.listeners import Listener
-from lbctl.ir.pools import HashKey
+from lbctl.ir.pools import HashKey, Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy.wire import NAMESPACE, extension, pack
+from lbctl.targets.envoy import auth, limits
+from lbctl.targets.envoy.sources import NAMESPACE
+from lbctl.targets.envoy.wire import duration, extension, pack
 
 BUFFER = "envoy.filters.http.buffer"
+AFFINITY = "envoy.filters.http.stateful_session"
 _JSON = r"(?i)application/(.*\+)?json(\s*;.*)?"
 REQUEST_ID = "x-request-id"
 
 
-def http_filters(listener: Listener) -> list[dict[str, object]]:
+def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
     """In the order in which a request passes them; the router ends them."""
     return [
         *_request_id(listener),
+        *_auth(view, listener),
+        *_limits(view, listener),
         *_max_body(listener),
-        *_model(listener),
+        *_body_fields(view, listener),
+        *_affinity(view, listener),
         extension("envoy.filters.http.router", router_pb2.Router(suppress_envoy_headers=True)),
     ]
 
@@ -32,6 +42,10 @@ def http_filters(listener: Listener) -> list[dict[str, object]]:
 def per_route(view: View, listener: Listener, route: Route) -> dict[str, Any]:
     """What the filters do otherwise on this route."""
     found: dict[str, Any] = {}
+    if route.auth and route.auth.jwt:
+        found[auth.FILTER] = pack(auth.required(route))
+    if any(item.requests for item in route.rate_limits):
+        found[limits.FILTER] = pack(limits.limited(route.rate_limits, route.auth))
     if listener.max_body is not None and _streams(view, route):
         found[BUFFER] = pack(buffer_pb2.BufferPerRoute(disabled=True))
     return found
@@ -39,15 +53,17 @@ def per_route(view: View, listener: Listener, route: Route) -> dict[str, Any]:
 
 def hash_header(key: HashKey) -> str:
     """The header that carries a hash key which stands in the body."""
-    return f"x-lbctl-hash-{key.kind.replace('_', '-')}"
+    return "x-lbctl-hash-" + "-".join(json_path(key.name)).lower()
 
 
 def _request_id(listener: Listener) -> list[dict[str, object]]:
     """Envoy's own id is always in x-request-id; another header name gets a copy, both ways."""
     if listener.request_id == REQUEST_ID:
         return []
-    copy = {"header": {"key": listener.request_id, "value": f"%REQ({REQUEST_ID})%"},
-            "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+    copy = {
+        "header": {"key": listener.request_id, "value": f"%REQ({REQUEST_ID})%"},
+        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+    }
     mutations = {"request_mutations": [{"append": copy}], "response_mutations": [{"append": copy}]}
     config = header_mutation_pb2.HeaderMutation(mutations=mutations)
     return [extension("envoy.filters.http.header_mutation", config)]
@@ -64,16 +80,80 @@ def _streams(view: View, route: Route) -> bool:
     """A request that is a stream cannot be held until it ends."""
     if route.websocket:
         return True
-    return isinstance(route.action, Forward) and any(
-        view.pools[name].protocol == "grpc" for name in route.action.pools
-    )
+    return isinstance(route.action, Forward) and any(view.pools[name].protocol == "grpc" for name in route.action.pools)
 
 
-def _model(listener: Listener) -> list[dict[str, object]]:
-    """The `model` of every JSON body, for the routes of this listener that ask for it."""
-    if not any(rule.models for rule in listener.rules):
+def _auth(view: View, listener: Listener) -> list[dict[str, object]]:
+    protected = auth.routes_with_jwt(view, listener)
+    return [extension(auth.FILTER, auth.authentication(protected))] if protected else []
+
+
+def _limits(view: View, listener: Listener) -> list[dict[str, object]]:
+    if not any(view.routes[rule.route].rate_limits for rule in listener.rules):
         return []
-    rule = {"selectors": [{"key": "model"}], "on_present": {"metadata_namespace": NAMESPACE, "key": "model"}}
-    rules = {"rules": [rule], "allow_content_types_regex": {"regex": _JSON}, "allow_empty_content_type": True}
-    config = json_to_metadata_pb2.JsonToMetadata(request_rules=rules)
-    return [extension("envoy.filters.http.json_to_metadata", config)]
+    return [extension(limits.FILTER, limits.idle())]
+
+
+def _affinity(view: View, listener: Listener) -> list[dict[str, object]]:
+    """Does nothing by itself: the routes and shares of pools with affinity say what it keeps."""
+    if not any(view.pools[name].affinity for name in _pools(view, listener)):
+        return []
+    return [extension(AFFINITY, stateful_session_pb2.StatefulSession())]
+
+
+def affinity(pool: Pool) -> dict[str, Any]:
+    """What a route or share says to the affinity filter. The cookie holds the replica's address; one that is not fit,
+    or drained, is left for another."""
+    if pool.affinity is None:
+        return {}
+    kept = {"name": pool.affinity.cookie, "path": "/", "ttl": duration(pool.affinity.ttl)}
+    state = cookie_pb2.CookieBasedSessionState(cookie=kept)
+    session = {"session_state": extension("envoy.http.stateful_session.cookie", state)}
+    return {AFFINITY: pack(stateful_session_pb2.StatefulSessionPerRoute(stateful_session=session))}
+
+
+def _body_fields(view: View, listener: Listener) -> list[dict[str, object]]:
+    """What routes and hashes of this listener want to know of JSON bodies: `model` and hash keys."""
+    keys = {pool.balance.key for pool in (view.pools[name] for name in _pools(view, listener))}
+    wanted = sorted((key for key in keys if key and key.kind == "json_body"), key=lambda key: key.name)
+    rules = [_field(hash_header(key), json_path(key.name)) for key in wanted]
+    if any(rule.models for rule in listener.rules):
+        rules.insert(0, _field("model", ["model"]))
+    if not rules:
+        return []
+    types = {"allow_content_types_regex": {"regex": _JSON}, "allow_empty_content_type": True}
+    config = json_to_metadata_pb2.JsonToMetadata(request_rules={"rules": rules, **types})
+    return [extension("envoy.filters.http.json_to_metadata", config), *_hash_headers(wanted)]
+
+
+def _field(name: str, path: Sequence[str]) -> dict[str, object]:
+    return {
+        "selectors": [{"key": step} for step in path],
+        "on_present": {"metadata_namespace": NAMESPACE, "key": name},
+    }
+
+
+def _hash_headers(keys: Sequence[HashKey]) -> list[dict[str, object]]:
+    """Envoy hashes headers: a key of the body becomes one. What the client sent under its name is not believed."""
+    if not keys:
+        return []
+    mutations: list[dict[str, object]] = []
+    for key in keys:
+        name = hash_header(key)
+        told = {
+            "header": {"key": name, "value": f"%DYNAMIC_METADATA({NAMESPACE}:{name})%"},
+            "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+        }
+        mutations += [{"remove": name}, {"append": told}]
+    config = header_mutation_pb2.HeaderMutation(mutations={"request_mutations": mutations})
+    return [extension("envoy.filters.http.header_mutation.hash", config)]
+
+
+def json_path(name: str) -> list[str]:
+    """`$.user.id` → user, id."""
+    return name.removeprefix("$.").split(".")
+
+
+def _pools(view: View, listener: Listener) -> list[str]:
+    actions = [view.routes[rule.route].action for rule in listener.rules]
+    return sorted({name for action in actions if isinstance(action, Forward) for name in action.pools})

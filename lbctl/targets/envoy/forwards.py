@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from envoy.config.route.v3 import route_components_pb2
 from envoy.extensions.retry.host.previous_hosts.v3 import previous_hosts_pb2
 from envoy.extensions.retry.priority.previous_priorities.v3 import previous_priorities_config_pb2
+from google.protobuf.any_pb2 import Any
 
 from lbctl.ir.listeners import Rule
 from lbctl.ir.pools import HashKey
@@ -53,9 +54,17 @@ def targets(action: Forward) -> Iterator[Way]:
     yield [], Draw(shares, sticky)
 
 
-def marks(action: Forward) -> dict[str, object] | None:
-    """Tells the access log that the pool is a variant."""
-    return metadata({"split": True}) if len(action.shares) > 1 else None
+def marks(route: Route, action: Forward) -> dict[str, object] | None:
+    """Tells the access log that the pool is a variant, and which claim names the tenant."""
+    found: dict[str, str | bool] = {"split": True} if len(action.shares) > 1 else {}
+    if route.auth and route.auth.jwt and route.auth.jwt.tenant_claim:
+        found["tenant_claim"] = route.auth.jwt.tenant_claim
+    return metadata(found) if found else None
+
+
+def affinity(view: View, draw: Draw) -> dict[str, Any]:
+    """Of the only pool of a way; those of a draw say it for themselves."""
+    return filters.affinity(view.pools[draw.shares[0].pool]) if len(draw.shares) == 1 else {}
 
 
 def route_action(view: View, plan: Plan, route: Route, rule: Rule, draw: Draw) -> route_components_pb2.RouteAction:
@@ -66,7 +75,7 @@ def route_action(view: View, plan: Plan, route: Route, rule: Rule, draw: Draw) -
         retry_policy=retry_policy(route.retry, _ranked(view, draw)),
         upgrade_configs=[{"upgrade_type": "websocket", "enabled": {"value": True}}] if route.websocket else None,
         request_mirror_policies=_mirror(plan, route),
-        **_clusters(plan, route, draw),
+        **_clusters(view, plan, route, draw),
         **_rewrite(route, rule),
     )
 
@@ -109,22 +118,28 @@ def _ranked(view: View, draw: Draw) -> bool:
     return any(len({item.priority for item in view.pools[share.pool].replicas}) > 1 for share in draw.shares)
 
 
-def _clusters(plan: Plan, route: Route, draw: Draw) -> dict[str, object]:
+def _clusters(view: View, plan: Plan, route: Route, draw: Draw) -> dict[str, object]:
     if len(draw.shares) == 1:
         return {"cluster": plan.names[route.name, draw.shares[0].pool]}
-    weighted: dict[str, object] = {"clusters": [_weighted(plan, route, draw, share) for share in draw.shares]}
+    weighted: dict[str, object] = {"clusters": [_weighted(view, plan, route, draw, share) for share in draw.shares]}
     if draw.sticky and draw.sticky.kind == "header":
         weighted["use_hash_policy"] = {"value": True}
     return {"weighted_clusters": weighted}
 
 
-def _weighted(plan: Plan, route: Route, draw: Draw, share: Share) -> dict[str, object]:
-    item: dict[str, object] = {"name": plan.names[route.name, share.pool], "weight": {"value": share.weight}}
+def _weighted(view: View, plan: Plan, route: Route, draw: Draw, share: Share) -> dict[str, object]:
+    item: dict[str, object] = {
+        "name": plan.names[route.name, share.pool],
+        "weight": {"value": share.weight},
+        "typed_per_filter_config": filters.affinity(view.pools[share.pool]),
+    }
     if draw.sticky and draw.sticky.kind == "cookie":
         told = f"{draw.sticky.name}={share.pool}; Path=/; Max-Age={draw.sticky.ttl // 1000}; HttpOnly; SameSite=Lax"
         item["response_headers_to_add"] = [
-            {"header": {"key": "set-cookie", "value": told.replace("%", "%%")},
-             "append_action": "APPEND_IF_EXISTS_OR_ADD"}
+            {
+                "header": {"key": "set-cookie", "value": told.replace("%", "%%")},
+                "append_action": "APPEND_IF_EXISTS_OR_ADD",
+            }
         ]
     return item
 

@@ -21,14 +21,17 @@ from envoy.extensions.http.original_ip_detection.custom_header.v3 import custom_
 from envoy.extensions.http.original_ip_detection.xff.v3 import xff_pb2
 
 from lbctl.ir.listeners import Certificate, ClientAddress, Listener, Tracing
-from lbctl.targets.envoy import access_log, filters, tls
+from lbctl.ir.snapshot import View
+from lbctl.targets.envoy import access_log, auth, filters, tls
 from lbctl.targets.envoy.clusters import BUFFER
+from lbctl.targets.envoy.sources import NAMESPACE
 from lbctl.targets.envoy.wire import address, duration, extension
 
 Specify = Callable[[hcm_pb2.HttpConnectionManager], None]
 """Writes the routes, or where they come from, into a connection manager."""
 
 NO_REPLICA = '{"error":{"message":"no replica available","type":"unavailable"}}'
+TIMEOUT = '{"error":{"message":"the replica went silent","type":"timeout"}}'
 _STREAMS = 100
 _STREAM_WINDOW = 65_536
 _CONNECTION_WINDOW = 1_048_576
@@ -51,13 +54,13 @@ class _Chain:
     server_names: tuple[str, ...] = ()
 
 
-def listener(item: Listener, specify: Specify) -> listener_pb2.Listener:
+def listener(view: View, item: Listener, specify: Specify) -> listener_pb2.Listener:
     return listener_pb2.Listener(
         name=item.name,
         address=address(item.bind),
         per_connection_buffer_limit_bytes={"value": BUFFER},
         listener_filters=_listener_filters(item),
-        filter_chains=[_filter_chain(item, chain, specify) for chain in _chains(item)],
+        filter_chains=[_filter_chain(view, item, chain, specify) for chain in _chains(item)],
     )
 
 
@@ -83,11 +86,11 @@ def _chains(item: Listener) -> Iterator[_Chain]:
         yield _Chain(f"client-{number}", client, False, certificate, names)
 
 
-def _filter_chain(item: Listener, chain: _Chain, specify: Specify) -> listener_components_pb2.FilterChain:
+def _filter_chain(view: View, item: Listener, chain: _Chain, specify: Specify) -> listener_components_pb2.FilterChain:
     match: dict[str, object] = {"server_names": chain.server_names} if chain.server_names else {}
     if chain.trusted and chain.believed:
         match["source_prefix_ranges"] = [_cidr(network) for network in chain.trusted.trusted]
-    manager = connection_manager(item, chain)
+    manager = connection_manager(view, item, chain)
     specify(manager)
     return listener_components_pb2.FilterChain(
         name=chain.name,
@@ -97,7 +100,7 @@ def _filter_chain(item: Listener, chain: _Chain, specify: Specify) -> listener_c
     )
 
 
-def connection_manager(item: Listener, chain: _Chain) -> hcm_pb2.HttpConnectionManager:
+def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.HttpConnectionManager:
     """Streams have no total time here: a route's idle timeout ends them."""
     return hcm_pb2.HttpConnectionManager(
         codec_type="AUTO" if item.http2 else "HTTP1",
@@ -114,10 +117,10 @@ def connection_manager(item: Listener, chain: _Chain) -> hcm_pb2.HttpConnectionM
         generate_request_id={"value": True},
         preserve_external_request_id=chain.trusted is None or chain.believed,
         upgrade_configs=[{"upgrade_type": "websocket", "enabled": {"value": False}}],
-        early_header_mutation_extensions=[_first(item, chain)],
+        early_header_mutation_extensions=[_first(view, item, chain)],
         access_log=access_log.access_logs(item),
         local_reply_config=_local_replies(),
-        http_filters=filters.http_filters(item),
+        http_filters=filters.http_filters(view, item),
         http2_protocol_options=_http2() if item.http2 else None,
         tracing=_tracing(item, item.tracing) if item.tracing else None,
         **_client(chain),
@@ -140,17 +143,22 @@ def _client(chain: _Chain) -> dict[str, object]:
         return {"use_remote_address": {"value": True}}
     if client.header == _XFF:
         trusted = {"cidrs": [_cidr(network) for network in client.trusted]}
-        found = extension("envoy.http.original_ip_detection.xff", xff_pb2.XffConfig(
-            xff_trusted_cidrs=trusted, skip_xff_append={"value": False}))
+        found = extension(
+            "envoy.http.original_ip_detection.xff",
+            xff_pb2.XffConfig(xff_trusted_cidrs=trusted, skip_xff_append={"value": False}),
+        )
     else:
-        found = extension("envoy.http.original_ip_detection.custom_header",
-                          custom_header_pb2.CustomHeaderConfig(header_name=client.header))
+        found = extension(
+            "envoy.http.original_ip_detection.custom_header",
+            custom_header_pb2.CustomHeaderConfig(header_name=client.header),
+        )
     return {"use_remote_address": {"value": False}, "original_ip_detection_extensions": [found]}
 
 
-def _first(item: Listener, chain: _Chain) -> dict[str, object]:
+def _first(view: View, item: Listener, chain: _Chain) -> dict[str, object]:
     """Before anything looks at the request: what a client may not say, and its own name for the request id."""
     mutations: list[dict[str, object]] = [{"remove_on_match": {"key_matcher": {"prefix": _OWN}}}]
+    mutations += [{"remove": name} for name in auth.claimed_headers(view, item)]
     believed = chain.trusted is None or chain.believed
     if chain.trusted and not believed:
         mutations.append({"remove_on_match": {"key_matcher": {"prefix": _FORWARDED}}})
@@ -158,23 +166,32 @@ def _first(item: Listener, chain: _Chain) -> dict[str, object]:
     if item.request_id != filters.REQUEST_ID:
         mutations.append({"remove": filters.REQUEST_ID})
         if believed:
-            mutations.append({"append": {
-                "header": {"key": filters.REQUEST_ID, "value": f"%REQ({item.request_id})%"},
-                "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}})
+            mutations.append(
+                {
+                    "append": {
+                        "header": {"key": filters.REQUEST_ID, "value": f"%REQ({item.request_id})%"},
+                        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+                    }
+                }
+            )
     config = header_mutation_pb2.HeaderMutation(mutations=mutations)
     return extension("envoy.http.early_header_mutation.header_mutation", config)
 
 
 def _local_replies() -> dict[str, object]:
-    """No fit replica, none that could be reached, or no room: one answer, whatever Envoy calls it."""
+    """No fit replica, none that could be reached, or no room: one answer, whatever Envoy calls it. One for silence."""
     body = {"text_format_source": {"inline_string": NO_REPLICA}, "content_type": "application/json"}
-    flags = ["UH", "UF", "UO", "NC"]
     mapper = {
-        "filter": {"response_flag_filter": {"flags": flags}},
+        "filter": {"response_flag_filter": {"flags": ["UH", "UF", "UO", "NC"]}},
         "status_code": {"value": 503},
         "body_format_override": body,
+        "headers_to_add": [{"header": {"key": "retry-after", "value": f"%METADATA(CLUSTER:{NAMESPACE}:retry_after)%"}}],
     }
-    return {"mappers": [mapper]}
+    silence = {
+        "filter": {"response_flag_filter": {"flags": ["SI", "UT", "DT"]}},
+        "body_format_override": {"text_format_source": {"inline_string": TIMEOUT}, "content_type": "application/json"},
+    }
+    return {"mappers": [mapper, silence]}
 
 
 def _tracing(item: Listener, wanted: Tracing) -> dict[str, object]:

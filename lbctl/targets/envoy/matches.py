@@ -6,7 +6,7 @@ from envoy.config.route.v3 import route_components_pb2
 
 from lbctl.ir.listeners import PathMatch, Rule
 from lbctl.ir.routes import Pin
-from lbctl.targets.envoy.wire import NAMESPACE
+from lbctl.targets.envoy.sources import NAMESPACE
 
 
 def route_match(rule: Rule) -> route_components_pb2.RouteMatch:
@@ -56,12 +56,6 @@ def _header(name: str, matcher: dict[str, object]) -> dict[str, object]:
 
 def _model(models: tuple[str, ...]) -> dict[str, object]:
     """The body's `model`, as the listener's JSON filter left it in the request's metadata."""
-    return {
-        "filter": NAMESPACE,
-        "path": [{"key": "model"}],
-        "value": {"or_match": {"value_matchers": [{"string_match": _name(item)} for item in models]}},
-    }
-
-
-def _name(model: str) -> dict[str, object]:
-    return {"prefix": model[:-1]} if model.endswith("*") else {"exact": model}
+    names = [{"string_match": {"prefix": item[:-1]} if item.endswith("*") else {"exact": item}} for item in models]
+    value = names[0] if len(names) == 1 else {"or_match": {"value_matchers": names}}
+    return {"filter": NAMESPACE, "path": [{"key": "model"}], "value": value}

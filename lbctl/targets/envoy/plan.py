@@ -17,7 +17,7 @@ from lbctl.targets.envoy.endpoints import Placement, allowed
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """One cluster with replicas. `weights` stands beside `pool.replicas`. `variant`: the access log's word for it."""
+    """One cluster with replicas. `weights` stands beside `pool.replicas`."""
 
     name: str
     pool: Pool
@@ -47,7 +47,13 @@ class Plan:
 
 
 def variant(pool: Pool) -> str:
+    """The access log's word for a pool of a split."""
     return (pool.model.version if pool.model else None) or pool.name
+
+
+def sheds(pool: Pool) -> bool:
+    """Whether Envoy can shed for this pool: it looks at one rank of replicas only."""
+    return pool.load_shedding is not None and pool.locality is None and len({r.priority for r in pool.replicas}) < 2
 
 
 def plan(view: View) -> Plan:
@@ -82,7 +88,7 @@ def _upstream(view: View, pool: str, regions: tuple[str, ...], strict: bool, bud
     body = view.pools[pool]
     narrowed = regions if any(not allowed(item, regions) for item in body.replicas) else ()
     name = f"{pool}|{'+'.join(narrowed)}" if narrowed else pool
-    placement = Placement(narrowed, strict)
+    placement = Placement(narrowed, strict, sheds(body) and not strict)
     return Upstream(name, body, view.weights[pool], view.drained[pool], placement, budget)
 
 

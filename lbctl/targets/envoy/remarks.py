@@ -9,6 +9,7 @@ from lbctl.ir.pools import GrpcCheck, Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import clusters, endpoints
+from lbctl.targets.envoy.plan import sheds
 from lbctl.targets.features import BY_ID
 
 _ROUNDING = 0.02
@@ -27,14 +28,27 @@ def _pool(view: View, name: str, pool: Pool) -> Iterator[Diagnostic]:
     path = ("pools", name)
     yield from _rounding(view, name, pool)
     if pool.balance.algorithm == "random" and clusters.uneven(pool):
-        yield _warning("pool.balance.random", (*path, "balance"),
-                       "Envoy's random ignores weights, and these replicas differ: round_robin keeps their shares")
+        yield _warning(
+            "pool.balance.random",
+            (*path, "balance"),
+            "Envoy's random ignores weights, and these replicas differ: round_robin keeps their shares",
+        )
     if pool.balance.algorithm == "hash" and pool.slow_start:
         yield _warning("pool.slow_start", (*path, "slow_start"), "Envoy has no slow start with hash: left out")
+    if pool.load_shedding and not sheds(pool):
+        yield _warning(
+            "pool.load_shedding",
+            (*path, "health", "load_shedding"),
+            "Envoy sheds only where all replicas have one rank; here it sheds when none is left",
+            "lbctl serve sheds such pools",
+        )
     if pool.active and isinstance(pool.active.probe, GrpcCheck) and pool.protocol == "http1":
-        yield _warning("pool.health.grpc", (*path, "health", "active", "grpc"),
-                       "Envoy's gRPC check needs HTTP/2 to the replicas: a TCP check stands in its place",
-                       "protocol: grpc")
+        yield _warning(
+            "pool.health.grpc",
+            (*path, "health", "active", "grpc"),
+            "Envoy's gRPC check needs HTTP/2 to the replicas: a TCP check stands in its place",
+            "protocol: grpc",
+        )
 
 
 def _rounding(view: View, name: str, pool: Pool) -> Iterator[Diagnostic]:
@@ -51,11 +65,17 @@ def _route(view: View, route: Route) -> Iterator[Diagnostic]:
     balances = [view.pools[share.pool].balance for share in route.action.shares]
     keys = {balance.key for balance in balances if balance.algorithm == "hash"}
     if len(keys) > 1:
-        yield _warning("pool.balance.hash", ("routes", route.name, "split"),
-                       "Envoy keeps the hash key with the route: the pools of this split share all their keys")
+        yield _warning(
+            "pool.balance.hash",
+            ("routes", route.name, "split"),
+            "Envoy keeps the hash key with the route: the pools of this split share all their keys",
+        )
     if keys and route.action.sticky and route.action.sticky.kind == "header":
-        yield _warning("route.sticky_split.header", ("routes", route.name, "sticky_split"),
-                       "Envoy has one hash for a request: its header also decides the replica in pools with hash")
+        yield _warning(
+            "route.sticky_split.header",
+            ("routes", route.name, "sticky_split"),
+            "Envoy has one hash for a request: its header also decides the replica in pools with hash",
+        )
     if route.action.fallback:
         yield from _fallback(view, route, route.action)
 
@@ -64,9 +84,15 @@ def _fallback(view: View, route: Route, action: Forward) -> Iterator[Diagnostic]
     for name in sorted({share.pool for share in action.shares} - {action.fallback}):
         pool = view.pools[name]
         if pool.locality or any(item.priority for item in pool.replicas):
-            yield _warning("pool.locality", ("pools", name),
-                           f"with the fallback of route {route.name!r} Envoy spills to the next priority or zone only "
-                           "when no replica of this one is left")
+            yield _warning(
+                "pool.locality",
+                ("pools", name),
+                f"with the fallback of route {route.name!r} Envoy spills to the next priority or zone only "
+                "when no replica of this one is left",
+            )
         if pool.load_shedding:
-            yield _warning("pool.load_shedding", ("pools", name, "health", "load_shedding"),
-                           f"with the fallback of route {route.name!r} Envoy sheds only when no replica is left")
+            yield _warning(
+                "pool.load_shedding",
+                ("pools", name, "health", "load_shedding"),
+                f"with the fallback of route {route.name!r} Envoy sheds only when no replica is left",
+            )

@@ -56,7 +56,7 @@ def build(view: View, delivery: Delivery) -> Resources:
     built += [clusters.collector(listeners.tracing_cluster(item), tracing.otlp) for item, tracing in traced]
     return Resources(
         listeners=tuple(
-            _listener(item, table, delivery) for item, table in zip(view.listeners, tables, strict=True)
+            _listener(view, item, table, delivery) for item, table in zip(view.listeners, tables, strict=True)
         ),
         routes=tuple(tables),
         clusters=tuple(built),
@@ -64,5 +64,7 @@ def build(view: View, delivery: Delivery) -> Resources:
     )
 
 
-def _listener(item: Listener, table: route_pb2.RouteConfiguration, delivery: Delivery) -> listener_pb2.Listener:
-    return listeners.listener(item, lambda manager: delivery.routes(manager, table))
+def _listener(
+    view: View, item: Listener, table: route_pb2.RouteConfiguration, delivery: Delivery
+) -> listener_pb2.Listener:
+    return listeners.listener(view, item, lambda manager: delivery.routes(manager, table))

@@ -110,8 +110,11 @@ def _forward(
             name=route.name,
             match=_narrowed(match, conditions),
             route=forwards.route_action(table.view, table.plan, route, rule, target),
-            typed_per_filter_config=filters.per_route(table.view, table.listener, route),
-            metadata=forwards.marks(action),
+            typed_per_filter_config={
+                **filters.per_route(table.view, table.listener, route),
+                **forwards.affinity(table.view, target),
+            },
+            metadata=forwards.marks(route, action),
         )
         _headers(message, route)
         yield message

@@ -113,7 +113,12 @@ def scalar(value: object) -> str:
         return _text(value)
     if isinstance(value, bool):
         return "true" if value else "false"
-    return json.dumps(value)
+    return _number(json.dumps(value))
+
+
+def _number(text: str) -> str:
+    """`1e-05` is a text for a reader of YAML 1.1; `1.0e-05` is a number for all."""
+    return text.replace("e", ".0e") if "e" in text and "." not in text else text
 
 
 @lru_cache(maxsize=16_384)

@@ -10,9 +10,7 @@ from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 
 from lbctl.ir.address import Address
-
-NAMESPACE = "lbctl"
-"""Of metadata: on clusters, routes and requests."""
+from lbctl.targets.envoy.sources import NAMESPACE
 
 
 def duration(ms: int) -> Duration:
@@ -45,8 +43,11 @@ def percent(value: float) -> dict[str, object]:
 
 def header_option(name: str, value: str) -> dict[str, object]:
     """A `HeaderValueOption` that replaces; `value` is literal: Envoy's `%` substitution is switched off."""
-    return {"header": {"key": name, "value": value.replace("%", "%%")}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-            "keep_empty_value": True}
+    return {
+        "header": {"key": name, "value": value.replace("%", "%%")},
+        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+        "keep_empty_value": True,
+    }
 
 
 def metadata(values: Mapping[str, str | bool]) -> dict[str, object]:
@@ -54,7 +55,7 @@ def metadata(values: Mapping[str, str | bool]) -> dict[str, object]:
     return {"filter_metadata": {NAMESPACE: struct(values)}}
 
 
-def struct(values: Mapping[str, object]) -> Struct:
+def struct(values: Mapping[str, str | bool]) -> Struct:
     found = Struct()
     found.update(values)
     return found

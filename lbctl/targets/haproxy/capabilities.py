@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
-from lbctl.targets.target import Capability, NotYet, Rendered, Unsupported
+from lbctl.targets.target import CONTROL_PLANE, Capability, NotYet, Rendered, Unsupported
 
 _RENDERED = (
-    "listener.bind", "listener.http2", "listener.proxy_protocol", "listener.max_connections", "listener.timeouts",
-    "listener.request_id", "route.pool", "route.split", "route.pin.header", "route.pin.cookie", "route.fallback",
-    "route.respond", "route.redirect", "route.rewrite", "route.websocket", "route.timeouts.idle", "route.headers",
-    "pool.replicas", "pool.model", "pool.protocol.http1", "pool.protocol.http2", "pool.protocol.grpc",
-    "pool.balance.round_robin", "pool.balance.hash", "pool.balance.hash.bounded_load", "pool.timeouts.connect",
-    "pool.timeouts.queue", "pool.health.http", "pool.health.http.body", "pool.health.tcp", "pool.replicas.drain",
-    "pool.load_shedding", "fleet", "proxies", "route.queue_priority", "listener.client_certificate",
+    "listener.bind",
+    "listener.http2",
+    "listener.proxy_protocol",
+    "listener.max_connections",
+    "listener.timeouts",
+    "listener.request_id",
+    "route.pool",
+    "route.split",
+    "route.pin.header",
+    "route.pin.cookie",
+    "route.fallback",
+    "route.respond",
+    "route.redirect",
+    "route.rewrite",
+    "route.websocket",
+    "route.timeouts.idle",
+    "route.headers",
+    "pool.replicas",
+    "pool.model",
+    "pool.protocol.http1",
+    "pool.protocol.http2",
+    "pool.protocol.grpc",
+    "pool.balance.round_robin",
+    "pool.balance.hash",
+    "pool.balance.hash.bounded_load",
+    "pool.timeouts.connect",
+    "pool.timeouts.queue",
+    "pool.health.http",
+    "pool.health.http.body",
+    "pool.health.tcp",
+    "pool.replicas.drain",
+    "pool.load_shedding",
+    "fleet",
+    "proxies",
+    "route.queue_priority",
+    "listener.client_certificate",
 )
 
 _NOTES = {
@@ -26,15 +55,19 @@ _NOTES = {
     "route.match.model": "x-model, else the body's `model`; of a repeated key the first one counts",
     "route.sticky_split.cookie": "the cookie holds the pool's name",
     "route.sticky_split.header": "by a hash of the value: a change of the shares moves some clients",
-    "route.retry": "retries at once, on another replica; a pool has one number, the smallest of its routes; a stream "
+    "route.retry": "retries at once, on another replica than the last; a pool has one number, the smallest of its "
+    "routes; a stream "
     "that the replica refused is not retried",
     "route.retry.idempotent": "bodies that fit into a buffer",
+    "route.regions": "a backend of its own with those replicas, where the pool has others too: checks and limits count "
+    "there again",
     "route.rate_limit": "a sliding window of burst ÷ rate; three limits a route",
     "route.rate_limit.concurrent": "three limits a route, together with the rates",
     "route.auth.api_keys": "the file serves HAProxy as a map as it stands",
     "pool.balance.least_request": "idle replicas are chosen without regard to their weight",
     "pool.balance.random": "one draw by weight",
     "pool.balance.hash.json_body": "of what fits into `inspect`",
+    "pool.balance.hash.prompt_prefix": "of `prompt`, else of the text of the first two messages, with the model",
     "pool.affinity": "the cookie holds a hash of the replica's name; its lifetime starts anew with each answer",
     "pool.replicas.priority": "two levels: the lowest, and all others as backup",
     "pool.connections.idle": "HTTP/1: no idle connection is kept, each request has its own; HTTP/2: half of the idle "
@@ -47,22 +80,14 @@ _NOTES = {
     "pool.health.passive.consecutive_5xx": "connect failures count as well; back after ejection_time without an active "
     "check, else after healthy_threshold good checks",
     "pool.discovery.dns": "at most max_replicas, all with the same weight",
+    "pool.discovery.file": "as the file is when it is rendered",
     "pool.tls": "an IP address is not compared with the certificate: give server_name",
     "pool.tls.client_certificate": "the key beside its certificate, x.crt and x.key, or one file with both",
 }
 
 _NOT_YET = {
     "route.auth.jwt": "",
-    "route.regions": "",
-    "route.rollout": "`serve` moves the split",
-    "pool.balance.hash.prompt_prefix": "",
     "pool.locality": "",
-    "pool.drain_deadline": "`serve`",
-    "pool.discovery.file": "`serve`",
-    "pool.health.deep": "`serve`",
-    "pool.telemetry": "`serve`",
-    "pool.weighting": "`serve`",
-    "control": "`serve`",
 }
 
 _UNSUPPORTED = {
@@ -81,9 +106,7 @@ _UNSUPPORTED = {
     "route.retry.backoff": Unsupported(
         "HAProxy goes to another replica at once, without a pause", "the next replica is tried at once"
     ),
-    "pool.balance.least_time": Unsupported(
-        "HAProxy does not choose by response time", "least connections (leastconn)"
-    ),
+    "pool.balance.least_time": Unsupported("HAProxy does not choose by response time", "least connections (leastconn)"),
     "pool.health.grpc": Unsupported(
         "HAProxy cannot read the answer of the gRPC health service",
         "the check proves that the replica speaks gRPC, not that it is SERVING; give it an http check of readiness",
@@ -92,7 +115,7 @@ _UNSUPPORTED = {
         "HAProxy has one counter for connect failures and 5xx", "consecutive_5xx is the limit of both together"
     ),
     "pool.health.passive.error_rate": Unsupported(
-        "HAProxy counts consecutive errors, no rate", "consecutive_5xx alone; `serve` judges the rate"
+        "HAProxy counts consecutive errors, no rate", "consecutive_5xx alone"
     ),
     "pool.health.passive.ejection": Unsupported(
         "HAProxy has no limit for how many replicas are out, and ends an ejection by good checks",
@@ -105,5 +128,6 @@ CAPABILITIES: dict[str, Capability] = {
     **{feature: Rendered(note) for feature, note in _NOTES.items()},
     **{feature: NotYet(note) for feature, note in _NOT_YET.items()},
     **_UNSUPPORTED,
+    **CONTROL_PLANE,
 }
 """Feature id → capability, for every feature."""

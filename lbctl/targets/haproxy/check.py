@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 
 from lbctl.base.diagnostics import Path
+from lbctl.targets.haproxy import residency
 from lbctl.targets.target import Bundle, Complaint
 
 _ALERT = re.compile(r"^\[ALERT\]\s+\(\d+\)\s*:\s*(?:config\s*:\s*)?(?P<text>.*)$")
-_PLACE = re.compile(r"parsing \[(?P<file>[^\]]*):(?P<line>\d+)\]\s*:?\s*(?P<text>.*)")
+_PLACE = re.compile(r"^(?:parsing )?\[(?P<file>[^\]]*):(?P<line>\d+)\]\s*:?\s*(?P<text>.*)")
 _SERVER = re.compile(r"'server pool_(?P<pool>[A-Za-z0-9._-]+)/(?P<server>[A-Za-z0-9._-]+)'")
 _NAMED = re.compile(r"(?P<kind>[Ff]rontend|[Bb]ackend|[Pp]roxy) '(?P<name>[A-Za-z0-9._-]+)'")
 _OWN = re.compile(r"server '(?:[A-Za-z0-9._-]+/)?(?P<server>[A-Za-z0-9._-]+)'")
@@ -29,7 +30,7 @@ def complaints(output: str, bundle: Bundle) -> Iterator[Complaint]:
 
 
 def _complaint(text: str, bundle: Bundle) -> Complaint:
-    place = _PLACE.search(text)
+    place = _PLACE.match(text)
     if place is None:
         return Complaint(text, bundle.main.name, None, _path(text))
     number = int(place["line"])
@@ -39,7 +40,7 @@ def _complaint(text: str, bundle: Bundle) -> Complaint:
 def _path(text: str) -> Path:
     server = _SERVER.search(text)
     if server:
-        return ("pools", server["pool"], "replicas", server["server"])
+        return ("pools", residency.pool_name(server["pool"]), "replicas", server["server"])
     named, own = _NAMED.search(text), _OWN.search(text)
     if named is None:
         return ()
@@ -47,4 +48,5 @@ def _path(text: str) -> Path:
     section = {"pool": "pools", "listener": "listeners"}.get(kind)
     if section is None:
         return ()
+    name = residency.pool_name(name)
     return (section, name, "replicas", own["server"]) if own and section == "pools" else (section, name)

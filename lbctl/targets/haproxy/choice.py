@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from lbctl.ir.routes import Forward, Pin, Route, StickySplit
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import quote
+from lbctl.targets.haproxy import quote, residency
 from lbctl.targets.haproxy.match import Acls, equals
 from lbctl.targets.token import Token
 
@@ -24,7 +24,9 @@ def pools(route: Route, action: Forward, view: View, acls: Acls) -> Iterator[Tok
     else:
         yield from _split(route, action, here, acls)
     if action.fallback:
-        yield from _fallback(route, action, here)
+        yield from _fallback(route, action, view, here)
+    if route.regions:
+        yield from _resident(route, action, view, here)
     if len(action.shares) > 1:
         yield from _variants(action, view, here)
 
@@ -52,9 +54,7 @@ def _split(route: Route, action: Forward, here: str, acls: Acls) -> Iterator[Tok
         yield quote.line("http-request set-var(txn.given) var(txn.pool) if", _fresh(route), source=path)
 
 
-def _sticky(
-    route: Route, sticky: StickySplit, live: list[str], total: int, here: str, acls: Acls
-) -> Iterator[Token]:
+def _sticky(route: Route, sticky: StickySplit, live: list[str], total: int, here: str, acls: Acls) -> Iterator[Token]:
     """A cookie holds the pool's name; a header is its own memory: its hash is the draw."""
     path = ("routes", route.name, "sticky_split")
     if sticky.kind == "header":
@@ -81,15 +81,26 @@ def _fresh(route: Route) -> str:
     return f"{{ var(txn.fresh) -m str -- {quote.name(route.name).text} }}"
 
 
-def _fallback(route: Route, action: Forward, here: str) -> Iterator[Token]:
+def _resident(route: Route, action: Forward, view: View, here: str) -> Iterator[Token]:
+    """After the pool is known: which backend of it this route may reach."""
+    for pool in action.pools:
+        backend = residency.backend_name(view.pools[pool], route.regions)
+        if backend != pool:
+            condition = f"{{ var(txn.pool) -m str -- {quote.name(pool).text} }}"
+            path = ("routes", route.name, "regions")
+            yield quote.line(f"http-request set-var(txn.backend) str({backend}) if", here, condition, source=path)
+
+
+def _fallback(route: Route, action: Forward, view: View, here: str) -> Iterator[Token]:
     for pool in action.pools:
         if pool != action.fallback:
             known = quote.name(pool).text
+            backend = residency.backend_name(view.pools[pool], route.regions)
             yield quote.line(
                 _to(action.fallback or ""),
                 "if",
                 here,
-                f"{{ var(txn.pool) -m str -- {known} }} {{ nbsrv(pool_{known}) lt 1 }}",
+                f"{{ var(txn.pool) -m str -- {known} }} {{ nbsrv(pool_{backend}) lt 1 }}",
                 source=("routes", route.name, "fallback"),
             )
 

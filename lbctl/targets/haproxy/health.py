@@ -40,7 +40,8 @@ def server_words(pool: Pool) -> Iterator[str]:
             if isinstance(active.probe, HttpCheck) and pool.protocol != "http1":
                 yield "check-proto h1"
     elif passive:
-        yield f"check inter {_INTERVAL}ms downinter {max(1, passive.ejection_time // 2)}ms fall 3 rise 2"
+        half = max(1, passive.ejection_time // 2)
+        yield f"check inter {_INTERVAL}ms fastinter {half}ms downinter {half}ms fall 3 rise 2"
     if passive:
         yield f"observe layer7 error-limit {passive.consecutive_5xx} on-error mark-down"
 

@@ -17,9 +17,7 @@ from lbctl.targets.haproxy import quote
 from lbctl.targets.token import Token
 
 COUNTERS = 3
-CLOSED = Respond(
-    503, '{"error":{"message":"this route is closed","type":"unavailable"}}', "application/json"
-)
+CLOSED = Respond(503, '{"error":{"message":"this route is closed","type":"unavailable"}}', "application/json")
 """For a route whose limits are more than HAProxy can count."""
 _REFUSAL = quote.error("too many requests", "rate_limited")
 

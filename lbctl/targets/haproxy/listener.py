@@ -174,9 +174,7 @@ def _request_id(listener: Listener) -> Iterator[Token]:
     yield line("http-request set-var(txn.request_id)", fetch)
     yield Token("http-request set-var(txn.request_id) uuid() if !{ var(txn.request_id) -m found }")
     yield line("http-request set-header", header, "'%[var(txn.request_id)]'")
-    yield line(
-        "http-after-response set-header", header, "'%[var(txn.request_id)]' if { var(txn.request_id) -m found }"
-    )
+    yield line("http-after-response set-header", header, "'%[var(txn.request_id)]' if { var(txn.request_id) -m found }")
 
 
 def _guards(listener: Listener) -> Iterator[Token]:

@@ -14,7 +14,7 @@ from lbctl.ir.pools import Balance, HashKey, Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import health, keys, quote, servers
+from lbctl.targets.haproxy import bodies, health, keys, quote, servers
 from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.token import Token
 
@@ -32,7 +32,9 @@ class Backend:
     servers: tuple[Token, ...]
 
 
-def backend(pool: Pool, view: View) -> tuple[Backend, list[Diagnostic]]:
+def backend(pool: Pool, view: View, name: str = "") -> tuple[Backend, list[Diagnostic]]:
+    """`name`: for a copy of the pool, without its `pool_`."""
+    own = f"pool_{quote.name(name or pool.name).text}"
     routes = _routes(pool, view)
     retries, diagnostics = _retries(pool, routes)
     lines = (
@@ -42,12 +44,13 @@ def backend(pool: Pool, view: View) -> tuple[Backend, list[Diagnostic]]:
         *_timeouts(pool, routes),
         *retries,
         *health.lines(pool),
-        *_limits(pool),
+        *bodies.lines(pool, view),
+        *_limits(pool, own, routes),
         *_per_route(routes),
     )
     found = servers.servers(pool, view.weights[pool.name], view.drained[pool.name])
     diagnostics += _client_key(pool)
-    return Backend(Token(f"pool_{quote.name(pool.name).text}"), lines, found.lines), diagnostics + found.diagnostics
+    return Backend(Token(own), lines, found.lines), diagnostics + found.diagnostics
 
 
 def _client_key(pool: Pool) -> Iterator[Diagnostic]:
@@ -58,9 +61,7 @@ def _client_key(pool: Pool) -> Iterator[Diagnostic]:
 
 def _routes(pool: Pool, view: View) -> list[Route]:
     return [
-        route
-        for route in view.routes.values()
-        if isinstance(route.action, Forward) and pool.name in route.action.pools
+        route for route in view.routes.values() if isinstance(route.action, Forward) and pool.name in route.action.pools
     ]
 
 
@@ -83,9 +84,7 @@ def _key(key: HashKey, path: tuple[str, ...]) -> Token:
     fetch = {"header": "req.fhdr", "cookie": "req.cook", "query": "url_param"}.get(key.kind)
     if fetch:
         return quote.word(quote.sample(fetch, key.name), path)
-    if key.kind == "json_body":
-        return quote.word(f"req.body,{quote.sample('json_query', key.name)}", path)
-    return Token("src" if key.kind == "source_ip" else "var(txn.prompt)", path)
+    return Token("src" if key.kind == "source_ip" else "var(txn.hashed)", path)
 
 
 def _affinity(pool: Pool) -> Iterator[Token]:
@@ -136,7 +135,8 @@ def _per_route(routes: Sequence[Route]) -> Iterator[Token]:
 
 
 def _retries(pool: Pool, routes: Sequence[Route]) -> tuple[list[Token], list[Diagnostic]]:
-    """A backend has one number of retries: the smallest that a route asks for, so that none is retried more often."""
+    """A backend has one number of retries: the smallest that a route asks for, so that none is retried more often. What
+    was sent can be repeated only if HAProxy held all of it before the first byte went out."""
     wanted = {route.name: route.retry.attempts if "connect_failure" in route.retry.when else 0 for route in routes}
     least = min(wanted.values(), default=0)
     found = [
@@ -152,25 +152,41 @@ def _retries(pool: Pool, routes: Sequence[Route]) -> tuple[list[Token], list[Dia
     idempotent = any(route.retry.idempotent for route in routes)
     conditions = "conn-failure empty-response" if idempotent else "conn-failure"
     source = ("routes", routes[0].name, "retry") if routes else ()
-    return [line("retries", least, source=source), line("retry-on", conditions), Token("option redispatch")], found
+    lines = [line("retries", least, source=source), line("retry-on", conditions), Token("option redispatch")]
+    if idempotent:
+        lines.append(Token("option http-buffer-request"))
+    return lines, found
 
 
-def _limits(pool: Pool) -> Iterator[Token]:
-    breaker, path = pool.circuit_breaker, ("pools", pool.name, "circuit_breaker")
-    own = f"pool_{quote.name(pool.name).text}"
-    yield line(f"http-request set-var(txn.queued) queue({own})")
-    waits = f"{{ queue({own}) ge {breaker.max_pending_requests} }}"
-    active = breaker.max_requests
-    if pool.protocol == "http1":
-        active = min(active, breaker.max_connections)
-    runs = f"{{ be_conn({own}),sub(txn.queued) gt {active} }}"
-    refuse = f"http-request return status 503 {_CROWDED} hdr Retry-After 1 if"
-    yield line(refuse, waits, source=(*path, "max_pending_requests"))
-    yield line(refuse, runs, source=(*path, "max_requests"))
+def _limits(pool: Pool, own: str, routes: Sequence[Route]) -> Iterator[Token]:
+    yield from _crowded(pool, own)
     if pool.load_shedding and pool.replicas:
         least = -(-len(pool.replicas) * pool.load_shedding.min_healthy // 100)
         retry = max(1, -(-pool.load_shedding.retry_after // 1000))
+        spared = [f"!{{ var(txn.route) -m str -- {quote.name(item).text} }}" for item in _with_fallback(pool, routes)]
         yield line(
             f"http-request return status 503 {_SHED} hdr Retry-After {retry} if {{ nbsrv({own}) lt {int(least)} }}",
+            *spared,
             source=("pools", pool.name, "health", "load_shedding"),
         )
+
+
+def _crowded(pool: Pool, own: str) -> Iterator[Token]:
+    """Requests wait for replicas with limits of their own. Where those together are within the pool's limit, they are
+    it; else what is above the pool's limit cannot wait and is refused."""
+    breaker, path = pool.circuit_breaker, ("pools", pool.name, "circuit_breaker")
+    refuse = f"http-request return status 503 {_CROWDED} hdr Retry-After 1 if"
+    each = servers.limit(pool)
+    if each is not None:
+        waiting = f"{{ queue({own}) ge {max(1, breaker.max_pending_requests)} }}"
+        yield line(refuse, waiting, source=(*path, "max_pending_requests"))
+    active = min(breaker.max_requests, breaker.max_connections) if pool.protocol == "http1" else breaker.max_requests
+    if each is None or not pool.replicas or each * len(pool.replicas) > active:
+        yield line(f"http-request set-var(txn.queued) queue({own})")
+        yield line(refuse, f"{{ be_conn({own}),sub(txn.queued) gt {active} }}", source=(*path, "max_requests"))
+
+
+def _with_fallback(pool: Pool, routes: Sequence[Route]) -> list[str]:
+    """The routes that go elsewhere when this pool is down: they shed there, not here."""
+    found = [(item.name, item.action.fallback) for item in routes if isinstance(item.action, Forward)]
+    return [name for name, fallback in found if fallback not in (None, pool.name)]

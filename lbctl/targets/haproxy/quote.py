@@ -2,7 +2,7 @@
 
 HAProxy reads a line like a shell and then reads some words again: a log-format (`%` starts an expression) or the
 arguments of a sample (commas, parentheses). Each function below is one of these grammars. Nothing here strips or
-repairs: what HAProxy cannot hold (control characters other than the line feed of a body) is refused.
+repairs: what HAProxy cannot hold (control characters other than the line feeds and tabs of a body) is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from lbctl.targets.token import Token, UnquotedError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ARGUMENT = re.compile(r"[A-Za-z0-9!#$%&*+.^_`|~:/\[\]'-]*")
-_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
+_ESCAPES = {"\n": '"\\n"', "\t": '"\\t"'}
 FOREVER = 24 * 24 * 3_600_000
 """The longest timeout that HAProxy holds, in ms: 24 days of the 24.8 that fit into 31 bits."""
 
@@ -29,9 +30,9 @@ def word(text: str, source: Path = ()) -> Token:
 
 
 def text(value: str, source: Path = ()) -> Token:
-    """As `word`, and a line feed may stand in it: in double quotes, the only place that knows an escape for it."""
-    parts = [word(line).text if line else "" for line in value.split("\n")]
-    return Token('"\\n"'.join(parts), source)
+    """As `word`, and line feeds and tabs may stand in it: in double quotes, the only place with an escape for them."""
+    parts = re.split("([\n\t])", value)
+    return Token("".join(_ESCAPES.get(part) or word(part).text for part in parts if part), source)
 
 
 def formatted(value: str, source: Path = ()) -> Token:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import DnsDiscovery, Pool
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import keys, limits, listener, pool, quote
+from lbctl.targets.haproxy import keys, limits, listener, pool, quote, residency
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.target import Bundle, File
 from lbctl.targets.token import Token, write
@@ -18,11 +18,12 @@ _HEADROOM = 16 * 1024
 def render(view: View) -> Bundle:
     found: list[Diagnostic] = [item for each in view.listeners for item in listener.diagnostics(each)]
     found += [item for each in view.routes.values() for item in limits.diagnostics(each)]
-    backends = []
+    backends: list[pool.Backend] = []
     for each in view.pools.values():
         backend, more = pool.backend(each, view)
         backends.append(backend)
         found += more
+    backends += [pool.backend(each, within, name)[0] for name, each, within in residency.copies(view)]
     values = {
         "global_lines": _global(view),
         "resolvers": [_resolver(each) for each in view.pools.values() if _resolves(each)],
@@ -37,6 +38,7 @@ def render(view: View) -> Bundle:
 def _global(view: View) -> list[Token]:
     lines = []
     jitter = max((each.active.jitter for each in view.pools.values() if each.active), default=0.0)
+    lines.append(Token("max-spread-checks 500ms"))
     lines.append(line("spread-checks", min(50, round(jitter))))
     inspected = [each.inspect for each in view.listeners if listener.reads_bodies(each, view)]
     bodies = [len(body) for body in _bodies(view)]

@@ -72,6 +72,8 @@ def changed(route: Route, listener: Listener) -> Iterator[Token]:
     if route.queue_priority in _CLASSES:
         priority = f"http-request set-priority-class int({_CLASSES[route.queue_priority]})"
         yield line(priority, here, source=("routes", route.name, "queue_priority"))
+    if not route.websocket:
+        yield line("http-request del-header upgrade", here)
     path = ("routes", route.name, "headers", "request")
     for header in route.request_headers.remove:
         yield line("http-request del-header", quote.word(header), here, source=(*path, "remove"))

@@ -33,9 +33,10 @@ def servers(pool: Pool, shares: Sequence[float], drained: Set[str]) -> Servers:
         *_levels(pool),
     ]
     lines = [default(pool)]
+    first = min((item.priority for item in pool.replicas), default=0)
     for replica, weight in zip(pool.replicas, weights, strict=True):
         given = 0 if replica.name in drained else weight
-        lines.append(_server(pool, replica, given, ids))
+        lines.append(_server(pool, replica, given, ids, replica.priority > first))
     return Servers((*lines, *_template(pool)), found)
 
 
@@ -51,31 +52,34 @@ def default(pool: Pool) -> Token:
     )
 
 
-def _server(pool: Pool, replica: Replica, weight: int, ids: dict[str, int]) -> Token:
+def _server(pool: Pool, replica: Replica, weight: int, ids: dict[str, int], backup: bool) -> Token:
     path = ("pools", pool.name, "replicas", replica.name)
-    first = min((item.priority for item in pool.replicas), default=0)
     return line(
         "server",
         quote.name(replica.name),
         quote.address(replica.address),
         f"weight {weight}",
         f"id {ids[replica.name]}" if ids else "",
-        "backup" if replica.priority > first else "",
+        "backup" if backup else "",
         f"cookie {_cookie(pool, replica)}" if pool.affinity and weight else "",
         *(_tls(pool.tls, replica.address.host) if pool.tls else ()),
         source=path,
     )
 
 
-def _maxconn(pool: Pool) -> Iterator[str]:
-    """A connection carries one request in HTTP/1; in HTTP/2 only the requests count here."""
+def limit(pool: Pool) -> int | None:
+    """Requests at once on one replica. A connection carries one in HTTP/1; in HTTP/2 only the requests count."""
     breaker = pool.circuit_breaker
     limits = [breaker.replica_max_requests]
     if pool.protocol == "http1":
         limits.append(breaker.replica_max_connections)
-    known = [item for item in limits if item is not None]
-    if known:
-        yield f"maxconn {min(known)}"
+    return min((item for item in limits if item is not None), default=None)
+
+
+def _maxconn(pool: Pool) -> Iterator[str]:
+    each = limit(pool)
+    if each is not None:
+        yield f"maxconn {each}"
 
 
 def _slow_start(pool: Pool) -> Iterator[str]:
@@ -162,7 +166,6 @@ def _rounding(pool: Pool, shares: Sequence[float], weights: Sequence[int]) -> It
                 "LB206",
                 f"the weight {weight} of 256 is {error:.0%} off this replica's share",
                 path=("pools", pool.name, "replicas", replica.name),
-                hint="the largest capacity of a pool should be at most 100 times the smallest",
                 severity="warning",
             )
 

@@ -9,12 +9,14 @@ from lbctl.targets.token import Token
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """`map source variable { … }`; entries are (key, value). `volatile`: looked up anew each time."""
+    """`map source variable { … }`; entries are (key, value). `volatile`: looked up anew each time; `include`: a file
+    with more entries."""
 
     source: Token
     variable: Token
     entries: tuple[tuple[Token, Token], ...]
     volatile: bool = False
+    include: Token | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class Answer:
     status: int
     content_type: Token
     texts: tuple[Token, ...]
-    body: Token
+    body: Token | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,8 @@ class Location:
     variables: tuple[tuple[Token, Token], ...]
     response_headers: tuple[tuple[Token, Token], ...] = ()
     limits: tuple[Limit, ...] = ()
+    tenant: Token | None = None
+    """The variable that is empty where nobody is to be let in."""
     refusal: int = 503
     """With which status a `limit_conn` refuses."""
     answer: Answer | None = None

@@ -11,6 +11,7 @@ from lbctl.targets.features import BY_ID
 from lbctl.targets.nginx import quote
 from lbctl.targets.nginx.blocks import Draw, Geo, Map, Zone
 from lbctl.targets.nginx.names import Lookups
+from lbctl.targets.target import File
 from lbctl.targets.token import Token
 
 
@@ -25,15 +26,23 @@ class Book:
     zones: list[Zone] = field(default_factory=list)
     lookups: Lookups = field(default_factory=Lookups)
     findings: list[Diagnostic] = field(default_factory=list)
+    files: list[File] = field(default_factory=list)
     conditions: dict[tuple[str, str], str] = field(default_factory=dict)
 
     @property
     def version(self) -> tuple[int, ...]:
         return self.view.proxy.version
 
-    def map(self, source: str, variable: str, entries: Iterable[tuple[Token, Token]], volatile: bool = False) -> str:
+    def map(
+        self,
+        source: str,
+        variable: str,
+        entries: Iterable[tuple[Token, Token]],
+        volatile: bool = False,
+        include: Token | None = None,
+    ) -> str:
         """Adds a map; `source` is of our own making (`$name` means the variable). Returns the variable."""
-        self.maps.append(Map(quote.script(source), Token(variable), tuple(entries), volatile))
+        self.maps.append(Map(quote.script(source), Token(variable), tuple(entries), volatile, include))
         return variable
 
     def condition(self, source: str, pattern: str, path: Path = ()) -> str:

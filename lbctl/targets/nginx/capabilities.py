@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lbctl.targets.target import Capability, NotYet, Rendered, Since, Unsupported
+from lbctl.targets.target import CONTROL_PLANE, Capability, Rendered, Since, Unsupported
 
 _NO_CHECKS = "nginx has active checks in its commercial edition only"
-_BY_CONNECT = "a replica that refuses connections is left out for a while (max_fails); `lbctl serve` checks for nginx"
+_BY_CONNECT = "a replica that refuses connections is left out for a while (max_fails)"
 _DONE = Rendered()
-_BY_SERVE = Rendered("`lbctl serve` does it, by a checked reload")
 
 _LISTENERS: Mapping[str, Capability] = {
     "listener.bind": _DONE,
@@ -67,18 +66,17 @@ _ROUTES: Mapping[str, Capability] = {
     "route.retry.backoff": Unsupported("nginx tries the next replica at once", "no wait between tries"),
     "route.rate_limit": Rendered("whole requests a second or a minute"),
     "route.rate_limit.concurrent": Rendered("such a route answers 429 also where the pool's breaker refuses"),
-    "route.auth.api_keys": NotYet(),
+    "route.auth.api_keys": Rendered("keys in plain text; one of which only the hash is known is refused"),
     "route.auth.jwt": Unsupported("nginx verifies JWTs in its commercial edition only", "the route answers 503"),
     "route.headers": Rendered("the Server and Date of an answer are nginx's own"),
     "route.regions": _DONE,
-    "route.rollout": _BY_SERVE,
 }
 
 _BALANCE: Mapping[str, Capability] = {
     "pool.balance.round_robin": _DONE,
     "pool.balance.least_request": _DONE,
     "pool.balance.least_time": Since(
-        (1, 31, 0),
+        (1, 31),
         Unsupported("before 1.31.0 nginx knows no least_time outside its commercial edition", "least_conn"),
     ),
     "pool.balance.random": _DONE,
@@ -106,7 +104,6 @@ _HEALTH: Mapping[str, Capability] = {
     ),
     "pool.health.passive.error_rate": Unsupported("nginx counts no rates", "connect failures alone are counted"),
     "pool.health.passive.ejection": Rendered("in whole seconds; any number of replicas may be out at once"),
-    "pool.health.deep": _BY_SERVE,
     "pool.load_shedding": Unsupported("nginx does not know how many replicas are fit", "503 when none is left"),
 }
 
@@ -121,7 +118,6 @@ _POOLS: Mapping[str, Capability] = {
     "pool.protocol.grpc": Rendered("clients need HTTP/2: a listener with TLS, or 1.25.1"),
     "pool.replicas.priority": Rendered("two ranks; beside hash and random a lower priority gets nothing"),
     "pool.replicas.drain": _DONE,
-    "pool.drain_deadline": Rendered("old workers go on for at most 30 minutes after a reload"),
     "pool.locality": Rendered("the others only when no replica of the own zone is left; not beside hash and random"),
     "pool.connections.idle": _DONE,
     "pool.connections.max_requests": _DONE,
@@ -131,9 +127,7 @@ _POOLS: Mapping[str, Capability] = {
         "requests at once; nothing waits, so max_pending_requests and max_retries do not count"
     ),
     "pool.circuit_breaker.per_replica": _DONE,
-    "pool.slow_start": Unsupported("nginx ramps in its commercial edition only", "`lbctl serve` ramps the weights"),
-    "pool.telemetry": _BY_SERVE,
-    "pool.weighting": _BY_SERVE,
+    "pool.slow_start": Unsupported("nginx ramps in its commercial edition only", "a new replica gets its whole share at once"),
     "pool.discovery.dns": Since(
         (1, 27, 3),
         Unsupported(
@@ -146,6 +140,6 @@ _POOLS: Mapping[str, Capability] = {
     "pool.tls.client_certificate": _DONE,
 }
 
-_FLEET: Mapping[str, Capability] = {"fleet": _DONE, "proxies": _DONE, "control": _DONE}
+_FLEET: Mapping[str, Capability] = {"fleet": _DONE, "proxies": _DONE}
 
-CAPABILITIES: Mapping[str, Capability] = {**_LISTENERS, **_ROUTES, **_POOLS, **_BALANCE, **_HEALTH, **_FLEET}
+CAPABILITIES: Mapping[str, Capability] = {**_LISTENERS, **_ROUTES, **_POOLS, **_BALANCE, **_HEALTH, **_FLEET, **CONTROL_PLANE}

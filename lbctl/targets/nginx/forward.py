@@ -8,7 +8,7 @@ from urllib.parse import quote as percent
 from lbctl.ir.listeners import Rule
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Route
-from lbctl.targets.nginx import quote
+from lbctl.targets.nginx import auth, quote
 from lbctl.targets.nginx.blocks import Forwarding, Tls, Upstream
 from lbctl.targets.nginx.book import Book
 from lbctl.targets.token import Token
@@ -61,7 +61,7 @@ def forwarding(
         url=_url(pool, upstream, "$request_uri" if copy else path),
         path=Token(path) if path and not copy else None,
         http_version=None if grpc else Token(_http_version(book, pool)),
-        request_headers=_request_headers(inlet, route, grpc),
+        request_headers=_request_headers(book, inlet, route, grpc),
         hide=_hidden(book, inlet, route),
         connect=pool.connect_timeout,
         idle=min(idle, 30_000) if copy else idle,
@@ -113,7 +113,7 @@ def _new_path(book: Book, inlet: Inlet, route: Route, rule: Rule, prefix: str) -
     return book.map("$request_uri", variable, entries)
 
 
-def _request_headers(inlet: Inlet, route: Route, grpc: bool) -> tuple[tuple[Token, Token], ...]:
+def _request_headers(book: Book, inlet: Inlet, route: Route, grpc: bool) -> tuple[tuple[Token, Token], ...]:
     """The last word on a name is the user's; nginx's own come first."""
     found: dict[str, Token] = {
         "host": Token("$lb_host"),
@@ -127,6 +127,7 @@ def _request_headers(inlet: Inlet, route: Route, grpc: bool) -> tuple[tuple[Toke
             found["upgrade"] = Token("$http_upgrade")
     if inlet.trusted is not None:
         found |= {name: Token(f"$lb_in{inlet.number}_{name.replace('-', '_')}") for name in _FORWARDED}
+    found |= auth.forwarded(book, route, list(book.view.routes).index(route.name))
     if route.rewrite is not None and route.rewrite.host is not None:
         found["host"] = quote.value(route.rewrite.host, ("routes", route.name, "rewrite", "host"))
     path = ("routes", route.name, "headers", "request")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import RateLimit, Route
-from lbctl.targets.nginx import names, quote
+from lbctl.targets.nginx import auth, names, quote
 from lbctl.targets.nginx.blocks import Limit, Zone
 from lbctl.targets.nginx.book import Book
 from lbctl.targets.token import Token
@@ -21,7 +21,7 @@ _ONE = 64
 def of_route(book: Book, route: Route, number: int) -> tuple[Limit, ...]:
     """The route's limits in the order of the YAML; their zones are shared by all of its locations."""
     zones = (f"lb_r{number}_limit{index}" for index in range(len(route.rate_limits)))
-    return tuple(_limit(book, route, name, item) for name, item in zip(zones, route.rate_limits, strict=True))
+    return tuple(_limit(book, route, number, name, item) for name, item in zip(zones, route.rate_limits, strict=True))
 
 
 def breaker(book: Book, pool: Pool) -> Limit:
@@ -42,21 +42,24 @@ def listener(book: Book, number: int, most: int) -> Limit:
     return Limit(name, most=most)
 
 
-def _limit(book: Book, route: Route, name: str, limit: RateLimit) -> Limit:
+def _limit(book: Book, route: Route, number: int, name: str, limit: RateLimit) -> Limit:
     known = any(zone.name == Token(name) for zone in book.zones)
     size = _ONE if limit.by == "all" else _PER_CLIENT
     if limit.concurrent:
         if not known:
-            book.zones.append(Zone(_key(book, route, limit), Token(name), size))
+            book.zones.append(Zone(_key(book, route, number, limit), Token(name), size))
         return Limit(Token(name), most=limit.concurrent)
     if not known:
-        book.zones.append(Zone(_key(book, route, limit), Token(name), size, rate=_rate(book, route, limit)))
+        book.zones.append(Zone(_key(book, route, number, limit), Token(name), size, rate=_rate(book, route, limit)))
     return Limit(Token(name), burst=max(0, (limit.burst or limit.requests) - 1))
 
 
-def _key(book: Book, route: Route, limit: RateLimit) -> Token:
+def _key(book: Book, route: Route, number: int, limit: RateLimit) -> Token:
     if limit.by == "client_ip":
         return Token("$binary_remote_addr")
+    known = auth.tenant(book, route, number)
+    if limit.by == "tenant" and known is not None:
+        return quote.script(f"is:{known.text}")
     if limit.by == "header":
         source = names.header(limit.header)
         if source is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lbctl.ir.listeners import Listener as Wanted
 from lbctl.ir.listeners import ListenerTls
+from lbctl.ir.routes import Forward
 from lbctl.targets.nginx import log, names, quote, rules
 from lbctl.targets.nginx.blocks import Geo, Identity, Listener, LogFormat
 from lbctl.targets.nginx.book import Book
@@ -18,6 +19,7 @@ _ANYONE = ("0.0.0.0/0", "::/0", "unix:")
 def build(book: Book, routes: Routes, listener: Wanted, number: int) -> tuple[Listener, LogFormat]:
     inlet = _inlet(book, listener, number)
     passed_on(book, inlet)
+    _tell_grpc(book, listener)
     tls, path = listener.tls, ("listeners", listener.name)
     target = rules.table(book, listener, number, routes.targets)
     written = log.formats(listener, number, inlet.request_id)
@@ -52,6 +54,17 @@ def _listen(book: Book, listener: Wanted) -> Token:
     if listener.proxy_protocol:
         words.append("proxy_protocol")
     return Token(" ".join(words), ("listeners", listener.name, "bind"))
+
+
+def _tell_grpc(book: Book, listener: Wanted) -> None:
+    """gRPC is HTTP/2, and an old nginx cannot offer that beside HTTP/1.1 without TLS."""
+    if listener.tls is not None or (listener.http2 and book.version >= _HAS_HTTP2_ON):
+        return
+    actions = [book.view.routes[rule.route].action for rule in listener.rules]
+    reached = {name for action in actions if isinstance(action, Forward) for name in action.pools}
+    if any(book.view.pools[name].protocol == "grpc" for name in reached):
+        message = "this listener speaks HTTP/1.1 alone: gRPC clients cannot use it"
+        book.warn("listener.h2c", ("listeners", listener.name, "bind"), message, "give it tls, or use nginx 1.25.1")
 
 
 def _identities(tls: ListenerTls | None, path: tuple[str, ...]) -> list[Identity]:

@@ -43,7 +43,7 @@ def _json(listener: str, request_id: str) -> str:
         "ts": '"$lb_ts"',
         "request_id": f'"{request_id}"',
         "client": '"$remote_addr"',
-        "tenant": "null",
+        "tenant": "$lb_log_tenant",
         "listener": f'"{listener}"',
         "method": "$lb_log_method",
         "path": "$lb_log_path",
@@ -76,6 +76,7 @@ def maps(book: Book) -> None:
     book.map("$request_uri", "$lb_log_path", [(_DEFAULT, _NULL), (quote.plain(path), _of('"$1"'))])
     for name in ("route", "pool", "variant"):
         book.map(f"$lb_{name}", f"$lb_log_{name}", [(_DEFAULT, Token(f"$lb_{name}")), (Token('""'), _NULL)])
+    book.map("$lb_tenant", "$lb_log_tenant", [(_DEFAULT, _of('"$lb_tenant"')), (Token('""'), _NULL)])
     book.map("$status", "$lb_log_status", [(_DEFAULT, _NULL), (quote.plain("~^[1-9]"), Token("$status"))])
     book.map("$upstream_status", "$lb_flags", [(_DEFAULT, _NULL), (quote.plain(text), _of('"$1"'))])
     _milliseconds(book, "$upstream_connect_time", "$lb_t_connect")

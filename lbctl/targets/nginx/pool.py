@@ -7,7 +7,7 @@ in some regions is an upstream of its own, without the replicas elsewhere.
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd
 
 from lbctl.base.diagnostics import Diagnostic
@@ -24,7 +24,7 @@ _HIGHEST_HASHED = 100
 """A consistent hash has 160 points for each unit of weight."""
 _RESOLVES = (1, 27, 3)
 _STICKS = (1, 29, 6)
-_KNOWS_TIMES = (1, 31, 0)
+_KNOWS_TIMES = (1, 31)
 _UNLIMITED = 1_000_000
 _WORST = 0.02
 
@@ -61,7 +61,7 @@ class Upstreams:
 
     @property
     def all(self) -> tuple[Upstream, ...]:
-        return tuple(self.made[key] for key in sorted(self.made) if self.made[key])  # type: ignore[misc]
+        return tuple(found for _, found in sorted(self.made.items()) if found is not None)
 
 
 def _upstream(book: Book, pool: Pool, name: str, regions: tuple[str, ...]) -> Upstream | None:
@@ -70,7 +70,8 @@ def _upstream(book: Book, pool: Pool, name: str, regions: tuple[str, ...]) -> Up
     members = _members(book, pool, regions)
     if all(item.rank is None for item in members):
         return None
-    servers = tuple(_server(pool, item) for item in members)
+    always = (*_failures(pool), *_limit(pool))
+    servers = tuple(_server(pool, item, always) for item in members)
     return _block(book, pool, name, servers, resolver=None)
 
 
@@ -112,8 +113,6 @@ def _discovered(book: Book, pool: Pool, discovery: DnsDiscovery, name: str) -> U
 
 
 def _grown(upstream: Upstream, replicas: int) -> Upstream:
-    from dataclasses import replace
-
     return replace(upstream, zone=_zone(replicas))
 
 
@@ -202,10 +201,10 @@ def _distance(replica: Replica, prefer: str, zone: str | None, region: str | Non
     return 1 if region is not None and replica.region == region else 2
 
 
-def _server(pool: Pool, member: Member) -> Server:
+def _server(pool: Pool, member: Member, always: tuple[Token, ...]) -> Server:
     replica = member.replica
     path = ("pools", pool.name, "replicas", replica.name)
-    parameters = [Token(f"weight={member.weight}"), *_failures(pool), *_limit(pool)]
+    parameters = [Token(f"weight={member.weight}"), *always]
     if member.rank is None:
         parameters.append(Token("down"))
     elif member.rank:
@@ -266,6 +265,8 @@ def shown(address: Address) -> str | None:
     """The address as nginx's log names it; None for a host name, of which the log shows what it resolved to."""
     if address.path:
         return f"unix:{address.path}"
+    if address.host.replace(".", "").isdigit():
+        return str(address)
     try:
         return str(Address(ipaddress.ip_address(address.host).compressed, address.port))
     except ValueError:

@@ -7,11 +7,11 @@ block that has none of its own. The listener decides the location once, by name;
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route
-from lbctl.targets.nginx import limits, names, quote, split
+from lbctl.targets.nginx import auth, limits, names, quote, split
 from lbctl.targets.nginx.blocks import Answer, Forwarding, Limit, Location, Mirrored
 from lbctl.targets.nginx.book import Book
 from lbctl.targets.nginx.forward import Inlet, forwarding
@@ -19,6 +19,7 @@ from lbctl.targets.nginx.pool import Upstreams
 from lbctl.targets.token import Token
 
 NO_REPLICA = json.dumps({"error": {"message": "no replica available", "type": "unavailable"}}, separators=(",", ":"))
+_MEAN_A_LOCATION = frozenset({301, 302, 303, 307, 308})
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class Routes:
     def _of_route(self, listener: Listener, inlet: Inlet, route: Route) -> list[Location]:
         action = route.action
         if isinstance(action, Respond):
-            return [_answering(route, action)]
+            return [_answering(self.book, route, action)]
         if isinstance(action, Redirect):
             return [Location(_name(route), _variables(route), redirect=True)]
         rule = next(item for item in listener.rules if item.route == route.name)
@@ -77,6 +78,7 @@ class Routes:
             variables=variables,
             response_headers=(*_response_headers(route), *self._cookie(listener, route, pool)),
             limits=(*self._limits(listener, inlet, route), limits.breaker(self.book, self.book.view.pools[pool])),
+            tenant=auth.tenant(self.book, route, self.numbers[route.name]),
             refusal=429 if any(item.concurrent for item in route.rate_limits) else 503,
             forwarding=found,
             mirror=Token(_mirror_path(self.numbers[route.name])) if action.mirror and self._copies(route) else None,
@@ -102,8 +104,6 @@ class Routes:
         """A request that no replica got goes on to the fallback pool; every replica is tried before."""
         if spare is None:
             return found
-        from dataclasses import replace
-
         number = self.numbers[route.name]
         elsewhere = quote.plain(names.location(route.name, spare))
         for status in ("502", "504"):
@@ -184,11 +184,15 @@ def _unavailable(route: Route, pool: str, variables: tuple[tuple[Token, Token], 
     return Location(_name(route, pool), variables, answer=answer)
 
 
-def _answering(route: Route, action: Respond) -> Location:
+def _answering(book: Book, route: Route, action: Respond) -> Location:
     path = ("routes", route.name, "respond", "body")
+    if action.status in _MEAN_A_LOCATION and action.body:
+        book.warn("route.respond", path, f"nginx takes the text of a {action.status} for an address: it is left out")
+        action = replace(action, body="")
     texts = tuple(quote.value(part, path) for part in quote.chunks(action.body))
-    body = "".join(f"$lb_text{index}" for index in range(len(texts)))
-    answer = Answer(action.status, quote.value(action.content_type), texts, quote.script(body))
+    body = quote.script("".join(f"$lb_text{index}" for index in range(len(texts))))
+    words = None if action.status in _MEAN_A_LOCATION else body
+    answer = Answer(action.status, quote.plain(action.content_type), texts, words)
     return Location(_name(route), _variables(route), _response_headers(route), answer=answer)
 
 

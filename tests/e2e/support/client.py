@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from tests.e2e.support import background
-from tests.e2e.support.grpc_client import Reply, call
+from tests.e2e.support.grpc_client import Reply, Where, call
 from tests.e2e.support.http1 import Connection, Request, Response, Target
 from tests.e2e.support.ports import HOST
 
@@ -85,6 +85,7 @@ class Client:
         self.tls = tls
         self.server_name = server_name
         self._target = Target(port, HOST, tls, server_name)
+        self._where = Where(port, tls, server_name)
 
     def url(self, path: str = "/") -> str:
         """For other clients."""
@@ -169,13 +170,13 @@ class Client:
             started.cancel()
 
     def grpc(self, method: str, payload: bytes = b"", *, timeout: float = 10.0, **metadata: str) -> Reply:
-        """One gRPC call over cleartext h2; `method` as "/package.Service/Method", underscores in metadata become -."""
+        """One gRPC call, h2c without TLS; `method` as "/package.Service/Method", underscores in metadata become -."""
         pairs = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
-        return background.wait(call(self.port, method, payload, pairs, timeout))
+        return background.wait(call(self._where, method, payload, pairs, timeout))
 
     def grpc_load(self, method: str, count: int, concurrency: int = 1, payload: bytes = b"") -> list[Reply]:
         """So many calls, each on a connection of its own, `concurrency` at a time."""
-        return background.wait(_grpc_load(self.port, method, count, concurrency, payload))
+        return background.wait(_grpc_load(self._where, method, count, concurrency, payload))
 
     def websocket(self, path: str, messages: Sequence[str], gap: float = 0.0) -> Echo:
         """Sends the messages, `gap` seconds apart, each after the reply to the one before; then closes."""
@@ -200,7 +201,10 @@ class Client:
             async with socket:
                 replies = []
                 for message in messages:
-                    await socket.send_str(message)
+                    try:
+                        await socket.send_str(message)
+                    except aiohttp.ClientConnectionResetError:  # the conversation was ended meanwhile
+                        break
                     reply = await socket.receive(10)
                     if reply.type is not aiohttp.WSMsgType.TEXT:
                         break
@@ -248,12 +252,12 @@ async def _load(
     return Load(tuple(responses), opened, time.monotonic() - started)
 
 
-async def _grpc_load(port: int, method: str, count: int, concurrency: int, payload: bytes) -> list[Reply]:
+async def _grpc_load(where: Where, method: str, count: int, concurrency: int, payload: bytes) -> list[Reply]:
     numbers = iter(range(count))
     replies: list[Reply] = []
 
     async def worker() -> None:
-        replies.extend([await call(port, method, payload, (), 10.0) for _ in numbers])
+        replies.extend([await call(where, method, payload, (), 10.0) for _ in numbers])
 
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -34,10 +35,30 @@ class Reply:
         return self.code == "OK"
 
 
-async def call(port: int, method: str, payload: bytes, metadata: tuple[tuple[str, str], ...], timeout: float) -> Reply:
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A port of loopback; with `tls` a call trusts that context's authorities, and `server_name` goes out as SNI."""
+
+    port: int
+    tls: ssl.SSLContext | None = None
+    server_name: str | None = None
+
+    def channel(self) -> grpc.aio.Channel:
+        """A connection of its own."""
+        address = f"{HOST}:{self.port}"
+        if self.tls is None:
+            return grpc.aio.insecure_channel(address, options=_ONCE)
+        trusted = "".join(ssl.DER_cert_to_PEM_cert(each) for each in self.tls.get_ca_certs(binary_form=True))
+        name = [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
+        return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(trusted.encode()), options=[*_ONCE, *name])
+
+
+async def call(
+    where: Where, method: str, payload: bytes, metadata: tuple[tuple[str, str], ...], timeout: float
+) -> Reply:
     """One call on a connection of its own; every call is made as a stream of replies, which one reply is, too."""
     messages, at = [], []
-    async with grpc.aio.insecure_channel(f"{HOST}:{port}", options=_ONCE) as channel:
+    async with where.channel() as channel:
         method_of: Any = channel.unary_stream(method)
         started = method_of(payload, metadata=metadata, timeout=timeout)
         try:

@@ -106,7 +106,7 @@ class Nginx(Proxy):
 
     def _command(self) -> list[str]:
         where = ["-p", f"{self.directory}/", "-c", str(self.config), "-e", "stderr"]
-        return [str(self.binary), *where, "-g", "daemon off;"]
+        return [str(self.binary), *where, "-g", "daemon off; pid nginx.pid;"]
 
     def reload(self) -> None:
         old = self._workers()

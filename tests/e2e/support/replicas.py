@@ -1,8 +1,8 @@
 """HTTP replicas that count what they get and misbehave when told to.
 
-Paths: `/health` (its own status, counted apart) · `/sse?n=&gap=&first=` (events, seconds) · `/ws` (WebSocket echo) ·
-everything else is echoed as JSON: replica, method, path (raw, with query), headers (list of pairs), body (as latin-1).
-Every answer carries the header `x-replica`.
+Paths: `/health` (its own status, counted apart) · `/sse?n=&gap=&first=&pad=` (events, seconds, further bytes in each) ·
+`/ws` (WebSocket echo) · everything else is echoed as JSON: replica, method, path (raw, with query), headers (list of
+pairs), body (as latin-1). Every answer carries the header `x-replica`. `Expect: 100-continue` is met.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.e2e.support import background
 from tests.e2e.support.ports import HOST, port_of, reserve
 
 _REMEMBERED = 2000
+_AT_ONCE = 0.01  # seconds; 0 would wait for idle connections without end
 _GONE = struct.pack("ii", 1, 0)  # SO_LINGER with no time: closing sends RST
 
 
@@ -128,7 +129,7 @@ class Replica:
         if self._listener is None or self._server is None:
             return
         self._listener.close()
-        await self._server.shutdown(0)
+        await self._server.shutdown(_AT_ONCE)
         self._listener = self._server = None
 
     async def _handle(self, request: BaseRequest) -> web.StreamResponse:
@@ -149,7 +150,10 @@ class Replica:
     async def _serve(self, request: BaseRequest) -> web.StreamResponse:
         behaviour = self.behaviour
         self.requests += 1
-        seen = self._remember(request, await request.read())
+        if (request.headers.get("expect") or "").lower() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        body = b"".join([piece async for piece in request.content.iter_any()])  # `read` stops at 1 MiB
+        seen = self._remember(request, body)
         if behaviour.delay:
             await asyncio.sleep(behaviour.delay)
         if behaviour.fault in ("reset", "close"):
@@ -158,10 +162,10 @@ class Replica:
             return await self._websocket(request)
         if request.path == "/sse":
             return await self._events(request, behaviour)
-        body = self._echo(seen)
+        echo = self._echo(seen)
         if behaviour.fault == "truncate":
-            return await self._truncate(request, body)
-        response = web.Response(status=behaviour.status, body=body, content_type="application/json")
+            return await self._truncate(request, echo)
+        response = web.Response(status=behaviour.status, body=echo, content_type="application/json")
         response.headers["x-replica"] = self.name
         for name, value in behaviour.headers:
             response.headers.add(name, value)
@@ -216,10 +220,11 @@ class Replica:
         response = web.StreamResponse(status=behaviour.status, headers=headers)
         await asyncio.sleep(float(query.get("first", 0)))
         await response.prepare(request)
+        pad = "x" * int(query.get("pad", 0))
         for number in range(int(query.get("n", 3))):
             if number:
                 await asyncio.sleep(float(query.get("gap", 0)))
-            event = {"n": number, "replica": self.name, "sent": time.monotonic()}
+            event = {"n": number, "replica": self.name, "pad": pad, "sent": time.monotonic()}
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
         await response.write_eof()
         return response

@@ -1,0 +1,127 @@
+"""The capability table as a page: docs/capabilities.md, made of the features and of each target's own table.
+
+It says nothing that the tables do not say; a proxy's word on a feature is changed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lbctl.targets import KINDS, target
+from lbctl.targets.features import FEATURES, Feature, Scope
+from lbctl.targets.target import Capability, NotYet, Rendered, Since, Target, Unsupported, Version
+
+_TITLES = {"haproxy": "HAProxy", "envoy": "Envoy"}
+_SCOPES: dict[Scope, str] = {"listener": "Listeners", "route": "Routes", "pool": "Pools", "fleet": "The fleet"}
+_INTRODUCTION = """\
+<!-- Generated from lbctl/targets by `python -m tests.docs.regenerate`; edit the tables there. -->
+
+# What each proxy can say
+
+lbctl leaves nothing out in silence. Every key of a fleet file belongs to a feature below, and every proxy has an answer
+for every feature:
+
+- **✔**: it is rendered; *from VERSION*: for that version of the proxy and later ones (`proxies.*.version`, or
+  `--proxy-version`; without either the oldest supported version counts).
+- **not yet**: the proxy could, but lbctl does not render it in this version. A fleet that asks for it gets the warning
+  LB499.
+- **no**: the proxy cannot. A fleet that asks for it gets a warning with the code that stands there, the reason, and
+  what is rendered instead.
+
+Features with a † protect something. Where a proxy cannot say one of them, or not yet, the routes that it covers answer
+503 on that proxy: they are closed, never open.
+"""
+
+
+def page() -> str:
+    """The text of docs/capabilities.md."""
+    targets = [target(kind) for kind in KINDS]
+    blocks = [_INTRODUCTION, "## Oldest supported versions\n\n" + "".join(map(_oldest, targets))]
+    blocks += (f"## {title}\n\n{_table(scope, targets)}" for scope, title in _SCOPES.items())
+    blocks += map(_details, targets)
+    return "\n".join(blocks)
+
+
+def _oldest(item: Target) -> str:
+    return f"- {_title(item)} {_dotted(item.versions[0])}\n"
+
+
+def _table(scope: Scope, targets: Iterable[Target]) -> str:
+    targets = list(targets)
+    head = ["feature", "keys", *map(_title, targets)]
+    lines = [_row(head), "|---" * len(head) + "|"]
+    for feature in FEATURES:
+        if feature.scope == scope:
+            cells = (_cell(feature, item.capabilities[feature.id]) for item in targets)
+            lines.append(_row([_name(feature), ", ".join(map(_key, feature.keys)), *cells]))
+    return "\n".join(lines) + "\n"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _name(feature: Feature) -> str:
+    return f"{feature.title} †" if feature.protects else feature.title
+
+
+def _key(key: str) -> str:
+    path, _, value = key.replace("@cleartext", "").partition("=")
+    return f"`{path}: {value}`" if value else f"`{path}`"
+
+
+def _cell(feature: Feature, capability: Capability) -> str:
+    match capability:
+        case Rendered():
+            return "✔"
+        case Since():
+            return f"✔ from {_dotted(capability.version)}"
+        case NotYet():
+            return "not yet"
+        case Unsupported():
+            return f"no ({feature.code})"
+
+
+def _details(item: Target) -> str:
+    """What a proxy cannot, and what is done instead; what is to come; how far it does what it does."""
+    sections = {
+        f"What {_title(item)} cannot say": "".join(_refusals(item)),
+        f"Not rendered for {_title(item)} yet (LB499)": "".join(_missing(item)),
+        f"How {_title(item)} does it, where that is not obvious": "".join(_notes(item)),
+    }
+    return f"## {_title(item)}\n\n" + "\n".join(f"### {title}\n\n{text}" for title, text in sections.items() if text)
+
+
+def _refusals(item: Target) -> Iterator[str]:
+    for feature in FEATURES:
+        capability = item.capabilities[feature.id]
+        before = f", before {_dotted(capability.version)}" if isinstance(capability, Since) else ""
+        held = capability.below if isinstance(capability, Since) else capability
+        if isinstance(held, Unsupported):
+            yield f"- **{_name(feature)}** ({feature.code}{before}): {held.reason}. Instead: {held.instead}.\n"
+
+
+def _missing(item: Target) -> Iterator[str]:
+    for feature in FEATURES:
+        capability = item.capabilities[feature.id]
+        if isinstance(capability, NotYet):
+            yield f"- {_name(feature)}{_after(capability.note)}\n"
+
+
+def _notes(item: Target) -> Iterator[str]:
+    for feature in FEATURES:
+        capability = item.capabilities[feature.id]
+        if isinstance(capability, Rendered | Since) and capability.note:
+            yield f"- {_name(feature)}{_after(capability.note)}\n"
+
+
+def _after(note: str) -> str:
+    return f": {note}" if note else ""
+
+
+def _title(item: Target) -> str:
+    return _TITLES.get(item.kind, item.kind)
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(map(str, version))

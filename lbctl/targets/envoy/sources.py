@@ -1,0 +1,63 @@
+"""Whose each part of a rendered bootstrap is: listeners, routes, pools and replicas found again in the finished tree.
+
+The tree is Envoy's configuration as plain maps and lists. lbctl's own parts (the cluster of a trace collector, the last
+route of a host) belong to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lbctl.base.diagnostics import Path
+
+Tree = dict[str, Any]
+NAMESPACE = "lbctl"
+"""Of metadata: on clusters, routes and requests."""
+
+
+def sources(tree: Tree) -> Iterator[tuple[int, Path]]:
+    """(`id` of a map in the tree, path of the YAML value that it stands for)."""
+    for listener in listeners(tree):
+        yield id(listener), ("listeners", listener["name"])
+        for host in virtual_hosts(listener):
+            for route in host.get("routes", ()):
+                if route.get("name"):
+                    yield id(route), ("routes", route["name"])
+    for cluster in clusters(tree):
+        yield from _cluster(cluster)
+
+
+def listeners(tree: Tree) -> list[Tree]:
+    found: list[Tree] = tree.get("static_resources", {}).get("listeners", [])
+    return found
+
+
+def clusters(tree: Tree) -> list[Tree]:
+    found: list[Tree] = tree.get("static_resources", {}).get("clusters", [])
+    return found
+
+
+def virtual_hosts(listener: Tree) -> Iterator[Tree]:
+    """Of every filter chain, one chain after the other."""
+    for chain in listener.get("filter_chains", ()):
+        for item in chain.get("filters", ()):
+            yield from item["typed_config"].get("route_config", {}).get("virtual_hosts", ())
+
+
+def pool_of(cluster: Tree) -> Path:
+    """Of the pool that a cluster stands for; empty for a cluster that is lbctl's own."""
+    marks = cluster.get("metadata", {}).get("filter_metadata", {}).get(NAMESPACE)
+    return ("pools", marks["pool"]) if marks else ()
+
+
+def _cluster(cluster: Tree) -> Iterator[tuple[int, Path]]:
+    pool = pool_of(cluster)
+    if not pool:
+        return
+    yield id(cluster), pool
+    for group in cluster.get("load_assignment", {}).get("endpoints", ()):
+        for item in group.get("lb_endpoints", ()):
+            name = item["endpoint"].get("hostname")
+            if name:
+                yield id(item), (*pool, "replicas", name)

@@ -1,0 +1,49 @@
+"""What a pool hashes of a JSON body. Where the value lies beyond what is held of a body: 413, never a guess."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lbctl.ir.pools import HashKey, Pool
+from lbctl.ir.snapshot import View
+from lbctl.targets.haproxy import quote
+from lbctl.targets.haproxy.quote import line
+from lbctl.targets.token import Token
+
+_UNSEEN = quote.error("what decides lies too deep in the body", "too_large")
+_PROMPT = "http-request set-var-fmt(txn.hashed)"
+
+
+def lines(pool: Pool, view: View) -> Iterator[Token]:
+    """Sets txn.hashed."""
+    key, path = pool.balance.key, ("pools", pool.name, "balance", "hash", "key")
+    if key is None or key.kind not in ("json_body", "prompt_prefix"):
+        return
+    yield from _value(key, path)
+    held = f"{{ req.body_size gt {_held(pool, view)} }}"
+    yield line(f"http-request return status 413 {_UNSEEN} if !{{ var(txn.hashed) -m found }}", held, source=path)
+    if key.kind == "prompt_prefix":
+        model = "%[req.body,json_query('$.model')]"
+        yield line(_PROMPT, quote.word(f"{model} %[var(txn.hashed),bytes(0,{key.bytes})]"), "if prompted", source=path)
+
+
+def _value(key: HashKey, path: tuple[str, ...]) -> Iterator[Token]:
+    if key.kind == "json_body":
+        fetch = quote.word(f"req.body,{quote.sample('json_query', key.name)}", path)
+        yield line("http-request set-var(txn.hashed)", fetch)
+        return
+    yield line("http-request set-var(txn.hashed)", quote.word("req.body,json_query('$.prompt')"))
+    first, second = (f"req.body,json_query('$.messages[{place}].content')" for place in (0, 1))
+    yield line("acl chat", quote.word(first), "-m found")
+    yield line(_PROMPT, quote.word(f"%[{first}]%[{second}]"), "if !{ var(txn.hashed) -m found } chat")
+    yield Token("acl prompted var(txn.hashed) -m found")
+
+
+def _held(pool: Pool, view: View) -> int:
+    """The least that a listener before this pool holds of a body."""
+    found = [
+        each.inspect
+        for each in view.listeners
+        if any(pool.name in getattr(view.routes[rule.route].action, "pools", ()) for rule in each.rules)
+    ]
+    return min(found, default=0)

@@ -1,0 +1,68 @@
+"""A view as one nginx.conf, and the files that it reads."""
+
+from __future__ import annotations
+
+from lbctl.ir.snapshot import View
+from lbctl.targets.nginx import listener, log, quote
+from lbctl.targets.nginx.book import Book
+from lbctl.targets.nginx.pool import Upstreams
+from lbctl.targets.nginx.route import NO_REPLICA, Routes
+from lbctl.targets.target import Bundle, File
+from lbctl.targets.token import Token, write
+
+_CONNECTIONS = 8192
+_SPARE = 512
+_LARGEST = 65_536
+
+
+def render(view: View) -> Bundle:
+    book = Book(view)
+    text, sources = write("nginx", "nginx.conf.j2", _values(book))
+    return Bundle((File("nginx.conf", text, sources), *book.files), tuple(book.findings))
+
+
+def _values(book: Book) -> dict[str, object]:
+    upstreams = Upstreams(book)
+    routes = Routes.of(book, upstreams)
+    built = [listener.build(book, routes, item, number) for number, item in enumerate(book.view.listeners)]
+    log.maps(book)
+    return {
+        "connections": _connections(book.view),
+        "installed": book.view.proxy.config is not None,
+        "formats": [written for _, written in built],
+        "listeners": [server for server, _ in built],
+        "upstreams": upstreams.all,
+        "maps": book.maps,
+        "lookups": _lookups(book),
+        "draws": book.draws,
+        "geos": book.geos,
+        "zones": book.zones,
+        "hash_size": _power(4 * (len(book.maps) + 200)),
+        "map_bucket": _power(2 * _longest(book), 128),
+        "map_size": _power(4 * max((len(item.entries) for item in book.maps), default=1), 2048),
+        "no_replica": Token(f"'{NO_REPLICA}'"),
+    }
+
+
+def _lookups(book: Book) -> list[dict[str, Token]]:
+    return [
+        {"variable": Token(variable), "source": Token(source), "pattern": quote.plain(f"~{pattern}")}
+        for variable, (source, pattern) in book.lookups.found.items()
+    ]
+
+
+def _connections(view: View) -> int:
+    """For each of a listener's connections one to a replica, and some to spare."""
+    asked = [item.max_connections for item in view.listeners]
+    total = sum(item for item in asked if item) if asked and all(asked) else _CONNECTIONS
+    return min(_LARGEST, 2 * total + _SPARE)
+
+
+def _longest(book: Book) -> int:
+    plain = (key.text for item in book.maps for key, _ in item.entries if not key.text.startswith('"~'))
+    return max(map(len, plain), default=1)
+
+
+def _power(size: int, least: int = 1024) -> int:
+    """The next power of two."""
+    return max(least, 1 << (size - 1).bit_length())

@@ -1,0 +1,97 @@
+"""`python -m tests.benchmarks`: time and memory of whole lbctl processes beside their limits, as a table.
+
+It judges nothing by its exit code, which is 1 only where a command failed: a machine under load is not a fault of the
+code. `--runs N` (default 7) is how often each command runs, `-k WORD` takes the rows whose name holds the word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lbctl.targets import KINDS
+from tests.benchmarks.fleets import fleet
+from tests.benchmarks.measure import Cost, FailedError, measure
+
+QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.yaml"
+MOST_MEMORY = 200.0
+MOST_RATIO = 12.0
+_HEAD = f"{'COMMAND':<44} {'MEDIAN':>8} {'MIN–MAX':>15} {'LIMIT':>8} {'':4} {'PEAK RSS':>9} {'LIMIT':>7}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One command and the seconds that it may take. `ratio_to`: the row with a tenth of the replicas."""
+
+    name: str
+    arguments: tuple[str, ...]
+    limit: float | None = None
+    ratio_to: str = ""
+
+
+def rows(directory: Path) -> Iterator[Row]:
+    """Every command, with its fleet written to `directory`."""
+    yield Row("--help", ("--help",), 0.150)
+    yield Row("validate, quickstart", ("validate", str(QUICKSTART)), 0.300)
+    small = _written(directory, 100, 10)
+    large = _written(directory, 100, 100)
+    commands = {"validate": ("validate",)} | {f"render {kind}": ("render", "-t", kind) for kind in KINDS}
+    for name, command in commands.items():
+        before, after = f"{name}, 1,000 replicas", f"{name}, 10,000 replicas"
+        yield Row(before, (*command, str(small)))
+        yield Row(after, (*command, str(large)), 1.0 if name == "validate" else 1.5, before)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks")
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("-k", metavar="WORD", default="")
+    options = parser.parse_args()
+    print(_HEAD)
+    costs: dict[str, Cost] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        for row in rows(Path(directory)):
+            if options.k not in row.name:
+                continue
+            try:
+                costs[row.name] = measure(row.arguments, options.runs)
+            except FailedError as error:
+                print(error, file=sys.stderr)
+                return 1
+            print(_line(row, costs), flush=True)
+    return 0
+
+
+def _line(row: Row, costs: dict[str, Cost]) -> str:
+    cost = costs[row.name]
+    spread = f"{_time(min(cost.seconds))}–{_time(max(cost.seconds))}"
+    limit = f"{_time(row.limit)} {_holds(cost.median <= row.limit)}" if row.limit else f"{'':8}"
+    memory = f"{cost.memory:6.0f} MB {MOST_MEMORY:4.0f} MB {_holds(cost.memory <= MOST_MEMORY)}"
+    line = f"{row.name:<44} {_time(cost.median)} {spread:>15} {limit:<13} {memory}"
+    if row.ratio_to in costs:
+        ratio = cost.median / costs[row.ratio_to].median
+        held = _holds(ratio <= MOST_RATIO)
+        line += f"\n{'    ten times the replicas':<44} {ratio:7.1f}× {'':15} {MOST_RATIO:7.0f}× {held}"
+    return line
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1000:5.0f} ms"
+
+
+def _holds(held: bool) -> str:
+    return "ok" if held else "MISSED"
+
+
+def _written(directory: Path, pools: int, replicas: int) -> Path:
+    path = directory / f"{pools}x{replicas}.yaml"
+    path.write_text(fleet(pools, replicas))
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

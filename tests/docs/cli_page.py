@@ -1,0 +1,43 @@
+"""docs/cli.md: the help of every command, as the command itself prints it."""
+
+from __future__ import annotations
+
+import click
+
+from lbctl.cli import group
+
+_WIDTH = 100
+_INTRODUCTION = """\
+<!-- Generated from the commands' own help by `python -m tests.docs.regenerate`; edit it there. -->
+
+# The command line
+
+A PATH is a YAML file or a directory of them, several may be given, `-` is standard input. Standard output holds the
+result alone; messages go to standard error. Every option has a variable: `LBCTL_`, the command, the option, as in
+`LBCTL_RENDER_PROXY_VERSION`.
+
+| exit code | meaning |
+|---|---|
+| 0 | fine |
+| 1 | the fleet has errors; nothing was written |
+| 4 | a needed thing cannot be reached, as a proxy's program for `--check` |
+| 5 | the proxy's own checker refused what lbctl rendered |
+| 64 | the command line is wrong |
+| 70 | an error in lbctl itself |
+"""
+
+
+def page() -> str:
+    """The text of docs/cli.md."""
+    top = click.Context(group, info_name="lbctl", terminal_width=_WIDTH, **group.context_settings)
+    blocks = [_INTRODUCTION, _block("lbctl", group.get_help(top))]
+    for name in group.list_commands(top):
+        command = group.get_command(top, name)
+        assert command is not None
+        context = click.Context(command, parent=top, info_name=name, terminal_width=_WIDTH)
+        blocks.append(_block(f"lbctl {name}", command.get_help(context)))
+    return "\n".join(blocks)
+
+
+def _block(title: str, text: str) -> str:
+    return f"## {title}\n\n```text\n{text}\n```\n"

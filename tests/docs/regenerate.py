@@ -1,0 +1,31 @@
+"""`python -m tests.docs.regenerate`: writes what is generated from the code (`make docs`). Read the diff."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from lbctl.cli import gpus, schema
+from lbctl.targets import capability_page
+from tests.docs import cli_page
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/capabilities.md": capability_page.page,
+    "docs/cli.md": cli_page.page,
+    "docs/gpus.md": gpus.page,
+    "schemas/lbctl.schema.json": schema.page,
+}
+"""Path in the repository → what makes its text."""
+
+
+def main() -> None:
+    for name, page in PAGES.items():
+        path, text = ROOT / name, page()
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            print(f"{name} is written anew")
+
+
+if __name__ == "__main__":
+    main()

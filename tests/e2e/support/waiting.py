@@ -1,0 +1,14 @@
+"""Waiting for what happens sooner or later: a check that takes a replica out, an ejection that ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def eventually(true: Callable[[], bool], timeout: float = 10.0, pause: float = 0.05) -> None:
+    """Asks again and again, with `pause` seconds between; fails when it is not true within `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not true():
+        assert time.monotonic() < deadline, f"not true within {timeout} s"
+        time.sleep(pause)

@@ -1,0 +1,79 @@
+"""Limits of what a replica and a pool are given at once: what is beyond them waits or is answered 503."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.client import Load
+from tests.e2e.support.fleet import fleet_of, pool_of, running
+from tests.e2e.support.replicas import Replica, replicas
+
+_DELAY = 0.5
+
+
+def _burst(kind: Kind, members: list[Replica], **breaker: Any) -> Load:
+    """Twelve requests at once, each of half a second."""
+    for replica in members:
+        replica.behave(delay=_DELAY)
+    with running(kind, fleet_of(pool_of(members, circuit_breaker=breaker))) as gateway:
+        return gateway.load(12, concurrency=12)
+
+
+def _assert_refused_at_once_in_json(load: Load) -> None:
+    for answer in load.failures:
+        assert (answer.status, answer.header("content-type"), answer.error) == (503, "application/json", "")
+        assert answer.json["error"]["type"] in ("overloaded", "unavailable")
+        assert answer.seconds < _DELAY
+
+
+@pytest.mark.parametrize("limit", ["max_requests", "max_connections"])
+def test_no_replica_has_more_at_once_than_its_limit(kind: Kind, limit: str) -> None:
+    with replicas("a", "b") as pool:
+        load = _burst(kind, pool, per_replica={limit: 2})
+        most = [replica.max_in_flight for replica in pool]
+    assert most == [2, 2]
+    _assert_refused_at_once_in_json(load)
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+def test_what_is_beyond_the_replicas_limits_waits(kind: Kind) -> None:
+    with replicas("a", "b") as pool:
+        load = _burst(kind, pool, per_replica={"max_requests": 2}, max_pending_requests=100)
+    load.assert_no_failure()
+    assert load.percentile(100) > 2 * _DELAY
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+def test_no_more_wait_than_the_pools_limit(kind: Kind) -> None:
+    """Four are served and three wait; where those wait for one of the two replicas, a place may stay empty."""
+    with replicas("a", "b") as pool:
+        load = _burst(kind, pool, per_replica={"max_requests": 2}, max_pending_requests=3)
+    assert 5 <= load.statuses[200] <= 7
+    _assert_refused_at_once_in_json(load)
+
+
+def test_on_nginx_nothing_waits() -> None:
+    with replicas("a", "b") as pool:
+        load = _burst("nginx", pool, per_replica={"max_requests": 2}, max_pending_requests=3)
+    assert load.statuses == {200: 4, 503: 8}
+    _assert_refused_at_once_in_json(load)
+
+
+def test_a_pool_has_no_more_at_once_than_its_limit(kind: Kind) -> None:
+    with replicas("a", "b") as pool:
+        load = _burst(kind, pool, max_requests=5)
+        reached = sum(replica.requests for replica in pool)
+    assert load.statuses == {200: 5, 503: 7}
+    assert reached == 5
+    _assert_refused_at_once_in_json(load)
+
+
+def test_without_limits_of_its_own_a_pool_takes_a_burst(kind: Kind) -> None:
+    with replicas("a", "b") as pool, running(kind, fleet_of(pool)) as gateway:
+        for replica in pool:
+            replica.behave(delay=_DELAY)
+        load = gateway.load(400, concurrency=400)
+    load.assert_no_failure()

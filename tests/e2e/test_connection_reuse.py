@@ -1,0 +1,47 @@
+"""Connections to replicas serve many requests, as many as they may and no more."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import fleet_of, pool_of, running
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.replicas import replicas
+
+_POST = Request("POST", "/v1/chat", body=b"{}")
+
+
+@pytest.mark.parametrize("kind", ["nginx", "envoy"])
+def test_connections_to_replicas_serve_many_requests(kind: Kind) -> None:
+    """The clients come on new connections each time; those to the replicas stay."""
+    with replicas("a", "b") as pool, running(kind, fleet_of(pool)) as gateway:
+        load = gateway.load(400, 4, _POST, keep_alive=False)
+    load.assert_no_failure()
+    assert load.connections == 400
+    assert sum(replica.connections for replica in pool) <= 40
+
+
+@pytest.mark.parametrize("kind", ["nginx", "envoy"])
+def test_a_connection_carries_at_most_max_requests(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of(pool_of([a], connections={"max_requests": 10}))) as gateway:
+        gateway.load(200, 2, _POST).assert_no_failure()
+        carried = Counter(seen.connection for seen in a.seen)
+    assert max(carried.values()) == 10
+    assert 20 <= a.connections <= 40
+
+
+@pytest.mark.parametrize("kind", ["nginx", "envoy"])
+def test_an_idle_connection_is_closed_in_its_time(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of(pool_of([a], connections={"idle": "500ms"}))) as gateway:
+        gateway.load(3, 1, _POST, gap=1.2, jitter=0.0).assert_no_failure()
+    assert a.connections == 3
+
+
+def test_haproxy_gives_each_request_to_an_http1_replica_its_own_connection() -> None:
+    """It cannot close idle connections before a server does, and a POST on one that was just closed would be lost."""
+    with replicas("a") as (a,), running("haproxy", fleet_of([a])) as gateway:
+        gateway.load(50, 2, _POST).assert_no_failure()
+    assert a.connections == 50

@@ -1,0 +1,91 @@
+"""gRPC passes: answers, streams, metadata and status codes; in cleartext where the proxy can, over TLS always."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.certs import Authority, client_context
+from tests.e2e.support.fleet import Gateway, fleet_of, pool_of, running
+from tests.e2e.support.grpc_replica import GrpcReplica, grpc_replicas
+
+_ECHO = "/inference.GRPCInferenceService/Infer"
+_STREAM = "/inference.GRPCInferenceService/InferStream"
+_NAME = "models.example.com"
+
+
+def _fleet(replicas: list[GrpcReplica], **listener: Any) -> dict[str, Any]:
+    pool = pool_of(replicas, protocol="grpc", balance={"algorithm": "round_robin"})
+    return fleet_of(pool, listener=listener)
+
+
+@contextmanager
+def _over_tls(kind: Kind, replicas: list[GrpcReplica], directory: Path) -> Iterator[Gateway]:
+    authority = Authority(directory)
+    pair = authority.issue(_NAME)
+    files = {"tls/a.crt": pair.certificate.read_bytes(), "tls/a.key": pair.key.read_bytes()}
+    fleet = _fleet(replicas, tls={"certificates": [{"certificate": "tls/a.crt", "key": "tls/a.key"}]})
+    with running(kind, fleet, files=files, tls=client_context(authority.ca), server_name=_NAME) as gateway:
+        yield gateway
+
+
+def test_a_call_is_answered_over_tls(kind: Kind, tmp_path: Path) -> None:
+    with grpc_replicas("a") as (a,), _over_tls(kind, [a], tmp_path) as gateway:
+        reply = gateway.grpc(_ECHO, b"\x00\xff" * 50_000, x_user="u1", trace_id="t1")
+    assert (reply.code, reply.messages, reply.replica) == ("OK", (b"\x00\xff" * 50_000,), "a")
+    metadata = dict(a.seen[-1].metadata)
+    assert (a.seen[-1].method, metadata["x-user"], metadata["trace-id"]) == (_ECHO, "u1", "t1")
+
+
+def test_messages_of_a_stream_arrive_as_they_are_sent(kind: Kind, tmp_path: Path) -> None:
+    with grpc_replicas("a") as (a,), _over_tls(kind, [a], tmp_path) as gateway:
+        reply = gateway.grpc(_STREAM, b"token", count="5", gap="0.2")
+    assert (reply.code, reply.messages) == ("OK", (b"token",) * 5)
+    gaps = [later - earlier for earlier, later in zip(reply.at, reply.at[1:], strict=False)]
+    assert min(gaps) > 0.1
+
+
+@pytest.mark.parametrize("code", ["RESOURCE_EXHAUSTED", "UNAVAILABLE", "INVALID_ARGUMENT"])
+def test_a_replicas_status_reaches_the_client_and_is_not_retried(kind: Kind, code: str, tmp_path: Path) -> None:
+    with grpc_replicas("a", "b") as (a, b), _over_tls(kind, [a, b], tmp_path) as gateway:
+        a.behave(code=code)
+        b.behave(code=code)
+        reply = gateway.grpc(_ECHO, b"x")
+    assert (reply.code, "told to by the test" in reply.details) == (code, True)
+    assert a.requests + b.requests == 1
+
+
+def test_calls_spread_and_a_replica_that_refuses_loses_none(kind: Kind, tmp_path: Path) -> None:
+    with grpc_replicas("a", "b") as (a, b), _over_tls(kind, [a, b], tmp_path) as gateway:
+        assert {reply.replica for reply in gateway.grpc_load(_ECHO, 12, 3)} == {"a", "b"}
+        b.refuse()
+        replies = gateway.grpc_load(_ECHO, 20, 4)
+    assert [reply.code for reply in replies] == ["OK"] * 20
+    assert {reply.replica for reply in replies} == {"a"}
+
+
+def test_without_a_replica_a_call_is_unavailable(kind: Kind, tmp_path: Path) -> None:
+    with grpc_replicas("a") as (a,), _over_tls(kind, [a], tmp_path) as gateway:
+        a.refuse()
+        assert gateway.grpc(_ECHO, b"x").code == "UNAVAILABLE"
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+def test_calls_pass_in_cleartext_beside_plain_http(kind: Kind) -> None:
+    with grpc_replicas("a") as (a,), running(kind, _fleet([a], http2=True)) as gateway:
+        reply = gateway.grpc(_ECHO, b"x")
+        stream = gateway.grpc(_STREAM, b"token", count="3")
+        assert gateway.get("/elsewhere").status > 0
+    assert (reply.code, reply.messages, reply.replica) == ("OK", (b"x",), "a")
+    assert stream.messages == (b"token",) * 3
+
+
+def test_nginx_says_that_cleartext_is_http1_alone() -> None:
+    with grpc_replicas("a") as (a,), running("nginx", _fleet([a], http2=True)) as gateway:
+        assert "warning LB405" in gateway.messages
+        assert gateway.grpc(_ECHO, b"x").code == "UNAVAILABLE"

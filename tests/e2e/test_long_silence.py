@@ -1,0 +1,32 @@
+"""A model may think for 70 seconds, before its first token and between two, and the stream goes on."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from tests.e2e.support.binaries import KINDS
+from tests.e2e.support.fleet import fleet_of, running
+from tests.e2e.support.replicas import replicas
+
+_SILENCE = 70
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_stream_outlives_70_seconds_of_silence() -> None:
+    with replicas("a") as pool, ExitStack() as stack:
+        gateways = {kind: stack.enter_context(running(kind, fleet_of(pool))) for kind in KINDS}
+        between = {kind: each.send("GET", f"/sse?n=2&gap={_SILENCE}", timeout=100) for kind, each in gateways.items()}
+        before = {
+            kind: each.send("POST", f"/sse?n=1&first={_SILENCE}", body=b"{}", timeout=100)
+            for kind, each in gateways.items()
+        }
+        streams = {(kind, "between"): each.result(110) for kind, each in between.items()}
+        streams |= {(kind, "before"): each.result(110) for kind, each in before.items()}
+    assert {name: str(stream) for name, stream in streams.items() if not stream.ok} == {}
+    assert {name: len(stream.events()) for name, stream in streams.items()} == {
+        name: 2 if name[1] == "between" else 1 for name in streams
+    }
+    assert min(stream.seconds for stream in streams.values()) > _SILENCE - 1

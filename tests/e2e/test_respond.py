@@ -1,0 +1,75 @@
+"""Answers of the proxy's own: `respond`, a redirect, and what a route says that must stay closed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import Fleet, bind, fleet_of, running
+from tests.e2e.support.replicas import replicas
+
+_ODD = "a \"quoted\" 'word' \\ $host ${x} %[src] %% {} ; # ä €\nsecond line\n"
+
+
+def _fleet(respond: dict[str, Any]) -> Fleet:
+    route = {"match": {"path_prefix": "/"}, "respond": respond}
+    return {"version": 1, "listeners": {"gateway": {"bind": bind()}}, "routes": {"gone": route}, "pools": {}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "content_type"),
+    [
+        (410, "gone: use /v1/chat/", "text/plain; charset=utf-8"),
+        (200, json.dumps({"object": "list", "data": [{"id": "m", "price": "$5 100%"}]}), "application/json"),
+        (451, _ODD, "text/plain; charset=utf-8"),
+        (503, "x" * 2000, "text/plain; charset=utf-8"),
+    ],
+    ids=["text", "json", "odd", "long"],
+)
+def test_status_body_and_content_type_are_as_written(kind: Kind, status: int, body: str, content_type: str) -> None:
+    with running(kind, _fleet({"status": status, "body": body})) as gateway:
+        answers = [gateway.get("/v0/predict?x=1"), gateway.post("/v0/predict", b"x" * 50_000)]
+    for answer in answers:
+        assert (answer.status, answer.error) == (status, "")
+        assert answer.text == body
+        assert (answer.header("content-type") or "").replace("; ", ";").lower() == content_type.replace("; ", ";")
+
+
+@pytest.mark.parametrize("status", [200, 204, 404, 429, 599])
+def test_any_status_without_a_body_is_served(kind: Kind, status: int) -> None:
+    with running(kind, _fleet({"status": status})) as gateway:
+        answer = gateway.get()
+    assert (answer.status, answer.body, answer.error) == (status, b"", "")
+
+
+def test_a_redirect_goes_to_the_same_url_by_https(kind: Kind) -> None:
+    with running(kind, _fleet({"redirect": "https"})) as gateway:
+        answer = gateway.get("/v1/a%20b?x=%41&y", {"host": f"api.example.com:{gateway.port}"})
+    assert answer.status in (301, 302, 307, 308)
+    assert answer.header("location") == "https://api.example.com/v1/a%20b?x=%41&y"
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "code"),
+    [
+        ("nginx", {"auth": {"jwt": {"issuer": "https://issuer.example.com", "jwks_file": "jwks.json"}}}, "LB444"),
+        ("envoy", {"rate_limit": [{"by": "all", "concurrent": 5}]}, "LB442"),
+    ],
+)
+def test_a_route_that_the_proxy_cannot_protect_is_closed_and_the_others_are_not(
+    kind: Kind, keys: dict[str, Any], code: str
+) -> None:
+    open_route = {"match": {"path_prefix": "/open"}, "pool": "pool"}
+    with replicas("a") as (a,):
+        fleet = fleet_of([a], route=keys, routes={"open": open_route})
+        with running(kind, fleet, files={"jwks.json": '{"keys": []}'}) as gateway:
+            answers = [gateway.get(), gateway.post("/v1/chat", b"{}", {"authorization": "Bearer x"})]
+            assert code in gateway.messages
+            assert gateway.get("/open").replica == "a"
+        assert a.requests == 1
+    for answer in answers:
+        assert (answer.status, answer.header("content-type")) == (503, "application/json")
+        assert answer.json["error"]["type"] == "closed"

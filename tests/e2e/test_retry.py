@@ -1,0 +1,116 @@
+"""A request that reached no replica is tried on another; one that a replica got is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
+from tests.e2e.support.replicas import Replica, replicas
+
+
+def _fleet(members: list[Replica], **retry: Any) -> Fleet:
+    """Round robin, so that each replica has its turn to be tried first."""
+    return fleet_of(pool_of(members, balance={"algorithm": "round_robin"}), route={"retry": retry} if retry else {})
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_refused_connection_is_tried_on_another_replica(kind: Kind, method: str) -> None:
+    with replicas("a", "b") as (a, b), running(kind, _fleet([a, b])) as gateway:
+        a.refuse()
+        answers = [gateway.request(method, "/", body=b"x" * 50_000 if method == "POST" else b"") for _ in range(40)]
+        bodies = {len(seen.body) for seen in b.seen}
+    assert [str(answer) for answer in answers if not answer.ok] == []
+    assert bodies == {50_000 if method == "POST" else 0}
+
+
+def test_two_of_three_may_refuse(kind: Kind) -> None:
+    with replicas("a", "b", "c") as pool, running(kind, _fleet(pool)) as gateway:
+        pool[0].refuse()
+        pool[1].refuse()
+        load = gateway.load(60, concurrency=4)
+    load.assert_no_failure()
+    assert load.by_replica == {"c": 60}
+
+
+def test_replicas_that_go_under_load_cost_no_request(kind: Kind) -> None:
+    """The connections are the clients' own; those to the replica break while idle or are refused when opened."""
+    with replicas("a", "b") as (a, b), running(kind, _fleet([a, b])) as gateway:
+        gateway.load(20, concurrency=4).assert_no_failure()
+        a.refuse()
+        load = gateway.load(100, concurrency=4)
+    load.assert_no_failure()
+    assert load.by_replica == {"b": 100}
+
+
+def test_without_any_replica_the_answer_is_503_in_json(kind: Kind) -> None:
+    with replicas("a", "b") as (a, b), running(kind, _fleet([a, b])) as gateway:
+        a.refuse()
+        b.refuse()
+        answers = [gateway.post() for _ in range(6)]
+    assert [(answer.status, answer.header("content-type")) for answer in answers] == [(503, "application/json")] * 6
+    assert answers[0].json == {"error": {"message": "no replica available", "type": "unavailable"}}
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 429])
+def test_what_a_replica_answered_is_passed_on_and_reaches_no_second_one(kind: Kind, status: int, method: str) -> None:
+    with replicas("a", "b") as pool, running(kind, _fleet(pool)) as gateway:
+        for replica in pool:
+            replica.behave(status=status, headers=(("retry-after", "7"),))
+        answers = [gateway.request(method, "/", body=b"{}") for _ in range(4)]
+        reached = sum(replica.requests for replica in pool)
+    assert [(answer.status, answer.header("retry-after")) for answer in answers] == [(status, "7")] * 4
+    assert {answer.json["method"] for answer in answers} == {method}
+    assert reached == 4
+
+
+@pytest.mark.parametrize("fault", ["reset", "close"])
+def test_a_post_that_broke_after_it_was_sent_reaches_no_second_replica(kind: Kind, fault: str) -> None:
+    with replicas("a", "b") as pool, running(kind, _fleet(pool)) as gateway:
+        for replica in pool:
+            replica.behave(fault=fault)
+        answers = [gateway.post(body=b"x" * 1000) for _ in range(4)]
+        reached = sum(replica.requests for replica in pool)
+    assert {answer.status for answer in answers} <= {502, 503}
+    assert {answer.header("content-type") for answer in answers} == {"application/json"}
+    assert reached == 4
+
+
+def test_an_answer_that_broke_off_is_not_repeated_and_not_passed_as_whole(kind: Kind) -> None:
+    with replicas("a", "b") as pool, running(kind, _fleet(pool)) as gateway:
+        for replica in pool:
+            replica.behave(fault="truncate")
+        answers = [gateway.request(method, "/") for method in ("GET", "POST", "GET", "POST")]
+        reached = sum(replica.requests for replica in pool)
+    assert [answer.ok for answer in answers] == [False] * 4
+    assert reached == 4
+
+
+def test_a_reset_is_tried_again_where_the_route_calls_a_repeat_harmless(kind: Kind) -> None:
+    with replicas("a", "b") as (a, b), running(kind, _fleet([a, b], idempotent=True)) as gateway:
+        a.behave(fault="reset")
+        answers = [gateway.post(body=b"x" * 1000) for _ in range(4)]
+        bodies = {seen.body for seen in b.seen}
+    assert [answer.replica for answer in answers] == ["b"] * 4
+    assert a.requests > 0
+    assert bodies == {b"x" * 1000}
+
+
+def test_a_5xx_is_not_tried_again_even_where_a_repeat_is_harmless(kind: Kind) -> None:
+    with replicas("a", "b") as pool, running(kind, _fleet(pool, idempotent=True)) as gateway:
+        for replica in pool:
+            replica.behave(status=503)
+        answers = [gateway.post() for _ in range(4)]
+        reached = sum(replica.requests for replica in pool)
+    assert ({answer.status for answer in answers}, reached) == ({503}, 4)
+
+
+def test_no_attempts_mean_no_second_try(kind: Kind) -> None:
+    with replicas("a", "b") as (a, b), running(kind, _fleet([a, b], attempts=0)) as gateway:
+        a.refuse()
+        answers = [gateway.post() for _ in range(4)]
+    assert 1 <= [answer.status for answer in answers].count(503) <= 3
+    assert {answer.status for answer in answers} == {200, 503}

@@ -1,0 +1,88 @@
+"""Bodies of every size and shape reach the replica whole."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import fleet_of, running
+from tests.e2e.support.ports import HOST
+from tests.e2e.support.replicas import replicas
+
+_MIB = 1 << 20
+
+
+def _text(size: int) -> bytes:
+    return bytes(random.Random(size).choices(b"abcdefghijklmnopqrstuvwxyz0123456789", k=size))
+
+
+def test_large_bodies_arrive_whole(kind: Kind) -> None:
+    body = _text(5 * _MIB)
+    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
+        counted = gateway.post("/v1/chat", body)
+        chunked = gateway.post("/v1/chat", body, chunked=True)
+    for answer in (counted, chunked):
+        assert answer.ok, str(answer)
+        assert answer.json["body"].encode() == body
+    assert [seen.body == body for seen in a.seen] == [True, True]
+
+
+def test_chunked_bodies_of_any_size_arrive_whole(kind: Kind) -> None:
+    bodies = [b"", b"x", _text(20_000), _text(200_000), bytes(range(256)) * 100]
+    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
+        for body in bodies:
+            assert gateway.post("/v1/chat", body, chunked=True).ok
+    assert [seen.body for seen in a.seen] == bodies
+
+
+def test_many_large_bodies_at_once_arrive_whole(kind: Kind) -> None:
+    bodies = {number: _text(_MIB + number) for number in range(4)}
+    with replicas("a", "b") as (a, b), running(kind, fleet_of([a, b])) as gateway:
+        started = [gateway.send("POST", f"/{number}", body=body, chunked=number % 2 == 1)
+                   for number, body in bodies.items()]  # fmt: skip
+        assert [future.result(30).ok for future in started] == [True] * 4
+    assert {int(seen.path[1:]): seen.body for seen in (*a.seen, *b.seen)} == bodies
+
+
+def test_a_body_that_trickles_arrives_whole(kind: Kind) -> None:
+    """Longer than the time for request headers would be no matter: a body has none."""
+    listener = {"timeouts": {"request_headers": "1s"}}
+    with (
+        replicas("a") as (a,),
+        running(kind, fleet_of([a], listener=listener)) as gateway,
+        _connected(gateway.port) as client,
+    ):
+        client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(6):
+            time.sleep(0.4)
+            client.sendall(b"5\r\nhello\r\n")
+        client.sendall(b"0\r\n\r\n")
+        assert _head(client).startswith(b"HTTP/1.1 200")
+    assert a.seen[-1].body == b"hello" * 6
+
+
+def test_a_client_that_asks_to_continue_is_told_to(kind: Kind) -> None:
+    body = _text(300_000)
+    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway, _connected(gateway.port) as client:
+        asked = f"POST /v1/chat HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
+        client.sendall(asked.encode())
+        assert _head(client).startswith(b"HTTP/1.1 100")
+        client.sendall(body)
+        assert _head(client).startswith(b"HTTP/1.1 200")
+    assert [seen.body for seen in a.seen] == [body]
+
+
+def _connected(port: int) -> socket.socket:
+    return socket.create_connection((HOST, port), timeout=10)
+
+
+def _head(client: socket.socket) -> bytes:
+    """The next head of an answer, and no byte after it."""
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        piece = client.recv(1)
+        assert piece, f"closed after {head!r}"
+        head += piece
+    return head
