@@ -35,7 +35,9 @@ def choices(pattern: str) -> set[str]:
     return {word for part in _parts(here) if get_origin(part) is Literal for word in get_args(part)}
 
 
-def places(value: object, pattern: tuple[str, ...], path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+def places(
+    value: object, pattern: tuple[str, ...], path: tuple[str | int, ...] = ()
+) -> Iterator[tuple[str | int, ...]]:
     """Where in a plain document scalars (or names) match the path of a leaf."""
     if isinstance(value, list):
         for index, item in enumerate(value):

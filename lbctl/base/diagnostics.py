@@ -101,12 +101,12 @@ def show(value: object, limit: int = _SHOWN) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`did you mean 'x'?` for the nearest known word, else the empty string."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    if not near:
-        folded = {k.casefold(): k for k in known}
-        near = [folded[word.casefold()]] if word.casefold() in folded else []
-    return f"did you mean {near[0]!r}?" if near else ""
+    """`did you mean 'x'?` for the nearest known word or those that go on from this one, else the empty string."""
+    folded = {item.casefold(): item for item in known}
+    start = word.casefold()
+    near = [name for key, name in folded.items() if len(start) > 2 and key.startswith(start)][:3]
+    near = near or [folded[key] for key in difflib.get_close_matches(start, list(folded), n=1, cutoff=0.6)]
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def _order(item: Diagnostic) -> tuple[str, int, int, int, str, str]:

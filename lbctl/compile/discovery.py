@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lbctl.base.diagnostics import Diagnostic, Position
+from lbctl.base.diagnostics import Diagnostic, Position, show
 from lbctl.compile.context import Context
 from lbctl.compile.files import file_of
 from lbctl.model.errors import words_of
@@ -65,7 +65,7 @@ def _replica(ctx: Context, file: str, target: object, labels: dict[str, Any]) ->
         return Replica.model_validate({"address": target, "labels": others, **keys})
     except ValidationError as error:
         for where, message, hint in words_of(error, Replica):
-            _refuse(ctx, file, f"target {target!s:.80}: {where}: {message}", hint)
+            _refuse(ctx, file, f"target {show(target)}: {where}: {message}", hint)
         return None
 
 

@@ -162,6 +162,9 @@ def _hash_key(key: model.HashKey) -> ir.HashKey:
 
 
 def _breaker(pool: model.Pool) -> ir.CircuitBreaker:
+    """A retry is of a request that no replica got, and adds no work: with one replica gone every request may need one
+    until its failures are counted, so that as many are allowed as requests. As many may wait: Envoy counts as waiting
+    also what only waits for a connection to open, and a burst on cold connections is nothing but that."""
     given = pool.circuit_breaker
     replicas = max(1, sum(not item.drain for item in pool.replicas))
     if pool.discovery and pool.discovery.dns:
@@ -169,9 +172,9 @@ def _breaker(pool: model.Pool) -> ir.CircuitBreaker:
     requests = given.max_requests or replicas * (given.per_replica.max_requests or IN_FLIGHT)
     return ir.CircuitBreaker(
         max_connections=given.max_connections or replicas * (given.per_replica.max_connections or IN_FLIGHT),
-        max_pending_requests=given.max_pending_requests or max(1, requests // 2),
+        max_pending_requests=given.max_pending_requests or requests,
         max_requests=requests,
-        max_retries=given.max_retries or max(3, replicas),
+        max_retries=given.max_retries or requests,
         replica_max_connections=given.per_replica.max_connections,
         replica_max_requests=given.per_replica.max_requests,
     )

@@ -46,7 +46,7 @@ def _largest_remainder(shares: Sequence[float], maximum: int) -> list[int]:
     ideal = [share * scale for share in shares]
     weights = [max(1, math.floor(item)) for item in ideal]
     left = round(sum(ideal)) - sum(weights)
-    by_remainder = sorted(range(len(ideal)), key=lambda i: (-(ideal[i] - math.floor(ideal[i])), i))
+    by_remainder = sorted(range(len(ideal)), key=lambda i: (weights[i] - ideal[i], i))
     for index in by_remainder[: max(0, left)]:
         if weights[index] < maximum:
             weights[index] += 1

@@ -31,9 +31,9 @@ def fleet(pools: int, replicas: int) -> str:
 
 
 def _route(number: int, pools: int) -> Iterator[str]:
-    """Every fifth is a split, every third has a host, every seventh asks for a header."""
+    """Every fifth is a split, every third has one of five hosts, every seventh asks for a header."""
     yield f"  route-{number}:"
-    host = f", hosts: [m{number}.example.com]" if number % 3 == 0 else ""
+    host = f", hosts: [team{number % 5}.example.com]" if number % 3 == 0 else ""
     header = ", headers: {x-tier: gold}" if number % 7 == 0 else ""
     yield f"    match: {{path_prefix: /v1/m{number}/{host}{header}}}"
     if number % 5 == 0 and pools > 1:

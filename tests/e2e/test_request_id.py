@@ -52,6 +52,13 @@ def test_an_id_is_kept_only_from_those_who_are_trusted(kind: Kind, listener: dic
     assert kept == {"127.0.0.0/8": True, "10.0.0.0/8": False}
 
 
+def test_an_empty_id_is_replaced(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
+        answer = gateway.post(headers={"x-request-id": ""})
+    assert len(answer.header("x-request-id") or "") >= 16
+    assert a.seen[-1].header("x-request-id") == answer.header("x-request-id")
+
+
 def test_a_replica_cannot_change_the_id(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
         a.behave(headers=(("x-request-id", "the replica's"),))

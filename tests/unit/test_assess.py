@@ -65,7 +65,9 @@ routes:
 """
 
 
-def assessed(losses: Mapping[str, Capability], version: tuple[int, ...] = (1, 0), text: str = FLEET, **proxy: tuple[str, ...]) -> tuple[Assessment, View]:
+def assessed(
+    losses: Mapping[str, Capability], version: tuple[int, ...] = (1, 0), text: str = FLEET, **proxy: tuple[str, ...]
+) -> tuple[Assessment, View]:
     made = compiled(text)
     whole = view(Snapshot(made.topology), Proxy("p", "fake", version, **proxy))
     found = assess(Fake(losses), version, whole, made.sources)
@@ -122,7 +124,9 @@ def test_a_route_whose_protection_cannot_be_said_answers_503(loss: Capability) -
     assert isinstance(action, Respond)
     assert (action.status, action.content_type) == (503, "application/json")
     assert "answer 503" in found.diagnostics[0].message
-    assert [rule.route for rule in made.listeners[0].rules] == [rule.route for rule in assessed({})[1].listeners[0].rules]
+    assert [rule.route for rule in made.listeners[0].rules] == [
+        rule.route for rule in assessed({})[1].listeners[0].rules
+    ]
 
 
 def test_a_pool_whose_protection_cannot_be_said_gets_no_request() -> None:

@@ -1,4 +1,4 @@
-"""Input that is wrong gives exit code 1, a place and a code; no traceback, no output, and what was there before stays."""
+"""Input that is wrong gives exit code 1, a place and a code; no traceback, no output, and what was there stays."""
 
 from __future__ import annotations
 
@@ -117,7 +117,16 @@ def test_a_bad_file_is_refused_where_it_is_bad(
         (lambda path: path.symlink_to("/dev/zero"), "LB002"),
         (lambda path: path.symlink_to("/proc/self/mem"), "LB002"),
     ],
-    ids=["missing", "empty directory", "directory without YAML", "dot-file", "pipe", "link to itself", "device", "unreadable"],
+    ids=[
+        "missing",
+        "empty directory",
+        "directory without YAML",
+        "dot-file",
+        "pipe",
+        "link to itself",
+        "device",
+        "unreadable",
+    ],
 )
 def test_a_path_that_is_no_fleet_is_refused_by_its_name(
     make: object, code: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
@@ -137,7 +146,9 @@ def test_a_name_in_two_files_is_shown_at_both(tmp_path: Path, output: Path, capf
     assert f"{fleet}/a.yaml:4:9" in said
 
 
-def test_a_file_that_a_link_leads_out_to_is_refused(tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_a_link_leads_out_to_is_refused(
+    tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     fleet = tmp_path / "fleet"
     fleet.mkdir()
     (tmp_path / "outside.crt").write_text("x")
@@ -165,7 +176,24 @@ def test_a_missing_file_is_a_warning_unless_files_are_required(
     assert ((output / "nginx.conf").read_text() == "what runs now\n") == bool(code)
 
 
-def test_all_faults_of_all_files_come_in_one_run(tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[1]", '[{"targets": "a:1"}]', '[{"targets": ["a\\u001b[2J"]}]', "[" * 9999]
+)
+def test_discovered_targets_that_are_none_are_refused(
+    content: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fleet.yaml").write_text(
+        FLEET.replace('replicas: [{address: "127.0.0.1:9001"}]', "discovery: {file: {path: t.json}}")
+    )
+    (tmp_path / "t.json").write_text(content)
+    said = refusal(capfd, output, str(tmp_path / "fleet.yaml"))
+    assert f"{tmp_path}/t.json: error LB114" in said
+    assert said.replace("\n", "").isprintable()
+
+
+def test_all_faults_of_all_files_come_in_one_run(
+    tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     fleet = tmp_path / "fleet"
     fleet.mkdir()
     (fleet / "a.yaml").write_text(FLEET.replace("pool: p", "pool: p, bogus: 1, timeouts: {idle: 5}"))
@@ -186,7 +214,9 @@ def test_a_bomb_is_refused_before_it_can_go_off(tmp_path: Path) -> None:
     assert time.monotonic() - started < 5
 
 
-def test_a_fleet_on_standard_input_is_called_a_dash(output: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_fleet_on_standard_input_is_called_a_dash(
+    output: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     file = tmp_path / "input"
     file.write_text(FLEET + "bogus: 1\n")
     with file.open() as stdin:

@@ -18,9 +18,8 @@ def capacities(*replicas: str, gpus: str = "{}") -> list[float]:
 
 def test_capacity_is_the_weight_else_throughput_times_gpus() -> None:
     a100 = GPUS["A100-80GB"].throughput
-    assert capacities(", weight: 2.5", ", gpu: A100-80GB", ", gpu: A100-80GB, gpu_count: 8", ", gpu: L4, weight: 9") == [
-        2.5, a100, 8 * a100, 9,
-    ]  # fmt: skip
+    given = (", weight: 2.5", ", gpu: A100-80GB", ", gpu: A100-80GB, gpu_count: 8", ", gpu: L4, weight: 9")
+    assert capacities(*given) == [2.5, a100, 8 * a100, 9]
 
 
 def test_a_replica_has_as_many_gpus_as_devices() -> None:
@@ -80,18 +79,22 @@ def test_replicas_stand_in_the_order_of_their_names() -> None:
 def test_a_breaker_is_sized_from_the_replicas_that_are_not_drained(live: int, drained: int) -> None:
     listed = [f'{{address: "10.0.0.{i}:80", drain: {str(i >= live).lower()}}}' for i in range(live + drained)]
     breaker = pool_of(f"{{replicas: [{', '.join(listed)}]}}").circuit_breaker
-    assert breaker == CircuitBreaker(512 * live, 256 * live, 512 * live, max(3, live))
+    assert breaker == CircuitBreaker(*[512 * live] * 4)
 
 
 def test_a_breaker_follows_the_limits_of_a_replica() -> None:
     both = 'replicas: [{address: "a:1"}, {address: "b:1"}]'
-    breaker = pool_of(f"{{{both}, circuit_breaker: {{per_replica: {{max_connections: 64, max_requests: 10}}}}}}").circuit_breaker
-    assert breaker == CircuitBreaker(128, 10, 20, 3, 64, 10)
+    breaker = pool_of(
+        f"{{{both}, circuit_breaker: {{per_replica: {{max_connections: 64, max_requests: 10}}}}}}"
+    ).circuit_breaker
+    assert breaker == CircuitBreaker(128, 20, 20, 20, 64, 10)
 
 
 def test_a_breaker_that_is_written_stays_as_written() -> None:
     written = "{max_connections: 1, max_pending_requests: 2, max_requests: 3, max_retries: 4}"
-    assert pool_of(f'{{replicas: [{{address: "a:1"}}], circuit_breaker: {written}}}').circuit_breaker == CircuitBreaker(1, 2, 3, 4)
+    assert pool_of(f'{{replicas: [{{address: "a:1"}}], circuit_breaker: {written}}}').circuit_breaker == CircuitBreaker(
+        1, 2, 3, 4
+    )
 
 
 def test_a_breaker_of_discovered_replicas_is_sized_for_their_most() -> None:
@@ -107,7 +110,11 @@ def test_slow_start_is_on_except_with_hash() -> None:
 
 @pytest.mark.parametrize(
     ("telemetry", "algorithm", "strategy"),
-    [("vllm", "{}", "adaptive"), ("dcgm", "{}", "static"), ("vllm", "{algorithm: hash, hash: {key: {header: x}}}", "static")],
+    [
+        ("vllm", "{}", "adaptive"),
+        ("dcgm", "{}", "static"),
+        ("vllm", "{algorithm: hash, hash: {key: {header: x}}}", "static"),
+    ],
 )
 def test_weights_adapt_where_a_source_gives_evidence_and_nothing_is_hashed(
     telemetry: str, algorithm: str, strategy: str

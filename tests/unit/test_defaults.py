@@ -27,24 +27,35 @@ def test_maps_are_merged_deeply() -> None:
 
 
 def test_lists_and_scalars_are_replaced() -> None:
-    made = laid("route", "{match: {methods: [GET, POST]}, websocket: true}", "{match: {methods: [PUT]}, websocket: false, pool: a}")
+    made = laid(
+        "route",
+        "{match: {methods: [GET, POST]}, websocket: true}",
+        "{match: {methods: [PUT]}, websocket: false, pool: a}",
+    )
     assert made == {"match": {"methods": ["PUT"]}, "websocket": False, "pool": "a"}
 
 
 def test_an_own_choice_replaces_that_of_the_defaults() -> None:
-    check = "health: {active: {%s, interval: 5s}}"
-    made = laid("pool", "{%s}" % (check % "http: {path: /x, host: h}"), "{%s, %s}" % (POOL, check % "tcp: {}"))
+    defaults = "{health: {active: {http: {path: /x, host: h}, interval: 5s}}}"
+    made = laid("pool", defaults, f"{{{POOL}, health: {{active: {{tcp: {{}}}}}}}}")
     assert isinstance(made, dict)
     assert made["health"] == {"active": {"tcp": {}, "interval": "5s"}}
     assert laid("route", "{pool: a}", "{split: {b: 1}}") == {"split": {"b": 1}}
     assert laid("route", "{split: {b: 1}}", "{respond: {redirect: https}}") == {"respond": {"redirect": "https"}}
-    assert laid("route", "{pool: a, match: {path_regex: /x}}", "{match: {path: /y}}") == {"pool": "a", "match": {"path": "/y"}}
-    assert laid("route", "{respond: {status: 200, body: x}}", "{respond: {redirect: https}}") == {"respond": {"redirect": "https"}}
+    assert laid("route", "{pool: a, match: {path_regex: /x}}", "{match: {path: /y}}") == {
+        "pool": "a",
+        "match": {"path": "/y"},
+    }
+    assert laid("route", "{respond: {status: 200, body: x}}", "{respond: {redirect: https}}") == {
+        "respond": {"redirect": "https"}
+    }
     assert laid("pool", f"{{{POOL}}}", "{discovery: {file: {path: x}}}") == {"discovery": {"file": {"path": "x"}}}
 
 
 def test_the_same_choice_is_merged() -> None:
-    made = laid("pool", "{health: {active: {http: {host: h}}}}", f"{{{POOL}, health: {{active: {{http: {{path: /x}}}}}}}}")
+    made = laid(
+        "pool", "{health: {active: {http: {host: h}}}}", f"{{{POOL}, health: {{active: {{http: {{path: /x}}}}}}}}"
+    )
     assert isinstance(made, dict)
     assert made["health"] == {"active": {"http": {"host": "h", "path": "/x"}}}
 
@@ -74,6 +85,8 @@ def test_what_the_compiler_finds_in_a_default_stands_at_the_default() -> None:
 
 
 def test_what_is_absent_from_the_defaults_is_no_fault() -> None:
-    source, found = reading("version: 1\ndefaults: {pool: {balance: {hash: {bounded_load: 2}}}, route: {auth: {forward_tenant: x}}}\n")
+    source, found = reading(
+        "version: 1\ndefaults: {pool: {balance: {hash: {bounded_load: 2}}}, route: {auth: {forward_tenant: x}}}\n"
+    )
     assert found == []
     assert source is not None

@@ -58,4 +58,7 @@ def test_a_prefix_is_of_whole_segments(written: str, meant: str) -> None:
 def test_a_route_without_listeners_is_on_all_of_them() -> None:
     text = f"{GROUND}routes:\n  r: {{pool: a}}\n  s: {{pool: b, listeners: [m]}}\n"
     made = compiled(text.replace('l: {bind: "127.0.0.1:80"}', 'l: {bind: "127.0.0.1:80"}, m: {bind: "127.0.0.1:81"}'))
-    assert {item.name: [rule.route for rule in item.rules] for item in made.topology.listeners} == {"l": ["r"], "m": ["r", "s"]}
+    assert {item.name: [rule.route for rule in item.rules] for item in made.topology.listeners} == {
+        "l": ["r"],
+        "m": ["r", "s"],
+    }

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lbctl.targets.quantise import quantise, rounding_error
@@ -45,6 +45,7 @@ def test_ratios_that_are_exact_within_the_range_stay_exact(ratios: list[int], un
 
 
 @given(CAPACITIES, MAXIMA)
+@example([2.5e-05, 5.8e-05, 2.162655], 65535)
 def test_no_weight_is_further_than_one_from_the_ideal(shares: list[float], maximum: int) -> None:
     weights = quantise(shares, maximum)
     scale = max(weights) / max(shares)

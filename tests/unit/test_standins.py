@@ -17,7 +17,9 @@ version: 1
 listeners:
   l:
     bind: "203.0.113.1:443"
-    tls: {certificates: [{certificate: tls/a.crt, key: tls/a.key}, {certificate: tls/b.crt, key: tls/b.key}], client_ca: tls/ca.crt}
+    tls:
+      certificates: [{certificate: tls/a.crt, key: tls/a.key}, {certificate: tls/b.crt, key: tls/b.key}]
+      client_ca: tls/ca.crt
     access_log: {path: /var/log/nowhere/access.log}
     tracing: {otlp: "collector.nowhere:4317"}
   m: {bind: "[2001:db8::1]:80"}

@@ -12,6 +12,7 @@ from tests.support_fleet import GROUND, reading
 from tests.support_schema import NAME, choices, keys, leaves, places
 
 FULL = Path(__file__).parents[1] / "fixtures" / "full.yaml"
+PIN = ("header", "equals", "pool")
 PATTERNS = [(feature.id, key) for feature in FEATURES for key in feature.keys]
 
 
@@ -43,8 +44,8 @@ def test_every_value_of_a_fleet_belongs_to_a_feature() -> None:
 def test_the_fixture_of_the_schema_asks_for_every_feature_but_other_values_of_a_choice() -> None:
     asked = {line.split(" ")[0] for line in features(FULL.read_text())}
     other = {
-        "listener.h2c", "pool.protocol.http2", "pool.protocol.grpc", "pool.balance.round_robin", "pool.balance.least_time",
-        "pool.balance.random",
+        "listener.h2c", "pool.protocol.http2", "pool.protocol.grpc", "pool.balance.round_robin",
+        "pool.balance.least_time", "pool.balance.random",
     }  # fmt: skip
     assert {feature.id for feature in FEATURES} - asked == other
 
@@ -61,7 +62,7 @@ def test_the_fixture_of_the_schema_asks_for_every_feature_but_other_values_of_a_
         ),
         (
             "{pool: a, pin: [{header: x, equals: y, pool: b}]}",
-            ["route.pool routes.r.pool", *(f"route.pin.header routes.r.pin.0.{key}" for key in ("header", "equals", "pool"))],
+            ["route.pool routes.r.pool", *(f"route.pin.header routes.r.pin.0.{k}" for k in PIN)],
         ),
         ("{respond: {redirect: https}}", ["route.redirect routes.r.respond.redirect"]),
     ],
@@ -76,7 +77,9 @@ def test_a_value_of_a_choice_is_a_feature_of_its_own(value: str, feature: str) -
     assert f"pool.protocol.{feature} pools.p.protocol" in features(text)
 
 
-@pytest.mark.parametrize(("tls", "feature"), [("", "listener.h2c"), (", tls: {certificates: [{certificate: a, key: b}]}", "listener.http2")])
+@pytest.mark.parametrize(
+    ("tls", "feature"), [("", "listener.h2c"), (", tls: {certificates: [{certificate: a, key: b}]}", "listener.http2")]
+)
 def test_http2_without_tls_is_a_feature_of_its_own(tls: str, feature: str) -> None:
     asked = features(f'version: 1\nlisteners: {{l: {{bind: "127.0.0.1:80", http2: true{tls}}}}}\n')
     assert f"{feature} listeners.l.http2" in asked

@@ -17,7 +17,9 @@ listeners:
   back: {{bind: "127.0.0.1:81", max_connections: 100}}
 pools:
   a:
-    replicas: [{{name: x, address: "10.0.0.1:80", weight: 2}}, {{name: y, address: "10.0.0.2:80", weight: 3, drain: true}}]
+    replicas:
+      - {{name: x, address: "10.0.0.1:80", weight: 2}}
+      - {{name: y, address: "10.0.0.2:80", weight: 3, drain: true}}
     circuit_breaker:
       max_connections: 100
       max_pending_requests: 10
@@ -27,7 +29,11 @@ pools:
   b: {{replicas: [{{address: "10.0.0.3:80"}}]}}
   c: {{replicas: [{{address: "10.0.0.4:80"}}]}}
 routes:
-  front: {{listeners: [front], split: {{a: 9, b: 1}}, match: {{path: /f}}, rate_limit: [{{by: all, rate: 10/s, burst: 3}}, {{by: all, concurrent: 9}}]}}
+  front:
+    listeners: [front]
+    match: {{path: /f}}
+    split: {{a: 9, b: 1}}
+    rate_limit: [{{by: all, rate: 10/s, burst: 3}}, {{by: all, concurrent: 9}}]
   both: {{pool: a, rate_limit: [{{by: all, rate: 10/s}}]}}
   back: {{listeners: [back], match: {{path: /b}}, pool: b, mirror: {{pool: c}}}}
 {}"""
@@ -72,7 +78,9 @@ def test_a_proxy_that_the_fleet_does_not_name_has_the_limits_to_itself() -> None
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**4))
-def test_the_parts_of_all_instances_cover_the_limit_and_exceed_it_by_less_than_one_each(limit: int, instances: int) -> None:
+def test_the_parts_of_all_instances_cover_the_limit_and_exceed_it_by_less_than_one_each(
+    limit: int, instances: int
+) -> None:
     each = part(limit, instances)
     assert each >= 1
     assert limit <= each * instances < limit + instances

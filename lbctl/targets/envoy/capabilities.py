@@ -26,7 +26,7 @@ CAPABILITIES: dict[str, Capability] = {
     "listener.access_log": Rendered("written every 10 s, or as --file-flush-interval-msec says"),
     "listener.tracing": Rendered("OTLP by gRPC"),
     "listener.request_id": Rendered("another header name gets a copy of x-request-id"),
-    "route.match": Rendered(),
+    "route.match": Rendered("the path goes on as it was matched: %2F as /, %41 as A; the query is untouched"),
     "route.match.model": Rendered("every JSON body on such a listener is held until it is whole"),
     "route.pool": Rendered(),
     "route.split": Rendered(),
@@ -85,7 +85,7 @@ CAPABILITIES: dict[str, Capability] = {
         "a request that waits for a connection is ended by the route's total timeout alone",
         "max_pending_requests bounds how many wait; timeouts.request bounds how long",
     ),
-    "pool.circuit_breaker": Rendered(),
+    "pool.circuit_breaker": Rendered("requests whose connection is still being opened count as waiting"),
     "pool.circuit_breaker.per_replica": Rendered(
         "HTTP/1.1: the smaller of the two limits; HTTP/2: max_requests streams for each worker thread"
     ),

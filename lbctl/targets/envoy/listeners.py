@@ -32,6 +32,7 @@ Specify = Callable[[hcm_pb2.HttpConnectionManager], None]
 
 NO_REPLICA = '{"error":{"message":"no replica available","type":"unavailable"}}'
 TIMEOUT = '{"error":{"message":"the replica went silent","type":"timeout"}}'
+BROKEN = '{"error":{"message":"the replica broke off its answer","type":"bad_gateway"}}'
 _STREAMS = 100
 _STREAM_WINDOW = 65_536
 _CONNECTION_WINDOW = 1_048_576
@@ -179,7 +180,8 @@ def _first(view: View, item: Listener, chain: _Chain) -> dict[str, object]:
 
 
 def _local_replies() -> dict[str, object]:
-    """No fit replica, none that could be reached, or no room: one answer, whatever Envoy calls it. One for silence."""
+    """No fit replica, none that could be reached, or no room: one answer, whatever Envoy calls it. One for silence,
+    one for a replica that broke off."""
     body = {"text_format_source": {"inline_string": NO_REPLICA}, "content_type": "application/json"}
     mapper = {
         "filter": {"response_flag_filter": {"flags": ["UH", "UF", "UO", "NC"]}},
@@ -191,7 +193,12 @@ def _local_replies() -> dict[str, object]:
         "filter": {"response_flag_filter": {"flags": ["SI", "UT", "DT"]}},
         "body_format_override": {"text_format_source": {"inline_string": TIMEOUT}, "content_type": "application/json"},
     }
-    return {"mappers": [mapper, silence]}
+    broken = {
+        "filter": {"response_flag_filter": {"flags": ["UC", "UR", "UPE"]}},
+        "status_code": {"value": 502},
+        "body_format_override": {"text_format_source": {"inline_string": BROKEN}, "content_type": "application/json"},
+    }
+    return {"mappers": [mapper, silence, broken]}
 
 
 def _tracing(item: Listener, wanted: Tracing) -> dict[str, object]:

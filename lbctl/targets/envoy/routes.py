@@ -98,7 +98,7 @@ def _redirects(match: route_components_pb2.RouteMatch, name: str) -> Iterator[ro
     for methods, code in ((_SAFE, "MOVED_PERMANENTLY"), ((), "PERMANENT_REDIRECT")):
         narrowed = _narrowed(match, [matches.method(*methods)] if methods else [])
         yield route_components_pb2.Route(
-            name=name, match=narrowed, redirect={"https_redirect": True, "response_code": code}
+            name=name, match=narrowed, redirect={"https_redirect": True, "port_redirect": 443, "response_code": code}
         )
 
 

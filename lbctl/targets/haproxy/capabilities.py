@@ -10,7 +10,7 @@ _RENDERED = (
     "listener.proxy_protocol",
     "listener.max_connections",
     "listener.timeouts",
-    "listener.request_id",
+   
     "route.pool",
     "route.split",
     "route.pin.header",
@@ -50,6 +50,7 @@ _NOTES = {
     "listener.client_address": "up to four trusted balancers in a row",
     "listener.max_body": "a request without Content-Length, gRPC's too, is answered 411 where the listener has a limit",
     "listener.inspect": "each connection has a buffer of this size",
+    "listener.request_id": "a client's id is kept if it is printable ASCII of at most 200 characters",
     "listener.access_log": "to /dev/stdout or /dev/stderr only",
     "route.match": "the path is matched decoded and without repeated slashes; one with dot segments is answered 400",
     "route.match.model": "x-model, else the body's `model`; of a repeated key the first one counts",

@@ -172,7 +172,8 @@ def _request_id(listener: Listener) -> Iterator[Token]:
     if listener.client_address:
         yield line("http-request del-header", header, "if !believed")
     yield line("http-request set-var(txn.request_id)", fetch)
-    yield Token("http-request set-var(txn.request_id) uuid() if !{ var(txn.request_id) -m found }")
+    fit = r"'^[!#-\[\]-~]{1,200}$'"
+    yield Token(f"http-request set-var(txn.request_id) uuid() if !{{ var(txn.request_id) -m reg {fit} }}")
     yield line("http-request set-header", header, "'%[var(txn.request_id)]'")
     yield line("http-after-response set-header", header, "'%[var(txn.request_id)]' if { var(txn.request_id) -m found }")
 

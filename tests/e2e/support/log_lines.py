@@ -1,0 +1,54 @@
+"""The access log as a strict reader sees it: every line, exactly the contract's fields, each of its type."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+from tests.e2e.support.proxies import Proxy
+
+Line = dict[str, Any]
+
+_TEXT = ("ts", "client", "listener")
+_TEXT_OR_NULL = ("request_id", "tenant", "method", "path", "route", "pool", "variant", "replica", "model", "flags")
+_NUMBER = ("bytes_in", "bytes_out")
+_NUMBER_OR_NULL = ("status", "retries", "t_queue", "t_connect", "t_first_byte", "t_total")
+FIELDS = frozenset((*_TEXT, *_TEXT_OR_NULL, *_NUMBER, *_NUMBER_OR_NULL))
+_TS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d\d:\d\d)")
+
+
+def lines_of(proxy: Proxy, count: int, timeout: float = 5.0) -> list[Line]:
+    """All that the proxy has written to its standard output, once that is `count` lines; checked one by one."""
+    deadline = time.monotonic() + timeout
+    while len(raw := _raw(proxy)) < count and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(raw) == count, f"{len(raw)} lines instead of {count}\n{proxy.logs()}"
+    return [_checked(line) for line in raw]
+
+
+def _raw(proxy: Proxy) -> list[bytes]:
+    return proxy.stdout.read_bytes().rpartition(b"\n")[0].splitlines()
+
+
+def _checked(raw: bytes) -> Line:
+    pairs: list[tuple[str, Any]] = json.loads(raw.decode(), object_pairs_hook=list, parse_constant=_refuse)
+    line = dict(pairs)
+    assert sorted(name for name, _ in pairs) == sorted(FIELDS), f"not the contract's fields, once each: {raw!r}"
+    assert _TS.fullmatch(line["ts"]), raw
+    for name, value in line.items():
+        assert _fits(name, value), f"{name} is {value!r} in {raw!r}"
+    return line
+
+
+def _fits(name: str, value: object) -> bool:
+    if value is None:
+        return name in _TEXT_OR_NULL or name in _NUMBER_OR_NULL
+    if name in _NUMBER or name in _NUMBER_OR_NULL:
+        return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, str) and (value not in ("", "-") or name == "flags")
+
+
+def _refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is no JSON")

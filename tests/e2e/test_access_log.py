@@ -1,0 +1,237 @@
+"""The access log: the contract's fields on every proxy, true to what happened, readable whatever clients write."""
+
+from __future__ import annotations
+
+import socket
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.log_lines import lines_of
+from tests.e2e.support.ports import HOST
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+
+def _fleet(members: list[Replica], **more: Any) -> Fleet:
+    return fleet_of(members, route={"match": {"path_prefix": "/v1/"}}, **more)
+
+
+def test_a_line_says_what_happened(kind: Kind) -> None:
+    body = b'{"prompt": "hello"}' * 50
+    with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
+        before = datetime.now(UTC)
+        answer = gateway.post("/v1/chat%20x/completions?key=secret&q=%22", body)
+        (line,) = lines_of(gateway.proxy, 1)
+    written = datetime.fromisoformat(line.pop("ts"))
+    assert abs((written - before).total_seconds()) < 2
+    assert len(body) <= line.pop("bytes_in") < len(body) + 2000
+    assert len(answer.body) <= line.pop("bytes_out") < len(answer.body) + 2000
+    assert [name for name in line if name.startswith("t_") and (line[name] or 0) > 2000] == []
+    assert (line.pop("t_total") is None, line.pop("t_first_byte") is None) == (False, False)
+    assert line.pop("request_id") == answer.header("x-request-id")
+    assert {name: value for name, value in line.items() if name not in ("flags", "t_queue", "t_connect")} == {
+        "client": "127.0.0.1",
+        "tenant": None,
+        "listener": "gateway",
+        "method": "POST",
+        "path": "/v1/chat%20x/completions",
+        "route": "everything",
+        "pool": "pool",
+        "variant": None,
+        "replica": "a",
+        "model": None,
+        "status": 200,
+        "retries": 0,
+    }
+
+
+def test_the_replicas_status_and_name_are_in_the_line(kind: Kind) -> None:
+    with replicas("a", "b.c-d") as (a, b), running(kind, _fleet([a, b])) as gateway:
+        a.behave(status=503)
+        b.behave(status=429)
+        answers = [gateway.get("/v1/x") for _ in range(6)]
+        lines = lines_of(gateway.proxy, 6)
+    said = {line["request_id"]: (line["replica"], line["status"]) for line in lines}
+    assert said == {answer.header("x-request-id"): (answer.replica, answer.status) for answer in answers}
+    assert {line["replica"] for line in lines} == {"a", "b.c-d"}
+
+
+def test_what_the_proxy_answers_has_no_replica(kind: Kind) -> None:
+    gone = {"match": {"path": "/gone"}, "respond": {"status": 410, "body": "gone"}}
+    with replicas("a") as (a,), running(kind, _fleet([a], routes={"gone": gone})) as gateway:
+        gateway.get("/nowhere")
+        gateway.get("/gone")
+        lines = {line["path"]: line for line in lines_of(gateway.proxy, 2)}
+    said = {path: [line[name] for name in ("route", "pool", "replica", "status")] for path, line in lines.items()}
+    assert said == {"/nowhere": [None, None, None, 404], "/gone": ["gone", None, None, 410]}
+    assert [lines["/nowhere"][name] for name in ("t_queue", "t_connect", "variant")] == [None] * 3
+
+
+def test_a_pool_that_cannot_be_reached_is_named(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
+        a.refuse()
+        assert gateway.post("/v1/x").status == 503
+        (line,) = lines_of(gateway.proxy, 1)
+    assert [line[name] for name in ("route", "pool", "status")] == ["everything", "pool", 503]
+
+
+def test_the_variant_is_the_pools_version(kind: Kind) -> None:
+    with replicas("a", "b") as (a, b):
+        pools = {"one": pool_of([a], model={"name": "llama", "version": "v1.2"}), "two": pool_of([b])}
+        fleet = _fleet([a], pools=pools)
+        fleet["routes"]["everything"] = {"match": {"path_prefix": "/v1/"}, "split": {"one": 50, "two": 50}}
+        del fleet["pools"]["pool"]
+        with running(kind, fleet) as gateway:
+            gateway.load(40, 2, Request(path="/v1/chat")).assert_no_failure()
+            lines = lines_of(gateway.proxy, 40)
+    assert {(line["pool"], line["variant"], line["replica"]) for line in lines} == {
+        ("one", "v1.2", "a"),
+        ("two", "two", "b"),
+    }
+
+
+def test_retries_are_counted_and_the_last_replica_named(kind: Kind) -> None:
+    with replicas("a", "b") as (a, b), running(kind, _fleet([a, b])) as gateway:
+        b.refuse()
+        for _ in range(4):
+            assert gateway.post("/v1/x").replica == "a"
+        lines = lines_of(gateway.proxy, 4)
+    assert {line["replica"] for line in lines} == {"a"}
+    assert {line["retries"] for line in lines} == {0, 1}
+
+
+def test_times_are_milliseconds(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
+        a.behave(delay=1.2)
+        gateway.get("/v1/slow")
+        slow = lines_of(gateway.proxy, 1)[0]
+        a.behave(delay=0)
+        gateway.get("/v1/fast")
+        fast = lines_of(gateway.proxy, 2)[1]
+    assert 1100 < slow["t_first_byte"] < 4000
+    assert slow["t_first_byte"] <= slow["t_total"] + 1
+    assert max(fast["t_first_byte"], fast["t_total"]) < 1000
+
+
+def test_the_first_byte_of_a_stream_is_told_from_its_end(kind: Kind) -> None:
+    with replicas("a") as pool, running(kind, fleet_of(pool)) as gateway:
+        gateway.get("/sse?n=2&gap=1.2&first=0.06")
+        (line,) = lines_of(gateway.proxy, 1)
+    assert 50 <= line["t_first_byte"] < 1000
+    assert 1200 <= line["t_total"] < 4000
+
+
+def test_a_client_that_goes_away_is_in_the_log(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
+        assert gateway.get("/sse?n=60&gap=0.1", timeout=0.5).error == "timeout"
+        (line,) = lines_of(gateway.proxy, 1)
+    assert [line[name] for name in ("path", "pool", "replica")] == ["/sse", "pool", "a"]
+
+
+_HOSTILE = [
+    b'GET /v1/"quoted" HTTP/1.1\r\nHost: a\r\n\r\n',
+    b"GET /v1/back\\slash\\n\\u0041 HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET /v1/\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80 HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET /v1/\xff\xfe\xc3 HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET /v1/\x01\x1f\x7f HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET /v1/%22%5c%0a%00%c3%28 HTTP/1.1\r\nHost: a\r\n\r\n",
+    b'GET /v1/","status":999,"x":" HTTP/1.1\r\nHost: a\r\n\r\n',
+    b"GET /v1/%[env(HOME)]$request_uri%REQ(x)%${HOME}{{x}} HTTP/1.1\r\nHost: a\r\n\r\n",
+    b'GET /v1/x HTTP/1.1\r\nHost: a\r\nX-Request-Id: a"b\\c\r\n\r\n',
+    b"GET /v1/x HTTP/1.1\r\nHost: a\r\nX-Request-Id: \xc3\xa4\xff\r\n\r\n",
+    b'GET /v1/x HTTP/1.1\r\nHost: a\r\nX-Request-Id: ","tenant":"root\r\n\r\n',
+    b"GET /v1/x HTTP/1.1\r\nHost: a\r\nX-Request-Id: a\tb\r\n\r\n",
+    b"GET /v1/x HTTP/1.1\r\nHost: a\r\nX-Request-Id: \r\n\r\n",
+    b"GET /v1/x HTTP/1.1\r\nHost: a\r\nX-Request-Id: " + b"y" * 3000 + b"\r\n\r\n",
+    b'GET /v1/x HTTP/1.1\r\nHost: a"b\\\r\n\r\n',
+    b'GET /v1/x HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: "\\\xff\r\n\r\n',
+    b'GET /v1/x HTTP/1.1\r\nHost: a\r\nUser-Agent: "\\\x80\r\nReferer: "\r\nX-Model: "\r\n\r\n',
+    b"GET /v1/" + b"z" * 6000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"BREW /v1/x HTTP/1.1\r\nHost: a\r\n\r\n",
+    b'A"B /v1/x HTTP/1.1\r\nHost: a\r\n\r\n',
+    b"GET http://a/v1/x HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET  HTTP/1.1\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    b'{"not": "http"}\r\n\r\n',
+]
+
+
+def test_hostile_requests_leave_every_line_readable(kind: Kind) -> None:
+    """`lines_of` parses all of them; the plain request afterwards shows that none of them broke into another line."""
+    with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
+        for request in _HOSTILE:
+            _throw(gateway.port, request)
+        assert gateway.get("/v1/last").ok
+        eventually(lambda: b"/last" in gateway.proxy.stdout.read_bytes().replace(b"\\/", b"/"))
+        time.sleep(0.2)
+        count = gateway.proxy.stdout.read_bytes().count(b"\n")
+        lines = lines_of(gateway.proxy, count)
+    assert len(_HOSTILE) * 0.6 < count <= len(_HOSTILE) + 1
+    assert lines[-1]["path"] == "/v1/last"
+    assert {line["tenant"] for line in lines} == {None}
+    assert 999 not in {line["status"] for line in lines}
+
+
+def test_without_a_log_nothing_is_written(kind: Kind) -> None:
+    with replicas("a") as pool, running(kind, fleet_of(pool, listener={"access_log": {"format": "none"}})) as gateway:
+        gateway.load(20, 2).assert_no_failure()
+        time.sleep(0.3)
+        assert gateway.proxy.stdout.read_text() == ""
+
+
+def test_a_text_log_has_a_line_for_each_request(kind: Kind) -> None:
+    with replicas("a") as pool, running(kind, fleet_of(pool, listener={"access_log": {"format": "text"}})) as gateway:
+        answers = [gateway.post(f"/v1/request{number}?secret=1") for number in range(3)]
+        eventually(lambda: gateway.proxy.stdout.read_text().count("\n") == 3)
+        lines = gateway.proxy.stdout.read_text().splitlines()
+    for number, (line, answer) in enumerate(zip(lines, answers, strict=True)):
+        assert not line.startswith("{")
+        for word in (f"/v1/request{number}", "POST", "200", "127.0.0.1", "gateway", answer.header("x-request-id")):
+            assert word in line, f"{word} is not in {line}"
+
+
+@pytest.mark.parametrize("kind", ["nginx", "envoy"])
+def test_a_log_goes_to_the_file_that_was_named(kind: Kind, tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    listener = {"access_log": {"path": str(log)}}
+    with replicas("a") as pool, running(kind, fleet_of(pool, listener=listener)) as gateway:
+        gateway.get("/v1/x")
+        eventually(lambda: log.exists() and '"/v1/x"' in log.read_text())
+        assert gateway.proxy.stdout.read_text() == ""
+
+
+def test_haproxy_says_that_it_writes_to_no_file(tmp_path: Path) -> None:
+    listener = {"access_log": {"path": str(tmp_path / "access.log")}}
+    with replicas("a") as pool, running("haproxy", fleet_of(pool, listener=listener)) as gateway:
+        gateway.get("/v1/x")
+        assert "warning LB412" in gateway.messages
+    assert not (tmp_path / "access.log").exists()
+
+
+def test_each_listener_writes_its_own_name(kind: Kind) -> None:
+    with replicas("a") as pool:
+        fleet = fleet_of(pool)
+        fleet["listeners"]["inner"] = {**fleet_of(pool)["listeners"]["gateway"]}
+        with running(kind, fleet) as gateway:
+            gateway.get("/outer")
+            gateway.connect("inner").get("/inner")
+            said = {line["path"]: line["listener"] for line in lines_of(gateway.proxy, 2)}
+    assert said == {"/outer": "gateway", "/inner": "inner"}
+
+
+def _throw(port: int, request: bytes) -> None:
+    """Sends the bytes and waits until the proxy answers or closes."""
+    with socket.create_connection((HOST, port), timeout=2) as client:
+        try:
+            client.sendall(request)
+            client.recv(1)
+        except (ConnectionError, TimeoutError):
+            return

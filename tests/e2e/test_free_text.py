@@ -1,0 +1,159 @@
+"""The free texts of a fleet mean to the real proxy exactly what they say, whatever they are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import Fleet, Gateway, fleet_of, pool_of, running
+from tests.e2e.support.replicas import Replica, replicas
+
+VALUES = (
+    "a; return 200 x;", "a}", "{", "}", '"', "'", '"; return 200 x; #', "'; x", "\\", "a\\", '\\"', "\\n", "\\x41",
+    "`id`", "#", "a #b", "$x", "${x}", "$host", "$(id)", "$1", "%", "%h", "%%", "%25", "%[env(HOME)]", "%[lua.f]",
+    "%REQ(:path)%", "%START_TIME%", "{{7*7}}", "{% include 'x' %}", "include /etc/passwd", "~a", "~*a", "=",
+    "!", "default",
+    "hostnames", "volatile", "-flag", "--flag", "-m", "-i", "a,b", "a  b", "@x", "*", "^a$", "a|b", "(", "[",
+    "]", "<", "?",
+    "str(x)", "if TRUE", "unless", "|| TRUE", "x" * 1024,
+)  # fmt: skip
+"""For values of headers: printable ASCII, and what has a meaning in one of the three languages."""
+BODIES = (
+    *VALUES, " a ", "a\nb", "\ta\n\n", "a\nlisten evil\n", "}}\nssl_engine x;\nhttp{", '{"error": {"code": "gone"}}',
+    "é✓", "a\\\nb", "x" * 2000,
+)  # fmt: skip
+PATHS = (
+    "/a;b", "/a'b", "/$x", "/$(id)", "/a&b", "/a,b", "/a!", "/~a", "/*", "/a=b", "/a:b", "/(a)", "/-m", "/a+b", "/@a",
+    "/a.b", "/$host/x", "/='",
+)  # fmt: skip
+REGEXES = {
+    "/v[0-9]+/x": ("/v12/x", "/v/x"),
+    "/a{2,3}/.*": ("/aa/x", "/a/x"),
+    "/(chat|embed)(?:/.*)?": ("/chat/x", "/chatter"),
+    r"/a\.b": ("/a.b", "/aXb"),
+    "/[;'()$&]+": ("/;'($)&", "/x"),
+    '/a["#]?b': ("/ab", "/aXb"),
+    r"/\$x;\}?": ("/$x;", "/x;"),
+    r"/[^/]+\s?/end$": ("/any/end", "/a/b/end"),
+}
+"""An expression, a path that it matches, and one that it does not."""
+
+
+def _routes(**routes: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {"everything": {"respond": {"status": 404, "body": "none"}}, **routes}
+
+
+def _fleet(replica: Replica, routes: dict[str, dict[str, Any]]) -> Fleet:
+    return {**fleet_of(pool_of([replica])), "routes": routes}
+
+
+def _wrong(gateway: Gateway, paths: dict[str, str]) -> list[str]:
+    """What was answered by something else than was expected: path → body."""
+    got = {path: gateway.get(path) for path in paths}
+    return [
+        f"{path}: {got[path].status} {got[path].body!r}"
+        for path, text in paths.items()
+        if got[path].body != text.encode()
+    ]
+
+
+def test_a_body_is_answered_byte_by_byte(kind: Kind) -> None:
+    routes = {
+        f"b{i}": {"match": {"path": f"/{i}"}, "respond": {"status": 200, "body": body}} for i, body in enumerate(BODIES)
+    }
+    with replicas("a") as (replica,), running(kind, _fleet(replica, _routes(**routes))) as gateway:
+        assert _wrong(gateway, {f"/{i}": body for i, body in enumerate(BODIES)}) == []
+
+
+def test_a_header_is_set_to_exactly_its_value(kind: Kind) -> None:
+    routes = {
+        f"h{i}": {
+            "match": {"path": f"/{i}"},
+            "pool": "pool",
+            "headers": {"request": {"set": {"x-asked": value}}, "response": {"set": {"x-answered": value}}},
+        }
+        for i, value in enumerate(VALUES)
+    }
+    with replicas("a") as (replica,), running(kind, _fleet(replica, _routes(**routes))) as gateway:
+        answers = [gateway.get(f"/{i}") for i in range(len(VALUES))]
+    seen = [seen.header("x-asked") for seen in replica.seen]
+    assert [(value, got) for value, got in zip(VALUES, seen, strict=True) if value != got] == []
+    answered = [answer.header("x-answered") for answer in answers]
+    assert [(value, got) for value, got in zip(VALUES, answered, strict=True) if value != got] == []
+
+
+def test_a_header_matches_its_value_and_nothing_else(kind: Kind) -> None:
+    routes = {
+        f"m{i}": {"match": {"headers": {"x-match": value}}, "respond": {"status": 200, "body": f"{i}"}}
+        for i, value in enumerate(VALUES)
+    }
+    with replicas("a") as (replica,), running(kind, _fleet(replica, _routes(**routes))) as gateway:
+        got = [gateway.get("/", {"x-match": value}).text for value in VALUES]
+        others = [gateway.get("/", {"x-match": value}).text for value in ("a", "x", "A}", "aXb", "id", "")]
+    assert [(value, body) for i, (value, body) in enumerate(zip(VALUES, got, strict=True)) if body != f"{i}"] == []
+    assert others == ["none"] * 6
+
+
+def _sent(name: str, value: str) -> dict[str, str]:
+    return {"x-pin": value} if name == "header" else {"cookie": f"a=b; pin={value}; c=d"}
+
+
+@pytest.mark.parametrize(("name", "key"), [("header", "x-pin"), ("cookie", "pin")])
+def test_a_pin_holds_for_its_value_and_nothing_else(kind: Kind, name: str, key: str) -> None:
+    values = [value for value in VALUES if name == "header" or (not set(value) & set(' ",;\\') and len(value) < 257)]
+    pins = [{name: key, "equals": value, "pool": "pinned"} for value in values]
+    with replicas("drawn", "pinned") as (drawn, pinned):
+        pools = {"pool": pool_of([drawn]), "pinned": pool_of([pinned])}
+        fleet = fleet_of(pools["pool"], route={"pin": pins}, pools=pools)
+        with running(kind, fleet) as gateway:
+            got = [(value, gateway.get("/", _sent(name, value)).replica) for value in values]
+            others = [gateway.get("/", _sent(name, value)).replica for value in ("a", "aXb", "id", "A}")]
+    assert [value for value, replica in got if replica != "pinned"] == []
+    assert others == ["drawn"] * 4
+
+
+def test_a_path_matches_itself_and_a_prefix_its_segments(kind: Kind) -> None:
+    exact = {
+        f"e{i}": {"match": {"path": path}, "respond": {"status": 200, "body": f"exact {i}"}}
+        for i, path in enumerate(PATHS)
+    }
+    prefix = {
+        f"p{i}": {"match": {"path_prefix": f"/p{path}"}, "respond": {"status": 200, "body": f"prefix {i}"}}
+        for i, path in enumerate(PATHS)
+    }
+    with replicas("a") as (replica,), running(kind, _fleet(replica, _routes(**exact, **prefix))) as gateway:
+        expected = {path: f"exact {i}" for i, path in enumerate(PATHS)}
+        for i, path in enumerate(PATHS):
+            expected |= {
+                f"{path}x": "none",
+                f"/p{path}": f"prefix {i}",
+                f"/p{path}/x": f"prefix {i}",
+                f"/p{path}x": "none",
+            }
+        assert _wrong(gateway, expected) == []
+
+
+def test_an_expression_matches_whole_paths(kind: Kind) -> None:
+    routes = {
+        f"r{i}": {"match": {"path_regex": regex}, "respond": {"status": 200, "body": f"{i}"}}
+        for i, regex in enumerate(REGEXES)
+    }
+    with replicas("a") as (replica,), running(kind, _fleet(replica, _routes(**routes))) as gateway:
+        expected = {}
+        for i, (right, wrong) in enumerate(REGEXES.values()):
+            expected |= {right: f"{i}", wrong: "none", f"/before{right}": "none", f"{right}?x=1": f"{i}"}
+        assert _wrong(gateway, expected) == []
+
+
+def test_a_rewritten_prefix_is_exactly_that(kind: Kind) -> None:
+    routes = {
+        f"w{i}": {"match": {"path_prefix": f"/p{i}"}, "pool": "pool", "rewrite": {"path_prefix": path}}
+        for i, path in enumerate(PATHS)
+    }
+    with replicas("a") as (replica,), running(kind, _fleet(replica, _routes(**routes))) as gateway:
+        got = [(path, gateway.get(f"/p{i}/x?q=1")) for i, path in enumerate(PATHS)]
+    assert [
+        (path, answer.body) for path, answer in got if not answer.ok or answer.json["path"] != f"{path}/x?q=1"
+    ] == []
