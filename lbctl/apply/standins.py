@@ -74,7 +74,7 @@ class _Files:
         if found is not None and path not in self._incomplete:
             return str(found.absolute())
         if path not in self._written:
-            place = self._prefix / "files" / path.lstrip("/")
+            place = self._prefix / "files" / path.strip("/").replace("/", "__")
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(_CONTENT[kind])
             self._written[path] = str(place)

@@ -1,7 +1,7 @@
 """Replicas that a file names, in Prometheus' file_sd form: `[{"targets": ["host:port"], "labels": {…}}]`.
 
 The labels gpu, gpu_count, weight, region, zone, priority and name are the replica's keys, the others its labels. The
-file is read as it stands when the fleet is compiled; one that is missing leaves the pool empty, and `files` warns of it.
+file is read as it stands when the fleet is compiled; a missing one leaves the pool empty, and `files` warns of it.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from lbctl.compile.context import Context, Version
 from lbctl.compile.listeners import listeners
 from lbctl.compile.pools import default_name, pools
 from lbctl.compile.proxies import control, proxies
+from lbctl.compile.residency import check_residency
 from lbctl.compile.routes import routes
 from lbctl.compile.sources import SourceMap
 from lbctl.ir.topology import Topology
@@ -36,6 +37,7 @@ def compile_fleet(source: Source, oldest: Mapping[str, Version], diagnostics: Di
         proxies=proxies(ctx),
         control=control(source.fleet.control),
     )
+    check_residency(ctx, topology.routes, topology.pools)
     return None if diagnostics.failed else Compiled(topology, SourceMap(source.root, _places(source)))
 
 

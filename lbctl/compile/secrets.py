@@ -55,7 +55,7 @@ def _text(source: Source, path: tuple[str, ...], required: bool, diagnostics: Di
         text = None
     if text is None:
         hint = "put the file there, or mount it where the proxy is rendered"
-        message = f"{show(str(node.value))} cannot be read: every key is refused"
+        message = f"{show(str(node.value))} cannot be read: nobody is let in by it"
         diagnostics.add(Diagnostic("LB503", message, node.position, path, hint, "error" if required else "warning"))
     return text
 

@@ -27,6 +27,7 @@ ROUTES = {
     "{pool: a, headers: {response: {set: {x-a: b}, remove: [y, ▶X-A]}}}": "LB111",
     "{▶split: {a: 0, b: 0}}": "LB207",
     "{▶split: {}}": "LB207",
+    "{pool: a, regions: ▶[mars]}": "LB115",
     "{pool: a, ▶rate_limit: [{by: tenant, rate: 5/s}]}": "LB506",
     "{split: {a: 1}, rollout: {to: ▶b, steps: [{percent: 100%}]}}": "LB701",
 }

@@ -10,7 +10,6 @@ _RENDERED = (
     "listener.proxy_protocol",
     "listener.max_connections",
     "listener.timeouts",
-   
     "route.pool",
     "route.split",
     "route.pin.header",

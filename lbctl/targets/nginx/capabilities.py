@@ -127,7 +127,9 @@ _POOLS: Mapping[str, Capability] = {
         "requests at once; nothing waits, so max_pending_requests and max_retries do not count"
     ),
     "pool.circuit_breaker.per_replica": _DONE,
-    "pool.slow_start": Unsupported("nginx ramps in its commercial edition only", "a new replica gets its whole share at once"),
+    "pool.slow_start": Unsupported(
+        "nginx ramps in its commercial edition only", "a new replica gets its whole share at once"
+    ),
     "pool.discovery.dns": Since(
         (1, 27, 3),
         Unsupported(
@@ -142,4 +144,12 @@ _POOLS: Mapping[str, Capability] = {
 
 _FLEET: Mapping[str, Capability] = {"fleet": _DONE, "proxies": _DONE}
 
-CAPABILITIES: Mapping[str, Capability] = {**_LISTENERS, **_ROUTES, **_POOLS, **_BALANCE, **_HEALTH, **_FLEET, **CONTROL_PLANE}
+CAPABILITIES: Mapping[str, Capability] = {
+    **_LISTENERS,
+    **_ROUTES,
+    **_POOLS,
+    **_BALANCE,
+    **_HEALTH,
+    **_FLEET,
+    **CONTROL_PLANE,
+}

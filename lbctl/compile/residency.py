@@ -1,0 +1,29 @@
+"""Data residency that nobody can keep: a route whose regions hold no replica of a pool that it sends requests to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lbctl.compile.context import Context
+from lbctl.ir.pools import Pool
+from lbctl.ir.routes import Forward, Route
+
+
+def check_residency(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]) -> None:
+    """LB115 for each such pool. A replica without a region is outside every region."""
+    regions = {pool.name: {item.region for item in pool.replicas} for pool in pools}
+    for route in routes:
+        for pool in _empty(route, regions):
+            ctx.error(
+                "LB115",
+                f"no replica of {pool} is in {' or '.join(route.regions)}",
+                ("routes", route.name, "regions"),
+                "name the region of its replicas, or send the route elsewhere",
+            )
+
+
+def _empty(route: Route, regions: dict[str, set[str | None]]) -> Iterator[str]:
+    if not route.regions or not isinstance(route.action, Forward):
+        return
+    drawn = {share.pool for share in route.action.shares if share.weight} | {pin.pool for pin in route.action.pins}
+    yield from (pool for pool in sorted(drawn) if pool in regions and not regions[pool] & set(route.regions))

@@ -1,0 +1,84 @@
+"""Who may pass: API keys, tokens, or either. Nobody passes unless something of the request proves it.
+
+Keys stand as hashes in a file of their own; what a client presents is hashed before it is looked up. What proves a
+client does not reach a replica unless the fleet says so, and nothing of it is logged but the tenant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.routes import ApiKeys, Auth, Route
+from lbctl.ir.secrets import ApiKey
+from lbctl.ir.snapshot import View
+from lbctl.targets.haproxy import jwt, quote
+from lbctl.targets.haproxy.match import Acls
+from lbctl.targets.haproxy.quote import line
+from lbctl.targets.target import File
+from lbctl.targets.token import Token
+
+_DENIED = quote.error("no valid credentials", "unauthorized")
+_NOBODY = quote.error("the credentials name no tenant", "forbidden")
+
+
+def files(view: View) -> Iterator[File]:
+    """What the lines of all routes read."""
+    for route in view.routes.values():
+        if route.auth and route.auth.api_keys:
+            yield File(_map(route), _hashed(view.api_keys[route.name]), secret=True)
+        yield from jwt.files(route, view)
+
+
+def diagnostics(view: View) -> Iterator[Diagnostic]:
+    for route in view.routes.values():
+        yield from jwt.diagnostics(route, view)
+
+
+def lines(route: Route, view: View, acls: Acls) -> Iterator[Token]:
+    """Sets txn.tenant where there is one; else answers 401 or 403, or lets a token of no tenant pass."""
+    auth = route.auth
+    if auth is None:
+        return
+    here, path = f"if route_{quote.name(route.name).text}", ("routes", route.name, "auth")
+    if auth.api_keys:
+        yield from _api_keys(route, auth.api_keys, here)
+    if auth.jwt:
+        yield from jwt.lines(route, auth.jwt, view, acls, here)
+    denied = f"http-request return status 401 {_DENIED} hdr www-authenticate Bearer"
+    unknown = "!{ var(txn.tenant) -m found }"
+    yield line(denied, here, unknown, "!{ var(txn.issued) -m found }" if auth.jwt else "", source=path)
+    if any(limit.by == "tenant" for limit in route.rate_limits):
+        yield line(f"http-request return status 403 {_NOBODY}", here, unknown, source=path)
+    yield from _passed_on(auth, here, path)
+
+
+def _api_keys(route: Route, keys: ApiKeys, here: str) -> Iterator[Token]:
+    path = ("routes", route.name, "auth", "api_keys")
+    presented = quote.sample("req.fhdr", keys.header, 'regsub("^[Bb]earer +","")', "sha2(256),hex,lower")
+    found = quote.word(f'{presented},map_str("{_map(route)}")')
+    yield line("http-request set-var(txn.tenant)", found, here, source=path)
+
+
+def _passed_on(auth: Auth, here: str, path: tuple[str, ...]) -> Iterator[Token]:
+    known = "{ var(txn.tenant) -m found }"
+    yield line("http-request set-var-fmt(txn.tenant_json)", Token("'\"%[var(txn.tenant),json(utf8s)]\"'"), here, known)
+    if auth.forward_tenant:
+        header = quote.word(auth.forward_tenant)
+        yield line("http-request del-header", header, here, source=path)
+        yield line("http-request set-header", header, "'%[var(txn.tenant)]'", here, known)
+    if not auth.forward_credentials:
+        presented = {auth.api_keys.header} if auth.api_keys else set()
+        for name in sorted(presented | ({"authorization"} if auth.jwt else set())):
+            yield line("http-request del-header", quote.word(name), here, source=path)
+
+
+def _hashed(keys: Sequence[ApiKey]) -> str:
+    """SHA-256 in hex, and the tenant; one key a line."""
+    found = {key.sha256 or hashlib.sha256(key.key.encode()).hexdigest(): key.tenant for key in keys}
+    return "".join(f"{digest} {quote.name(found[digest]).text}\n" for digest in sorted(found))
+
+
+def _map(route: Route) -> str:
+    return f"lbctl-api-keys-{quote.name(route.name).text}.map"

@@ -1,0 +1,132 @@
+"""A JSON Web Key Set as HAProxy needs it: one PEM for each key, with the one algorithm that it may verify.
+
+A key that names no algorithm verifies the usual one of its kind, never what a token asks for. A key that is not fit is
+left out with a reason, which repeats nothing of the key; tokens signed with it are then refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lbctl.targets.haproxy import pem
+from lbctl.targets.target import Version
+
+_RSA = {"RS256", "RS384", "RS512"}
+_PSS = {"PS256", "PS384", "PS512"}
+_PSS_SINCE = (2, 8)
+_SMALLEST = 2048
+"""Bits of an RSA key (RFC 7518, section 3.3)."""
+_BASE64 = re.compile(r"[A-Za-z0-9_-]{1,4096}", re.ASCII)
+_KID = re.compile(r"[ -~]{0,1024}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """y² = x³ - 3x + b over the prime p."""
+
+    algorithm: str
+    bytes: int
+    p: int
+    b: int
+
+    def holds(self, x: int, y: int) -> bool:
+        return x < self.p and y < self.p and (y * y - (x**3 - 3 * x + self.b)) % self.p == 0
+
+
+_CURVES = {
+    "P-256": _Curve(
+        "ES256",
+        32,
+        2**256 - 2**224 + 2**192 + 2**96 - 1,
+        0x5AC635D8AA3A93E7B3EBBD55769886BC651D06B0CC53B0F63BCE3C3E27D2604B,
+    ),
+    "P-384": _Curve(
+        "ES384",
+        48,
+        2**384 - 2**128 - 2**96 + 2**32 - 1,
+        0xB3312FA7E23EE7E4988E056BE3F82D19181D9C6EFE8141120314088F5013875AC656398D8A2ED19D2A85C8EDD3EC2AEF,
+    ),
+    "P-521": _Curve(
+        "ES512",
+        66,
+        2**521 - 1,
+        0x0051953EB9618E1C9A1F929A21A0B68540EEA2DA725B99B315F3B8B489918EF109E156193951EC7E937B1652C0BD3BB1BF073573DF883D2C34F1EF451FD46B503F00,  # noqa: E501
+    ),
+}
+"""FIPS 186-4, appendix D.1.2."""
+
+
+class UnfitKeyError(Exception):
+    """HAProxy cannot verify with this key; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationKey:
+    """`kid` empty: for tokens of any key id."""
+
+    pem: str
+    algorithm: str
+    kid: str
+
+
+def read(text: str, version: Version) -> tuple[VerificationKey | UnfitKeyError, ...]:
+    """One for each key of the set, in its order. `text` is an object with a list of objects `keys`."""
+    return tuple(_tried(item, version) for item in json.loads(text)["keys"])
+
+
+def _tried(item: Mapping[str, object], version: Version) -> VerificationKey | UnfitKeyError:
+    try:
+        return _key(item, version)
+    except UnfitKeyError as error:
+        return error
+
+
+def _key(item: Mapping[str, object], version: Version) -> VerificationKey:
+    if item.get("use", "sig") != "sig":
+        raise UnfitKeyError("it is not for signatures")
+    kid = item.get("kid", "")
+    if not isinstance(kid, str) or not _KID.fullmatch(kid):
+        raise UnfitKeyError("its kid is not printable ASCII")
+    if item["kty"] == "RSA":
+        written, algorithm = _rsa(item, version)
+    elif item["kty"] == "EC":
+        written, algorithm = _ec(item)
+    else:
+        raise UnfitKeyError("HAProxy verifies RSA and EC alone")
+    return VerificationKey(written, algorithm, kid)
+
+
+def _rsa(item: Mapping[str, object], version: Version) -> tuple[str, str]:
+    algorithm = item.get("alg", "RS256")
+    if algorithm in _PSS and version < _PSS_SINCE:
+        raise UnfitKeyError("HAProxy verifies PS256, PS384 and PS512 from 2.8 on")
+    if not isinstance(algorithm, str) or algorithm not in _RSA | _PSS:
+        raise UnfitKeyError("its alg is none of RSA's")
+    modulus, exponent = (int.from_bytes(_bytes(item, name)) for name in ("n", "e"))
+    if modulus.bit_length() < _SMALLEST or exponent < 3:
+        raise UnfitKeyError(f"it has fewer than {_SMALLEST} bits, or no exponent")
+    return pem.rsa(modulus, exponent), algorithm
+
+
+def _ec(item: Mapping[str, object]) -> tuple[str, str]:
+    name = item.get("crv")
+    curve = _CURVES.get(name) if isinstance(name, str) else None
+    if not isinstance(name, str) or curve is None:
+        raise UnfitKeyError("its curve is none of P-256, P-384 and P-521")
+    if item.get("alg", curve.algorithm) != curve.algorithm:
+        raise UnfitKeyError("its alg is not that of its curve")
+    x, y = (_bytes(item, axis) for axis in ("x", "y"))
+    if {len(x), len(y)} != {curve.bytes} or not curve.holds(int.from_bytes(x), int.from_bytes(y)):
+        raise UnfitKeyError("it is not a point of its curve")
+    return pem.ec(name, x, y), curve.algorithm
+
+
+def _bytes(item: Mapping[str, object], name: str) -> bytes:
+    value = item.get(name)
+    if not isinstance(value, str) or not _BASE64.fullmatch(value) or len(value) % 4 == 1:
+        raise UnfitKeyError(f"its {name} is not base64url")
+    return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))
