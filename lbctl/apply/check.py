@@ -7,10 +7,11 @@ as far as the proxy allows, and its words are shown at the YAML that the refused
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lbctl.apply.binaries import find_binary
@@ -19,20 +20,31 @@ from lbctl.apply.standins import stand_in
 from lbctl.base import diagnostics as d
 from lbctl.compile.files import files_on_disk
 from lbctl.compile.fleet import Compiled
+from lbctl.compile.proxies import dotted
+from lbctl.ir.proxies import Proxy
 from lbctl.model.fleet import Source
 from lbctl.targets.prepare import Prepared
 from lbctl.targets.target import Bundle, Complaint
 
+_VERSION = re.compile(r"(?<![\d.])(\d+)\.(\d+)\.(\d+)")
 _SECONDS = 60
 """The longest that a checker may take."""
 
 
 class MissingBinaryError(Exception):
-    """The proxy's program is not on this machine."""
+    """The proxy's program is not on this machine, or cannot be started."""
 
 
-def check(prepared: Prepared, compiled: Compiled, source: Source, form: str) -> list[d.Diagnostic]:
-    """What the checker refuses; empty where it accepts. Raises MissingBinaryError."""
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """`findings`: what the checker refuses; empty where it accepts. `checker`: the proxy's name and version."""
+
+    findings: list[d.Diagnostic]
+    checker: str
+
+
+def check(prepared: Prepared, compiled: Compiled, source: Source, form: str) -> Checked:
+    """Raises MissingBinaryError."""
     target = prepared.target
     binary = find_binary(target.binary)
     if binary is None:
@@ -47,7 +59,29 @@ def check(prepared: Prepared, compiled: Compiled, source: Source, form: str) -> 
         found = list(target.complaints(output, bundle)) if code else []
     if code and not found:
         found = [Complaint(f"exit code {code}: {_last_words(output)}")]
-    return [_diagnostic(item, bundle, compiled, target.kind) for item in found]
+    version = _version(binary, directory="/")
+    checker = f"{target.kind} {dotted(version)}" if version else target.kind
+    findings = [_diagnostic(item, bundle, compiled, checker) for item in found]
+    if version and version[:2] < prepared.view.proxy.version[:2]:
+        findings.append(_older(checker, prepared.view.proxy, compiled))
+    return Checked(findings, checker)
+
+
+def _version(binary: str, directory: str) -> tuple[int, ...]:
+    """Of the program; empty where it does not tell."""
+    for flag in ("-v", "--version"):
+        found = _VERSION.search(_run([binary, flag], directory)[1])
+        if found:
+            return tuple(map(int, found.groups()))
+    return ()
+
+
+def _older(checker: str, proxy: Proxy, compiled: Compiled) -> d.Diagnostic:
+    message = f"the checker is {checker}, and the text is for {dotted(proxy.version)}: it may refuse what is right"
+    hint = "check with the version that will run, or render for the older one with --proxy-version"
+    return compiled.sources.placed(
+        d.Diagnostic("LB902", message, path=("proxies", proxy.name), hint=hint, severity="warning")
+    )
 
 
 def _run(command: list[str], directory: str) -> tuple[int, str]:
@@ -57,6 +91,8 @@ def _run(command: list[str], directory: str) -> tuple[int, str]:
         )
     except subprocess.TimeoutExpired:
         return 1, f"no answer within {_SECONDS} seconds"
+    except OSError as error:
+        raise MissingBinaryError(f"--check cannot start {command[0]}: {error.strerror}") from None
     return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
 
 
@@ -65,9 +101,9 @@ def _last_words(output: str) -> str:
     return " / ".join(lines[-3:]) or "it said nothing"
 
 
-def _diagnostic(complaint: Complaint, bundle: Bundle, compiled: Compiled, kind: str) -> d.Diagnostic:
+def _diagnostic(complaint: Complaint, bundle: Bundle, compiled: Compiled, checker: str) -> d.Diagnostic:
     path = complaint.path or next(_sources(complaint, bundle), ())
-    found = d.Diagnostic("LB901", f"{kind} refuses what was rendered for this: {complaint.message}", path=path)
+    found = d.Diagnostic("LB901", f"{checker} refuses what was rendered for this: {complaint.message}", path=path)
     return compiled.sources.placed(found) if path else replace(found, position=None)
 
 

@@ -16,6 +16,7 @@ Path = tuple[str | int, ...]
 """The way to a value in the YAML: map keys as strings, list positions as ints: ("pools", "llama", "replicas", 0)."""
 
 _RANK: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
+_WORDS = {None: "null", True: "true", False: "false"}
 _SHOWN = 80
 """Longest value, in characters, that a message repeats."""
 
@@ -95,7 +96,9 @@ def dotted(path: Path) -> str:
 
 
 def show(value: object, limit: int = _SHOWN) -> str:
-    """`repr` of a user's value, cut to `limit` characters, with nothing unprintable in it."""
+    """A user's value as YAML has it, strings quoted, cut to `limit` characters, with nothing unprintable in it."""
+    if value is None or isinstance(value, bool):
+        return _WORDS[value]
     text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import click
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.compile.files import check_files
 from lbctl.compile.fleet import Compiled, compile_fleet
 from lbctl.compile.secrets import read_secrets
 from lbctl.ir.secrets import Secrets
 from lbctl.model.fleet import Source, read
 from lbctl.targets import oldest_versions
 
-paths_argument = click.argument("paths", metavar="PATH…", nargs=-1, required=True, type=click.Path())
+paths_argument = click.argument("paths", metavar="PATH…", nargs=-1, required=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,11 @@ def load(paths: tuple[str, ...], diagnostics: Diagnostics, require_files: bool =
     stdin = sys.stdin.buffer if "-" in paths else None
     source = read(paths, diagnostics, stdin)
     compiled = compile_fleet(source, oldest_versions(), diagnostics) if source else None
-    if source is None or compiled is None:
+    if source is None:
         return None
+    check_files(source, require_files, diagnostics)
     secrets = read_secrets(source, require_files, diagnostics)
-    return None if diagnostics.failed else Loaded(source, compiled, secrets)
+    return None if compiled is None or diagnostics.failed else Loaded(source, compiled, secrets)
 
 
 def show(diagnostics: Iterable[Diagnostic]) -> None:

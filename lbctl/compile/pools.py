@@ -194,16 +194,18 @@ def _slow_start(ctx: Context, name: str, pool: model.Pool) -> ir.SlowStart | Non
 def _active(ctx: Context, pool: str, section: model.Active | None) -> ir.ActiveCheck | None:
     if section is None:
         return None
-    if section.timeout > section.interval:
+    written = "timeout" in section.model_fields_set
+    timeout = section.timeout if written else min(section.timeout, section.interval)
+    if timeout > section.interval:
         ctx.error(
-            "LB304", f"a check may take {section.timeout}, but the next starts after {section.interval}",
+            "LB304", f"a check may take {timeout}, but the next starts after {section.interval}",
             ("pools", pool, "health", "active", "timeout"), "a timeout of at most the interval",
         )  # fmt: skip
     return ir.ActiveCheck(
         probe=_probe(section),
         port=section.port,
         interval=int(section.interval),
-        timeout=int(section.timeout),
+        timeout=int(timeout),
         jitter=float(section.jitter),
         unhealthy_threshold=section.unhealthy_threshold,
         healthy_threshold=section.healthy_threshold,

@@ -30,7 +30,7 @@ def control(section: model.Control) -> ir.Control:
 def _proxy(ctx: Context, name: str, item: model.Proxy) -> ir.Proxy | None:
     path = ("proxies", name)
     for index, listener in enumerate(item.listeners or []):
-        ctx.known("LB102", "listener", listener, ctx.fleet.listeners, (*path, "listeners", index))
+        ctx.known("LB102", "listener", listener, ctx.source.names("listeners"), (*path, "listeners", index))
     if not ctx.known("LB103", "kind of proxy", item.kind, ctx.oldest, (*path, "kind")):
         return None
     oldest = ctx.oldest[item.kind]

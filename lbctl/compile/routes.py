@@ -46,7 +46,7 @@ def _listeners(ctx: Context, path: Path, route: model.Route) -> tuple[str, ...]:
     if route.listeners is None:
         return tuple(sorted(known))
     for index, name in enumerate(route.listeners):
-        ctx.known("LB102", "listener", name, known, (*path, "listeners", index))
+        ctx.known("LB102", "listener", name, ctx.source.names("listeners"), (*path, "listeners", index))
     return tuple(sorted(set(route.listeners) & set(known)))
 
 
@@ -91,7 +91,7 @@ def _shares(ctx: Context, path: Path, route: model.Route) -> tuple[ir.Share, ...
 
 
 def _pool_known(ctx: Context, name: str | None, path: Path, key: bool = False) -> bool:
-    return name is not None and ctx.known("LB101", "pool", name, ctx.fleet.pools, path, key)
+    return name is not None and ctx.known("LB101", "pool", name, ctx.source.names("pools"), path, key)
 
 
 def _pin(ctx: Context, path: Path, pin: model.Pin) -> ir.Pin:

@@ -17,8 +17,9 @@ from lbctl.model.control import Control, Proxy
 from lbctl.model.errors import diagnostics_of
 from lbctl.model.listener import Listener
 from lbctl.model.load import load, roots
-from lbctl.model.node import Node, plain
+from lbctl.model.node import Node, descend, plain
 from lbctl.model.pool import Pool
+from lbctl.model.prune import without_faults
 from lbctl.model.route import Route
 from lbctl.model.section import Section
 from lbctl.model.shape import section_below
@@ -46,35 +47,63 @@ class Fleet(Section):
 class Source:
     """A fleet as it was written: typed, and as the tree that knows where each value stands, defaults laid under it.
 
-    `roots`: file → the directory below which its relative paths stay.
+    `roots`: file → the directory below which its relative paths stay. Of a fleet with faults this is what is left of
+    it: good for finding more, and for nothing else. `whole` is then the tree as it was written, and `touched` names the
+    objects that something is missing from.
     """
 
     fleet: Fleet
     root: Node
     roots: dict[str, str]
+    whole: Node
+    touched: frozenset[Path] = frozenset()
+
+    def names(self, section: str) -> list[str]:
+        """Every name that was written in a section, of faulty objects too."""
+        node = descend(self.whole, (section,))
+        return list(node.value) if node is not None and isinstance(node.value, dict) else []
 
 
+_LEGIBLE = frozenset({"LB008", "LB009", "LB010", "LB012", "LB501"})
+"""Faults of reading that leave the rest of the file to be judged."""
+_ROUNDS = 6
+"""Taking a value out can leave a hole in what holds it; after so many layers nothing but names is left."""
 _DEFAULTED: dict[str, tuple[str, type[Section]]] = {"pool": ("pools", Pool), "route": ("routes", Route)}
 
 
 def read(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None = None) -> Source | None:
-    """The fleet that the files describe, or None where the diagnostics hold an error."""
+    """The fleet that the files describe; with errors in the diagnostics, what is left of it, or None."""
     root = load(paths, diagnostics, stdin)
     if root is None or not isinstance(root.value, dict):
         return None
+    legible = {item.code for item in diagnostics if item.severity == "error"} <= _LEGIBLE
     defaults = root.value.get("defaults")
     if defaults is not None:
         _check_defaults(defaults, root, diagnostics)
         root = _with_defaults(root, defaults)
-    fleet = None
+    told = {item.position for item in diagnostics}
     try:
-        fleet = Fleet.model_validate(plain(root))
+        source = Source(Fleet.model_validate(plain(root)), root, roots(paths), root)
     except ValidationError as error:
-        known = {(found.position, found.message) for found in diagnostics}
-        found = diagnostics_of(error, root, Fleet)
-        diagnostics.extend(item for item in found if (item.position, item.message) not in known)
+        diagnostics.extend(item for item in diagnostics_of(error, root, Fleet) if item.position not in told)
+        _check_empty(root, diagnostics)
+        return _what_is_left(root, error, roots(paths)) if legible else None
     _check_empty(root, diagnostics)
-    return None if fleet is None or diagnostics.failed else Source(fleet, root, roots(paths))
+    return source if legible else None
+
+
+def _what_is_left(root: Node, error: ValidationError, folders: dict[str, str]) -> Source | None:
+    left, touched = root, frozenset[Path]()
+    for _ in range(_ROUNDS):
+        left, more = without_faults(left, error)
+        touched |= more
+        try:
+            fleet = Fleet.model_validate({**plain(left), "version": 1})
+        except ValidationError as again:
+            error = again
+        else:
+            return Source(fleet, left, folders, root, touched)
+    return None
 
 
 def merge(section: type[Section], base: Node, own: Node) -> Node:

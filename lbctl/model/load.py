@@ -95,7 +95,7 @@ def _expanded(given: str, diagnostics: Diagnostics) -> Iterator[_Source]:
         yield _Source(_shown(given), path, str(path.parent))
     elif not files:
         hint = "its *.yaml and *.yml are read, not its sub-directories and no dot-files"
-        diagnostics.add(Diagnostic("LB001", "a directory without YAML", Position(_shown(given)), hint=hint))
+        diagnostics.add(Diagnostic("LB001", "a directory without YAML", Position(_shown(given), 1, 1), hint=hint))
     for file in files:
         yield _Source(_shown(str(file)), file, str(path))
 
@@ -119,7 +119,7 @@ def _content(source: _Source, diagnostics: Diagnostics, stdin: IO[bytes] | None)
             return (stdin or sys.stdin.buffer).read(MOST_BYTES + 1)
         if not stat.S_ISREG(source.path.stat().st_mode):
             hint = "only files and directories are read; `-` is standard input"
-            diagnostics.add(Diagnostic("LB002", "this is not a regular file", Position(source.name), hint=hint))
+            diagnostics.add(Diagnostic("LB002", "this is not a regular file", Position(source.name, 1, 1), hint=hint))
             return None
         with source.path.open("rb") as file:
             return file.read(MOST_BYTES + 1)
@@ -130,8 +130,8 @@ def _content(source: _Source, diagnostics: Diagnostics, stdin: IO[bytes] | None)
 
 def _unreadable(name: str, error: OSError | ValueError) -> Diagnostic:
     if isinstance(error, ValueError) or error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
-        return Diagnostic("LB001", "no such file or directory", Position(name))
-    return Diagnostic("LB002", f"cannot be read: {(error.strerror or str(error)).lower()}", Position(name))
+        return Diagnostic("LB001", "no such file or directory", Position(name, 1, 1))
+    return Diagnostic("LB002", f"cannot be read: {(error.strerror or str(error)).lower()}", Position(name, 1, 1))
 
 
 def _shown(path: str) -> str:

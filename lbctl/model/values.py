@@ -101,7 +101,10 @@ Version = Annotated[
 ]
 
 Name = Annotated[
-    str, *_text(NAME.pattern, "a name", "lower-case letters, digits, . _ -, at most 63, no other at the start")
+    str,
+    *_text(
+        NAME.pattern, "a name", "lower-case letters, digits and . _ -, at most 63; it begins with a letter or digit"
+    ),
 ]
 Place = Annotated[
     str, *_text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "the name of a region or zone", "letters, digits, . _ -")

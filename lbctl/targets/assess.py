@@ -52,6 +52,8 @@ def assess(target: Target, version: Version, view: View, sources: SourceMap) -> 
         loss = losses[feature.id]
         if loss is None or (feature.scope != "fleet" and path[1] not in carried[feature.scope]):
             continue
+        if path[0] == "proxies" and path[1] != view.proxy.name:
+            continue
         owner = path[: 2 if feature.scope != "fleet" else 1]
         found.setdefault((feature.id, owner), _warning(target, feature, loss, path, sources))
         if feature.protects:

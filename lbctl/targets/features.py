@@ -193,7 +193,7 @@ _POOLS = (
 
 _FLEET = (
     _f("fleet", "the file itself", 495, "version", "defaults", "gpus"),
-    _f("proxies", "the proxies to render for", 496, "proxies"),
+    _f("proxies", "the proxies to render for", 496, "proxies", "proxies.*.admin"),
     _f(
         "control",
         "the control plane",
@@ -204,7 +204,6 @@ _FLEET = (
         "proxies.*.agent_check",
         "proxies.*.nodes",
         "proxies.*.node_san",
-        "proxies.*.admin",
     ),
 )
 

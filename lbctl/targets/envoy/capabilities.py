@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from lbctl.targets.target import Capability, NotYet, Rendered, Unsupported
-
-_SERVE = "lbctl serve does it, by xDS"
+from lbctl.targets.target import CONTROL_PLANE, Capability, Rendered, Unsupported
 
 CAPABILITIES: dict[str, Capability] = {
     "listener.bind": Rendered(),
@@ -27,7 +25,9 @@ CAPABILITIES: dict[str, Capability] = {
     "listener.tracing": Rendered("OTLP by gRPC"),
     "listener.request_id": Rendered("another header name gets a copy of x-request-id"),
     "route.match": Rendered("the path goes on as it was matched: %2F as /, %41 as A; the query is untouched"),
-    "route.match.model": Rendered("every JSON body on such a listener is held until it is whole"),
+    "route.match.model": Rendered(
+        "x-model, else the body's `model`; every JSON body on such a listener is held until it is whole"
+    ),
     "route.pool": Rendered(),
     "route.split": Rendered(),
     "route.pin.header": Rendered(),
@@ -49,15 +49,20 @@ CAPABILITIES: dict[str, Capability] = {
     "route.retry.idempotent": Rendered(),
     "route.retry.budget": Rendered("per pool, the smallest of its routes, instead of max_retries; at least 3 at once"),
     "route.retry.backoff": Rendered(),
-    "route.rate_limit": Rendered("for each Envoy its part of the limit; up to 10,000 values counted apart"),
+    "route.rate_limit": Rendered(
+        "for each Envoy its part of the limit, for each listener, certificate and kind of peer (trusted or not) apart; "
+        "up to 10,000 values"
+    ),
     "route.rate_limit.concurrent": Unsupported(
         "Envoy limits requests at once per pool, not per tenant or client", "a rate, or circuit_breaker.max_requests"
     ),
-    "route.auth.api_keys": NotYet(),
-    "route.auth.jwt": Rendered("a token must expire"),
+    "route.auth.api_keys": Rendered(
+        "keys in plain text, one of which only the hash is known is refused; the listener stands in a file of its own "
+        "(0600), named by the directory of the proxy's `config`, without that relative to where Envoy is started"
+    ),
+    "route.auth.jwt": Rendered("in the header authorization; a token must expire"),
     "route.headers": Rendered(),
     "route.regions": Rendered(),
-    "route.rollout": Rendered(f"the file's split; {_SERVE} step by step"),
     "pool.replicas": Rendered("with least_request the weight is the square of the capacity"),
     "pool.model": Rendered(),
     "pool.protocol.http1": Rendered(),
@@ -71,12 +76,14 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.balance.random": Rendered("among equals; where weights differ round_robin keeps the shares"),
     "pool.balance.hash": Rendered("the key stands with the route: a split over several keys uses them together"),
     "pool.balance.hash.json_body": Rendered("every JSON body on such a listener is held until it is whole"),
-    "pool.balance.hash.prompt_prefix": NotYet(),
+    "pool.balance.hash.prompt_prefix": Rendered(
+        "of `prompt`, else of the content of the first two messages, as JSON writes it, with the model; a Lua script "
+        "reads it, and a request of such a route is held until it is whole"
+    ),
     "pool.balance.hash.bounded_load": Rendered(),
     "pool.affinity": Rendered("the cookie holds the replica's address"),
     "pool.replicas.priority": Rendered("below 70 % of fit replicas the next rank takes a part"),
     "pool.replicas.drain": Rendered(),
-    "pool.drain_deadline": Rendered(f"no deadline of Envoy's own; {_SERVE}"),
     "pool.locality": Rendered("by the zone and region of the proxy; below spill_below the next rank takes a part"),
     "pool.connections.idle": Rendered(),
     "pool.connections.max_requests": Rendered(),
@@ -98,15 +105,14 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.health.passive.connect_failures": Rendered("resets and timeouts before an answer count too"),
     "pool.health.passive.error_rate": Rendered("in windows that follow each other, per Envoy"),
     "pool.health.passive.ejection": Rendered("in whole windows of error_rate"),
-    "pool.health.deep": Rendered(f"nothing of Envoy's own; {_SERVE}"),
-    "pool.load_shedding": Rendered("where all replicas have one rank; with priorities or locality lbctl serve does it"),
-    "pool.telemetry": Rendered(f"nothing of Envoy's own; {_SERVE}"),
-    "pool.weighting": Rendered(f"the capacities; {_SERVE}"),
-    "pool.discovery.dns": Rendered("every address of the name; max_replicas holds with lbctl serve alone"),
-    "pool.discovery.file": Rendered("as it stands when lbctl reads it"),
+    "pool.load_shedding": Rendered(
+        "where all replicas have one rank; with priorities or locality not before all are down"
+    ),
+    "pool.discovery.dns": Rendered("every address of the name; Envoy knows no max_replicas"),
+    "pool.discovery.file": Rendered("as the file is when it is rendered"),
     "pool.tls": Rendered("without `ca` nothing is verified"),
     "pool.tls.client_certificate": Rendered(),
     "fleet": Rendered(),
     "proxies": Rendered(),
-    "control": Rendered("admin alone; the rest is lbctl's own"),
+    **CONTROL_PLANE,
 }

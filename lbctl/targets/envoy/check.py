@@ -7,23 +7,27 @@ Envoy names no lines. Three things in its words lead back to the YAML:
 - a file that is missing or wrong is named, and the first line of the bundle that names it is whose it is;
 - else a listener, pool or route may stand in quotes (`Provider 'chat' in jwt_authn config …`).
 
-What is found in none of these ways (a regular expression that RE2 refuses, by its own text alone) has no place.
+Envoy's checker reads no file that a bootstrap names, so it gets one in which the listeners of both files stand. What is
+found in none of these ways (a regular expression that RE2 refuses, by its own text alone) has no place.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path as FilePath
 
 from lbctl.base.diagnostics import Path
-from lbctl.targets.envoy.sources import Tree, clusters, listeners, pool_of, sources, virtual_hosts
-from lbctl.targets.target import Bundle, Complaint
+from lbctl.targets.envoy.sources import SECRETS, Tree, clusters, listeners, pool_of, sources, virtual_hosts
+from lbctl.targets.target import Bundle, Complaint, File
 
 _LOGGED = re.compile(r"^\[[^\]]*\]\[\d+\]\[(?P<level>\w+)\]\[[^\]]*\] (?:\[[^\]]*\] )?(?P<words>.*)$")
 _SEVERE = frozenset(("critical", "error"))
 _PREFIX = re.compile(r"^error initializing configuration '[^']*': ")
 _BROKEN = "Proto constraint validation failed ("
+_UNREAD = re.compile(r"^(Unable to parse JSON as proto \(.*?\)): \{.*$", re.DOTALL)
 _CAUSE = re.compile(r"(\w+)ValidationError\.(\w+(?:\[\d+\])?): ((?:(?! \| caused by).)*)$", re.DOTALL)
 _MANAGER = re.compile(r'stat_prefix: "([^"]+)"')
 _FILE = re.compile(r"(/[^\s:'\"]+)")
@@ -31,8 +35,13 @@ _QUOTED = re.compile(r"['\"]([^'\"]+)['\"]")
 
 
 def check_command(binary: str, prefix: str, main: str) -> list[str]:
-    """Needs neither root nor network; `prefix` stays unused, since Envoy keeps no files of its own."""
-    del prefix
+    """Needs neither root nor network. Where listeners have a file of their own, `prefix` gets a bootstrap with them."""
+    secret = FilePath(main).with_name(SECRETS + FilePath(main).suffix)
+    if secret.exists():
+        whole = FilePath(prefix, "checked.json")
+        whole.touch(0o600)
+        whole.write_text(json.dumps(_whole_tree(FilePath(main).read_text(), secret.read_text())))
+        main = str(whole)
     return [binary, "--mode", "validate", "-l", "error", "-c", main]
 
 
@@ -41,8 +50,8 @@ def complaints(output: str, bundle: Bundle) -> Iterator[Complaint]:
     where = _Places(bundle)
     for words in dict.fromkeys(_messages(output)):
         path = where.of(words)
-        line = next((line for line, owner in bundle.main.sources.items() if owner == path), None)
-        yield Complaint(_short(words), bundle.main.name, line, path)
+        file, line = next(((file, line) for file, line, owner in where.owners() if owner == path), (bundle.main, None))
+        yield Complaint(where.without_secrets(_short(words)), file.name, line, path)
 
 
 class _Places:
@@ -55,14 +64,24 @@ class _Places:
         before, broken, way = words.rpartition(_BROKEN)
         if broken:
             return self._counted(before, way)
-        return self._by_file(words) or self._by_name(words)
+        told = _short(words)
+        return self._by_file(told) or self._by_name(told)
+
+    def owners(self) -> Iterator[tuple[File, int, Path]]:
+        """Whose each line of the bundle is."""
+        return ((file, line, owner) for file in self._bundle.files for line, owner in file.sources.items())
+
+    def without_secrets(self, words: str) -> str:
+        """Envoy may quote what it cannot read."""
+        if len(self._bundle.files) == 1:
+            return words
+        for known in sorted(set(_strings(self._tree, "credentials")), key=len, reverse=True):
+            words = words.replace(known, "…")
+        return words
 
     @cached_property
     def _tree(self) -> Tree:
-        import yaml
-
-        tree: Tree = yaml.load(self._bundle.main.text, Loader=yaml.CSafeLoader)
-        return tree
+        return _whole_tree(*(file.text for file in self._bundle.files))
 
     def _counted(self, dump: str, way: str) -> Path:
         steps = {name: int(number) for name, number in re.findall(r"\.(\w+)\[(\d+)\]", way)}
@@ -85,30 +104,55 @@ class _Places:
         return ("listeners", name)
 
     def _by_file(self, words: str) -> Path:
-        text = self._bundle.main.text.splitlines()
+        texts = {file.name: file.text.splitlines() for file in self._bundle.files}
         for name in _FILE.findall(words):
-            for line, owner in self._bundle.main.sources.items():
-                if name in text[line - 1]:
+            for file, line, owner in self.owners():
+                if name in texts[file.name][line - 1]:
                     return owner
         return ()
 
     def _by_name(self, words: str) -> Path:
-        known = {str(path[1]): path[:2] for path in self._owners()}
+        owners = (owner for _, _, owner in self.owners()) if self._bundle.main.sources else self._named()
+        known = {str(path[1]): path[:2] for path in owners}
         return next((known[name] for name in _QUOTED.findall(words) if name in known), ())
 
-    def _owners(self) -> Iterator[Path]:
-        yield from (
-            self._bundle.main.sources.values()
-            if self._bundle.main.sources
-            else (path for _, path in sources(self._tree))
-        )
+    def _named(self) -> Iterator[Path]:
+        return (path for _, path in sources(self._tree))
+
+
+def _whole_tree(main: str, secret: str = "") -> Tree:
+    """As one bootstrap: the listeners of its own, then those of the other file."""
+    import yaml
+
+    tree: Tree = yaml.load(main, Loader=yaml.CSafeLoader)
+    apart = listeners(yaml.load(secret, Loader=yaml.CSafeLoader)) if secret else []
+    for item in apart:
+        del item["@type"]
+    if apart:
+        static: Tree = tree.setdefault("static_resources", {})
+        static["listeners"] = static.get("listeners", []) + apart
+        del tree["dynamic_resources"]
+    return tree
+
+
+def _strings(tree: object, below: str, inside: bool = False) -> Iterator[str]:
+    """The `key` of everything that stands in a list named `below`."""
+    if isinstance(tree, list):
+        for item in tree:
+            yield from _strings(item, below, inside)
+    elif isinstance(tree, dict):
+        for name, value in tree.items():
+            if inside and name == "key":
+                yield str(value)
+            else:
+                yield from _strings(value, below, name == below)
 
 
 def _short(words: str) -> str:
-    """Without the message that a broken constraint prints, and with its last cause alone."""
+    """Without the message that Envoy prints whole, and of a broken constraint the last cause alone."""
     _, broken, way = words.rpartition(_BROKEN)
     if not broken:
-        return _PREFIX.sub("", words)
+        return _UNREAD.sub(r"\1", _PREFIX.sub("", words))
     cause = _CAUSE.search(way.removesuffix(")"))
     return f"{cause[1]}.{cause[2]}: {cause[3]}" if cause else way
 

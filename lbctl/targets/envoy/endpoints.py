@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from envoy.config.core.v3 import health_check_pb2
 from envoy.config.endpoint.v3 import endpoint_pb2
@@ -67,7 +68,12 @@ def allowed(replica: Replica, regions: tuple[str, ...]) -> bool:
 
 
 def envoy_weights(pool: Pool, weights: tuple[float, ...]) -> list[int]:
-    return quantise(_meant(pool, weights), min(_MAXIMUM, _SUM // max(1, len(weights))))
+    return _quantised(_meant(pool, weights))
+
+
+@lru_cache(maxsize=1024)
+def _quantised(meant: tuple[float, ...]) -> list[int]:
+    return quantise(meant, min(_MAXIMUM, _SUM // max(1, len(meant))))
 
 
 def rounding(pool: Pool, weights: tuple[float, ...]) -> list[float]:

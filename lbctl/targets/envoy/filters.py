@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from envoy.extensions.filters.http.buffer.v3 import buffer_pb2
 from envoy.extensions.filters.http.header_mutation.v3 import header_mutation_pb2
+from envoy.extensions.filters.http.header_to_metadata.v3 import header_to_metadata_pb2
 from envoy.extensions.filters.http.json_to_metadata.v3 import json_to_metadata_pb2
 from envoy.extensions.filters.http.router.v3 import router_pb2
 from envoy.extensions.filters.http.stateful_session.v3 import stateful_session_pb2
@@ -13,10 +14,10 @@ from envoy.extensions.http.stateful_session.cookie.v3 import cookie_pb2
 from google.protobuf.any_pb2 import Any
 
 from lbctl.ir.listeners import Listener
-from lbctl.ir.pools import HashKey, Pool
+from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import auth, limits
+from lbctl.targets.envoy import auth, hashing, limits, matches, prompts
 from lbctl.targets.envoy.sources import NAMESPACE
 from lbctl.targets.envoy.wire import duration, extension, pack
 
@@ -27,33 +28,32 @@ REQUEST_ID = "x-request-id"
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """In the order in which a request passes them; the router ends them."""
+    """In the order in which a request passes them; the router ends them. Where the body decides about the route, it
+    is read before anybody asks who may take that route; else nobody's body is held before he was let in."""
+    access = [*auth.http_filters(view, listener), *_limits(view, listener)]
+    bodies = [*_max_body(listener), *_body_fields(view, listener)]
     return [
         *_request_id(listener),
-        *_auth(view, listener),
-        *_limits(view, listener),
-        *_max_body(listener),
-        *_body_fields(view, listener),
+        *([*bodies, *access] if _by_model(listener) else [*access, *bodies]),
+        *prompts.http_filters(view, listener),
+        *hashing.http_filters(view, listener),
         *_affinity(view, listener),
         extension("envoy.filters.http.router", router_pb2.Router(suppress_envoy_headers=True)),
     ]
 
 
 def per_route(view: View, listener: Listener, route: Route) -> dict[str, Any]:
-    """What the filters do otherwise on this route."""
+    """What the filters do otherwise on this route, whoever takes it."""
     found: dict[str, Any] = {}
-    if route.auth and route.auth.jwt:
-        found[auth.FILTER] = pack(auth.required(route))
-    if any(item.requests for item in route.rate_limits):
-        found[limits.FILTER] = pack(limits.limited(route.rate_limits, route.auth))
     if listener.max_body is not None and _streams(view, route):
         found[BUFFER] = pack(buffer_pb2.BufferPerRoute(disabled=True))
-    return found
+    return {**found, **prompts.per_route(view, route)}
 
 
-def hash_header(key: HashKey) -> str:
-    """The header that carries a hash key which stands in the body."""
-    return "x-lbctl-hash-" + "-".join(json_path(key.name)).lower()
+def per_table(view: View, listener: Listener) -> dict[str, Any]:
+    """What the filters hold for all routes of the table together."""
+    routes = _limited(view, listener)
+    return {limits.FILTER: pack(limits.limited(routes))} if routes else {}
 
 
 def _request_id(listener: Listener) -> list[dict[str, object]]:
@@ -83,15 +83,14 @@ def _streams(view: View, route: Route) -> bool:
     return isinstance(route.action, Forward) and any(view.pools[name].protocol == "grpc" for name in route.action.pools)
 
 
-def _auth(view: View, listener: Listener) -> list[dict[str, object]]:
-    protected = auth.routes_with_jwt(view, listener)
-    return [extension(auth.FILTER, auth.authentication(protected))] if protected else []
-
-
 def _limits(view: View, listener: Listener) -> list[dict[str, object]]:
-    if not any(view.routes[rule.route].rate_limits for rule in listener.rules):
-        return []
-    return [extension(limits.FILTER, limits.idle())]
+    return [extension(limits.FILTER, limits.idle())] if _limited(view, listener) else []
+
+
+def _limited(view: View, listener: Listener) -> list[Route]:
+    """By name."""
+    routes = (view.routes[name] for name in sorted({rule.route for rule in listener.rules}))
+    return [route for route in routes if any(item.requests for item in route.rate_limits)]
 
 
 def _affinity(view: View, listener: Listener) -> list[dict[str, object]]:
@@ -114,16 +113,26 @@ def affinity(pool: Pool) -> dict[str, Any]:
 
 def _body_fields(view: View, listener: Listener) -> list[dict[str, object]]:
     """What routes and hashes of this listener want to know of JSON bodies: `model` and hash keys."""
-    keys = {pool.balance.key for pool in (view.pools[name] for name in _pools(view, listener))}
-    wanted = sorted((key for key in keys if key and key.kind == "json_body"), key=lambda key: key.name)
-    rules = [_field(hash_header(key), json_path(key.name)) for key in wanted]
-    if any(rule.models for rule in listener.rules):
+    rules = [_field(hashing.field(key), json_path(key.name)) for key in hashing.body_fields(view, listener)]
+    if _by_model(listener):
         rules.insert(0, _field("model", ["model"]))
     if not rules:
         return []
     types = {"allow_content_types_regex": {"regex": _JSON}, "allow_empty_content_type": True}
     config = json_to_metadata_pb2.JsonToMetadata(request_rules={"rules": rules, **types})
-    return [extension("envoy.filters.http.json_to_metadata", config), *_hash_headers(wanted)]
+    found = [extension("envoy.filters.http.json_to_metadata", config)]
+    return [*found, _model_header()] if _by_model(listener) else found
+
+
+def _model_header() -> dict[str, object]:
+    """Of a request whose body was read, too, the header has the last word on the model."""
+    told = {"metadata_namespace": NAMESPACE, "key": "model"}
+    config = header_to_metadata_pb2.Config(request_rules=[{"header": matches.MODEL_HEADER, "on_header_present": told}])
+    return extension("envoy.filters.http.header_to_metadata", config)
+
+
+def _by_model(listener: Listener) -> bool:
+    return any(rule.models for rule in listener.rules)
 
 
 def _field(name: str, path: Sequence[str]) -> dict[str, object]:
@@ -131,22 +140,6 @@ def _field(name: str, path: Sequence[str]) -> dict[str, object]:
         "selectors": [{"key": step} for step in path],
         "on_present": {"metadata_namespace": NAMESPACE, "key": name},
     }
-
-
-def _hash_headers(keys: Sequence[HashKey]) -> list[dict[str, object]]:
-    """Envoy hashes headers: a key of the body becomes one. What the client sent under its name is not believed."""
-    if not keys:
-        return []
-    mutations: list[dict[str, object]] = []
-    for key in keys:
-        name = hash_header(key)
-        told = {
-            "header": {"key": name, "value": f"%DYNAMIC_METADATA({NAMESPACE}:{name})%"},
-            "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-        }
-        mutations += [{"remove": name}, {"append": told}]
-    config = header_mutation_pb2.HeaderMutation(mutations={"request_mutations": mutations})
-    return [extension("envoy.filters.http.header_mutation.hash", config)]
 
 
 def json_path(name: str) -> list[str]:

@@ -14,10 +14,9 @@ from envoy.extensions.retry.priority.previous_priorities.v3 import previous_prio
 from google.protobuf.any_pb2 import Any
 
 from lbctl.ir.listeners import Rule
-from lbctl.ir.pools import HashKey
 from lbctl.ir.routes import Forward, Retry, Route, Share, StickySplit
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import filters, matches
+from lbctl.targets.envoy import filters, hashing, limits, matches
 from lbctl.targets.envoy.plan import Plan
 from lbctl.targets.envoy.wire import duration, extension, metadata, percent
 
@@ -30,20 +29,23 @@ _ANOTHER_HOST = 32
 """How often the balancer is asked again when it names a replica that was tried already: one that refuses has nothing in
 flight, so that of two replicas least_request draws it three times in four."""
 _TRIES_IN_A_RANK = 2
+HOST = "host"
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Shares to draw from (one: no draw), and whether the client is told by a cookie what it has drawn."""
+    """Shares to draw from (one: no draw), and whether the client is told by a cookie what it has drawn; `secure`: a
+    cookie for HTTPS alone."""
 
     shares: tuple[Share, ...]
     sticky: StickySplit | None = None
+    secure: bool = False
 
 
 Way = tuple[list[dict[str, object]], Draw]
 
 
-def targets(action: Forward) -> Iterator[Way]:
+def targets(action: Forward, *, secure: bool) -> Iterator[Way]:
     """In the order in which they decide."""
     for pin in action.pins:
         yield [matches.pinned(pin)], Draw((Share(pin.pool, 1),))
@@ -52,14 +54,12 @@ def targets(action: Forward) -> Iterator[Way]:
     if sticky and sticky.kind == "cookie":
         for share in shares:
             yield [matches.cookie(sticky.name, share.pool)], Draw((share,))
-    yield [], Draw(shares, sticky)
+    yield [], Draw(shares, sticky, secure)
 
 
 def marks(route: Route, action: Forward) -> dict[str, object] | None:
-    """Tells the access log that the pool is a variant, and which claim names the tenant."""
-    found: dict[str, str | bool] = {"split": True} if len(action.shares) > 1 else {}
-    if route.auth and route.auth.jwt and route.auth.jwt.tenant_claim:
-        found["tenant_claim"] = route.auth.jwt.tenant_claim
+    """Tells the access log that the pool is a variant, and the limits what they count."""
+    found: dict[str, str | bool] = {**limits.marks(route), **({"split": True} if len(action.shares) > 1 else {})}
     return metadata(found) if found else None
 
 
@@ -72,7 +72,7 @@ def route_action(view: View, plan: Plan, route: Route, rule: Rule, draw: Draw) -
     return route_components_pb2.RouteAction(
         timeout=duration(route.request_timeout or 0),
         idle_timeout=duration(route.idle_timeout or 0),
-        hash_policy=_hash_policies(view, draw),
+        hash_policy=_hash_policies(view, route, draw),
         retry_policy=retry_policy(route.retry, _ranked(view, draw)),
         upgrade_configs=[{"upgrade_type": "websocket", "enabled": {"value": True}}] if route.websocket else None,
         request_mirror_policies=_mirror(plan, route),
@@ -86,7 +86,8 @@ def _mirror(plan: Plan, route: Route) -> list[dict[str, object]]:
         return []
     mirror = route.action.mirror
     fraction = {"default_value": percent(mirror.percent)}
-    return [{"cluster": plan.names[route.name, mirror.pool], "runtime_fraction": fraction}]
+    cluster = plan.names[route.name, mirror.pool]
+    return [{"cluster": cluster, "runtime_fraction": fraction, "disable_shadow_host_suffix_append": True}]
 
 
 def retry_policy(retry: Retry, ranked: bool) -> dict[str, object] | None:
@@ -135,7 +136,8 @@ def _weighted(view: View, plan: Plan, route: Route, draw: Draw, share: Share) ->
         "typed_per_filter_config": filters.affinity(view.pools[share.pool]),
     }
     if draw.sticky and draw.sticky.kind == "cookie":
-        told = f"{draw.sticky.name}={share.pool}; Path=/; Max-Age={draw.sticky.ttl // 1000}; HttpOnly; SameSite=Lax"
+        told = f"{draw.sticky.name}={share.pool}; Path=/; Max-Age={max(1, draw.sticky.ttl // 1000)}"
+        told += "; HttpOnly; SameSite=Lax" + ("; Secure" if draw.secure else "")
         item["response_headers_to_add"] = [
             {
                 "header": {"key": "set-cookie", "value": told.replace("%", "%%")},
@@ -145,37 +147,20 @@ def _weighted(view: View, plan: Plan, route: Route, draw: Draw, share: Share) ->
     return item
 
 
-def _hash_policies(view: View, draw: Draw) -> list[dict[str, object]]:
+def _hash_policies(view: View, route: Route, draw: Draw) -> list[dict[str, object]]:
     """Envoy keeps the key with the route. A header that holds the client to its variant comes first, alone."""
     if draw.sticky and draw.sticky.kind == "header":
         return [{"header": {"header_name": draw.sticky.name}, "terminal": True}]
-    found: list[dict[str, object]] = []
-    for share in draw.shares:
-        balance = view.pools[share.pool].balance
-        if balance.algorithm == "hash" and balance.key:
-            found += [item for item in [_hash_policy(balance.key)] if item not in found]
-    return found
-
-
-def _hash_policy(key: HashKey) -> dict[str, object]:
-    if key.kind == "header":
-        return {"header": {"header_name": key.name}}
-    if key.kind == "cookie":
-        return {"cookie": {"name": key.name}}
-    if key.kind == "query":
-        return {"query_parameter": {"name": key.name}}
-    if key.kind == "source_ip":
-        return {"connection_properties": {"source_ip": True}}
-    return {"header": {"header_name": filters.hash_header(key)}}
+    return [hashing.policy(key, route) for key in hashing.keys(view, [share.pool for share in draw.shares])]
 
 
 def _rewrite(route: Route, rule: Rule) -> dict[str, object]:
-    if route.rewrite is None:
-        return {}
+    """Envoy sets the host here alone; a header rule has the last word about it."""
     fields: dict[str, object] = {}
-    if route.rewrite.host:
-        fields["host_rewrite_literal"] = route.rewrite.host
-    if route.rewrite.path_prefix is not None:
+    host = dict(route.request_headers.set).get(HOST) or (route.rewrite.host if route.rewrite else None)
+    if host:
+        fields["host_rewrite_literal"] = host
+    if route.rewrite and route.rewrite.path_prefix is not None:
         fields |= _path_rewrite(rule, route.rewrite.path_prefix)
     return fields
 

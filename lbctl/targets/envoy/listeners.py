@@ -22,17 +22,13 @@ from envoy.extensions.http.original_ip_detection.xff.v3 import xff_pb2
 
 from lbctl.ir.listeners import Certificate, ClientAddress, Listener, Tracing
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import access_log, auth, filters, tls
+from lbctl.targets.envoy import access_log, auth, filters, replies, tls
 from lbctl.targets.envoy.clusters import BUFFER
-from lbctl.targets.envoy.sources import NAMESPACE
-from lbctl.targets.envoy.wire import address, duration, extension
+from lbctl.targets.envoy.wire import INTERNAL, address, duration, extension
 
 Specify = Callable[[hcm_pb2.HttpConnectionManager], None]
 """Writes the routes, or where they come from, into a connection manager."""
 
-NO_REPLICA = '{"error":{"message":"no replica available","type":"unavailable"}}'
-TIMEOUT = '{"error":{"message":"the replica went silent","type":"timeout"}}'
-BROKEN = '{"error":{"message":"the replica broke off its answer","type":"bad_gateway"}}'
 _STREAMS = 100
 _STREAM_WINDOW = 65_536
 _CONNECTION_WINDOW = 1_048_576
@@ -120,7 +116,7 @@ def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.Htt
         upgrade_configs=[{"upgrade_type": "websocket", "enabled": {"value": False}}],
         early_header_mutation_extensions=[_first(view, item, chain)],
         access_log=access_log.access_logs(item),
-        local_reply_config=_local_replies(),
+        local_reply_config=replies.local_replies(),
         http_filters=filters.http_filters(view, item),
         http2_protocol_options=_http2() if item.http2 else None,
         tracing=_tracing(item, item.tracing) if item.tracing else None,
@@ -159,7 +155,7 @@ def _client(chain: _Chain) -> dict[str, object]:
 def _first(view: View, item: Listener, chain: _Chain) -> dict[str, object]:
     """Before anything looks at the request: what a client may not say, and its own name for the request id."""
     mutations: list[dict[str, object]] = [{"remove_on_match": {"key_matcher": {"prefix": _OWN}}}]
-    mutations += [{"remove": name} for name in auth.claimed_headers(view, item)]
+    mutations += [{"remove_on_match": {"key_matcher": {"prefix": INTERNAL}}}, *auth.first_words(view, item)]
     believed = chain.trusted is None or chain.believed
     if chain.trusted and not believed:
         mutations.append({"remove_on_match": {"key_matcher": {"prefix": _FORWARDED}}})
@@ -177,28 +173,6 @@ def _first(view: View, item: Listener, chain: _Chain) -> dict[str, object]:
             )
     config = header_mutation_pb2.HeaderMutation(mutations=mutations)
     return extension("envoy.http.early_header_mutation.header_mutation", config)
-
-
-def _local_replies() -> dict[str, object]:
-    """No fit replica, none that could be reached, or no room: one answer, whatever Envoy calls it. One for silence,
-    one for a replica that broke off."""
-    body = {"text_format_source": {"inline_string": NO_REPLICA}, "content_type": "application/json"}
-    mapper = {
-        "filter": {"response_flag_filter": {"flags": ["UH", "UF", "UO", "NC"]}},
-        "status_code": {"value": 503},
-        "body_format_override": body,
-        "headers_to_add": [{"header": {"key": "retry-after", "value": f"%METADATA(CLUSTER:{NAMESPACE}:retry_after)%"}}],
-    }
-    silence = {
-        "filter": {"response_flag_filter": {"flags": ["SI", "UT", "DT"]}},
-        "body_format_override": {"text_format_source": {"inline_string": TIMEOUT}, "content_type": "application/json"},
-    }
-    broken = {
-        "filter": {"response_flag_filter": {"flags": ["UC", "UR", "UPE"]}},
-        "status_code": {"value": 502},
-        "body_format_override": {"text_format_source": {"inline_string": BROKEN}, "content_type": "application/json"},
-    }
-    return {"mappers": [mapper, silence, broken]}
 
 
 def _tracing(item: Listener, wanted: Tracing) -> dict[str, object]:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from envoy.config.route.v3 import route_components_pb2
 
 from lbctl.ir.listeners import PathMatch, Rule
 from lbctl.ir.routes import Pin
 from lbctl.targets.envoy.sources import NAMESPACE
 
+MODEL_HEADER = "x-model"
 
-def route_match(rule: Rule) -> route_components_pb2.RouteMatch:
+
+def route_matches(rule: Rule) -> Iterator[route_components_pb2.RouteMatch]:
+    """One, or two where the model decides: named by the header, which needs no body, or by the request's metadata."""
     headers = [_header(name, {"exact": value}) for name, value in rule.headers]
     if rule.methods:
         headers.insert(0, method(*rule.methods))
-    match = route_components_pb2.RouteMatch(headers=headers, **path(rule.path))
-    if rule.models:
-        match.dynamic_metadata.add(**_model(rule.models))
-    return match
+    if not rule.models:
+        yield route_components_pb2.RouteMatch(headers=headers, **path(rule.path))
+        return
+    named = _header(MODEL_HEADER, {"safe_regex": {"regex": "|".join(map(_named, rule.models))}})
+    yield route_components_pb2.RouteMatch(headers=[*headers, named], **path(rule.path))
+    yield route_components_pb2.RouteMatch(headers=headers, dynamic_metadata=[_model(rule.models)], **path(rule.path))
 
 
 def path(wanted: PathMatch) -> dict[str, object]:
@@ -54,8 +61,12 @@ def _header(name: str, matcher: dict[str, object]) -> dict[str, object]:
     return {"name": name, "string_match": matcher}
 
 
+def _named(model: str) -> str:
+    return f"{literal(model[:-1])}.*" if model.endswith("*") else literal(model)
+
+
 def _model(models: tuple[str, ...]) -> dict[str, object]:
-    """The body's `model`, as the listener's JSON filter left it in the request's metadata."""
+    """The model as the listener's filters left it in the request's metadata: the header's, else the body's."""
     names = [{"string_match": {"prefix": item[:-1]} if item.endswith("*") else {"exact": item}} for item in models]
     value = names[0] if len(names) == 1 else {"or_match": {"value_matchers": names}}
     return {"filter": NAMESPACE, "path": [{"key": "model"}], "value": value}

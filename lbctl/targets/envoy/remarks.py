@@ -8,15 +8,16 @@ from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.ir.pools import GrpcCheck, Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import clusters, endpoints
+from lbctl.targets.envoy import clusters, endpoints, tls
 from lbctl.targets.envoy.plan import sheds
 from lbctl.targets.features import BY_ID
-
-_ROUNDING = 0.02
+from lbctl.targets.rounding import rounded
 
 
 def remarks(view: View) -> tuple[Diagnostic, ...]:
     found = [item for name, pool in view.pools.items() for item in _pool(view, name, pool)]
+    found += [item for route in view.routes.values() for item in _hashed_keys(view, route)]
+    found += [item for route in view.routes.values() for item in _counted_apart(view, route)]
     return (*found, *(item for route in view.routes.values() for item in _route(view, route)))
 
 
@@ -26,7 +27,7 @@ def _warning(feature: str, path: Path, message: str, hint: str = "") -> Diagnost
 
 def _pool(view: View, name: str, pool: Pool) -> Iterator[Diagnostic]:
     path = ("pools", name)
-    yield from _rounding(view, name, pool)
+    yield from rounded("Envoy", pool, pool.replicas, endpoints.rounding(pool, view.weights[name]))
     if pool.balance.algorithm == "random" and clusters.uneven(pool):
         yield _warning(
             "pool.balance.random",
@@ -40,7 +41,6 @@ def _pool(view: View, name: str, pool: Pool) -> Iterator[Diagnostic]:
             "pool.load_shedding",
             (*path, "health", "load_shedding"),
             "Envoy sheds only where all replicas have one rank; here it sheds when none is left",
-            "lbctl serve sheds such pools",
         )
     if pool.active and isinstance(pool.active.probe, GrpcCheck) and pool.protocol == "http1":
         yield _warning(
@@ -49,14 +49,6 @@ def _pool(view: View, name: str, pool: Pool) -> Iterator[Diagnostic]:
             "Envoy's gRPC check needs HTTP/2 to the replicas: a TCP check stands in its place",
             "protocol: grpc",
         )
-
-
-def _rounding(view: View, name: str, pool: Pool) -> Iterator[Diagnostic]:
-    for replica, error in zip(pool.replicas, endpoints.rounding(pool, view.weights[name]), strict=True):
-        if error > _ROUNDING:
-            path = ("pools", name, "replicas", replica.name)
-            message = f"the share of this replica is off by {error:.1%}: Envoy's weights are whole numbers"
-            yield Diagnostic("LB206", message, path=path, severity="warning")
 
 
 def _route(view: View, route: Route) -> Iterator[Diagnostic]:
@@ -78,6 +70,31 @@ def _route(view: View, route: Route) -> Iterator[Diagnostic]:
         )
     if route.action.fallback:
         yield from _fallback(view, route, route.action)
+
+
+def _hashed_keys(view: View, route: Route) -> Iterator[Diagnostic]:
+    hashed = sum(1 for item in view.api_keys.get(route.name, ()) if not item.key)
+    if hashed:
+        yield _warning(
+            "route.auth.api_keys",
+            ("routes", route.name, "auth", "api_keys"),
+            f"Envoy compares keys as they are: {hashed} of which the file holds the hash alone are refused",
+            "the key itself in the file, which has to be readable by its owner alone",
+        )
+
+
+def _counted_apart(view: View, route: Route) -> Iterator[Diagnostic]:
+    """Buckets stand with the routes of a filter chain; one that a client cannot choose, by its address, is not counted."""
+    listeners = [item for item in view.listeners if route.name in {rule.route for rule in item.rules}]
+    doors = sum(len(tls.server_names(item.tls)) if item.tls else 1 for item in listeners)
+    if doors > 1 and any(item.requests for item in route.rate_limits):
+        yield _warning(
+            "route.rate_limit",
+            ("routes", route.name, "rate_limit"),
+            f"Envoy counts apart for each listener and certificate: a client that uses all {doors} passes as often "
+            "on each",
+            "one listener with one certificate for the route",
+        )
 
 
 def _fallback(view: View, route: Route, action: Forward) -> Iterator[Diagnostic]:

@@ -15,14 +15,14 @@ from envoy.config.route.v3 import route_components_pb2, route_pb2
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import filters, forwards, matches
+from lbctl.targets.envoy import auth, filters, forwards, matches, replies
 from lbctl.targets.envoy.plan import Plan
 from lbctl.targets.envoy.wire import header_option
 
-NO_ROUTE = '{"error":{"message":"no route","type":"not_found"}}'
 _RETRY_BODY = 1_048_576
 """Bytes of a request that are kept for another try; a longer one is tried once."""
 _BODY = 4_096
+_JSON = "application/json"
 _INTERNAL = ("x-envoy-external-address",)
 _SAFE = ("GET", "HEAD")
 
@@ -38,13 +38,15 @@ class Table:
 
 def route_configuration(table: Table) -> route_pb2.RouteConfiguration:
     rules = table.listener.rules
+    ways = [(rule, list(_rule(table, rule))) for rule in rules]
     bodies = [r.action.body for r in table.view.routes.values() if isinstance(r.action, Respond)]
     return route_pb2.RouteConfiguration(
         name=table.listener.name,
         ignore_port_in_host_matching=True,
-        request_headers_to_remove=_INTERNAL,
+        typed_per_filter_config=filters.per_table(table.view, table.listener),
+        request_headers_to_remove=[*_INTERNAL, *auth.own_headers(table.view, table.listener)],
         max_direct_response_body_size_bytes={"value": max([_BODY, *(len(body.encode()) for body in bodies)])},
-        virtual_hosts=[_virtual_host(table, host) for host in sorted({"", *(rule.host for rule in rules)})],
+        virtual_hosts=[_virtual_host(table, host, ways) for host in sorted({"", *(rule.host for rule in rules)})],
     )
 
 
@@ -53,8 +55,11 @@ def covers(pattern: str, host: str) -> bool:
     return not pattern or pattern == host or (pattern.startswith("*.") and host.endswith(pattern[1:]))
 
 
-def _virtual_host(table: Table, host: str) -> route_components_pb2.VirtualHost:
-    routes = [item for rule in table.listener.rules if covers(rule.host, host) for item in _rule(table, rule)]
+def _virtual_host(
+    table: Table, host: str, ways: Sequence[tuple[Rule, list[route_components_pb2.Route]]]
+) -> route_components_pb2.VirtualHost:
+    """`ways`: each rule of the table with its routes."""
+    routes = [item for rule, found in ways if covers(rule.host, host) for item in found]
     return route_components_pb2.VirtualHost(
         name=host or "*",
         domains=[host or "*"],
@@ -69,17 +74,25 @@ def _body_limit(listener: Listener) -> int:
 
 
 def _no_route() -> route_components_pb2.Route:
-    return _direct(matches.path(Rule("").path), "", 404, NO_ROUTE, "application/json")
+    return _direct(matches.path(Rule("").path), "", 404, replies.error(404), _JSON)
 
 
 def _rule(table: Table, rule: Rule) -> Iterator[route_components_pb2.Route]:
+    for match in matches.route_matches(rule):
+        yield from _matched(table, rule, match)
+
+
+def _matched(table: Table, rule: Rule, match: route_components_pb2.RouteMatch) -> Iterator[route_components_pb2.Route]:
     route = table.view.routes[rule.route]
-    match = matches.route_match(rule)
     if isinstance(route.action, Respond):
         body = route.action
         yield _direct(match, route.name, body.status, body.body, body.content_type)
     elif isinstance(route.action, Redirect):
         yield from _redirects(match, route.name)
+    elif auth.shut(table.view, route):
+        message = _direct(match, route.name, 401, replies.error(401), _JSON)
+        message.response_headers_to_add.add(**header_option("www-authenticate", "Bearer"))
+        yield message
     else:
         yield from _forward(table, rule, route, route.action, match)
 
@@ -105,12 +118,15 @@ def _redirects(match: route_components_pb2.RouteMatch, name: str) -> Iterator[ro
 def _forward(
     table: Table, rule: Rule, route: Route, action: Forward, match: route_components_pb2.RouteMatch
 ) -> Iterator[route_components_pb2.Route]:
-    for conditions, target in forwards.targets(action):
+    secure = table.listener.tls is not None
+    ways = [(way, gate) for way in forwards.targets(action, secure=secure) for gate in auth.gates(table.view, route)]
+    for (conditions, target), (proofs, checks) in ways:
         message = route_components_pb2.Route(
             name=route.name,
-            match=_narrowed(match, conditions),
+            match=_narrowed(match, [*conditions, *proofs]),
             route=forwards.route_action(table.view, table.plan, route, rule, target),
             typed_per_filter_config={
+                **checks,
                 **filters.per_route(table.view, table.listener, route),
                 **forwards.affinity(table.view, target),
             },
@@ -134,8 +150,12 @@ def _narrowed(
 
 def _headers(message: route_components_pb2.Route, route: Route) -> None:
     for name, value in route.request_headers.set:
-        message.request_headers_to_add.add(**header_option(name, value))
+        if name != forwards.HOST:
+            message.request_headers_to_add.add(**header_option(name, value))
     for name, value in route.response_headers.set:
         message.response_headers_to_add.add(**header_option(name, value))
-    message.request_headers_to_remove.extend(route.request_headers.remove)
+    tenant = auth.told(route)
+    if tenant:
+        message.request_headers_to_add.add(**tenant)
+    message.request_headers_to_remove.extend([*route.request_headers.remove, *auth.presented(route.auth)])
     message.response_headers_to_remove.extend(route.response_headers.remove)

@@ -1,4 +1,4 @@
-"""Whose each part of a rendered bootstrap is: listeners, routes, pools and replicas found again in the finished tree.
+"""Whose each part of a rendered file is: listeners, routes, pools and replicas found again in the finished tree.
 
 The tree is Envoy's configuration as plain maps and lists. lbctl's own parts (the cluster of a trace collector, the last
 route of a host) belong to nobody.
@@ -15,6 +15,9 @@ Tree = dict[str, Any]
 NAMESPACE = "lbctl"
 """Of metadata: on clusters, routes and requests."""
 
+SECRETS = "envoy-listeners"
+"""The name, without its ending, of the file of the listeners that hold API keys."""
+
 
 def sources(tree: Tree) -> Iterator[tuple[int, Path]]:
     """(`id` of a map in the tree, path of the YAML value that it stands for)."""
@@ -29,7 +32,8 @@ def sources(tree: Tree) -> Iterator[tuple[int, Path]]:
 
 
 def listeners(tree: Tree) -> list[Tree]:
-    found: list[Tree] = tree.get("static_resources", {}).get("listeners", [])
+    """Of a bootstrap, or of the file of listeners beside it."""
+    found: list[Tree] = tree.get("static_resources", {}).get("listeners", []) + tree.get("resources", [])
     return found
 
 
@@ -38,11 +42,20 @@ def clusters(tree: Tree) -> list[Tree]:
     return found
 
 
+def managers(tree: Tree) -> Iterator[Tree]:
+    """Every connection manager of a file."""
+    for listener in listeners(tree):
+        yield from _managers(listener)
+
+
 def virtual_hosts(listener: Tree) -> Iterator[Tree]:
     """Of every filter chain, one chain after the other."""
-    for chain in listener.get("filter_chains", ()):
-        for item in chain.get("filters", ()):
-            yield from item["typed_config"].get("route_config", {}).get("virtual_hosts", ())
+    for manager in _managers(listener):
+        yield from manager.get("route_config", {}).get("virtual_hosts", ())
+
+
+def _managers(listener: Tree) -> Iterator[Tree]:
+    return (item["typed_config"] for chain in listener.get("filter_chains", ()) for item in chain.get("filters", ()))
 
 
 def pool_of(cluster: Tree) -> Path:

@@ -1,33 +1,62 @@
-"""One file that holds everything: routes inside the listeners, replicas inside the clusters."""
+"""A bootstrap that holds everything, routes inside the listeners and replicas inside the clusters; but the listeners
+with API keys stand in a file of their own, which the bootstrap names. The tables of routes are given beside the
+messages: they repeat themselves for each host, and whoever writes them need not.
+
+Envoy takes that path as relative to the directory that it was started in, so it is absolute where the fleet says where
+the proxy's configuration lies.
+"""
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from envoy.config.bootstrap.v3 import bootstrap_pb2
 from envoy.config.cluster.v3 import cluster_pb2
+from envoy.config.core.v3 import config_source_pb2
 from envoy.config.endpoint.v3 import endpoint_pb2
 from envoy.config.route.v3 import route_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 from envoy.extensions.resource_monitors.downstream_connections.v3 import downstream_connections_pb2
+from envoy.service.discovery.v3 import discovery_pb2
 
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy.resources import Delivery, Resources, build
-from lbctl.targets.envoy.wire import address, extension
+from lbctl.targets.envoy import auth
+from lbctl.targets.envoy.resources import Delivery, build
+from lbctl.targets.envoy.wire import address, extension, pack
 
 _LIMIT = "envoy.resource_limits.listener.{}.connection_limit"
 
 
-def inline() -> Delivery:
-    return Delivery(routes=_routes, endpoints=_endpoints)
+@dataclass(frozen=True, slots=True)
+class Static:
+    """`apart`: the listeners with keys. A `route_config` in them is a name alone, of one of `tables`."""
+
+    bootstrap: bootstrap_pb2.Bootstrap
+    apart: discovery_pb2.DiscoveryResponse
+    tables: tuple[route_pb2.RouteConfiguration, ...]
 
 
-def bootstrap(view: View) -> bootstrap_pb2.Bootstrap:
-    message = frame(view)
-    resources: Resources = build(view, inline())
-    message.static_resources.listeners.extend(resources.listeners)
+def static(view: View, secret_file: str) -> Static:
+    """`secret_file`: the name of the file of the listeners with keys, which lies beside that of the bootstrap."""
+    message, apart = frame(view), discovery_pb2.DiscoveryResponse()
+    resources = build(view, Delivery(routes=_routes, endpoints=_endpoints))
+    for item, built in zip(view.listeners, resources.listeners, strict=True):
+        if auth.holds_keys(view, item):
+            apart.resources.append(pack(built))
+        else:
+            message.static_resources.listeners.append(built)
     message.static_resources.clusters.extend(resources.clusters)
-    return message
+    if apart.resources:
+        _named(message, posixpath.join(posixpath.dirname(view.proxy.config or ""), secret_file))
+    return Static(message, apart, resources.routes)
+
+
+def _named(message: bootstrap_pb2.Bootstrap, path: str) -> None:
+    source = message.dynamic_resources.lds_config
+    source.resource_api_version = config_source_pb2.V3
+    source.path_config_source.path = path
 
 
 def frame(view: View) -> bootstrap_pb2.Bootstrap:
@@ -57,7 +86,7 @@ def _limit_all(message: bootstrap_pb2.Bootstrap, limits: Mapping[str, int]) -> N
 
 
 def _routes(manager: hcm_pb2.HttpConnectionManager, table: route_pb2.RouteConfiguration) -> None:
-    manager.route_config.CopyFrom(table)
+    manager.route_config.name = table.name
 
 
 def _endpoints(cluster: cluster_pb2.Cluster, assignment: endpoint_pb2.ClusterLoadAssignment) -> None:

@@ -30,6 +30,8 @@ class Writer:
         self._sources = sources
         self._lines: list[str] = []
         self._owners: dict[int, Path] = {}
+        self._written: dict[tuple[int, int], range] = {}
+        """(`id` of a list's map, column) → the lines that it was written to: one map may stand in many lists."""
 
     def write(self, tree: Mapping[str, object]) -> tuple[str, dict[int, Path]]:
         """The text, and line (from 1) → path."""
@@ -53,7 +55,7 @@ class Writer:
         line = self._short(value, WIDTH - len(head))
         if line is not None:
             self._line(f"{head} {line}", self._owner(value, owner))
-        elif isinstance(value, Mapping):
+        elif isinstance(value, dict):
             self._line(head, self._owner(value, owner))
             self._map(value, column + 2, "", owner)
         elif isinstance(value, list):
@@ -65,15 +67,26 @@ class Writer:
             line = self._short(item, WIDTH - column)
             if line is not None:
                 self._line(f"{' ' * column}- {line}", self._owner(item, owner))
-            elif isinstance(item, Mapping):
-                self._map(item, column + 2, "- ", owner)
+            elif isinstance(item, dict):
+                self._item(item, column, owner)
+
+    def _item(self, item: Mapping[str, object], column: int, owner: Path) -> None:
+        """A map of a list. One with an owner of its own that was written before is copied."""
+        before = self._written.get((id(item), column)) if id(item) in self._sources else None
+        if before is not None:
+            for number in before:
+                self._line(self._lines[number], self._owners.get(number + 1, ()))
+            return
+        start = len(self._lines)
+        self._map(item, column + 2, "- ", owner)
+        self._written[id(item), column] = range(start, len(self._lines))
 
     def _owner(self, value: object, owner: Path) -> Path:
         return self._sources.get(id(value), owner)
 
     def _short(self, value: object, room: int) -> str | None:
         """The value on one line, unless it is too long for that or a list of things with names."""
-        if isinstance(value, list) and value and isinstance(value[0], Mapping):
+        if isinstance(value, list) and value and isinstance(value[0], dict):
             return None
         return flow(value, room)
 
@@ -87,7 +100,7 @@ def _named(tree: Mapping[str, object]) -> Iterable[tuple[str, object]]:
 
 def flow(value: object, room: int) -> str | None:
     """On one line; `None` as soon as that is sure to need more than `room` characters."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return _joined("{", [(f"{scalar(key)}: ", item) for key, item in value.items()], "}", room)
     if isinstance(value, list):
         return _joined("[", [("", item) for item in value], "]", room)
@@ -98,7 +111,7 @@ def _joined(first: str, items: list[tuple[str, object]], last: str, room: int) -
     parts = []
     room -= 2
     for lead, item in items:
-        text = flow(item, room - len(lead)) if isinstance(item, (Mapping, list)) else scalar(item)
+        text = flow(item, room - len(lead)) if isinstance(item, (dict, list)) else scalar(item)
         if text is None:
             return None
         room -= len(lead) + len(text) + 2
@@ -113,7 +126,7 @@ def scalar(value: object) -> str:
         return _text(value)
     if isinstance(value, bool):
         return "true" if value else "false"
-    return _number(json.dumps(value))
+    return str(value) if isinstance(value, int) else _number(json.dumps(value))
 
 
 def _number(text: str) -> str:

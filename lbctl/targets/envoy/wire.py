@@ -12,6 +12,9 @@ from google.protobuf.struct_pb2 import Struct
 from lbctl.ir.address import Address
 from lbctl.targets.envoy.sources import NAMESPACE
 
+INTERNAL = "x-lbctl-internal-"
+"""How headers begin that only lbctl's own filters write and read: what a client sends under such a name is removed."""
+
 
 def duration(ms: int) -> Duration:
     return Duration(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)

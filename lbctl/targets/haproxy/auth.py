@@ -81,4 +81,4 @@ def _hashed(keys: Sequence[ApiKey]) -> str:
 
 
 def _map(route: Route) -> str:
-    return f"lbctl-api-keys-{quote.name(route.name).text}.map"
+    return f"haproxy-api-keys-{quote.name(route.name).text}.map"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lbctl.targets.target import CONTROL_PLANE, Capability, NotYet, Rendered, Unsupported
+from lbctl.targets.target import CONTROL_PLANE, Capability, Rendered, Unsupported
 
 _RENDERED = (
     "listener.bind",
@@ -63,13 +63,18 @@ _NOTES = {
     "there again",
     "route.rate_limit": "a sliding window of burst ÷ rate; three limits a route",
     "route.rate_limit.concurrent": "three limits a route, together with the rates",
-    "route.auth.api_keys": "the file serves HAProxy as a map as it stands",
+    "route.auth.api_keys": "as hashes, in a file of their own",
+    "route.auth.jwt": "a token must expire; RSA and ECDSA keys, PS256 and its like from 2.8 on; a key without `alg` "
+    "verifies RS256 or that of its curve; no tolerance for clocks; the first 8 audiences of a token; a tenant is "
+    "printable ASCII",
     "pool.balance.least_request": "idle replicas are chosen without regard to their weight",
     "pool.balance.random": "one draw by weight",
     "pool.balance.hash.json_body": "of what fits into `inspect`",
     "pool.balance.hash.prompt_prefix": "of `prompt`, else of the text of the first two messages, with the model",
     "pool.affinity": "the cookie holds a hash of the replica's name; its lifetime starts anew with each answer",
-    "pool.replicas.priority": "two levels: the lowest, and all others as backup",
+    "pool.replicas.priority": "as soon as none of a lower one is fit; with `locality` as that has it",
+    "pool.locality": "by steps: below spill_below of a rank the next one shares by weight; a replica has its limits "
+    "once more in each step, and 5xx count for ejection in the nearest alone",
     "pool.connections.idle": "HTTP/1: no idle connection is kept, each request has its own; HTTP/2: half of the idle "
     "ones are closed every half of it",
     "pool.connections.max_requests": "HTTP/1: each connection carries one request",
@@ -83,11 +88,6 @@ _NOTES = {
     "pool.discovery.file": "as the file is when it is rendered",
     "pool.tls": "an IP address is not compared with the certificate: give server_name",
     "pool.tls.client_certificate": "the key beside its certificate, x.crt and x.key, or one file with both",
-}
-
-_NOT_YET = {
-    "route.auth.jwt": "",
-    "pool.locality": "",
 }
 
 _UNSUPPORTED = {
@@ -126,7 +126,6 @@ _UNSUPPORTED = {
 CAPABILITIES: dict[str, Capability] = {
     **{feature: Rendered() for feature in _RENDERED},
     **{feature: Rendered(note) for feature, note in _NOTES.items()},
-    **{feature: NotYet(note) for feature, note in _NOT_YET.items()},
     **_UNSUPPORTED,
     **CONTROL_PLANE,
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from lbctl.ir.routes import Forward, Pin, Route, StickySplit
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import quote, residency
+from lbctl.targets.haproxy import levels, quote, residency
 from lbctl.targets.haproxy.match import Acls, equals
 from lbctl.targets.token import Token
 
@@ -27,6 +27,8 @@ def pools(route: Route, action: Forward, view: View, acls: Acls) -> Iterator[Tok
         yield from _fallback(route, action, view, here)
     if route.regions:
         yield from _resident(route, action, view, here)
+    for pool in action.pools:
+        yield from _nearest(route, pool, view, here)
     if len(action.shares) > 1:
         yield from _variants(action, view, here)
 
@@ -67,11 +69,12 @@ def _sticky(route: Route, sticky: StickySplit, live: list[str], total: int, here
     yield quote.line(f"http-request set-var(txn.fresh) str({route.name}) if", here, "!chosen", source=path)
 
 
-def cookies(route: Route, action: Forward) -> Iterator[Token]:
+def cookies(route: Route, action: Forward, *, secure: bool) -> Iterator[Token]:
     """The answer tells the client which variant it was given."""
     if action.sticky and action.sticky.kind == "cookie":
         cookie = action.sticky.name.replace("%", "%%")
-        value = f"{cookie}=%[var(txn.given)]; Path=/; Max-Age={action.sticky.ttl // 1000}; HttpOnly; SameSite=Lax"
+        value = f"{cookie}=%[var(txn.given)]; Path=/; Max-Age={max(1, action.sticky.ttl // 1000)}"
+        value += "; HttpOnly; SameSite=Lax" + ("; Secure" if secure else "")
         path = ("routes", route.name, "sticky_split")
         added = "http-after-response add-header set-cookie"
         yield quote.line(added, quote.word(value), "if", _fresh(route), source=path)
@@ -89,6 +92,22 @@ def _resident(route: Route, action: Forward, view: View, here: str) -> Iterator[
             condition = f"{{ var(txn.pool) -m str -- {quote.name(pool).text} }}"
             path = ("routes", route.name, "regions")
             yield quote.line(f"http-request set-var(txn.backend) str({backend}) if", here, condition, source=path)
+
+
+def _nearest(route: Route, pool: str, view: View, here: str) -> Iterator[Token]:
+    """Which part of the pool serves. The nearest stands last, and so has the last word."""
+    backend = residency.backend_name(view.pools[pool], route.regions)
+    known, within = residency.within(view.pools[pool], route.regions, view)
+    parts = levels.parts(known, within, backend)[:-1]
+    this, path = f"{{ var(txn.pool) -m str -- {quote.name(pool).text} }}", ("pools", pool, "locality")
+    for place, part in reversed(list(enumerate(parts))):
+        fit = f"nbsrv(pool_{part.name})"
+        if place:
+            nearer = f"nbsrv(pool_{parts[place - 1].name})"
+            yield quote.line(f"http-request set-var(txn.nearer) {nearer} if", here, this, source=path)
+            fit += ",sub(txn.nearer)"
+        chosen = f"http-request set-var(txn.backend) str({part.name}) if"
+        yield quote.line(chosen, here, this, f"{{ {fit} ge {part.least} }}", source=path)
 
 
 def _fallback(route: Route, action: Forward, view: View, here: str) -> Iterator[Token]:

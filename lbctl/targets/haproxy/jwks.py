@@ -54,7 +54,7 @@ _CURVES = {
         "ES512",
         66,
         2**521 - 1,
-        0x0051953EB9618E1C9A1F929A21A0B68540EEA2DA725B99B315F3B8B489918EF109E156193951EC7E937B1652C0BD3BB1BF073573DF883D2C34F1EF451FD46B503F00,  # noqa: E501
+        0x0051953EB9618E1C9A1F929A21A0B68540EEA2DA725B99B315F3B8B489918EF109E156193951EC7E937B1652C0BD3BB1BF073573DF883D2C34F1EF451FD46B503F00,
     ),
 }
 """FIPS 186-4, appendix D.1.2."""
@@ -101,10 +101,10 @@ def _key(item: Mapping[str, object], version: Version) -> VerificationKey:
 
 
 def _rsa(item: Mapping[str, object], version: Version) -> tuple[str, str]:
-    algorithm = item.get("alg", "RS256")
+    algorithm = str(item.get("alg", "RS256"))
     if algorithm in _PSS and version < _PSS_SINCE:
         raise UnfitKeyError("HAProxy verifies PS256, PS384 and PS512 from 2.8 on")
-    if not isinstance(algorithm, str) or algorithm not in _RSA | _PSS:
+    if algorithm not in _RSA | _PSS:
         raise UnfitKeyError("its alg is none of RSA's")
     modulus, exponent = (int.from_bytes(_bytes(item, name)) for name in ("n", "e"))
     if modulus.bit_length() < _SMALLEST or exponent < 3:

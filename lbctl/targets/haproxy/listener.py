@@ -11,7 +11,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import choice, keys, limits, quote, route
+from lbctl.targets.haproxy import auth, choice, keys, limits, quote, route
 from lbctl.targets.haproxy.match import Acls, rules
 from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.token import Token
@@ -62,7 +62,7 @@ def frontend(listener: Listener, view: View) -> Frontend:
         acls=(*acls.lines, *(_route_acl(item) for item in routes)),
         rules=table,
         actions=actions,
-        answers=tuple(token for item in routes for token in route.answers(item)),
+        answers=tuple(token for item in routes for token in route.answers(item, listener)),
     )
 
 
@@ -219,7 +219,7 @@ def _actions(item: Route, listener: Listener, view: View, acls: Acls) -> Iterato
     if len(item.rate_limits) > limits.COUNTERS:
         yield from route.answered(item, limits.CLOSED)
         return
-    yield from route.identified(item)
+    yield from auth.lines(item, view, acls)
     yield from limits.lines(item)
     yield from choice.pools(item, item.action, view, acls)
     yield from route.changed(item, listener)

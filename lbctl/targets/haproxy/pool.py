@@ -15,6 +15,7 @@ from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import bodies, health, keys, quote, servers
+from lbctl.targets.haproxy.levels import Part
 from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.token import Token
 
@@ -32,9 +33,9 @@ class Backend:
     servers: tuple[Token, ...]
 
 
-def backend(pool: Pool, view: View, name: str = "") -> tuple[Backend, list[Diagnostic]]:
-    """`name`: for a copy of the pool, without its `pool_`."""
-    own = f"pool_{quote.name(name or pool.name).text}"
+def backend(part: Part) -> tuple[Backend, list[Diagnostic]]:
+    pool, view = part.pool, part.view
+    own = f"pool_{quote.name(part.name).text}"
     routes = _routes(pool, view)
     retries, diagnostics = _retries(pool, routes)
     lines = (
@@ -45,10 +46,11 @@ def backend(pool: Pool, view: View, name: str = "") -> tuple[Backend, list[Diagn
         *retries,
         *health.lines(pool),
         *bodies.lines(pool, view),
-        *_limits(pool, own, routes),
+        *_crowded(pool, own),
+        *_shed(part, routes),
         *_per_route(routes),
     )
-    found = servers.servers(pool, view.weights[pool.name], view.drained[pool.name])
+    found = servers.servers(part)
     diagnostics += _client_key(pool)
     return Backend(Token(own), lines, found.lines), diagnostics + found.diagnostics
 
@@ -97,6 +99,10 @@ def _affinity(pool: Pool) -> Iterator[Token]:
 def _connections(pool: Pool) -> Iterator[Token]:
     if pool.protocol == "http1":
         yield line("option http-server-close", source=("pools", pool.name, "connections"))
+    if pool.protocol == "grpc":  # a body before the end of the stream hides the status from some clients
+        yield line("http-error status 502 hdr grpc-status 14 hdr grpc-message", "'the replica broke off its answer'")
+        yield line("http-error status 503 hdr grpc-status 14 hdr grpc-message", "'no replica available'")
+        yield line("http-error status 504 hdr grpc-status 4 hdr grpc-message", "'the replica went silent'")
 
 
 def _timeouts(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
@@ -152,20 +158,22 @@ def _retries(pool: Pool, routes: Sequence[Route]) -> tuple[list[Token], list[Dia
     idempotent = any(route.retry.idempotent for route in routes)
     conditions = "conn-failure empty-response" if idempotent else "conn-failure"
     source = ("routes", routes[0].name, "retry") if routes else ()
-    lines = [line("retries", least, source=source), line("retry-on", conditions), Token("option redispatch")]
+    lines = [line("retries", least, source=source), line("retry-on", conditions), Token("option redispatch 1")]
     if idempotent:
         lines.append(Token("option http-buffer-request"))
     return lines, found
 
 
-def _limits(pool: Pool, own: str, routes: Sequence[Route]) -> Iterator[Token]:
-    yield from _crowded(pool, own)
+def _shed(part: Part, routes: Sequence[Route]) -> Iterator[Token]:
+    """By the fit replicas of the whole pool, whichever part of it serves."""
+    pool = part.pool
     if pool.load_shedding and pool.replicas:
-        least = -(-len(pool.replicas) * pool.load_shedding.min_healthy // 100)
+        least = -(-part.size * pool.load_shedding.min_healthy // 100)
+        whole = f"pool_{quote.name(part.whole).text}"
         retry = max(1, -(-pool.load_shedding.retry_after // 1000))
         spared = [f"!{{ var(txn.route) -m str -- {quote.name(item).text} }}" for item in _with_fallback(pool, routes)]
         yield line(
-            f"http-request return status 503 {_SHED} hdr Retry-After {retry} if {{ nbsrv({own}) lt {int(least)} }}",
+            f"http-request return status 503 {_SHED} hdr Retry-After {retry} if {{ nbsrv({whole}) lt {int(least)} }}",
             *spared,
             source=("pools", pool.name, "health", "load_shedding"),
         )

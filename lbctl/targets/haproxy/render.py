@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import DnsDiscovery, Pool
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import keys, limits, listener, pool, quote, residency
+from lbctl.targets.haproxy import auth, keys, levels, limits, listener, pool, quote, residency
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.target import Bundle, File
 from lbctl.targets.token import Token, write
@@ -14,16 +16,19 @@ MAIN = "haproxy.cfg"
 _HEADROOM = 16 * 1024
 """Of a buffer, beside the body: the request's headers, and what HAProxy keeps for changes to them."""
 
+_LARGE_ANSWERS = Token("accepted_payload_size 8192")
+
 
 def render(view: View) -> Bundle:
     found: list[Diagnostic] = [item for each in view.listeners for item in listener.diagnostics(each)]
     found += [item for each in view.routes.values() for item in limits.diagnostics(each)]
+    found += [item for each in view.pools.values() for item in levels.diagnostics(each, view.proxy)]
+    found += auth.diagnostics(view)
     backends: list[pool.Backend] = []
-    for each in view.pools.values():
-        backend, more = pool.backend(each, view)
+    for part in _parts(view):
+        backend, more = pool.backend(part)
         backends.append(backend)
-        found += more
-    backends += [pool.backend(each, within, name)[0] for name, each, within in residency.copies(view)]
+        found += more if part.name == part.pool.name else []
     values = {
         "global_lines": _global(view),
         "resolvers": [_resolver(each) for each in view.pools.values() if _resolves(each)],
@@ -32,11 +37,18 @@ def render(view: View) -> Bundle:
         "backends": backends,
     }
     text, sources = write("haproxy", "haproxy.cfg.j2", values)
-    return Bundle((File(MAIN, text, sources),), tuple(found))
+    return Bundle((File(MAIN, text, sources), *auth.files(view)), tuple(found))
+
+
+def _parts(view: View) -> Iterator[levels.Part]:
+    for each in view.pools.values():
+        yield from levels.parts(each, view, each.name)
+    for name, each, within in residency.copies(view):
+        yield from levels.parts(each, within, name)
 
 
 def _global(view: View) -> list[Token]:
-    lines = []
+    lines = [Token("default-path config")]
     jitter = max((each.active.jitter for each in view.pools.values() if each.active), default=0.0)
     lines.append(Token("max-spread-checks 500ms"))
     lines.append(line("spread-checks", min(50, round(jitter))))
@@ -61,9 +73,10 @@ def _resolves(each: Pool) -> bool:
 
 
 def _resolver(each: Pool) -> tuple[Token, list[Token]]:
-    """Without resolvers in the fleet, the system's."""
+    """Without resolvers in the fleet, the system's. An address that the answers lack is kept for one more of them; more
+    than some thirty addresses do not fit into the 512 bytes that DNS allows by default."""
     assert isinstance(each.discovery, DnsDiscovery)
     servers = [line(f"nameserver ns{i}", quote.address(at)) for i, at in enumerate(each.discovery.resolvers)]
     refresh = quote.duration(each.discovery.refresh)
-    times = [line("hold valid", refresh), line("timeout resolve", refresh), line("hold obsolete 30s")]
-    return Token(f"dns_{quote.name(each.name).text}"), [*(servers or [Token("parse-resolv-conf")]), *times]
+    times = [line(words, refresh) for words in ("hold valid", "timeout resolve", "hold obsolete")]
+    return Token(f"dns_{quote.name(each.name).text}"), [*(servers or [Token("parse-resolv-conf")]), _LARGE_ANSWERS, *times]

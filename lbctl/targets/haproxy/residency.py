@@ -6,7 +6,7 @@ Where all replicas of a pool lie in the regions, the pool's own backend serves. 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 
 from lbctl.ir.pools import Pool
@@ -39,19 +39,23 @@ def copies(view: View) -> Iterator[tuple[str, Pool, View]]:
     for name in sorted(wanted):
         pool, regions = wanted[name]
         if name != pool.name:
-            yield name, *_within(pool, regions, view)
+            yield name, *within(pool, regions, view)
 
 
 def _pools(route: Route, pools: Mapping[str, Pool]) -> list[Pool]:
     return [pools[name] for name in route.action.pools] if isinstance(route.action, Forward) else []
 
 
-def _within(pool: Pool, regions: tuple[str, ...], view: View) -> tuple[Pool, View]:
-    kept = [
-        (item, weight)
-        for item, weight in zip(pool.replicas, view.weights[pool.name], strict=True)
-        if item.region in regions
-    ]
+def within(pool: Pool, regions: tuple[str, ...], view: View) -> tuple[Pool, View]:
+    """The pool that `backend_name` names, and the view in which it is the only one of its name."""
+    if backend_name(pool, regions) == pool.name:
+        return pool, view
+    return only(pool, view, {item.name for item in pool.replicas if item.region in regions})
+
+
+def only(pool: Pool, view: View, names: Set[str]) -> tuple[Pool, View]:
+    """With these replicas alone."""
+    kept = [pair for pair in zip(pool.replicas, view.weights[pool.name], strict=True) if pair[0].name in names]
     restricted = replace(pool, replicas=tuple(item for item, _ in kept), discovery=None)
     weights = {**view.weights, pool.name: tuple(weight for _, weight in kept)}
     return restricted, replace(view, pools={**view.pools, pool.name: restricted}, weights=weights)

@@ -1,4 +1,4 @@
-"""What a route does to a request and its answer: who may pass, what is rewritten, what the proxy says by itself."""
+"""What a route does to a request and its answer: what is rewritten, what the proxy says by itself."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator
 
 from lbctl.ir.listeners import Listener
-from lbctl.ir.routes import ApiKeys, Forward, Redirect, Respond, Route
+from lbctl.ir.routes import Forward, Redirect, Respond, Route
 from lbctl.targets.haproxy import choice, quote
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
 _CLASSES = {"high": -100, "low": 100}
-_DENIED = quote.error("no valid credentials", "unauthorized")
 _AMBIGUOUS = quote.error("ambiguous path", "bad_request")
 
 
@@ -29,51 +28,14 @@ def answered(route: Route, action: Respond | Redirect) -> Iterator[Token]:
     yield line(f"http-request return status {action.status}", *content, here, source=path)
 
 
-def identified(route: Route) -> Iterator[Token]:
-    """Sets txn.tenant, or answers 401."""
-    auth = route.auth
-    if auth is None:
-        return
-    here, path = f"if {acl(route)}", ("routes", route.name, "auth")
-    if auth.forward_tenant:
-        yield line("http-request del-header", quote.word(auth.forward_tenant), here, source=path)
-    if auth.api_keys:
-        yield from _api_keys(auth.api_keys, here, path)
-    yield line(f"http-request return status 401 {_DENIED} hdr www-authenticate Bearer", here,
-               "!{ var(txn.tenant) -m found }", source=path)  # fmt: skip
-    yield line("http-request set-var-fmt(txn.tenant_json)", Token("'\"%[var(txn.tenant),json(utf8s)]\"'"), here)
-    if auth.forward_tenant:
-        yield line("http-request set-header", quote.word(auth.forward_tenant), "'%[var(txn.tenant)]'", here)
-    if auth.api_keys and not auth.forward_credentials:
-        yield line("http-request del-header", quote.word(auth.api_keys.header), here, source=path)
-
-
-def _api_keys(keys: ApiKeys, here: str, path: tuple[str, ...]) -> Iterator[Token]:
-    """The fleet's file is a map as it stands: its lines are `key: tenant`, so the key to look up ends in a colon."""
-    presented = quote.sample("req.fhdr", keys.header, 'regsub("^[Bb]earer +","")')
-    yield line("http-request set-var(txn.key)", quote.word(presented), here, source=path)
-    yield line("http-request set-var(txn.digest) var(txn.key),sha2(256),hex,lower", here)
-    found = f'map_str("{_file(keys.file)}")'
-    by_digest = quote.word(f'str("sha256:"),concat(,txn.digest,":"),{found}')
-    by_key = quote.word(f'var(txn.key),concat(":"),{found}')
-    known = "{ var(txn.key) -m found }"
-    yield line("http-request set-var(txn.tenant)", by_digest, here, known, source=path)
-    plain = "!{ var(txn.tenant) -m found } !{ var(txn.key) -m beg -- sha256: }"
-    yield line("http-request set-var(txn.tenant)", by_key, here, known, plain, source=path)
-
-
-def _file(path: str) -> str:
-    return re.sub(r'(["\\])', r"\\\1", path)
-
-
 def changed(route: Route, listener: Listener) -> Iterator[Token]:
     here = f"if {acl(route)}"
     yield from _rewritten(route, listener, here)
     if route.queue_priority in _CLASSES:
         priority = f"http-request set-priority-class int({_CLASSES[route.queue_priority]})"
         yield line(priority, here, source=("routes", route.name, "queue_priority"))
-    if not route.websocket:
-        yield line("http-request del-header upgrade", here)
+    kept = "!{ req.fhdr(upgrade) -m str -i websocket }" if route.websocket else ""
+    yield line("http-request del-header upgrade", here, kept)
     path = ("routes", route.name, "headers", "request")
     for header in route.request_headers.remove:
         yield line("http-request del-header", quote.word(header), here, source=(*path, "remove"))
@@ -81,10 +43,10 @@ def changed(route: Route, listener: Listener) -> Iterator[Token]:
         yield line("http-request set-header", quote.word(header), quote.formatted(value), here, source=(*path, "set"))
 
 
-def answers(route: Route) -> Iterator[Token]:
+def answers(route: Route, listener: Listener) -> Iterator[Token]:
     """On the way back."""
     if isinstance(route.action, Forward):
-        yield from choice.cookies(route, route.action)
+        yield from choice.cookies(route, route.action, secure=listener.tls is not None)
     here = f"if {{ var(txn.route) -m str -- {quote.name(route.name).text} }}"
     path = ("routes", route.name, "headers", "response")
     for header in route.response_headers.remove:

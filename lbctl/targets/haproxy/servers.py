@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.ir.pools import DnsDiscovery, Pool, PoolTls, Replica
+from lbctl.ir.pools import DnsDiscovery, Pool, PoolTls, Replica, SlowStart
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import health, quote
+from lbctl.targets.haproxy import health, levels, quote
+from lbctl.targets.haproxy.levels import Part
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.quantise import quantise, rounding_error
+from lbctl.targets.rounding import rounded
 from lbctl.targets.token import Token
 
 MAX_WEIGHT = 256
-_ROUNDING = 0.02
+_RAMP = (SlowStart().min_weight, SlowStart().aggression)
+"""What a ramp is where the fleet says no more than its window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +28,16 @@ class Servers:
     diagnostics: list[Diagnostic]
 
 
-def servers(pool: Pool, shares: Sequence[float], drained: Set[str]) -> Servers:
+def servers(part: Part) -> Servers:
+    pool, shares = part.pool, part.view.weights[part.pool.name]
     weights = quantise(shares, MAX_WEIGHT)
     ids = _ids(pool)
-    found = [
-        *_rounding(pool, shares, weights),
-        *_levels(pool),
-    ]
     lines = [default(pool)]
-    first = min((item.priority for item in pool.replicas), default=0)
     for replica, weight in zip(pool.replicas, weights, strict=True):
-        given = 0 if replica.name in drained else weight
-        lines.append(_server(pool, replica, given, ids, replica.priority > first))
-    return Servers((*lines, *_template(pool)), found)
+        given = 0 if replica.name in part.view.drained[pool.name] else weight
+        lines.append(_server(part, replica, given, ids))
+    errors = rounding_error(shares, weights) if shares else []
+    return Servers((*lines, *_template(pool)), [*rounded("HAProxy", pool, pool.replicas, errors), *_straight(pool)])
 
 
 def default(pool: Pool) -> Token:
@@ -52,19 +52,27 @@ def default(pool: Pool) -> Token:
     )
 
 
-def _server(pool: Pool, replica: Replica, weight: int, ids: dict[str, int], backup: bool) -> Token:
-    path = ("pools", pool.name, "replicas", replica.name)
+def _server(part: Part, replica: Replica, weight: int, ids: dict[str, int]) -> Token:
+    pool, path = part.pool, ("pools", part.pool.name, "replicas", replica.name)
+    first = min(item.priority for item in pool.replicas)
     return line(
         "server",
         quote.name(replica.name),
         quote.address(replica.address),
         f"weight {weight}",
         f"id {ids[replica.name]}" if ids else "",
-        "backup" if backup else "",
+        "backup" if levels.has_backups(pool) and replica.priority > first else "",
+        *_tracked(part, replica),
         f"cookie {_cookie(pool, replica)}" if pool.affinity and weight else "",
         *(_tls(pool.tls, replica.address.host) if pool.tls else ()),
         source=path,
     )
+
+
+def _tracked(part: Part, replica: Replica) -> Iterator[str]:
+    home = part.homes.get(replica.name)
+    if home is not None and (part.pool.active or part.pool.passive):
+        yield f"no-check track pool_{home}/{quote.name(replica.name).text}"
 
 
 def limit(pool: Pool) -> int | None:
@@ -158,24 +166,12 @@ def _template(pool: Pool) -> Iterator[Token]:
         )
 
 
-def _rounding(pool: Pool, shares: Sequence[float], weights: Sequence[int]) -> Iterator[Diagnostic]:
-    errors = rounding_error(shares, weights) if shares else []
-    for replica, error, weight in zip(pool.replicas, errors, weights, strict=True):
-        if error > _ROUNDING:
-            yield Diagnostic(
-                "LB206",
-                f"the weight {weight} of 256 is {error:.0%} off this replica's share",
-                path=("pools", pool.name, "replicas", replica.name),
-                severity="warning",
-            )
-
-
-def _levels(pool: Pool) -> Iterator[Diagnostic]:
-    levels = sorted({item.priority for item in pool.replicas})
-    if len(levels) > 2:
+def _straight(pool: Pool) -> Iterator[Diagnostic]:
+    told = pool.slow_start
+    if told and pool.balance.algorithm != "hash" and (told.min_weight, told.aggression) != _RAMP:
         yield Diagnostic(
-            BY_ID["pool.replicas.priority"].code,
-            f"HAProxy has two levels: all replicas above priority {levels[0]} serve together when that level is down",
-            path=("pools", pool.name, "replicas"),
+            BY_ID["pool.slow_start"].code,
+            "HAProxy's ramp is straight and starts near nothing: min_weight and aggression do not count",
+            path=("pools", pool.name, "slow_start"),
             severity="warning",
         )

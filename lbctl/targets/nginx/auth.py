@@ -49,7 +49,7 @@ def _keys(book: Book, route: Route, header: str, variable: str) -> None:
     if hashed:
         message = f"nginx knows no SHA-256: the {hashed} keys that stand in the file as hashes are refused"
         book.warn("route.auth.api_keys", (*path, "file"), message)
-    name = f"lbctl-api-keys-{route.name}.map"
+    name = f"nginx-api-keys-{route.name}.map"
     lines = (f"{_key(item.key)} {item.tenant};\n" for item in keys if item.key)
     book.files.append(File(name, "".join(lines), secret=True))
     book.map(source or "", variable, ((Token("default"), Token('""')),), include=quote.plain(name))

@@ -136,6 +136,8 @@ class Location:
     answer: Answer | None = None
     forwarding: Forwarding | None = None
     elsewhere: Token | None = None
+    status: int | None = None
+    """What the answer from `elsewhere` is called, if not by its own status."""
     redirect: bool = False
     mirror: Token | None = None
 

@@ -27,7 +27,7 @@ class Book:
     lookups: Lookups = field(default_factory=Lookups)
     findings: list[Diagnostic] = field(default_factory=list)
     files: list[File] = field(default_factory=list)
-    conditions: dict[tuple[str, str], str] = field(default_factory=dict)
+    conditions: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
 
     @property
     def version(self) -> tuple[int, ...]:
@@ -45,15 +45,15 @@ class Book:
         self.maps.append(Map(quote.script(source), Token(variable), tuple(entries), volatile, include))
         return variable
 
-    def condition(self, source: str, pattern: str, path: Path = ()) -> str:
-        """The variable that is 1 where `source` matches `pattern`, else 0."""
-        known = self.conditions.get((source, pattern))
+    def condition(self, source: str, patterns: tuple[str, ...], path: Path = ()) -> str:
+        """The variable that is 1 where `source` matches one of `patterns`, else 0."""
+        known = self.conditions.get((source, patterns))
         if known:
             return known
         variable = f"$lb_c{len(self.conditions)}"
-        self.conditions[source, pattern] = variable
-        entries = ((Token("default"), Token("0")), (quote.plain(f"~{pattern}", path), Token("1")))
-        return self.map(source, variable, entries)
+        self.conditions[source, patterns] = variable
+        matches = ((quote.plain(f"~{pattern}", path), Token("1")) for pattern in patterns)
+        return self.map(source, variable, ((Token("default"), Token("0")), *matches))
 
     def warn(self, feature: str, path: Path, message: str, hint: str = "") -> None:
         found = Diagnostic(BY_ID[feature].code, message, path=path, hint=hint, severity="warning")

@@ -28,7 +28,10 @@ _LISTENERS: Mapping[str, Capability] = {
     "listener.max_body": _DONE,
     "listener.inspect": Unsupported("nginx's core reads no JSON", "nothing of the body is read"),
     "listener.timeouts": _DONE,
-    "listener.access_log": Rendered("a path is logged as it was written, up to its first byte that is no plain ASCII"),
+    "listener.access_log": Rendered(
+        "a path up to its first byte that is no plain ASCII; replica is null where several of a pool have host names "
+        "and the same port, or where DNS discovers them"
+    ),
     "listener.tracing": Unsupported(
         "the OpenTelemetry module is no part of nginx's core nor of Debian's packages",
         "the client's traceparent header goes on to the replica",
@@ -67,7 +70,9 @@ _ROUTES: Mapping[str, Capability] = {
     "route.rate_limit": Rendered("whole requests a second or a minute"),
     "route.rate_limit.concurrent": Rendered("such a route answers 429 also where the pool's breaker refuses"),
     "route.auth.api_keys": Rendered("keys in plain text; one of which only the hash is known is refused"),
-    "route.auth.jwt": Unsupported("nginx verifies JWTs in its commercial edition only", "the route answers 503"),
+    "route.auth.jwt": Unsupported(
+        "nginx verifies JWTs in its commercial edition only", "API keys, or another proxy for this route"
+    ),
     "route.headers": Rendered("the Server and Date of an answer are nginx's own"),
     "route.regions": _DONE,
 }
@@ -115,7 +120,9 @@ _POOLS: Mapping[str, Capability] = {
         (1, 29, 4),
         Unsupported("before 1.29.4 nginx speaks HTTP/2 to replicas for gRPC alone", "HTTP/1.1"),
     ),
-    "pool.protocol.grpc": Rendered("clients need HTTP/2: a listener with TLS, or 1.25.1"),
+    "pool.protocol.grpc": Rendered(
+        "clients need HTTP/2: a listener with TLS, or 1.25.1; where nginx itself answers, the log says 204"
+    ),
     "pool.replicas.priority": Rendered("two ranks; beside hash and random a lower priority gets nothing"),
     "pool.replicas.drain": _DONE,
     "pool.locality": Rendered("the others only when no replica of the own zone is left; not beside hash and random"),

@@ -53,12 +53,12 @@ def forwarding(
     if pool.tls is not None and tls is None:
         return None
     grpc = pool.protocol == "grpc"
-    path = "" if copy else _rewritten(book, inlet, route, rule)
+    path = _rewritten(book, inlet, route, rule)
     attempts = 0 if copy or "connect_failure" not in route.retry.when else route.retry.attempts
     idle = min(item or FOREVER for item in (route.idle_timeout, route.request_timeout))
     return Forwarding(
         module=Token("grpc" if grpc else "proxy"),
-        url=_url(pool, upstream, "$request_uri" if copy else path),
+        url=_url(pool, upstream, path or ("$request_uri" if copy else "")),
         path=Token(path) if path and not copy else None,
         http_version=None if grpc else Token(_http_version(book, pool)),
         request_headers=_request_headers(book, inlet, route, grpc),

@@ -8,9 +8,12 @@ have to escape (clients percent-encode such bytes; those that do not are logged 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator
 
 from lbctl.base.diagnostics import Path
 from lbctl.ir.listeners import Listener
+from lbctl.ir.pools import Pool, Replica
 from lbctl.targets.nginx import quote
 from lbctl.targets.nginx.blocks import LogFormat
 from lbctl.targets.nginx.book import Book
@@ -109,13 +112,23 @@ def _replicas(book: Book) -> None:
     book.map("$upstream_addr", "$lb_last_address", [(_DEFAULT, Token('""')), (quote.plain("~([^, ]+)$"), Token("$1"))])
     entries: dict[str, tuple[Token, Token]] = {}
     for pool in book.view.pools.values():
-        for replica in pool.replicas:
-            address = shown(replica.address)
+        for replica, key in _keys(pool):
             path = ("pools", pool.name, "replicas", replica.name)
-            if address is not None:
-                key = f'"{pool.name}" {address}'
-                entries.setdefault(key.lower(), (quote.plain(key), _entry(replica.name, path)))
+            entries.setdefault(key.lower(), (quote.plain(key), _entry(replica.name, path)))
     book.map("$lb_pool $lb_last_address", "$lb_replica", [(_DEFAULT, _NULL), *entries.values()])
+
+
+def _keys(pool: Pool) -> Iterator[tuple[Replica, str]]:
+    """How a line tells a replica: by its address, or by its port where that is a host's name, of which nginx logs only
+    what it resolved to; if several have names and one port, by nothing."""
+    name = json.dumps(pool.name)
+    ports = Counter(item.address.port for item in pool.replicas if shown(item.address) is None)
+    for replica in pool.replicas:
+        address = shown(replica.address)
+        if address is not None:
+            yield replica, f"{name} {address}"
+        elif ports[replica.address.port] == 1:
+            yield replica, f"~^{quote.literal(name)} [^ ]+:{replica.address.port}$"
 
 
 def _entry(name: str, path: Path) -> Token:

@@ -10,13 +10,13 @@ import ipaddress
 from dataclasses import dataclass, field, replace
 from math import gcd
 
-from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, HashKey, Pool, Replica
 from lbctl.targets.nginx import names, quote
 from lbctl.targets.nginx.blocks import Server, Upstream
 from lbctl.targets.nginx.book import Book
 from lbctl.targets.quantise import quantise, rounding_error
+from lbctl.targets.rounding import rounded
 from lbctl.targets.token import Token
 
 _HIGHEST = 1000
@@ -26,7 +26,6 @@ _RESOLVES = (1, 27, 3)
 _STICKS = (1, 29, 6)
 _KNOWS_TIMES = (1, 31)
 _UNLIMITED = 1_000_000
-_WORST = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ def _block(book: Book, pool: Pool, name: str, servers: tuple[Server, ...], resol
     connections = pool.connections
     sticks = pool.affinity is not None and book.version >= _STICKS
     return Upstream(
-        name=Token(name),
+        name=Token(name, ("pools", pool.name)),
         zone=_zone(max(len(servers), 1)),
         method=_method(book, pool),
         servers=servers,
@@ -99,7 +98,7 @@ def _discovered(book: Book, pool: Pool, discovery: DnsDiscovery, name: str) -> U
     if book.version >= _RESOLVES and discovery.resolvers:
         parameters.append(Token("resolve"))
         seconds = max(1, discovery.refresh // 1000)
-        resolver = Token(" ".join(map(str, discovery.resolvers)) + f" valid={seconds}s")
+        resolver = Token(" ".join(map(str, discovery.resolvers)) + f" valid={seconds}s", (*path[:-1], "resolvers"))
     elif book.version >= _RESOLVES:
         book.warn(
             "pool.discovery.dns",
@@ -138,16 +137,8 @@ def _whole(book: Book, pool: Pool, fit: list[tuple[Replica, float]]) -> list[int
     if hashed and whole:
         divisor = gcd(*whole)
         whole = [item // divisor for item in whole]
-    for (replica, _), error in zip(fit, rounding_error(shares, whole), strict=True):
-        if error > _WORST:
-            book.findings.append(_rounded(pool, replica, error))
+    book.findings += rounded("nginx", pool, [replica for replica, _ in fit], rounding_error(shares, whole))
     return whole
-
-
-def _rounded(pool: Pool, replica: Replica, error: float) -> Diagnostic:
-    message = f"nginx's whole weights give this replica a share that is {error:.0%} off"
-    path = ("pools", pool.name, "replicas", replica.name)
-    return Diagnostic("LB206", message, path=path, severity="warning")
 
 
 def _hashes(pool: Pool) -> bool:
@@ -227,15 +218,16 @@ def _limit(pool: Pool) -> list[Token]:
 
 def _method(book: Book, pool: Pool) -> Token | None:
     balance = pool.balance
+    path = ("pools", pool.name, "balance", "algorithm")
     if balance.algorithm == "round_robin":
         return None
     if balance.algorithm == "random":
-        return Token("random")
+        return Token("random", path)
     if balance.algorithm == "least_time" and book.version >= _KNOWS_TIMES:
-        return Token("least_time header")
+        return Token("least_time header", path)
     if balance.key is not None and _hashes(pool):
-        return Token(f"hash {_key(book, pool, balance.key)} consistent")
-    return Token("least_conn")
+        return Token(f"hash {_key(book, pool, balance.key)} consistent", (*path[:-1], "hash", "key"))
+    return Token("least_conn", path)
 
 
 _KEYS = ("header", "cookie", "query", "source_ip")
@@ -257,8 +249,9 @@ def _key(book: Book, pool: Pool, key: HashKey) -> str:
 def _sticky(pool: Pool) -> Token:
     assert pool.affinity is not None
     seconds = max(1, pool.affinity.ttl // 1000)
-    name = quote.plain(pool.affinity.cookie, ("pools", pool.name, "affinity", "cookie")).text
-    return Token(f"cookie {name} expires={seconds}s path=/ httponly samesite=lax")
+    path = ("pools", pool.name, "affinity", "cookie")
+    name = quote.plain(pool.affinity.cookie, path).text
+    return Token(f"cookie {name} expires={seconds}s path=/ httponly samesite=lax", path)
 
 
 def shown(address: Address) -> str | None:

@@ -46,16 +46,16 @@ class Routes:
     def mirrors(self, listener: Listener, inlet: Inlet) -> tuple[Mirrored, ...]:
         """The locations to which requests of `listener` are copied."""
         used = sorted({rule.route for rule in listener.rules})
-        made = (self._mirror(inlet, self.book.view.routes[name]) for name in used)
+        made = (self._mirror(listener, inlet, self.book.view.routes[name]) for name in used)
         return tuple(item for item in made if item is not None)
 
     def _of_route(self, listener: Listener, inlet: Inlet, route: Route) -> list[Location]:
         action = route.action
         if isinstance(action, Respond):
-            return [_answering(self.book, route, action)]
+            return _answering(route, action)
         if isinstance(action, Redirect):
             return [Location(_name(route), _variables(route), redirect=True)]
-        rule = next(item for item in listener.rules if item.route == route.name)
+        rule = _rule(listener, route)
         return [self._forwarding(listener, inlet, route, rule, pool) for pool in _reached(action)]
 
     def _forwarding(self, listener: Listener, inlet: Inlet, route: Route, rule: Rule, pool: str) -> Location:
@@ -124,7 +124,7 @@ class Routes:
             return False
         return action.mirror.percent > 0 and self.upstreams.of(action.mirror.pool, route.regions) is not None
 
-    def _mirror(self, inlet: Inlet, route: Route) -> Mirrored | None:
+    def _mirror(self, listener: Listener, inlet: Inlet, route: Route) -> Mirrored | None:
         action = route.action
         if not isinstance(action, Forward) or action.mirror is None or not self._copies(route):
             return None
@@ -132,11 +132,16 @@ class Routes:
         upstream = self.upstreams.of(pool.name, route.regions)
         assert upstream is not None
         number = self.numbers[route.name]
-        found = forwarding(self.book, inlet, route, Rule(route.name), pool, upstream, copy=True)
+        found = forwarding(self.book, inlet, route, _rule(listener, route), pool, upstream, copy=True)
         if found is None:
             return None
         draw = split.sample(self.book, number, action.mirror.percent)
         return Mirrored(Token(_mirror_path(number)), Token(draw) if draw else None, found)
+
+
+def _rule(listener: Listener, route: Route) -> Rule:
+    """The first of a route: its rules have the same path."""
+    return next(item for item in listener.rules if item.route == route.name)
 
 
 def _mirror_path(number: int) -> str:
@@ -184,16 +189,18 @@ def _unavailable(route: Route, pool: str, variables: tuple[tuple[Token, Token], 
     return Location(_name(route, pool), variables, answer=answer)
 
 
-def _answering(book: Book, route: Route, action: Respond) -> Location:
+def _answering(route: Route, action: Respond) -> list[Location]:
+    """nginx takes the text of a redirect for an address: there the status and the text come from two locations."""
     path = ("routes", route.name, "respond", "body")
-    if action.status in _MEAN_A_LOCATION and action.body:
-        book.warn("route.respond", path, f"nginx takes the text of a {action.status} for an address: it is left out")
-        action = replace(action, body="")
     texts = tuple(quote.value(part, path) for part in quote.chunks(action.body))
     body = quote.script("".join(f"$lb_text{index}" for index in range(len(texts))))
-    words = None if action.status in _MEAN_A_LOCATION else body
-    answer = Answer(action.status, quote.plain(action.content_type), texts, words)
-    return Location(_name(route), _variables(route), _response_headers(route), answer=answer)
+    answer = Answer(action.status, quote.plain(action.content_type), texts, body)
+    found = Location(_name(route), _variables(route), _response_headers(route), answer=answer)
+    if action.status not in _MEAN_A_LOCATION:
+        return [found]
+    name = _name(route, "answer")
+    said = replace(found, name=name, answer=replace(answer, status=200))
+    return [Location(found.name, found.variables, elsewhere=name, status=action.status), said]
 
 
 def _response_headers(route: Route) -> tuple[tuple[Token, Token], ...]:

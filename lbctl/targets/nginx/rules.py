@@ -7,6 +7,7 @@ be read as another. nginx tries a map's regular expressions in their order, so t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from lbctl.base.diagnostics import Path
@@ -17,21 +18,22 @@ from lbctl.targets.token import Token
 
 NOWHERE = "lb_404"
 _ANY = "[^\\n]+"
+_ANY_FLAGS = re.compile(r"\.{5,}")
 _GROUP = 100
 """Condition variables that are put together in one value: the source of a map is one token, and those are short."""
 
-Condition = tuple[str, str, Path]
-"""(source, regex, path in the YAML)"""
+Condition = tuple[str, tuple[str, ...], Path]
+"""(source, regexes of which one must match, path in the YAML)"""
 
 
 def table(book: Book, listener: Listener, number: int, targets: dict[str, str]) -> str:
     """The variable with the name of the location; `targets` is route → that name, which may hold variables."""
     rules = [(rule, asked) for rule in listener.rules if (asked := _conditions(book, rule)) is not None]
-    order: dict[tuple[str, str], int] = {}
+    order: dict[tuple[str, tuple[str, ...]], int] = {}
     for _, asked in rules:
-        for source, pattern, _path in asked:
-            order.setdefault((source, pattern), len(order))
-    flags = [book.condition(source, pattern, _path_of(rules, source, pattern)) for source, pattern in order]
+        for source, patterns, _path in asked:
+            order.setdefault((source, patterns), len(order))
+    flags = [book.condition(source, patterns, _path_of(rules, source, patterns)) for source, patterns in order]
     entries = [
         (quote.plain(_regex(rule, asked, order), ("routes", rule.route, "match")), quote.script(targets[rule.route]))
         for rule, asked in rules
@@ -40,8 +42,8 @@ def table(book: Book, listener: Listener, number: int, targets: dict[str, str]) 
     return book.map(source, f"$lb_l{number}_target", ((Token("default"), Token(NOWHERE)), *entries))
 
 
-def _path_of(rules: Sequence[tuple[Rule, list[Condition]]], source: str, pattern: str) -> Path:
-    return next(path for _, asked in rules for s, p, path in asked if (s, p) == (source, pattern))
+def _path_of(rules: Sequence[tuple[Rule, list[Condition]]], source: str, patterns: tuple[str, ...]) -> Path:
+    return next(path for _, asked in rules for s, p, path in asked if (s, p) == (source, patterns))
 
 
 def _conditions(book: Book, rule: Rule) -> list[Condition] | None:
@@ -53,19 +55,18 @@ def _conditions(book: Book, rule: Rule) -> list[Condition] | None:
         if source is None:
             book.warn("route.match", (*match, "headers", name), "nginx drops request headers of that name: no match")
             return None
-        asked.append((source, f"^{quote.literal(wanted)}\\z", (*match, "headers", name)))
+        asked.append((source, (f"^{quote.literal(wanted)}\\z",), (*match, "headers", name)))
     if rule.models:
         message = "nginx's core reads no JSON: a request's model is taken from the header x-model alone"
         book.warn("route.match.model", (*match, "model"), message)
-        asked.append(("$http_x_model", _models(rule.models), (*match, "model")))
+        asked.append(("$http_x_model", tuple(map(_model, rule.models)), (*match, "model")))
     if rule.path.kind == "regex":
-        asked.append(("$uri", quote.whole(rule.path.value), (*match, "path_regex")))
+        asked.append(("$uri", (quote.whole(rule.path.value),), (*match, "path_regex")))
     return asked
 
 
-def _models(models: Sequence[str]) -> str:
-    parts = [quote.literal(m[:-1]) + ".*" if m.endswith("*") else quote.literal(m) for m in models]
-    return f"^(?:{'|'.join(parts)})\\z"
+def _model(name: str) -> str:
+    return f"^{quote.literal(name[:-1])}" if name.endswith("*") else f"^{quote.literal(name)}\\z"
 
 
 def _together(book: Book, flags: list[str], number: int) -> str:
@@ -78,9 +79,10 @@ def _together(book: Book, flags: list[str], number: int) -> str:
     )
 
 
-def _regex(rule: Rule, asked: list[Condition], order: dict[tuple[str, str], int]) -> str:
-    wanted = {order[source, pattern] for source, pattern, _ in asked}
+def _regex(rule: Rule, asked: list[Condition], order: dict[tuple[str, tuple[str, ...]], int]) -> str:
+    wanted = {order[source, patterns] for source, patterns, _ in asked}
     flags = "".join("1" if index in wanted else "." for index in range(len(order)))
+    flags = _ANY_FLAGS.sub(lambda run: f".{{{len(run[0])}}}", flags)
     methods = "|".join(map(quote.literal, rule.methods)) if rule.methods else _ANY
     return f"~^{flags}\\n(?:{methods})\\n{_host(rule.host)}\\n{_path(rule)}"
 

@@ -1,11 +1,15 @@
 """To which pool a request of a route goes: pins first, then a variant that the client was given, then the draw.
 
 The draw is by nginx's own `$request_id`, never by the one a client may have sent: that would let clients choose.
+
+nginx gives up where a variable needs a hundred others within each other, so pins are not a chain of maps: each run of
+pins that look at the same header or cookie is one map, and the first of these that says something is the pool.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from lbctl.base.diagnostics import Path
 from lbctl.ir.routes import Forward, Pin, Route, Share, StickySplit
@@ -16,6 +20,8 @@ from lbctl.targets.token import Token
 
 _WHOLE = 10_000
 """split_clients counts in hundredths of a percent."""
+_TOGETHER = 100
+"""Variables that are put together in the source of one map: it is one token, and those are short."""
 
 
 def choice(book: Book, route: Route, number: int) -> str:
@@ -29,9 +35,7 @@ def choice(book: Book, route: Route, number: int) -> str:
         chosen = _draw(book, route, number, live)
         if action.sticky is not None and action.sticky.kind == "cookie":
             chosen = _kept(book, number, action.sticky, live, chosen)
-    for index, pin in reversed(list(enumerate(action.pins))):
-        chosen = _pinned(book, route, pin, f"$lb_r{number}_pin{index}", chosen)
-    return chosen
+    return _pinned(book, route, number, chosen)
 
 
 def sets_cookie(route: Route) -> bool:
@@ -108,17 +112,41 @@ def _kept(book: Book, number: int, sticky: StickySplit, live: Sequence[Share], c
     return book.map(has, f"$lb_r{number}_kept", ((Token("default"), Token(chosen)), *lines))
 
 
-def _pinned(book: Book, route: Route, pin: Pin, variable: str, otherwise: str) -> str:
+def _pinned(book: Book, route: Route, number: int, otherwise: str) -> str:
+    """The pool of the first pin that holds, else `otherwise`."""
+    assert isinstance(route.action, Forward)
+    runs = [(source, list(pins)) for source, pins in groupby(route.action.pins, lambda pin: _seen(book, route, pin))]
+    said = [
+        _run(book, route, source, pins, f"$lb_r{number}_pin{index}")
+        for index, (source, pins) in enumerate(runs)
+        if source is not None
+    ]
+    while len(said) > _TOGETHER:
+        parts = [said[at : at + _TOGETHER] for at in range(0, len(said), _TOGETHER)]
+        said = [_first(book, part, '""') for part in parts]
+    return _first(book, said, otherwise) if said else otherwise
+
+
+def _seen(book: Book, route: Route, pin: Pin) -> str | None:
+    """The variable that a pin looks at; None where nginx never has it."""
     source = names.header(pin.name) if pin.kind == "header" else book.lookups.cookie(pin.name)
-    path = ("routes", route.name, "pin")
     if source is None:
+        path = ("routes", route.name, "pin")
         book.warn("route.pin.header", path, f"nginx drops request headers named {pin.name!r}: that pin never holds")
-        return otherwise
-    entries = (
-        (Token("default"), quote.plain(otherwise) if not otherwise.startswith("$") else Token(otherwise)),
-        (quote.plain(f"~^{quote.literal(pin.value)}\\z", path), quote.plain(pin.pool)),
-    )
-    return book.map(source, variable, entries)
+    return source
+
+
+def _run(book: Book, route: Route, source: str, pins: Sequence[Pin], variable: str) -> str:
+    """The pool of the first of `pins` that holds, else empty; all of them look at `source`."""
+    path = ("routes", route.name, "pin")
+    lines = [(quote.plain(f"~^{quote.literal(pin.value)}\\z", path), quote.plain(pin.pool)) for pin in pins]
+    return book.map(source, variable, ((Token("default"), Token('""')), *lines))
+
+
+def _first(book: Book, variables: Sequence[str], otherwise: str) -> str:
+    """The value of the first of `variables` that is not empty, else `otherwise`."""
+    entries = ((Token("default"), Token(otherwise)), (quote.plain("~^ *([^ ]+)"), Token("$1")))
+    return book.map(" ".join(variables), f"$lb_p{len(book.maps)}", entries)
 
 
 def sample(book: Book, number: int, percent: float) -> str | None:

@@ -78,13 +78,24 @@ class Echo:
 
 
 class Client:
-    """Talks to one port. `tls` trusts what certs.client_context was told, `server_name` goes out as SNI."""
+    """Talks to one port. `tls` trusts what certs.client_context was told, `server_name` goes out as SNI.
 
-    def __init__(self, port: int, tls: ssl.SSLContext | None = None, server_name: str | None = None) -> None:
+    HTTP alone: from the address `source`, with the bytes of `preamble` at the start of each connection.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+        *,
+        source: str | None = None,
+        preamble: bytes = b"",
+    ) -> None:
         self.port = port
         self.tls = tls
         self.server_name = server_name
-        self._target = Target(port, HOST, tls, server_name)
+        self._target = Target(port, HOST, tls, server_name, source, preamble)
         self._where = Where(port, tls, server_name)
 
     def url(self, path: str = "/") -> str:

@@ -144,7 +144,8 @@ class _Rendering:
         self._name = name
         self._directory = directory
         self._options = options
-        self._proxies = {"under-test": {"kind": "envoy", "admin": bind()}} if name == "envoy" else None
+        envoy = {"kind": "envoy", "admin": bind(), "config": str(directory / "out" / main_file(name))}
+        self._proxies = {"under-test": envoy} if name == "envoy" else None
 
     def render(self, fleet: Fleet) -> None:
         whole = fleet if "proxies" in fleet or self._proxies is None else {**fleet, "proxies": self._proxies}

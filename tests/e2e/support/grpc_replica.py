@@ -19,6 +19,7 @@ import grpc
 import grpc.aio
 
 from tests.e2e.support import background
+from tests.e2e.support.certs import Pair
 from tests.e2e.support.ports import HOST, port_of, reserve
 
 _HEALTH = "/grpc.health.v1.Health/"
@@ -42,18 +43,23 @@ class Call:
     metadata: tuple[tuple[str, str | bytes], ...]
     payload: bytes
     at: float
+    peer: str
+    """The other end of the connection."""
 
 
 class GrpcReplica:
-    """One gRPC server on a port of the system; listens inside `with`."""
+    """One gRPC server on a port of the system; listens inside `with`; with `tls` by TLS alone."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, tls: Pair | None = None) -> None:
         self.name = name
+        self._tls = tls
         self.behaviour = GrpcBehaviour()
         self.requests = 0
         self.checks = 0
         self.in_flight = 0
         self.seen: deque[Call] = deque(maxlen=2000)
+        self.asked: deque[bytes] = deque(maxlen=2000)
+        """The requests of health checks, as they were on the wire."""
         self._held = reserve()
         self.port = port_of(self._held)
         self._server: grpc.aio.Server | None = None
@@ -85,7 +91,11 @@ class GrpcReplica:
 
     async def _start(self) -> None:
         self._server = grpc.aio.server(handlers=[_AnyMethod(self)], options=[("grpc.so_reuseport", 1)])
-        self._server.add_insecure_port(self.address)
+        if self._tls is None:
+            self._server.add_insecure_port(self.address)
+        else:
+            pair = (self._tls.key.read_bytes(), self._tls.certificate.read_bytes())
+            self._server.add_secure_port(self.address, grpc.ssl_server_credentials([pair]))
         await self._server.start()
 
     async def _stop(self) -> None:
@@ -98,7 +108,7 @@ class GrpcReplica:
         behaviour, metadata = self.behaviour, tuple(context.invocation_metadata() or ())
         self.requests += 1
         self.in_flight += 1
-        self.seen.append(Call(method, metadata, payload, time.monotonic()))
+        self.seen.append(Call(method, metadata, payload, time.monotonic(), context.peer()))
         try:
             await asyncio.sleep(behaviour.delay)
             await context.send_initial_metadata((("x-replica", self.name),))
@@ -111,9 +121,10 @@ class GrpcReplica:
         finally:
             self.in_flight -= 1
 
-    async def check(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
+    async def check(self, request: bytes, _: Any) -> AsyncIterator[bytes]:
         """grpc.health.v1.Health: one answer for every service."""
         self.checks += 1
+        self.asked.append(request)
         yield _SERVING if self.behaviour.serving else _NOT_SERVING
 
 
@@ -132,7 +143,7 @@ class _AnyMethod(grpc.GenericRpcHandler):
 
 
 @contextmanager
-def grpc_replicas(*names: str) -> Iterator[list[GrpcReplica]]:
+def grpc_replicas(*names: str, tls: Pair | None = None) -> Iterator[list[GrpcReplica]]:
     """Starts one gRPC replica for each name: `with grpc_replicas("a", "b") as (a, b):`."""
     with ExitStack() as stack:
-        yield [stack.enter_context(GrpcReplica(name)) for name in names]
+        yield [stack.enter_context(GrpcReplica(name, tls)) for name in names]

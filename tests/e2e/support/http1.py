@@ -24,12 +24,17 @@ _PIECE = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to connect; with `tls`, `server_name` is sent as SNI and is what the certificate must say."""
+    """Where to connect; with `tls`, `server_name` is sent as SNI and is what the certificate must say.
+
+    `source`: the address to connect from. `preamble`: bytes before the first request of each connection (not with TLS).
+    """
 
     port: int
     host: str = "127.0.0.1"
     tls: ssl.SSLContext | None = None
     server_name: str | None = None
+    source: str | None = None
+    preamble: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +237,12 @@ class Connection:
         name = (target.server_name or target.host) if target.tls else None
         try:
             self._reader, self._writer = await asyncio.open_connection(
-                target.host, target.port, ssl=target.tls, server_hostname=name, limit=_LIMIT
+                target.host,
+                target.port,
+                ssl=target.tls,
+                server_hostname=name,
+                limit=_LIMIT,
+                local_addr=(target.source, 0) if target.source else None,
             )
         except ssl.SSLError as error:
             raise _BrokenError("tls", str(error)) from error
@@ -241,6 +251,7 @@ class Connection:
         except ConnectionResetError as error:
             raise _BrokenError("tls" if target.tls else "reset", str(error)) from error
         self.opened += 1
+        self._writer.write(target.preamble)
         return self._reader, self._writer
 
 

@@ -31,12 +31,12 @@ def release() -> None:
         _held.pop().close()
 
 
-def reserve(port: int = 0) -> socket.socket:
+def reserve(port: int = 0, host: str = HOST) -> socket.socket:
     """A socket bound to `port` (0: any) that does not listen; further ones may bind beside it."""
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    held.bind((HOST, port))
+    held.bind((host, port))
     return held
 
 

@@ -44,6 +44,8 @@ class Behaviour:
     fault: Literal["", "reset", "close", "truncate"] = ""
     health: int = 200
     health_body: str = "ok"
+    statuses: tuple[int, ...] = ()
+    """Taken in turns, instead of `status`."""
     headers: tuple[tuple[str, str], ...] = ()
 
 
@@ -64,10 +66,22 @@ class Seen:
 
 
 class Replica:
-    """One HTTP/1.1 server on a port of the system; listens inside `with`; closes connections idle for `keep_alive`."""
+    """One HTTP/1.1 server; listens inside `with`; closes connections idle for `keep_alive`.
 
-    def __init__(self, name: str, *, keep_alive: float = 75.0, tls: ssl.SSLContext | None = None) -> None:
+    On a port of the system, or on `port` of another loopback address (`host`): replicas behind one DNS name share it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        keep_alive: float = 75.0,
+        tls: ssl.SSLContext | None = None,
+        host: str = HOST,
+        port: int = 0,
+    ) -> None:
         self.name = name
+        self.host = host
         self.keep_alive = keep_alive
         self.behaviour = Behaviour()
         self.requests = 0
@@ -78,8 +92,10 @@ class Replica:
         """Requests whose client went away before the answer was done."""
         self.connections = 0
         self.seen: deque[Seen] = deque(maxlen=_REMEMBERED)
+        self.checked: deque[Seen] = deque(maxlen=_REMEMBERED)
+        """The requests for `/health`."""
         self._tls = tls
-        self._held = reserve()
+        self._held = reserve(port, host)
         self.port = port_of(self._held)
         self._server: web.Server | None = None
         self._listener: asyncio.Server | None = None
@@ -88,7 +104,7 @@ class Replica:
     @property
     def address(self) -> str:
         """For a fleet file: host:port."""
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def behave(self, **changes: Any) -> None:
         """Changes the fields of `Behaviour` that are named, for requests that arrive from now on."""
@@ -120,7 +136,7 @@ class Replica:
         self._server = web.Server(
             self._handle, handler_cancellation=True, keepalive_timeout=self.keep_alive, access_log=None
         )
-        listener = reserve(self.port)
+        listener = reserve(self.port, self.host)
         self._listener = await asyncio.get_running_loop().create_server(
             self._server, sock=listener, ssl=self._tls, backlog=1024
         )
@@ -135,6 +151,7 @@ class Replica:
     async def _handle(self, request: BaseRequest) -> web.StreamResponse:
         if request.path == "/health":
             self.checks += 1
+            self.checked.append(_seen(request, b"", 0))
             behaviour = self.behaviour
             return web.Response(status=behaviour.health, text=behaviour.health_body, headers={"x-replica": self.name})
         self.in_flight += 1
@@ -165,16 +182,15 @@ class Replica:
         echo = self._echo(seen)
         if behaviour.fault == "truncate":
             return await self._truncate(request, echo)
-        response = web.Response(status=behaviour.status, body=echo, content_type="application/json")
+        status = behaviour.statuses[self.requests % len(behaviour.statuses)] if behaviour.statuses else behaviour.status
+        response = web.Response(status=status, body=echo, content_type="application/json")
         response.headers["x-replica"] = self.name
         for name, value in behaviour.headers:
             response.headers.add(name, value)
         return response
 
     def _remember(self, request: BaseRequest, body: bytes) -> Seen:
-        headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.raw_headers)
-        path = request.raw_path
-        seen = Seen(request.method, path, headers, body, time.monotonic(), self._number(request))
+        seen = _seen(request, body, self._number(request))
         self.seen.append(seen)
         return seen
 
@@ -237,6 +253,11 @@ class Replica:
             if message.type is WSMsgType.TEXT:
                 await conversation.send_str(message.data)
         return conversation
+
+
+def _seen(request: BaseRequest, body: bytes, connection: int) -> Seen:
+    headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.raw_headers)
+    return Seen(request.method, request.raw_path, headers, body, time.monotonic(), connection)
 
 
 @contextmanager

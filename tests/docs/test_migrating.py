@@ -1,0 +1,67 @@
+"""docs/migrating.md: its fleets are the examples, and what it quotes is what lbctl renders and the proxy accepts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lbctl.cli import run
+from tests.e2e.support.binaries import Kind, require
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
+EXAMPLES: dict[str, Kind] = {"a-nginx-predict": "nginx", "b-envoy-grpc-canary": "envoy", "c-nginx-keepalive": "nginx"}
+"""In the order of the page, with the proxy that each comes from."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A section's three blocks, and the text of its table."""
+
+    start: str
+    fleet: str
+    rendered: list[str]
+    table: str
+
+
+def case(name: str) -> Case:
+    section = re.split(r"^## ", PAGE, flags=re.MULTILINE)[1 + list(EXAMPLES).index(name)]
+    start, fleet, rendered = re.findall(r"^```\w+\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    table = "\n".join(line for line in section.splitlines() if line.startswith("|"))
+    return Case(start, fleet, [line.strip() for line in rendered.splitlines()], table)
+
+
+def test_every_example_has_its_section() -> None:
+    files = sorted((ROOT / "examples" / "migrating").iterdir())
+    assert [path.name for path in files] == [f"{name}.yaml" for name in EXAMPLES]
+    assert len(re.findall("^## ", PAGE, re.MULTILINE)) == len(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_fleet_on_the_page_is_the_example(name: str) -> None:
+    assert case(name).fleet == (ROOT / "examples" / "migrating" / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("name", "kind"), EXAMPLES.items())
+def test_the_quoted_lines_are_rendered_in_that_order_and_accepted(
+    name: str, kind: Kind, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require(kind)
+    code = run(["render", "-t", kind, "--check", "-d", str(tmp_path), str(ROOT / f"examples/migrating/{name}.yaml")])
+    assert code == 0, capsys.readouterr().err
+    (main,) = tmp_path.iterdir()
+    made = iter([line.strip() for line in main.read_text().splitlines()])
+    assert [line for line in case(name).rendered if line not in made] == []
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_explained_setting_is_a_quoted_one(name: str) -> None:
+    shown = case(name)
+    rows = [row.split(" | ")[0] for row in shown.table.splitlines()[2:]]
+    words = [word for row in rows for word in re.findall(r"`([^`]+)`", row)]
+    assert len(words) >= len(rows) - 1
+    quoted = "\n".join(shown.rendered).lower()
+    assert [word for word in words if word.lower() not in quoted and word != "outlier_detection"] == []

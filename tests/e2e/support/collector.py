@@ -1,0 +1,106 @@
+"""A collector of OpenTelemetry traces: OTLP by gRPC, on a port of the system; keeps the spans that it is sent.
+
+The messages are read with the descriptors that xds-protos brings: they are older than the field's present name
+(`scope_spans`), and the same on the wire. The package opentelemetry-proto must not stand beside them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from tests.e2e.support import background
+from tests.e2e.support.ports import HOST, port_of, reserve
+
+_EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One span; ids in hexadecimal, `kind` by its name (SPAN_KIND_SERVER), `service` of the resource it belongs to."""
+
+    name: str
+    kind: str
+    trace: str
+    id: str
+    parent: str
+    service: str
+
+
+class Collector:
+    """Listens inside `with collecting()`."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self._held = reserve()
+        self.port = port_of(self._held)
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        """For a fleet file: host:port."""
+        return f"{HOST}:{self.port}"
+
+    async def export(self, request: bytes, _: Any) -> bytes:
+        """What TraceService/Export does; the answer is an empty message."""
+        self.spans.extend(_spans(request))
+        return b""
+
+    async def start(self) -> None:
+        """Listens."""
+        self._server = grpc.aio.server(handlers=[_Only(self)], options=[("grpc.so_reuseport", 1)])
+        self._server.add_insecure_port(self.address)
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Drops all connections."""
+        if self._server is not None:
+            await self._server.stop(None)
+        self._held.close()
+
+
+class _Only(grpc.GenericRpcHandler):
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+
+    def service(self, details: Any) -> Any:
+        if details.method != _EXPORT:
+            return None
+        return grpc.unary_unary_rpc_method_handler(self._collector.export)
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    """`with collecting() as collector:`."""
+    collector = Collector()
+    background.wait(collector.start())
+    try:
+        yield collector
+    finally:
+        background.wait(_stop(collector))
+
+
+async def _stop(collector: Collector) -> None:
+    async with asyncio.timeout(10):
+        await collector.stop()
+
+
+def _spans(request: bytes) -> Iterator[Span]:
+    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+
+    message = trace_service_pb2.ExportTraceServiceRequest.FromString(request)
+    for group in message.resource_spans:
+        service = {item.key: item.value.string_value for item in group.resource.attributes}.get("service.name", "")
+        for scope in group.instrumentation_library_spans:
+            yield from (_span(item, service) for item in scope.spans)
+
+
+def _span(item: Any, service: str) -> Span:
+    kind = item.SpanKind.Name(item.kind)
+    return Span(item.name, kind, item.trace_id.hex(), item.span_id.hex(), item.parent_span_id.hex(), service)

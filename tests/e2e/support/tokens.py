@@ -1,0 +1,99 @@
+"""JSON Web Tokens as an issuer makes them, and as those who are none would like to: signed with RSA or P-256."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cryptography.hazmat.primitives import hashes, hmac, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
+
+Key = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
+ISSUER = "https://issuer.example.com"
+
+
+@functools.cache
+def rsa_key(name: str) -> rsa.RSAPrivateKey:
+    """The same one for the same name, in this process."""
+    assert name
+    return rsa.generate_private_key(65537, 2048)
+
+
+@functools.cache
+def ec_key(name: str) -> ec.EllipticCurvePrivateKey:
+    """The same one for the same name, in this process."""
+    assert name
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """Two keys: `r1` for RS256, `e1` for ES256."""
+
+    rsa: rsa.RSAPrivateKey = field(default_factory=lambda: rsa_key("issuer"))
+    ec: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec_key("issuer"))
+
+    def jwks(self) -> str:
+        """The public keys, as `jwks_file` holds them."""
+        r, e = self.rsa.public_key().public_numbers(), self.ec.public_key().public_numbers()
+        first = {"kty": "RSA", "kid": "r1", "use": "sig", "alg": "RS256", "n": _number(r.n, 256), "e": _number(r.e, 3)}
+        second = {"kty": "EC", "kid": "e1", "use": "sig", "alg": "ES256", "crv": "P-256"}
+        return json.dumps({"keys": [first, {**second, "x": _number(e.x, 32), "y": _number(e.y, 32)}]})
+
+    def rs256(self, header: Mapping[str, object] | None = None, **claims: Any) -> str:
+        """A token; `header` and `claims` change the good ones, None takes one away."""
+        return signed({"alg": "RS256", "kid": "r1", **(header or {})}, _claims(claims), self.rsa)
+
+    def es256(self, header: Mapping[str, object] | None = None, **claims: Any) -> str:
+        """As `rs256`."""
+        return signed({"alg": "ES256", "kid": "e1", **(header or {})}, _claims(claims), self.ec)
+
+    def unsigned(self, alg: str = "none", signature: str = "") -> str:
+        """Good claims that nobody signed."""
+        return f"{_text({'alg': alg, 'kid': 'r1'}, _claims({}))}.{signature}"
+
+    def with_public_key_as_secret(self) -> str:
+        """HS256, for which the PEM of the public key was the secret: good for whoever believes the token's own `alg`."""
+        encoding, form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        text = _text({"alg": "HS256", "kid": "r1"}, _claims({}))
+        mac = hmac.HMAC(self.rsa.public_key().public_bytes(encoding, form), hashes.SHA256())
+        mac.update(text.encode())
+        return f"{text}.{_b64(mac.finalize())}"
+
+
+def signed(header: Mapping[str, object], claims: Mapping[str, object], key: Key) -> str:
+    """A compact JWS by RS256 or ES256, as the key is, whatever the header says."""
+    text = _text(header, claims)
+    if isinstance(key, rsa.RSAPrivateKey):
+        return f"{text}.{_b64(key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
+    r, s = utils.decode_dss_signature(key.sign(text.encode(), ec.ECDSA(hashes.SHA256())))
+    return f"{text}.{_b64(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
+
+
+def bearer(token: str) -> dict[str, str]:
+    """The header that carries it."""
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _claims(changes: Mapping[str, Any]) -> dict[str, Any]:
+    now = int(time.time())
+    found = {"iss": ISSUER, "aud": "inference", "iat": now, "exp": now + 600, "org": "acme", **changes}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _text(header: Mapping[str, object], claims: Mapping[str, object]) -> str:
+    known = {name: value for name, value in header.items() if value is not None}
+    return ".".join(_b64(json.dumps(part).encode()) for part in ({"typ": "JWT", **known}, claims))
+
+
+def _number(value: int, size: int) -> str:
+    return _b64(value.to_bytes(size, "big"))
+
+
+def _b64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

@@ -1,0 +1,134 @@
+"""Limits of requests at once: what is beyond them is told 429, and a place is free again as soon as a request is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.client import Client
+from tests.e2e.support.fleet import Gateway, bind, fleet_of, running
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+_CAN = pytest.mark.parametrize("kind", ["nginx", "haproxy"])
+_STREAM = "/sse?n=600&gap=0.1"
+_DELAY = 1.0
+
+
+@contextmanager
+def _limited(kind: Kind, *limits: dict[str, Any], **sections: Any) -> Iterator[tuple[Gateway, Replica]]:
+    route = {"rate_limit": list(limits), **sections.pop("route", {})}
+    with replicas("a") as (a,):
+        with running(kind, fleet_of([a], route=route, **sections), files={"keys": "sk-a: acme\nsk-g: globex\n"}) as gate:
+            yield gate, a
+
+
+@_CAN
+def test_no_more_are_served_at_once_and_the_others_are_told_so_at_once(kind: Kind) -> None:
+    with _limited(kind, {"by": "all", "concurrent": 4}) as (gateway, a):
+        a.behave(delay=_DELAY)
+        for _ in range(2):
+            load = gateway.load(12, concurrency=12)
+            assert load.statuses == {200: 4, 429: 8}
+            served = min(answer.finished for answer in load.responses if answer.ok)
+            for refused in load.failures:
+                assert (refused.header("content-type"), refused.json["error"]["type"]) == (
+                    "application/json",
+                    "rate_limited",
+                )
+                assert int(refused.header("retry-after") or 0) >= 1
+                assert refused.finished < served
+    assert a.max_in_flight == 4
+
+
+@_CAN
+def test_as_many_one_after_the_other_as_anybody_likes(kind: Kind) -> None:
+    """On connections that stay open: it is requests that count."""
+    with _limited(kind, {"by": "all", "concurrent": 4}) as (gateway, _):
+        load = gateway.load(60, concurrency=4)
+    load.assert_no_failure()
+
+
+@_CAN
+def test_each_client_header_and_tenant_has_its_own(kind: Kind) -> None:
+    ways: list[tuple[Any, dict[str, Any]]] = [
+        ("client_ip", {}),
+        ({"header": "x-user"}, {}),
+        ("tenant", {"auth": {"api_keys": {"file": "keys", "header": "x-key"}}}),
+    ]
+    for by, keys in ways:
+        with _limited(kind, {"by": by, "concurrent": 2}, route=keys) as (gateway, a):
+            a.behave(delay=_DELAY)
+            started = [
+                Client(gateway.port, source=source).send_load(
+                    5, 5, Request(headers=(("x-user", user), ("x-key", f"sk-{user}")))
+                )
+                for source, user in (("127.0.0.2", "a"), ("127.0.0.3", "g"))
+            ]
+            assert [future.result(20).statuses for future in started] == [{200: 2, 429: 3}] * 2, by
+
+
+@_CAN
+def test_those_without_the_header_share_one(kind: Kind) -> None:
+    with _limited(kind, {"by": {"header": "x-user"}, "concurrent": 2}) as (gateway, a):
+        a.behave(delay=_DELAY)
+        assert gateway.load(6, concurrency=6).statuses == {200: 2, 429: 4}
+
+
+@_CAN
+def test_a_stream_counts_until_it_ends_and_one_that_was_given_up_no_longer(kind: Kind) -> None:
+    with _limited(kind, {"by": "all", "concurrent": 2}) as (gateway, a):
+        streams = [gateway.send("GET", _STREAM) for _ in range(2)]
+        eventually(lambda: a.in_flight == 2)
+        assert gateway.get().status == 429
+        streams[0].cancel()
+        eventually(lambda: gateway.get().status == 200)
+        streams[1].cancel()
+        eventually(lambda: gateway.load(2, concurrency=2).statuses == {200: 2})
+
+
+@_CAN
+def test_a_rate_and_a_number_at_once_both_hold(kind: Kind) -> None:
+    limits = ({"by": "all", "rate": "5/h"}, {"by": "all", "concurrent": 2})
+    with _limited(kind, *limits) as (gateway, a):
+        a.behave(delay=_DELAY)
+        assert gateway.load(3, concurrency=3).statuses == {200: 2, 429: 1}
+        a.behave(delay=0)
+        statuses = [gateway.get().status for _ in range(6)]
+    assert statuses == sorted(statuses)
+    assert 2 <= statuses.count(200) <= 3  # nginx counts the one that was refused for the other reason
+
+
+@_CAN
+def test_each_of_several_proxies_has_its_part(kind: Kind) -> None:
+    proxies = {"edge": {"kind": kind, "instances": 2}}
+    with _limited(kind, {"by": "all", "concurrent": 7}, proxies=proxies) as (gateway, a):
+        a.behave(delay=_DELAY)
+        assert gateway.load(12, concurrency=12).statuses == {200: 4, 429: 8}
+
+
+@_CAN
+def test_a_limit_is_for_its_route_alone_and_for_all_listeners(kind: Kind) -> None:
+    more = {"routes": {"free": {"match": {"path_prefix": "/free"}, "pool": "pool"}}, "listeners": {"b": {"bind": bind()}}}
+    with _limited(kind, {"by": "all", "concurrent": 1}, **more) as (gateway, a):
+        stream = gateway.send("GET", _STREAM)
+        eventually(lambda: a.in_flight == 1)
+        assert [gateway.get().status, gateway.connect("b").get().status, gateway.get("/free").status] == [429, 429, 200]
+        stream.cancel()
+
+
+@pytest.mark.parametrize("by", ["all", "client_ip"])
+def test_on_envoy_which_cannot_count_them_the_route_is_closed(by: str) -> None:
+    free = {"match": {"path_prefix": "/free"}, "pool": "pool"}
+    with _limited("envoy", {"by": by, "concurrent": 4}, routes={"free": free}) as (gateway, a):
+        answer = gateway.get()
+        assert gateway.get("/free").ok
+        assert a.requests == 1
+    assert (answer.status, answer.header("content-type")) == (503, "application/json")
+    assert answer.json["error"]["type"] == "closed"
+    assert "LB442 routes.everything.rate_limit" in gateway.messages

@@ -1,0 +1,118 @@
+"""With a hash over the body the same user, or the same beginning of a prompt, goes to the same replica."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.client import Client
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.replicas import Replica, replicas
+
+_KEYS = 90
+_JSON = {"content-type": "application/json"}
+_READS_BODIES = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+_READS_PROMPTS = pytest.mark.parametrize("kind", ["haproxy"])
+
+
+def _fleet(pool: list[Replica], key: dict[str, Any], **listener: Any) -> Fleet:
+    balance = {"algorithm": "hash", "hash": {"key": key}}
+    return fleet_of(pool_of(pool, balance=balance), listener=listener)
+
+
+def _homes(client: Client, body: Callable[[int], object], *, chunked: bool = False) -> dict[int, str]:
+    """Which replica answered for each number."""
+
+    def make(number: int) -> Request:
+        return Request("POST", "/v1", _JSON, json.dumps(body(number)).encode(), chunked)
+
+    load = client.load(_KEYS, 1, make)
+    load.assert_no_failure()
+    return {number: answer.replica or "" for number, answer in enumerate(load.responses)}
+
+
+def _spread(homes: dict[int, str]) -> int:
+    return min(Counter(homes.values())[name] for name in ("a", "b", "c"))
+
+
+@_READS_BODIES
+def test_a_field_of_the_body_has_its_replica(kind: Kind) -> None:
+    with replicas("a", "b", "c") as pool, running(kind, _fleet(pool, {"json_body": "$.user"})) as gateway:
+        homes = _homes(gateway, lambda number: {"user": f"u{number}"})
+        elsewhere = _homes(gateway, lambda number: {"messages": ["x" * 9000], "user": f"u{number}"}, chunked=True)
+        nested = _homes(gateway, lambda number: {"user": "one", "metadata": {"user": f"u{number}"}})
+    assert elsewhere == homes
+    assert _spread(homes) >= _KEYS * 0.1
+    assert len(set(nested.values())) == 1
+
+
+@_READS_BODIES
+def test_the_field_may_lie_deeper(kind: Kind) -> None:
+    with replicas("a", "b", "c") as pool, running(kind, _fleet(pool, {"json_body": "$.metadata.user"})) as gateway:
+        homes = _homes(gateway, lambda number: {"user": str(number % 3), "metadata": {"user": f"u{number}"}})
+        again = _homes(gateway, lambda number: {"metadata": {"x": 1, "user": f"u{number}"}})
+    assert again == homes
+    assert _spread(homes) >= _KEYS * 0.1
+
+
+@_READS_BODIES
+def test_without_the_field_a_request_is_served_all_the_same(kind: Kind) -> None:
+    with replicas("a", "b", "c") as pool, running(kind, _fleet(pool, {"json_body": "$.user"})) as gateway:
+        for body in (b"", b"no json", b"{}", b'{"user": null}', b'{"user": 5}', b'{"user": ""}', b'["user"]'):
+            assert gateway.post("/v1", body, _JSON).ok
+        assert gateway.get("/v1").ok
+        assert gateway.post("/v1", b"user", {"content-type": "text/plain"}).ok
+
+
+@_READS_BODIES
+def test_a_field_that_lies_too_deep_is_413(kind: Kind) -> None:
+    limit = {"haproxy": {"inspect": "32KiB"}, "envoy": {"max_body": "32KiB"}}[kind]
+    deep = json.dumps({"messages": "x" * 200_000, "user": "u"}).encode()
+    with replicas("a", "b", "c") as pool:
+        with running(kind, _fleet(pool, {"json_body": "$.user"}, **limit)) as gateway:
+            answers = [gateway.post("/v1", deep, _JSON, chunked=chunked) for chunked in (False, True)]
+        assert sum(replica.requests for replica in pool) == 0
+    assert [answer.status for answer in answers] == [413, 413]
+
+
+@_READS_PROMPTS
+def test_prompts_that_begin_alike_share_a_replica(kind: Kind) -> None:
+    """The first 64 bytes count: what comes after them does not, what differs within them does."""
+    with replicas("a", "b", "c") as pool, running(kind, _fleet(pool, {"prompt_prefix": 64})) as gateway:
+        homes = _homes(gateway, lambda number: {"model": "m", "prompt": f"{number:04} " + "y" * 80})
+        longer = _homes(gateway, lambda number: {"model": "m", "prompt": f"{number:04} " + "y" * 70 + f"z{number}"})
+        one = _homes(gateway, lambda number: {"model": "m", "prompt": "y" * 64 + str(number)})
+        models = _homes(gateway, lambda number: {"model": f"m{number}", "prompt": "y" * 64})
+    assert longer == homes
+    assert _spread(homes) >= _KEYS * 0.1
+    assert len(set(one.values())) == 1
+    assert _spread(models) >= _KEYS * 0.1
+
+
+@_READS_PROMPTS
+def test_chats_that_begin_alike_share_a_replica(kind: Kind) -> None:
+    def chat(system: str, question: str) -> dict[str, Any]:
+        said = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+        return {"model": "m", "messages": said, "stream": False}
+
+    with replicas("a", "b", "c") as pool, running(kind, _fleet(pool, {"prompt_prefix": 64})) as gateway:
+        homes = _homes(gateway, lambda number: chat(f"You are helper {number}. " + "z" * 64, "hi"))
+        others = _homes(gateway, lambda number: chat(f"You are helper {number}. " + "z" * 64, f"question {number}"))
+        short = _homes(gateway, lambda number: chat("Be brief.", f"question {number}"))
+    assert others == homes
+    assert _spread(homes) >= _KEYS * 0.1
+    assert _spread(short) >= _KEYS * 0.1  # a short system prompt does not send everybody to one replica
+
+
+@pytest.mark.parametrize(("key", "code"), [({"json_body": "$.user"}, "LB460"), ({"prompt_prefix": 64}, "LB461")])
+def test_nginx_says_that_it_reads_no_body_and_serves(key: dict[str, Any], code: str) -> None:
+    with replicas("a", "b", "c") as pool, running("nginx", _fleet(pool, key)) as gateway:
+        assert code in gateway.messages
+        homes = _homes(gateway, lambda _: {"user": "one", "prompt": "one"})
+    assert _spread(homes) > 0

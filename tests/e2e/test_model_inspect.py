@@ -1,0 +1,72 @@
+"""Where the model lies deeper in the body than is held of it, the answer is 413, and never another pool."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
+from tests.e2e.support.replicas import Replica, replicas
+
+_JSON = {"content-type": "application/json"}
+_HELD = 64 * 1024
+_LIMIT: dict[str, dict[str, Any]] = {"haproxy": {"inspect": "64KiB"}, "envoy": {"max_body": "64KiB"}}
+"""Envoy holds whole bodies: there it is the listener's limit of a body."""
+
+
+def _fleet(kind: Kind, gpt: Replica, other: Replica) -> Fleet:
+    route = {"match": {"path_prefix": "/", "model": ["gpt"]}, "pool": "gpt"}
+    return fleet_of([other], listener=_LIMIT[kind], routes={"gpt": route}, pools={"gpt": pool_of([gpt])})
+
+
+def _body(size: int) -> bytes:
+    """The model stands at the end."""
+    frame = len(json.dumps({"messages": "", "model": "gpt"}))
+    return json.dumps({"messages": "x" * (size - frame), "model": "gpt"}).encode()
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+@pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
+def test_a_model_that_lies_too_deep_is_413(kind: Kind, chunked: bool) -> None:
+    with replicas("gpt", "other") as (gpt, other), running(kind, _fleet(kind, gpt, other)) as gateway:
+        deep = [gateway.post("/v1", _body(size), _JSON, chunked=chunked) for size in (2 * _HELD, 1 << 20)]
+        within = gateway.post("/v1", _body(_HELD), {**_JSON, "cookie": "x" * 6000}, chunked=chunked)
+    assert [(answer.status, answer.json["error"]["type"]) for answer in deep] == [(413, "too_large")] * 2
+    assert within.replica == "gpt"
+    assert (gpt.requests, other.requests) == (1, 0)
+
+
+def test_what_haproxy_finds_early_or_in_the_header_may_be_long() -> None:
+    early = json.dumps({"model": "gpt", "messages": "x" * 3 * _HELD}).encode()
+    with replicas("gpt", "other") as (gpt, other), running("haproxy", _fleet("haproxy", gpt, other)) as gateway:
+        answers = [
+            gateway.post("/v1", early, _JSON),
+            gateway.post("/v1", early, _JSON, chunked=True),
+            gateway.post("/v1", b"x" * 3 * _HELD, {"x-model": "gpt"}),
+        ]
+    assert [(answer.status, answer.replica) for answer in answers] == [(200, "gpt")] * 3
+    assert [len(seen.body) for seen in gpt.seen] == [len(early), len(early), 3 * _HELD]
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+def test_by_default_a_chat_of_200_kib_is_routed(kind: Kind) -> None:
+    with replicas("gpt", "other") as (gpt, other):
+        fleet = _fleet(kind, gpt, other)
+        fleet["listeners"]["gateway"] = {"bind": fleet["listeners"]["gateway"]["bind"]}
+        with running(kind, fleet) as gateway:
+            answers = [gateway.post("/v1", _body(200 * 1024), _JSON, chunked=chunked) for chunked in (False, True)]
+            deep = gateway.post("/v1", _body(3 << 20), _JSON)
+    assert [answer.replica for answer in answers] == ["gpt", "gpt"]
+    assert deep.status == 413
+    assert other.requests == 0
+
+
+def test_nginx_and_envoy_say_what_they_do_not_inspect() -> None:
+    for kind in ("nginx", "envoy"):
+        with replicas("gpt", "other") as (gpt, other):
+            fleet = _fleet("haproxy", gpt, other)
+            with running(kind, fleet) as gateway:  # type: ignore[arg-type]
+                assert "LB410" in gateway.messages

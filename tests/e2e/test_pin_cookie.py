@@ -1,0 +1,57 @@
+"""A cookie pins a client to a pool, before the draw and before what it was given, also to a pool outside the split."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
+from tests.e2e.support.replicas import Replica, replicas
+
+_PINS = [
+    {"cookie": "beta", "equals": "1", "pool": "canary"},
+    {"cookie": "beta", "equals": "next.2", "pool": "lab"},
+    {"cookie": "LAB", "equals": "a=b", "pool": "lab"},
+]
+
+
+def _fleet(stable: Replica, canary: Replica, lab: Replica) -> Fleet:
+    route: dict[str, Any] = {
+        "match": {"path_prefix": "/"},
+        "split": {"stable": 1, "canary": 0},
+        "pin": _PINS,
+        "sticky_split": {"cookie": "lb_variant"},
+    }
+    pools = {name: pool_of([replica]) for name, replica in (("stable", stable), ("canary", canary), ("lab", lab))}
+    return {**fleet_of([stable]), "routes": {"everything": route}, "pools": pools}
+
+
+_CASES: list[tuple[list[tuple[str, str]], str]] = [
+    ([("cookie", "beta=1")], "canary"),
+    ([("cookie", "beta=1; a=2")], "canary"),
+    ([("cookie", "a=2;beta=1")], "canary"),
+    ([("cookie", "a=2"), ("cookie", "beta=1")], "canary"),
+    ([("cookie", "beta=1"), ("cookie", "a=2")], "canary"),
+    ([("cookie", "lb_variant=stable; beta=1")], "canary"),
+    ([("cookie", "beta=next.2")], "lab"),
+    ([("cookie", "beta=next_2")], "stable"),
+    ([("cookie", "LAB=a=b")], "lab"),
+    ([("cookie", "lab=a=b")], "stable"),
+    ([("cookie", "LAB=a")], "stable"),
+    ([("cookie", "LAB=a=b; beta=1")], "canary"),
+    ([("cookie", "beta=")], "stable"),
+    ([("cookie", "beta=12")], "stable"),
+    ([("cookie", "xbeta=1")], "stable"),
+    ([("cookie", "a=beta=1")], "stable"),
+    ([("x-cookie", "beta=1")], "stable"),
+    ([], "stable"),
+]
+
+
+def test_a_cookie_pins_by_its_whole_name_and_value(kind: Kind) -> None:
+    with replicas("stable", "canary", "lab") as pools, running(kind, _fleet(*pools)) as gateway:
+        found = [(headers, gateway.get(headers=headers).replica) for headers, _ in _CASES]
+        pinned = gateway.get(headers={"cookie": "beta=1; session=s"})
+    assert found == _CASES
+    assert pinned.header("set-cookie") is None  # a pin is not what the client was given
+    assert ["Cookie", "beta=1; session=s"] in [[name.title(), value] for name, value in pinned.json["headers"]]

@@ -1,0 +1,188 @@
+"""Limits of requests in a time: whoever has had his share is told 429 and when to come again; nobody else notices.
+
+The rates are of minutes and hours, so that nothing is refilled while a test runs, except where a test is about that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.client import Client
+from tests.e2e.support.fleet import Gateway, bind, fleet_of, pool_of, running
+from tests.e2e.support.http1 import Response
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+_KEYS = "sk-a1: acme\nsk-a2: acme\nsk-g: globex\n"
+_AUTH = {"api_keys": {"file": "keys", "header": "x-key"}}
+
+
+@contextmanager
+def _limited(kind: Kind, *limits: dict[str, Any], **sections: Any) -> Iterator[tuple[Gateway, Replica]]:
+    """`sections`: of the fleet; `route` and `listener` add to those two."""
+    route = {"rate_limit": list(limits), **sections.pop("route", {})}
+    with replicas("a") as (a,):
+        with running(kind, fleet_of([a], route=route, **sections), files={"keys": _KEYS}) as gateway:
+            yield gateway, a
+
+
+def _statuses(client: Client, count: int, headers: Sequence[tuple[str, str]] = ()) -> list[int]:
+    return [client.get(headers=headers).status for _ in range(count)]
+
+
+def _assert_refused(response: Response) -> None:
+    assert (response.status, response.header("content-type")) == (429, "application/json")
+    assert response.json["error"]["type"] == "rate_limited"
+    assert int(response.header("retry-after") or 0) >= 1
+
+
+def test_a_limit_of_all_lets_its_burst_through_and_no_more(kind: Kind) -> None:
+    with _limited(kind, {"by": "all", "rate": "6/m", "burst": 4}) as (gateway, a):
+        for number in range(4):
+            assert gateway.get(headers={"x-user": str(number)}).ok
+        others = [Client(gateway.port, source=f"127.0.0.{last}") for last in (1, 2, 3)]
+        for client in others:
+            _assert_refused(client.post("/v1/chat", b"{}", {"x-user": f"u{client.port}"}))
+        assert a.requests == 4
+        lines = gateway.access_log(7)
+    assert sorted((line["status"], line["route"]) for line in lines) == [(200, "everything")] * 4 + [
+        (429, "everything")
+    ] * 3
+
+
+def test_without_a_burst_it_is_the_requests_of_the_rate(kind: Kind) -> None:
+    with _limited(kind, {"by": "all", "rate": "5/m"}) as (gateway, _):
+        assert _statuses(gateway, 8) == [200] * 5 + [429] * 3
+
+
+def test_the_rate_is_what_passes_in_the_long_run(kind: Kind) -> None:
+    """Twenty at once and twenty a second, asked for far more often."""
+    with _limited(kind, {"by": "all", "rate": "20/s", "burst": 20}) as (gateway, _):
+        load = gateway.load(240, concurrency=4, gap=0.05)
+    passed, ideal = load.statuses[200], 20 * load.seconds
+    assert load.statuses.total() == passed + load.statuses[429]
+    assert 0.6 * ideal <= passed <= 20 + 1.1 * ideal + 2
+
+
+def test_who_comes_again_when_told_to_is_served(kind: Kind) -> None:
+    with _limited(kind, {"by": "all", "rate": "2/s"}) as (gateway, _):
+        refused = next(answer for answer in (gateway.get() for _ in range(40)) if answer.status == 429)
+        assert int(refused.header("retry-after") or 0) == 1
+        eventually(lambda: gateway.get().ok, 5, pause=1.0)
+
+
+def test_each_client_has_a_limit_of_its_own_and_cannot_make_up_others(kind: Kind) -> None:
+    with _limited(kind, {"by": "client_ip", "rate": "3/h"}) as (gateway, _):
+        one, two = (Client(gateway.port, source=source) for source in ("127.0.0.2", "127.0.0.3"))
+        assert _statuses(one, 4) == [200, 200, 200, 429]
+        forged = [[("x-forwarded-for", f"10.0.0.{n}"), ("x-real-ip", f"10.0.0.{n}")] for n in range(3)]
+        assert [one.get(headers=headers).status for headers in forged] == [429] * 3
+        assert _statuses(two, 4) == [200, 200, 200, 429]
+
+
+def test_behind_a_trusted_balancer_the_client_is_who_it_says(kind: Kind) -> None:
+    trusting = {"client_address": {"trusted": ["127.0.0.9/32"]}}
+    with _limited(kind, {"by": "client_ip", "rate": "2/h"}, listener=trusting) as (gateway, _):
+        balancer, stranger = (Client(gateway.port, source=source) for source in ("127.0.0.9", "127.0.0.8"))
+        for client in ("203.0.113.1", "203.0.113.2"):
+            assert _statuses(balancer, 3, [("x-forwarded-for", client)]) == [200, 200, 429]
+        forged = [stranger.get(headers={"x-forwarded-for": f"203.0.113.{n}"}).status for n in (7, 8, 9)]
+    assert forged == [200, 200, 429]
+
+
+def test_each_value_of_a_header_has_a_limit_and_those_without_share_one(kind: Kind) -> None:
+    with _limited(kind, {"by": {"header": "x-user"}, "rate": "2/h"}) as (gateway, _):
+        for user in ("ann", "bob", "Ann", "an", 'a"; $x %'):
+            assert _statuses(gateway, 3, [("x-user", user)]) == [200, 200, 429]
+        assert _statuses(gateway, 3) == [200, 200, 429]
+        assert _statuses(gateway, 1, [("X-User", "ann")]) == [429]
+        assert _statuses(gateway, 4, [("x-user", "")])[2:] == [429, 429]
+
+
+def test_many_other_values_do_not_wipe_out_what_was_counted(kind: Kind) -> None:
+    with _limited(kind, {"by": {"header": "x-user"}, "rate": "1/h"}) as (gateway, _):
+        assert _statuses(gateway, 2, [("x-user", "ann")]) == [200, 429]
+        assert {gateway.get(headers={"x-user": f"u{number}"}).status for number in range(120)} == {200}
+        assert _statuses(gateway, 1, [("x-user", "ann")]) == [429]
+
+
+def test_a_tenant_has_one_limit_for_all_of_its_keys(kind: Kind) -> None:
+    with _limited(kind, {"by": "tenant", "rate": "3/h"}, route={"auth": _AUTH}) as (gateway, _):
+        keys = ("sk-a1", "sk-a2", "sk-a1", "sk-a2", "sk-a1", "sk-g")
+        answers = [gateway.get(headers={"x-key": key}) for key in keys]
+        lines = gateway.access_log(6)
+    assert [answer.status for answer in answers] == [200, 200, 200, 429, 429, 200]
+    _assert_refused(answers[3])
+    assert [line["tenant"] for line in lines] == ["acme"] * 5 + ["globex"]
+
+
+def test_of_several_limits_every_one_holds(kind: Kind) -> None:
+    limits = [{"by": "tenant", "rate": "2/h"}, {"by": "all", "rate": "3/h"}]
+    with _limited(kind, *limits, route={"auth": _AUTH}) as (gateway, _):
+        assert _statuses(gateway, 2, [("x-key", "sk-g")]) == [200, 200]
+        assert _statuses(gateway, 1, [("x-key", "sk-g")]) == [429]
+        assert _statuses(gateway, 2, [("x-key", "sk-a1")]) == [200, 429]
+
+
+def test_who_is_not_let_in_uses_up_nobodys_limit(kind: Kind) -> None:
+    with _limited(kind, {"by": "all", "rate": "2/h"}, route={"auth": _AUTH}) as (gateway, _):
+        assert _statuses(gateway, 5, [("x-key", "wrong")]) == [401] * 5
+        assert _statuses(gateway, 3, [("x-key", "sk-g")]) == [200, 200, 429]
+
+
+def test_a_limit_is_for_its_route_alone(kind: Kind) -> None:
+    other = {"match": {"path_prefix": "/other"}, "pool": "pool", "rate_limit": [{"by": "all", "rate": "1/h"}]}
+    free = {"match": {"path_prefix": "/free"}, "pool": "pool"}
+    with _limited(kind, {"by": "all", "rate": "2/h"}, routes={"other": other, "free": free}) as (gateway, _):
+        assert [gateway.get("/").status for _ in range(3)] == [200, 200, 429]
+        assert [gateway.get("/other").status for _ in range(2)] == [200, 429]
+        assert [gateway.get("/free").status for _ in range(4)] == [200] * 4
+
+
+@pytest.mark.parametrize("kind", ["nginx", "haproxy"])
+def test_a_route_on_two_listeners_has_one_limit(kind: Kind) -> None:
+    second = {"second": {"bind": bind()}}
+    with _limited(kind, {"by": "all", "rate": "2/h"}, listeners=second) as (gateway, _):
+        assert _statuses(gateway, 2) == [200, 200]
+        assert _statuses(gateway.connect("second"), 2) == [429, 429]
+
+
+def test_envoy_says_that_it_counts_apart_for_each_listener() -> None:
+    second = {"second": {"bind": bind()}}
+    with _limited("envoy", {"by": "all", "rate": "2/h"}, listeners=second) as (gateway, _):
+        for client in (gateway, gateway.connect("second")):
+            assert _statuses(client, 3) == [200, 200, 429]
+    assert "LB441 routes.everything.rate_limit" in gateway.messages
+
+
+def test_a_route_of_several_matches_and_pools_has_one_limit(kind: Kind) -> None:
+    """Each host and each pool may be a rule of its own for the proxy."""
+    with replicas("a", "b") as (a, b):
+        pools = {"pool": pool_of([a]), "other": pool_of([b]), "third": pool_of([b])}
+        route = {
+            "match": {"hosts": ["one.example.com", "two.example.com"]},
+            "pin": [{"header": "x-other", "equals": "1", "pool": "other"}],
+            "rate_limit": [{"by": "all", "rate": "3/h"}],
+        }
+        with running(kind, fleet_of(pools["pool"], route=route, pools=pools)) as gateway:
+            ways = [("one", "0"), ("two", "0"), ("one", "1"), ("two", "1"), ("one", "0")]
+            got = [gateway.get(headers={"host": f"{host}.example.com", "x-other": other}) for host, other in ways]
+    assert [answer.status for answer in got] == [200, 200, 200, 429, 429]
+
+
+@pytest.mark.parametrize(("instances", "passed"), [(1, 12), (3, 4), (5, 3)])
+def test_each_of_several_proxies_has_its_part_of_the_fleets_limit(kind: Kind, instances: int, passed: int) -> None:
+    proxy = {"kind": kind, "instances": instances, **({"admin": bind()} if kind == "envoy" else {})}
+    with _limited(kind, {"by": "all", "rate": "12/h"}, proxies={"edge": proxy}) as (gateway, _):
+        assert _statuses(gateway, 14).count(200) == passed
+
+
+def test_a_burst_is_divided_too(kind: Kind) -> None:
+    proxy = {"kind": kind, "instances": 2, **({"admin": bind()} if kind == "envoy" else {})}
+    with _limited(kind, {"by": "all", "rate": "6/h", "burst": 9}, proxies={"edge": proxy}) as (gateway, _):
+        assert _statuses(gateway, 8).count(200) == 5

@@ -1,0 +1,83 @@
+"""A rewrite replaces the matched prefix by whole segments, and the host; the rest of the URL goes on as it came."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import fleet_of, running
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.replicas import replicas
+
+
+def _route(prefix: str, wanted: str) -> dict[str, Any]:
+    return {"match": {"path_prefix": prefix}, "rewrite": {"path_prefix": wanted}, "pool": "pool"}
+
+
+_ROUTES = {
+    "longer": _route("/a/", "/models/chat/"),
+    "bare": _route("/b", "/x"),
+    "nothing": _route("/c/d/", "/"),
+    "odd": _route("/e+(f)/", "/$x.y/\\1/"),
+}
+
+_PATHS = [
+    ("/a/b", "/models/chat/b"),
+    ("/a/b/c?q=1&r=%2F", "/models/chat/b/c?q=1&r=%2F"),
+    ("/a/", "/models/chat/"),
+    ("/a/a/", "/models/chat/a/"),
+    ("/b", "/x"),
+    ("/b?q", "/x?q"),
+    ("/b/", "/x/"),
+    ("/b/y%20z", "/x/y%20z"),
+    ("/b/b", "/x/b"),
+    ("/bb/y", "/bb/y"),
+    ("/c/d/e", "/e"),
+    ("/c/d/", "/"),
+    ("/c/d/e?next=/c/d/", "/e?next=/c/d/"),
+    ("/e+(f)/g", "/$x.y/\\1/g"),
+    ("/elsewhere/a/b", "/elsewhere/a/b"),
+]
+
+
+def test_the_prefix_is_replaced_by_whole_segments(kind: Kind) -> None:
+    with replicas("a") as pool, running(kind, fleet_of(pool, routes=_ROUTES)) as gateway:
+        found = [(path, gateway.get(path).json["path"]) for path, _ in _PATHS]
+    assert found == _PATHS
+
+
+@pytest.mark.parametrize("wanted", ["/x/", "/x"])
+def test_a_prefix_that_is_everything_is_put_before_the_path(kind: Kind, wanted: str) -> None:
+    route = {"rewrite": {"path_prefix": wanted}}
+    with replicas("a") as pool, running(kind, fleet_of(pool, route=route)) as gateway:
+        found = [gateway.get(path).json["path"] for path in ("/", "/y", "/y/z?q=1")]
+    assert found == ["/x/", "/x/y", "/x/y/z?q=1"]
+
+
+def test_a_prefix_in_disguise_is_rewritten_or_refused_and_never_passed_as_it_is(kind: Kind) -> None:
+    """Matched decoded, it is not there literally: the replica must not see a path that the rewrite was to hide."""
+    paths = ["/%62/y", "/x/../b/y", "//b/y", "/b%2Fy"]
+    with replicas("a") as (a,), running(kind, fleet_of([a], routes=_ROUTES)) as gateway:
+        answers = [gateway.get(path) for path in paths]
+    assert {answer.status for answer in answers} <= {200, 400}
+    assert {seen.path for seen in a.seen} <= {"/x/y", "/x%2Fy", "//b/y", "/b%2Fy"} - ({"//b/y"} if kind == "envoy" else set())
+
+
+def test_the_host_is_replaced_for_the_replica_alone(kind: Kind) -> None:
+    route = {"match": {"hosts": ["api.example.com"]}, "rewrite": {"host": "models.internal"}}
+    with replicas("a") as pool, running(kind, fleet_of(pool, route=route)) as gateway:
+        load = gateway.load(20, 2, Request(path="/v1?x=1", headers={"host": f"api.example.com:{gateway.port}"}))
+        assert gateway.get(headers={"host": "models.internal"}).status == 404
+    load.assert_no_failure()
+    hosts = [[value for name, value in answer.json["headers"] if name.lower() == "host"] for answer in load.responses]
+    assert hosts == [["models.internal"]] * 20
+    assert {answer.json["path"] for answer in load.responses} == {"/v1?x=1"}
+
+
+def test_without_a_rewrite_host_and_path_stay(kind: Kind) -> None:
+    with replicas("a") as pool, running(kind, fleet_of(pool)) as gateway:
+        answer = gateway.get("/v1/a%20b?x=%41&y", {"host": "api.example.com:8080"})
+    assert ["Host", "api.example.com:8080"] in [[name.title(), value] for name, value in answer.json["headers"]]
+    assert answer.json["path"] == "/v1/a%20b?x=%41&y"

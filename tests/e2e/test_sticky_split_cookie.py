@@ -1,0 +1,101 @@
+"""A client keeps the variant that it was given: a cookie names it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.certs import Authority, client_context
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
+from tests.e2e.support.http1 import Request, Response
+from tests.e2e.support.replicas import Replica, replicas
+
+_NAME = "lb_variant"
+
+
+def _fleet(old: Replica, new: Replica, share: int = 50, *, listener: dict[str, Any] | None = None) -> Fleet:
+    route: dict[str, Any] = {
+        "match": {"path_prefix": "/"},
+        "split": {"old-v1": 100 - share, "new.v2": share},
+        "sticky_split": {"cookie": _NAME, "ttl": "2h"},
+    }
+    pools = {"old-v1": pool_of([old]), "new.v2": pool_of([new])}
+    return {**fleet_of([old], listener=listener), "routes": {"everything": route}, "pools": pools}
+
+
+def _given(answer: Response) -> str | None:
+    """The cookie's `name=value`, where the proxy set it."""
+    ours = [value for value in answer.header_list("set-cookie") if value.startswith(f"{_NAME}=")]
+    assert len(ours) < 2
+    return ours[0].split(";")[0] if ours else None
+
+
+def _attributes(answer: Response) -> set[str]:
+    (ours,) = [value for value in answer.header_list("set-cookie") if value.startswith(f"{_NAME}=")]
+    return {word.strip().lower() for word in ours.split(";")[1:]}
+
+
+def test_the_draw_is_told_once_and_then_holds(kind: Kind) -> None:
+    with replicas("old", "new") as pair, running(kind, _fleet(*pair, share=30)) as gateway:
+        first = gateway.load(600, 4)
+        drawn = {answer.replica: _given(answer) for answer in first.responses}
+        for name, cookie in drawn.items():
+            assert cookie
+            again = gateway.load(60, 2, Request(headers={"cookie": f"a=1; {cookie}; b=2"}))
+            assert again.by_replica == {name: 60}
+            assert not any(answer.header_list("set-cookie") for answer in again.responses)
+    first.assert_no_failure()
+    assert first.shares() == pytest.approx({"new": 0.3, "old": 0.7}, abs=0.08)
+    assert all(_given(answer) == drawn[answer.replica] for answer in first.responses)
+    assert len(set(drawn.values())) == 2
+
+
+def test_the_cookie_is_for_the_whole_site_and_out_of_reach_of_scripts(kind: Kind) -> None:
+    with replicas("old", "new") as pair, running(kind, _fleet(*pair)) as gateway:
+        attributes = _attributes(gateway.get("/deep/path"))
+    assert {"path=/", "max-age=7200", "httponly", "samesite=lax"} <= attributes
+    assert "secure" not in attributes  # over HTTP the client would not keep it
+
+
+def test_on_a_tls_listener_the_cookie_is_secure(kind: Kind, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("a.example.com")
+    files = {"tls/a.crt": pair.certificate.read_bytes(), "tls/a.key": pair.key.read_bytes()}
+    listener = {"tls": {"certificates": [{"certificate": "tls/a.crt", "key": "tls/a.key"}]}}
+    trust = client_context(authority.ca)
+    with replicas("old", "new") as (old, new):
+        fleet = _fleet(old, new, listener=listener)
+        with running(kind, fleet, files=files, tls=trust, server_name="a.example.com") as gateway:
+            attributes = _attributes(gateway.get())
+    assert {"secure", "path=/", "httponly", "samesite=lax"} <= attributes
+
+
+@pytest.mark.parametrize("value", ["zzz", "", "new", "newxv2", "old-v1x", "new.v2|else|x", "%6eew.v2"])
+def test_a_value_that_nobody_was_given_is_drawn_anew(kind: Kind, value: str) -> None:
+    with replicas("old", "new") as pair, running(kind, _fleet(*pair)) as gateway:
+        load = gateway.load(60, 2, Request(headers={"cookie": f"{_NAME}={value}"}))
+    load.assert_no_failure()
+    assert len(load.by_replica) == 2
+    assert None not in Counter(map(_given, load.responses))
+
+
+def test_a_variant_that_gets_nothing_any_more_lets_its_clients_go(kind: Kind) -> None:
+    with replicas("old", "new") as pair, running(kind, _fleet(*pair, share=0)) as gateway:
+        load = gateway.load(20, 1, Request(headers={"cookie": f"{_NAME}=new.v2"}))
+    assert load.by_replica == {"old": 20}
+
+
+def test_cookies_of_the_application_pass_both_ways(kind: Kind) -> None:
+    own = (("set-cookie", "session=s; Path=/"), ("set-cookie", "theme=dark"))
+    with replicas("old", "new") as pair, running(kind, _fleet(*pair)) as gateway:
+        for replica in pair:
+            replica.behave(headers=own)
+        answer = gateway.get(headers={"cookie": f"session=s; {_NAME}=zzz; theme=dark"})
+    assert {value for _, value in own} <= set(answer.header_list("set-cookie"))
+    assert len(answer.header_list("set-cookie")) == 3
+    sent = "; ".join(value for name, value in answer.json["headers"] if name.lower() == "cookie")
+    assert {"session=s", "theme=dark"} <= {word.strip() for word in sent.split(";")}

@@ -1,0 +1,71 @@
+"""A header holds a client to its variant: the same value draws the same pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.client import Client
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.replicas import Replica, replicas
+
+_USERS = 400
+
+
+def _fleet(old: list[Replica], new: list[Replica], share: int, **keys: Any) -> Fleet:
+    route: dict[str, Any] = {
+        "match": {"path_prefix": "/"},
+        "split": {"old": 100 - share, "new": share},
+        "sticky_split": {"header": "X-User"},
+        **keys,
+    }
+    return {
+        **fleet_of(old),
+        "routes": {"everything": route},
+        "pools": {"old": pool_of(old), "new": pool_of(new)},
+    }
+
+
+def _variants(client: Client) -> dict[int, str]:
+    load = client.load(_USERS, 1, lambda number: Request(headers={"x-user": f"user-{number}@example.com"}))
+    load.assert_no_failure()
+    assert not any(answer.header_list("set-cookie") for answer in load.responses)
+    return {number: (answer.replica or "")[:3] for number, answer in enumerate(load.responses)}
+
+
+def test_the_same_value_keeps_its_variant_and_values_are_spread(kind: Kind) -> None:
+    with replicas("old-1", "old-2", "new-1") as (a, b, c), running(kind, _fleet([a, b], [c], 30)) as gateway:
+        first = _variants(gateway)
+        again = _variants(gateway)
+        one = gateway.load(100, 10, Request(headers={"x-user": "user-7@example.com"}), keep_alive=False)
+    assert first == again
+    assert list(first.values()).count("new") / _USERS == pytest.approx(0.3, abs=0.1)
+    assert {(name or "")[:3] for name in one.by_replica} == {first[7]}
+
+
+def test_without_the_header_each_request_is_drawn_for_itself(kind: Kind) -> None:
+    with replicas("old-1", "new-1") as (old, new), running(kind, _fleet([old], [new], 50)) as gateway:
+        bare = gateway.load(200, 2)
+    bare.assert_no_failure()
+    assert bare.shares() == pytest.approx({"old-1": 0.5, "new-1": 0.5}, abs=0.15)
+
+
+def test_a_pin_comes_first(kind: Kind) -> None:
+    pin = {"pin": [{"header": "x-version", "equals": "new", "pool": "new"}]}
+    with replicas("old-1", "new-1") as (old, new), running(kind, _fleet([old], [new], 1, **pin)) as gateway:
+        load = gateway.load(50, 1, lambda number: Request(headers={"x-user": str(number), "x-version": "new"}))
+    assert load.by_replica == {"new-1": 50}
+
+
+def test_a_moved_split_moves_part_of_the_clients(kind: Kind) -> None:
+    with replicas("old-1", "new-1") as (old, new), running(kind, fleet := _fleet([old], [new], 10)) as gateway:
+        before = _variants(gateway)
+        route = {**fleet["routes"]["everything"], "split": {"old": 50, "new": 50}}
+        gateway.reload({**fleet, "routes": {"everything": route}})
+        after = _variants(gateway)
+    moved = sum(before[number] != after[number] for number in before)
+    assert list(after.values()).count("new") / _USERS == pytest.approx(0.5, abs=0.1)
+    assert moved / _USERS < 0.6
