@@ -15,9 +15,10 @@ OLDEST: Mapping[str, tuple[int, ...]] = {"nginx": (1, 22), "haproxy": (2, 6), "e
 
 
 def reading(text: str) -> tuple[Source | None, list[Diagnostic]]:
-    """What the model makes of `text`, under the file name `-`."""
+    """What the model makes of `text`, under the file name `-`; None with faults."""
     diagnostics = Diagnostics()
-    return read(["-"], diagnostics, io.BytesIO(text.encode())), list(diagnostics)
+    source = read(["-"], diagnostics, io.BytesIO(text.encode()))
+    return None if diagnostics.failed else source, list(diagnostics)
 
 
 def compiling(text: str) -> tuple[Compiled | None, list[Diagnostic]]:

@@ -79,9 +79,8 @@ def _version(binary: str, directory: str) -> tuple[int, ...]:
 def _older(checker: str, proxy: Proxy, compiled: Compiled) -> d.Diagnostic:
     message = f"the checker is {checker}, and the text is for {dotted(proxy.version)}: it may refuse what is right"
     hint = "check with the version that will run, or render for the older one with --proxy-version"
-    return compiled.sources.placed(
-        d.Diagnostic("LB902", message, path=("proxies", proxy.name), hint=hint, severity="warning")
-    )
+    path = ("proxies", proxy.name, "version") if proxy in compiled.topology.proxies else ()
+    return compiled.sources.placed(d.Diagnostic("LB902", message, path=path, hint=hint, severity="warning"))
 
 
 def _run(command: list[str], directory: str) -> tuple[int, str]:

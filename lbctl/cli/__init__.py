@@ -10,6 +10,8 @@ from importlib import import_module
 
 import click
 
+from lbctl import __version__
+
 _COMMANDS = {
     "validate": ("lbctl.cli.validate", "Check a fleet: every error in one run."),
     "render": ("lbctl.cli.render", "The configuration of nginx, HAProxy or Envoy."),
@@ -52,8 +54,9 @@ class _Commands(click.Group):
 
 @click.command(
     cls=_Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "LBCTL", "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+@click.version_option(__version__, message="lbctl %(version)s")
 def group() -> None:
     """One declarative model of a GPU inference fleet, rendered to nginx, HAProxy and Envoy."""
 

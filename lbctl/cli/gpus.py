@@ -12,6 +12,7 @@ from dataclasses import asdict
 
 import click
 
+from lbctl.cli.options import options_of
 from lbctl.compile.gpus import GPUS, MLPERF_RULE, SCALE, SPECIFICATION_RULE, Gpu
 
 _WIDTH = 100
@@ -19,7 +20,9 @@ _COLUMNS = ("NAME", "THROUGHPUT", "MEMORY", "SOURCE")
 
 
 @click.command("gpus")
-@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@options_of("gpus")(
+    "-o", "output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="The form."
+)
 def command(output: str) -> None:
     """Print the built-in GPU table: relative throughput (A100-80GB = 5) with the source and method of each figure."""
     click.echo({"table": _table, "json": _json, "yaml": _yaml}[output](GPUS.values()), nl=False)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
 from lbctl.apply.files import write_bundle
-from lbctl.base.diagnostics import Diagnostics
+from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.base.quantities import QuantityError, parse_version
 from lbctl.cli.fleet import Loaded, load, paths_argument, show
-from lbctl.compile.files import check_files
+from lbctl.cli.options import options_of
 from lbctl.compile.fleet import Compiled
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot
@@ -19,6 +19,8 @@ from lbctl.model.fleet import Source
 from lbctl.targets import KINDS, target
 from lbctl.targets.prepare import Prepared, placed, prepare
 from lbctl.targets.target import Bundle
+
+option = options_of("render")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +39,14 @@ class _Options:
 
 @click.command("render")
 @paths_argument
-@click.option("-t", "--target", "kind", type=click.Choice(KINDS), required=True, help="The kind of proxy.")
-@click.option(
-    "--proxy", metavar="NAME", help="The proxy of the fleet to render for, where it names several of the kind."
-)
-@click.option(
-    "--proxy-version", "version", metavar="V", help="The proxy's version; default: the fleet's, else the oldest."
-)
-@click.option(
-    "-d", "directory", metavar="DIR", type=click.Path(file_okay=False), help="Write the files there, atomically."
-)
-@click.option("--check", is_flag=True, help="Run the proxy's own checker on the result first.")
-@click.option(
-    "-o", "form", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="Envoy: the form."
-)
-@click.option("--require-files", is_flag=True, help="A file that the fleet names and that is missing is an error.")
-@click.option("--files-root", metavar="DIR", help="Where the proxy finds the fleet's relative files.")
+@option("-t", "--target", "kind", type=click.Choice(KINDS), required=True, help="The kind of proxy.")
+@option("--proxy", metavar="NAME", help="The proxy of the fleet to render for, where it names several of the kind.")
+@option("--proxy-version", "version", metavar="V", help="The proxy's version; default: the fleet's, else the oldest.")
+@option("-d", "directory", metavar="DIR", help="Write the files there, atomically.")
+@option("--check", is_flag=True, help="Run the proxy's own checker on the result first.")
+@option("-o", "form", type=click.Choice(["yaml", "json"]), help="The form of an Envoy configuration; default: yaml.")
+@option("--require-files", is_flag=True, help="A file that the fleet names and that is missing is an error.")
+@option("--files-root", metavar="DIR", help="Where the proxy finds the fleet's relative files.")
 def command(
     paths: tuple[str, ...],
     kind: str,
@@ -60,7 +54,7 @@ def command(
     version: str | None,
     directory: str | None,
     check: bool,
-    form: str,
+    form: str | None,
     require_files: bool,
     files_root: str | None,
 ) -> int:
@@ -68,7 +62,9 @@ def command(
 
     One file goes to standard output, several need -d. What the proxy cannot say is a warning on standard error.
     """
-    options = _Options(kind, proxy, version, directory, check, form, require_files, files_root)
+    if form is not None and kind != "envoy":
+        raise click.UsageError(f"-o is for Envoy's configuration: {kind} has one form")
+    options = _Options(kind, proxy, version, directory, check, form or "yaml", require_files, files_root)
     diagnostics = Diagnostics()
     loaded = load(paths, diagnostics, require_files)
     code = _render(loaded, options, diagnostics) if loaded else 1
@@ -80,8 +76,11 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
     source, compiled = loaded.source, loaded.compiled
     proxy = _proxy(compiled, options)
     if not compiled.topology.listeners:
-        raise click.UsageError("the fleet has no listeners: there is nothing to render")
-    check_files(source, options.require_files, diagnostics)
+        message = "the fleet has no listeners: there is nothing to render"
+        diagnostics.add(
+            Diagnostic("LB117", message, compiled.sources.position(()), hint="listeners: {NAME: {bind: …}}")
+        )
+        return 1
     prepared = prepare(target(options.kind), compiled, proxy, Snapshot(compiled.topology, secrets=loaded.secrets))
     diagnostics.extend(prepared.losses)
     bundle = prepared.target.render(prepared.rooted(_root(options, proxy)), options.form)
@@ -96,37 +95,43 @@ def _check(source: Source, compiled: Compiled, prepared: Prepared, options: _Opt
     from lbctl.apply.check import MissingBinaryError, check
 
     try:
-        diagnostics.extend(check(prepared, compiled, source, options.form))
+        checked = check(prepared, compiled, source, options.form)
     except MissingBinaryError as error:
         click.echo(f"lbctl: {error}", err=True)
         return 4
-    return 5 if diagnostics.failed else 0
+    diagnostics.extend(checked.findings)
+    if diagnostics.failed:
+        return 5
+    click.echo(f"lbctl: accepted by {checked.checker}", err=True)
+    return 0
 
 
 def _write(bundle: Bundle, options: _Options) -> int:
-    if options.directory is not None:
-        try:
-            write_bundle(bundle, options.directory)
-        except OSError as error:
-            click.echo(f"lbctl: cannot write {error.filename or options.directory}: {error.strerror}", err=True)
-            return 1
-    elif len(bundle.files) == 1:
-        click.echo(bundle.main.text, nl=False)
-    else:
+    if options.directory is None and len(bundle.files) > 1:
         names = ", ".join(item.name for item in bundle.files)
         raise click.UsageError(f"this fleet renders to several files ({names}): give a directory with -d")
+    try:
+        if options.directory is None:
+            click.echo(bundle.main.text, nl=False)
+        else:
+            write_bundle(bundle, options.directory)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        place = error.filename or options.directory or "to standard output"
+        click.echo(f"lbctl: cannot write {place}: {error.strerror}", err=True)
+        return 1
     return 0
 
 
 def _proxy(compiled: Compiled, options: _Options) -> Proxy:
     """The proxy to render for: the named one, the only one of the kind, or one that the fleet does not name."""
-    from dataclasses import replace
-
     of_kind = [item for item in compiled.topology.proxies if item.kind == options.kind]
     if options.proxy is not None:
         of_kind = [item for item in of_kind if item.name == options.proxy]
         if not of_kind:
-            raise click.UsageError(f"the fleet has no {options.kind} named {options.proxy!r}")
+            known = ", ".join(f"{item.name} ({item.kind})" for item in compiled.topology.proxies) or "none"
+            raise click.UsageError(f"the fleet has no {options.kind} named {options.proxy!r}; its proxies: {known}")
     if len(of_kind) > 1:
         names = ", ".join(item.name for item in of_kind)
         raise click.UsageError(f"the fleet names several {options.kind} proxies ({names}): choose one with --proxy")

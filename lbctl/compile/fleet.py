@@ -28,7 +28,9 @@ class Compiled:
 
 
 def compile_fleet(source: Source, oldest: Mapping[str, Version], diagnostics: Diagnostics) -> Compiled | None:
-    """None where the fleet has errors, in the files or here. `oldest`: kind of proxy → the oldest version that lbctl renders for."""
+    """None where the fleet has errors, in its files or here.
+
+    `oldest`: kind of proxy → the oldest version that lbctl renders for."""
     ctx = Context(source, oldest, diagnostics)
     topology = Topology(
         listeners=listeners(ctx),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address, maybe, whole
 from lbctl.compile.precedence import order, rules_of
@@ -22,7 +25,18 @@ def _tables(ctx: Context) -> dict[str, tuple[ir.Rule, ...]]:
         for listener in route.listeners if route.listeners is not None else rows:
             if listener in rows:
                 rows[listener].extend(rules)
-    return {name: tuple(sorted(set(found), key=order)) for name, found in rows.items()}
+    tables = {name: tuple(sorted(set(found), key=order)) for name, found in rows.items()}
+    for table in tables.values():
+        _check_shadowed(ctx, table)
+    return tables
+
+
+def _check_shadowed(ctx: Context, rules: tuple[ir.Rule, ...]) -> None:
+    """Rules of the same conditions stand beside each other: the later route never gets a request by it."""
+    for first, second in pairwise(rules):
+        if replace(second, route=first.route) == first:
+            message = f"route {first.route} matches the same requests and comes first by its name"
+            ctx.warn("LB116", message, ("routes", second.route, "match"), "make one of the two more specific")
 
 
 def _check_binds(ctx: Context) -> None:

@@ -112,6 +112,53 @@ def test_a_check_reads_the_body(kind: Kind) -> None:
             eventually(lambda: _serve(gateway, "a", "b"))
 
 
+@_CHECKING
+def test_a_check_names_the_host_that_was_named(kind: Kind) -> None:
+    pool = {"http": {"path": "/health", "host": "models.internal"}}
+    with replicas("a") as (a,), running(kind, fleet_of(_pool([a], **pool))):
+        eventually(lambda: a.checks > 1)
+        assert {(seen.method, seen.path, seen.header("host")) for seen in a.checked} == {
+            ("GET", "/health", "models.internal")
+        }
+
+
+@_CHECKING
+def test_a_grpc_replica_is_checked_by_http_on_another_port(kind: Kind) -> None:
+    """As Triton's are: calls on one port, `/v2/health/ready` by HTTP/1.1 on another."""
+    with grpc_replicas("a") as (a,), replicas("probe") as (probe,):
+        health = {"active": {**_OFTEN, "http": {"path": "/health"}, "port": probe.port}}
+        with running(kind, fleet_of(pool_of([a], protocol="grpc", health=health))) as gateway:
+            eventually(lambda: gateway.grpc("/s.S/Echo").ok)
+            probe.behave(health=503)
+            eventually(lambda: gateway.grpc("/s.S/Echo").code == "UNAVAILABLE")
+            probe.behave(health=200)
+            eventually(lambda: gateway.grpc("/s.S/Echo").ok)
+
+
+def test_envoy_asks_for_the_service_that_was_named() -> None:
+    with grpc_replicas("a") as (a,):
+        health = {"active": {**_OFTEN, "grpc": {"service": "rerank.v1.Reranker"}}}
+        with running("envoy", fleet_of(pool_of([a], protocol="grpc", health=health))):
+            eventually(lambda: a.checks > 1)
+            assert set(a.asked) == {b"\x0a\x12rerank.v1.Reranker"}
+
+
+def test_haproxys_grpc_check_finds_a_replica_that_speaks_none() -> None:
+    """Not whether it is SERVING: its answer to that cannot be read."""
+    with grpc_replicas("a", "b") as (a, b):
+        health = {"active": {**_OFTEN, "grpc": {"service": "s.S"}}, "passive": {"consecutive_5xx": 1000}}
+        pool = pool_of([a, b], protocol="grpc", balance={"algorithm": "round_robin"}, health=health)
+        with running("haproxy", fleet_of(pool, route={"retry": {"attempts": 0}})) as gateway:
+            eventually(lambda: a.checks > 1 and b.checks > 1)
+            b.behave(serving=False)
+            checks = b.checks
+            eventually(lambda: b.checks > checks + 3)
+            assert {each.replica for each in gateway.grpc_load("/s.S/Echo", 8, 2)} == {"a", "b"}
+            b.refuse()
+            eventually(lambda: all(each.ok for each in gateway.grpc_load("/s.S/Echo", 8, 2)), pause=0.3)
+    assert set(a.asked) == {b"\x0a\x03s.S"}
+
+
 def test_envoy_asks_the_health_service_of_grpc() -> None:
     with grpc_replicas("a", "b") as (a, b):
         health = {"active": {**_OFTEN, "grpc": {}}}

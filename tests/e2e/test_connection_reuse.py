@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.support.binaries import Kind
 from tests.e2e.support.fleet import fleet_of, pool_of, running
+from tests.e2e.support.grpc_replica import grpc_replicas
 from tests.e2e.support.http1 import Request
 from tests.e2e.support.replicas import replicas
 
@@ -31,6 +32,17 @@ def test_a_connection_carries_at_most_max_requests(kind: Kind) -> None:
         carried = Counter(seen.connection for seen in a.seen)
     assert max(carried.values()) == 10
     assert 20 <= a.connections <= 40
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+def test_an_http2_connection_carries_at_most_max_requests(kind: Kind) -> None:
+    with grpc_replicas("a") as (a,):
+        pool = pool_of([a], protocol="grpc", connections={"max_requests": 10})
+        with running(kind, fleet_of(pool)) as gateway:
+            replies = gateway.grpc_load("/s.S/Echo", 100, 1)
+        carried = Counter(call.peer for call in a.seen)
+    assert {reply.code for reply in replies} == {"OK"}
+    assert max(carried.values()) == 10
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])

@@ -41,17 +41,6 @@ def test_a_request_header_is_removed_in_any_case_and_number(kind: Kind) -> None:
     assert _values(plain, "x-internal-debug") == ["2"]
 
 
-def test_what_is_removed_and_set_is_set(kind: Kind) -> None:
-    def rules() -> dict[str, Any]:
-        return {"set": {"x-user": "gateway"}, "remove": ["x-user"]}
-
-    with replicas("a") as (a,), running(kind, _fleet([a], rules(), rules())) as gateway:
-        a.behave(headers=(("x-user", "replica"),))
-        answer = gateway.get("/v1/x", {"x-user": "client"})
-    assert _values(a.seen[-1], "x-user") == ["gateway"]
-    assert answer.header_list("x-user") == ["gateway"]
-
-
 def test_a_response_header_is_set_whatever_the_replica_said(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, _fleet([a], response={"set": {"x-served-by": "inference"}})) as gateway:
         a.behave(headers=(("X-Served-By", "gpu-7"), ("x-served-by", "gpu-8")))

@@ -20,7 +20,7 @@ _ROUTES = {
     "longer": _route("/a/", "/models/chat/"),
     "bare": _route("/b", "/x"),
     "nothing": _route("/c/d/", "/"),
-    "odd": _route("/e+(f)/", "/$x.y/\\1/"),
+    "odd": _route("/e+(f)/", "/$1.y(z)/"),
 }
 
 _PATHS = [
@@ -37,7 +37,7 @@ _PATHS = [
     ("/c/d/e", "/e"),
     ("/c/d/", "/"),
     ("/c/d/e?next=/c/d/", "/e?next=/c/d/"),
-    ("/e+(f)/g", "/$x.y/\\1/g"),
+    ("/e+(f)/g", "/$1.y(z)/g"),
     ("/elsewhere/a/b", "/elsewhere/a/b"),
 ]
 

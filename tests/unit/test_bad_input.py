@@ -133,7 +133,7 @@ def test_a_path_that_is_no_fleet_is_refused_by_its_name(
 ) -> None:
     path = tmp_path / "fleet"
     make(path)  # type: ignore[operator]
-    assert refusal(capfd, output, str(path)).startswith(f"{path}: error {code}")
+    assert refusal(capfd, output, str(path)).startswith(f"{path}:1:1: error {code}")
 
 
 def test_a_name_in_two_files_is_shown_at_both(tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]) -> None:

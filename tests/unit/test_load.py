@@ -410,7 +410,7 @@ def test_a_path_that_does_not_exist_is_lb001(tmp_path: Path, name: str) -> None:
 def test_a_directory_without_yaml_says_what_was_looked_for(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     node, (found,) = loaded(str(tmp_path))
-    assert (node, f"{found.position} {found.code}") == (None, f"{tmp_path} LB001")
+    assert (node, f"{found.position} {found.code}") == (None, f"{tmp_path}:1:1 LB001")
     assert "*.yaml" in found.hint
 
 
@@ -445,7 +445,7 @@ def test_a_file_without_permission_is_lb002(nobody: Path) -> None:
         os.seteuid(65534)
     node, (found,) = loaded(path)
     assert node is not None
-    assert str(found) == f"{path}/b.yaml: error LB002: cannot be read: permission denied"
+    assert str(found) == f"{path}/b.yaml:1:1: error LB002: cannot be read: permission denied"
 
 
 def test_a_file_that_fails_while_it_is_read_is_lb002() -> None:

@@ -42,6 +42,7 @@ POOLS = {
 }
 WHOLE = {
     'listeners: {l: {bind: "127.0.0.1:80"}, m: {bind: ▶"127.0.0.1:80"}}': "LB112",
+    "listeners: {l: {bind: \"127.0.0.1:80\"}}\nroutes: {r: {respond: {status: 200}}, s: ▶{respond: {status: 200}}}": "LB116",
     "proxies: {p: {kind: ▶apache}}": "LB103",
     "proxies: {p: {kind: nginx, listeners: [▶m]}}": "LB102",
     'proxies: {p: {kind: nginx, version: ▶"1.20"}}': "LB113",
@@ -72,8 +73,8 @@ def test_what_stands_between_the_sections_is_refused_where_it_stands(section: st
 
 
 def test_all_faults_come_in_one_run_in_the_order_of_the_file() -> None:
-    _, found = compiling(f"{GROUND}routes:\n  r: {{pool: c}}\n  s: {{pool: d, fallback: e}}\n")
-    assert places(found) == ["7:13 LB101", "8:13 LB101", "8:26 LB101"]
+    _, found = compiling(f"{GROUND}routes:\n  r: {{pool: c}}\n  s: {{match: {{path: /}}, pool: d, fallback: e}}\n")
+    assert places(found) == ["7:13 LB101", "8:32 LB101", "8:45 LB101"]
 
 
 def test_a_name_that_is_nearly_right_is_answered_with_the_right_one() -> None:

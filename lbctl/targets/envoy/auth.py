@@ -6,6 +6,9 @@ header of lbctl's own, the next one moves it from there to the request's metadat
 
 Envoy decides which filters a request passes before it knows the final route, so none is switched off for a route: the
 filter of keys asks every request for a key that lbctl itself gives to all of them, and protected routes ask for theirs.
+
+A good token may name no tenant. Where a route's limit is by tenant such a request is forbidden: it would be counted with
+everybody of no tenant, or not at all.
 """
 
 from __future__ import annotations
@@ -13,9 +16,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
+from envoy.config.rbac.v3 import rbac_pb2
 from envoy.extensions.filters.http.api_key_auth.v3 import api_key_auth_pb2
 from envoy.extensions.filters.http.header_to_metadata.v3 import header_to_metadata_pb2
 from envoy.extensions.filters.http.jwt_authn.v3 import config_pb2
+from envoy.extensions.filters.http.rbac.v3 import rbac_pb2 as rbac_filter_pb2
 from google.protobuf.any_pb2 import Any
 
 from lbctl.ir.listeners import Listener
@@ -29,6 +34,7 @@ TENANT = "tenant"
 """In the request's metadata."""
 _JWT = "envoy.filters.http.jwt_authn"
 _KEYS = "envoy.filters.http.api_key_auth"
+_RBAC = "envoy.filters.http.rbac"
 _TENANT_HEADER = f"{INTERNAL}tenant"
 _TOKEN_HEADER = f"{INTERNAL}token"
 """There once a token was found good."""
@@ -56,7 +62,7 @@ def holds_keys(view: View, listener: Listener) -> bool:
 
 def gates(view: View, route: Route) -> Iterator[Gate]:
     """With both, a good token makes the route be looked up again, and the way that it then finds asks for no key."""
-    asks_token = {_JWT: pack(config_pb2.PerRouteConfig(requirement_name=route.name))}
+    asks_token = {_JWT: pack(config_pb2.PerRouteConfig(requirement_name=route.name)), **_asks_tenant(route)}
     if not keys(view, route):
         yield [], asks_token if _jwks(view, route) else {}
         return
@@ -76,6 +82,8 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
             credentials=[{"key": "anyone", "client": "anyone"}], key_sources=[{"header": _ANYONE}]
         )
         found.append(extension(_KEYS, anyone))
+    if any(map(_asks_tenant, tokens)):
+        return [*found, _tenants(), extension(_RBAC, rbac_filter_pb2.RBAC())]
     return [*found, _tenants()] if found else []
 
 
@@ -139,6 +147,16 @@ def _tenants() -> dict[str, object]:
     where = {"metadata_namespace": NAMESPACE, "key": TENANT, "type": "STRING"}
     rule = {"header": _TENANT_HEADER, "on_header_present": where, "remove": True}
     return extension("envoy.filters.http.header_to_metadata", header_to_metadata_pb2.Config(request_rules=[rule]))
+
+
+def _asks_tenant(route: Route) -> dict[str, Any]:
+    """A key always has a tenant, a token that was found good may have none."""
+    if all(limit.by != "tenant" for limit in route.rate_limits):
+        return {}
+    known = {"filter": NAMESPACE, "path": [{"key": TENANT}], "value": {"present_match": True}}
+    policy = rbac_pb2.Policy(permissions=[{"metadata": known}], principals=[{"any": True}])
+    rules = rbac_pb2.RBAC(action="ALLOW", policies={"tenant": policy})
+    return {_RBAC: pack(rbac_filter_pb2.RBACPerRoute(rbac={"rules": rules}))}
 
 
 def _authentication(view: View, routes: Sequence[Route]) -> config_pb2.JwtAuthentication:

@@ -55,7 +55,7 @@ def load_assignment(
         _fill(endpoint, replica, weight, port)
         if replica.name in drained:
             endpoint.health_status = health_check_pb2.DRAINING
-    if isinstance(pool.discovery, DnsDiscovery) and not pool.replicas:
+    if isinstance(pool.discovery, DnsDiscovery) and not pool.replicas and not placement.regions:
         _discovered(assignment, pool.discovery, port)
     factor = _overprovisioning(pool, len(ranks), placement)
     if factor:

@@ -86,7 +86,8 @@ def _uses(view: View) -> list[tuple[Route, str]]:
 
 def _upstream(view: View, pool: str, regions: tuple[str, ...], strict: bool, budget: float | None) -> Upstream:
     body = view.pools[pool]
-    narrowed = regions if any(not allowed(item, regions) for item in body.replicas) else ()
+    inside = bool(body.replicas) and all(allowed(item, regions) for item in body.replicas)
+    narrowed = () if inside else regions
     name = f"{pool}|{'+'.join(narrowed)}" if narrowed else pool
     placement = Placement(narrowed, strict, sheds(body) and not strict)
     return Upstream(name, body, view.weights[pool], view.drained[pool], placement, budget)

@@ -79,4 +79,8 @@ def _resolver(each: Pool) -> tuple[Token, list[Token]]:
     servers = [line(f"nameserver ns{i}", quote.address(at)) for i, at in enumerate(each.discovery.resolvers)]
     refresh = quote.duration(each.discovery.refresh)
     times = [line(words, refresh) for words in ("hold valid", "timeout resolve", "hold obsolete")]
-    return Token(f"dns_{quote.name(each.name).text}"), [*(servers or [Token("parse-resolv-conf")]), _LARGE_ANSWERS, *times]
+    return Token(f"dns_{quote.name(each.name).text}"), [
+        *(servers or [Token("parse-resolv-conf")]),
+        _LARGE_ANSWERS,
+        *times,
+    ]

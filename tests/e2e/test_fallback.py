@@ -1,0 +1,164 @@
+"""The fallback pool serves only while no replica of the route's own pool is fit, and only what none of them got."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.client import Client, Load
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+_HEALTH = {
+    "active": {"tcp": {}, "interval": "300ms", "timeout": "200ms", "unhealthy_threshold": 2, "healthy_threshold": 1},
+    "passive": {"consecutive_connect_failures": 1, "ejection_time": "1s", "error_rate": {"window": "1s"}},
+}
+_POST = Request("POST", body=b"y" * 20_000)
+
+
+def _fleet(own: list[Replica], spare: list[Replica], *, route: dict[str, Any] | None = None, **keys: Any) -> Fleet:
+    return fleet_of(
+        pool_of(own, **{"health": _HEALTH, **keys}),
+        route={"fallback": "spare", **(route or {})},
+        pools={"spare": pool_of(spare, health=_HEALTH)},
+    )
+
+
+def _settled(client: Client, wanted: set[str]) -> Load:
+    """The first twenty answers that come from exactly `wanted`."""
+    found: list[Load] = []
+
+    def serves() -> bool:
+        found.append(client.load(20, 2, _POST))
+        return set(found[-1].by_replica) == wanted and not found[-1].failures
+
+    eventually(serves, pause=0.1)
+    return found[-1]
+
+
+@pytest.mark.parametrize("algorithm", ["least_request", "round_robin"])
+def test_with_one_of_three_fit_nothing_goes_to_the_fallback(kind: Kind, algorithm: str) -> None:
+    with replicas("a", "b", "c", "spare") as (a, b, c, spare):
+        with running(kind, _fleet([a, b, c], [spare], balance={"algorithm": algorithm})) as gateway:
+            gateway.load(50, 4, _POST).assert_no_failure()
+            a.refuse()
+            b.refuse()
+            during = gateway.load(200, 4, _POST, gap=0.02)
+            _settled(gateway, {"c"})
+            after = gateway.load(200, 8, _POST)
+    during.assert_no_failure()
+    after.assert_no_failure()
+    assert after.by_replica == {"c": 200}
+    assert spare.requests == 0
+
+
+def test_one_of_ten_is_enough(kind: Kind) -> None:
+    names = [f"r{number}" for number in range(10)]
+    with replicas(*names, "spare") as (*own, spare), running(kind, _fleet(own, [spare])) as gateway:
+        for replica in own[1:]:
+            replica.refuse()
+        _settled(gateway, {"r0"})
+        load = gateway.load(100, 4, _POST)
+    load.assert_no_failure()
+    assert (load.by_replica, spare.requests) == ({"r0": 100}, 0)
+
+
+def test_without_a_fit_replica_the_fallback_serves_and_gives_back(kind: Kind) -> None:
+    with replicas("a", "b", "spare") as (a, b, spare), running(kind, _fleet([a, b], [spare])) as gateway:
+        a.refuse()
+        b.refuse()
+        during = gateway.load(100, 4, _POST, gap=0.02)
+        _settled(gateway, {"spare"})
+        bodies = {seen.body for seen in spare.seen}
+        a.accept()
+        _settled(gateway, {"a"})
+    assert set(during.statuses) <= {200, 503}  # 503: before the checks had noticed
+    assert set(during.by_replica) == {"spare"}
+    assert bodies == {_POST.body}
+
+
+def test_with_neither_the_answer_is_503(kind: Kind) -> None:
+    with replicas("a", "spare") as (a, spare), running(kind, _fleet([a], [spare])) as gateway:
+        a.refuse()
+        spare.refuse()
+        answers = [gateway.post(timeout=10) for _ in range(4)]
+    assert {(answer.status, answer.header("content-type")) for answer in answers} == {(503, "application/json")}
+
+
+@pytest.mark.parametrize("fault", ["reset", "close"])
+def test_a_post_that_a_replica_had_goes_nowhere_else(kind: Kind, fault: str) -> None:
+    """nginx's error_page would repeat it: it catches every 502."""
+    with replicas("a", "b", "spare") as (a, b, spare), running(kind, _fleet([a, b], [spare])) as gateway:
+        a.behave(fault=fault)
+        b.behave(fault=fault)
+        answers = [gateway.post(body=_POST.body) for _ in range(6)]
+        assert spare.requests == 0
+        assert a.requests + b.requests <= 6
+    assert {answer.status for answer in answers} <= {502, 503}
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_an_error_of_the_model_is_its_answer(kind: Kind, status: int) -> None:
+    health = {**_HEALTH, "passive": {"consecutive_5xx": 100, "error_rate": {"min_requests": 100}}}
+    with replicas("a", "spare") as (a, spare), running(kind, _fleet([a], [spare], health=health)) as gateway:
+        a.behave(status=status)
+        answers = [gateway.post() for _ in range(4)]
+        assert (a.requests, spare.requests) == (4, 0)
+    assert [(answer.status, answer.replica) for answer in answers] == [(status, "a")] * 4
+
+
+def test_silence_is_no_reason_for_the_fallback(kind: Kind) -> None:
+    route = {"timeouts": {"idle": "1s"}}
+    with replicas("a", "spare") as (a, spare), running(kind, _fleet([a], [spare], route=route)) as gateway:
+        a.behave(delay=6)
+        answer = gateway.post(timeout=10)
+        assert (a.requests, spare.requests) == (1, 0)
+    assert answer.status == 504
+
+
+def test_drained_replicas_are_not_fit(kind: Kind) -> None:
+    with replicas("a", "b", "spare") as (a, b, spare):
+        fleet = _fleet([a, b], [spare])
+        for entry in fleet["pools"]["pool"]["replicas"]:
+            entry["drain"] = True
+        with running(kind, fleet) as gateway:
+            load = gateway.load(20, 2, _POST)
+    load.assert_no_failure()
+    assert load.by_replica == {"spare": 20}
+
+
+def test_each_pool_of_a_split_has_the_fallback(kind: Kind) -> None:
+    with replicas("a", "b", "spare") as (a, b, spare):
+        fleet = _fleet([a], [spare])
+        fleet["pools"]["second"] = pool_of([b], health=_HEALTH)
+        route = {"match": {"path_prefix": "/"}, "split": {"pool": 1, "second": 1}, "fallback": "spare"}
+        fleet["routes"] = {"everything": route}
+        with running(kind, fleet) as gateway:
+            a.refuse()
+            _settled(gateway, {"b", "spare"})
+            load = gateway.load(200, 4, _POST)
+    load.assert_no_failure()
+    assert Counter(load.by_replica)["a"] == 0
+    assert load.shares() == pytest.approx({"b": 0.5, "spare": 0.5}, abs=0.15)
+
+
+@pytest.mark.parametrize("kind", ["nginx", "envoy"])
+def test_a_request_that_goes_to_the_fallback_is_copied_once(kind: Kind) -> None:
+    with replicas("a", "spare", "shadow") as (a, spare, shadow):
+        fleet = _fleet([a], [spare], route={"mirror": {"pool": "shadow"}})
+        fleet["pools"]["shadow"] = pool_of([shadow])
+        with running(kind, fleet) as gateway:
+            a.refuse()
+            _settled(gateway, {"spare"})
+            eventually(lambda: shadow.in_flight == 0)
+            for replica in (spare, shadow):
+                replica.forget()
+            gateway.load(20, 1, _POST).assert_no_failure()
+            eventually(lambda: shadow.requests >= 20)
+            eventually(lambda: shadow.in_flight == 0)
+            assert (spare.requests, shadow.requests) == (20, 20)

@@ -1,0 +1,66 @@
+"""A body above the listener's limit is a 413, whether its length is announced or not, and reaches no replica."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import fleet_of, running
+from tests.e2e.support.replicas import replicas
+
+_LIMIT = 64 << 10
+
+
+def _listener(size: str = "64KiB") -> dict[str, object]:
+    return {"max_body": size}
+
+
+def test_a_body_above_the_limit_is_a_413(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_listener())) as gateway:
+        answer = gateway.post(body=b"x" * (_LIMIT + 1))
+        assert gateway.post(body=b"x").ok
+    assert (answer.status, answer.header("content-type"), answer.replica) == (413, "application/json", None)
+    assert answer.json["error"]["type"] == "too_large"
+    assert a.requests == 1
+
+
+@pytest.mark.parametrize("size", [_LIMIT + 1, 30 * _LIMIT])
+def test_a_body_without_a_length_is_no_way_around(kind: Kind, size: int) -> None:
+    """HAProxy cannot count what passes: it wants a length."""
+    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_listener())) as gateway:
+        answer = gateway.post(body=b"x" * size, chunked=True)
+        assert gateway.post(body=b"x").ok
+    assert (answer.status, answer.header("content-type")) == (411 if kind == "haproxy" else 413, "application/json")
+    assert a.requests == 1
+
+
+def test_a_body_at_the_limit_arrives(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_listener())) as gateway:
+        assert gateway.post(body=b"x" * _LIMIT).ok
+        if kind != "haproxy":
+            assert gateway.post(body=b"y" * _LIMIT, chunked=True).ok
+    assert {len(seen.body) for seen in a.seen} == {_LIMIT}
+
+
+def test_a_limit_may_be_larger_than_the_proxys_own(kind: Kind) -> None:
+    """nginx would stop at 1 MiB, Envoy's buffer filter at 1 MiB, HAProxy at its buffer."""
+    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_listener("5MiB"))) as gateway:
+        assert gateway.post(body=b"x" * (4 << 20)).ok
+        assert gateway.post(body=b"x" * (6 << 20)).status == 413
+    assert [len(seen.body) for seen in a.seen] == [4 << 20]
+
+
+def test_a_request_without_a_body_is_none_of_the_limits_business(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_listener())) as gateway:
+        answers = [gateway.request(method, "/") for method in ("GET", "DELETE", "OPTIONS", "POST")]
+    assert [answer.status for answer in answers] == [200] * 4
+    assert a.requests == 4
+
+
+def test_another_listener_has_its_own_limit(kind: Kind) -> None:
+    with replicas("a") as pool:
+        fleet = fleet_of(pool, listener=_listener())
+        other = fleet_of(pool, listener=_listener("1MiB"))["listeners"]["gateway"]
+        with running(kind, {**fleet, "listeners": {**fleet["listeners"], "wide": other}}) as gateway:
+            body = b"x" * (_LIMIT + 1)
+            assert (gateway.post(body=body).status, gateway.connect("wide").post(body=body).status) == (413, 200)
