@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.compile.sources import SourceMap
 from lbctl.ir.listeners import Listener
-from lbctl.ir.routes import Forward, Respond, Route
+from lbctl.ir.routes import Auth, Forward, Respond, Route
 from lbctl.ir.snapshot import View, pools_of
 from lbctl.model.node import find
 from lbctl.targets.features import Feature
@@ -103,10 +103,15 @@ def _warning(
 def _closed_route(route: Route, closed: Mapping[str, frozenset[str]]) -> Route:
     pools = set(route.action.pools) if isinstance(route.action, Forward) else set()
     if route.name in closed["route"] or pools & closed["pool"]:
-        return Route(route.name, CLOSED, route.listeners)
+        return Route(route.name, CLOSED, route.listeners, auth=_claims(route.auth))
     if isinstance(route.action, Forward) and route.action.mirror and route.action.mirror.pool in closed["pool"]:
         return replace(route, action=replace(route.action, mirror=None))
     return route
+
+
+def _claims(auth: Auth | None) -> Auth | None:
+    """The name under which tenants are told stays the gateway's: no client may send it on the routes that are open."""
+    return Auth(forward_tenant=auth.forward_tenant) if auth and auth.forward_tenant else None
 
 
 def _closed_listener(listener: Listener) -> Listener:

@@ -19,9 +19,9 @@ _HASHED = hashlib.sha256(b"sk-hashed").hexdigest()
 _KEYS = f"# tenants\nsk-abc: acme\n\nsk-xyz: globex\n  sk:with:colons:  initech\nsha256:{_HASHED}: umbrella\n"
 _BY_KEY: Mapping[str, Any] = {"api_keys": {"file": "keys"}}
 ODD = (
-    'a"b', "a'b", "a\\b", "\\", "\\n", "$host", "${x}", "$(id)", "%", "%20", "%[src]", "%REQ(:path)%", "{}", "a;b", "a}",
-    "^a$", ".*", "a.c", "a|b", "a+b", "(", "[a-z]", "~a", "~*a", "default", "hostnames", "volatile", "-f", "<x>", "`id`",
-    "a#b", "Bearerx", "ÿ".encode().hex(), "=" * 40, "k" * 256,
+    'a"b', "a'b", "a\\b", "\\", "\\n", "$host", "${x}", "$(id)", "%", "%20", "%[src]", "%REQ(:path)%", "{}", "a;b",
+    "a}", "^a$", ".*", "a.c", "a|b", "a+b", "(", "[a-z]", "~a", "~*a", "default", "hostnames", "volatile", "-f", "<x>",
+    "`id`", "a#b", "Bearerx", "ÿ".encode().hex(), "=" * 40, "k" * 256,
 )  # fmt: skip
 """Keys of characters that mean something in one of the three languages, or in all."""
 

@@ -1,4 +1,4 @@
-"""Limits of requests at once: what is beyond them is told 429, and a place is free again as soon as a request is over."""
+"""Limits of requests at once: what is beyond them is told 429, and a place is free again once a request is over."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _DELAY = 1.0
 @contextmanager
 def _limited(kind: Kind, *limits: dict[str, Any], **sections: Any) -> Iterator[tuple[Gateway, Replica]]:
     route = {"rate_limit": list(limits), **sections.pop("route", {})}
-    with replicas("a") as (a,):
-        with running(kind, fleet_of([a], route=route, **sections), files={"keys": "sk-a: acme\nsk-g: globex\n"}) as gate:
-            yield gate, a
+    files = {"keys": "sk-a: acme\nsk-g: globex\n"}
+    with replicas("a") as (a,), running(kind, fleet_of([a], route=route, **sections), files=files) as gateway:
+        yield gateway, a
 
 
 @_CAN
@@ -114,7 +114,10 @@ def test_each_of_several_proxies_has_its_part(kind: Kind) -> None:
 
 @_CAN
 def test_a_limit_is_for_its_route_alone_and_for_all_listeners(kind: Kind) -> None:
-    more = {"routes": {"free": {"match": {"path_prefix": "/free"}, "pool": "pool"}}, "listeners": {"b": {"bind": bind()}}}
+    more = {
+        "routes": {"free": {"match": {"path_prefix": "/free"}, "pool": "pool"}},
+        "listeners": {"b": {"bind": bind()}},
+    }
     with _limited(kind, {"by": "all", "concurrent": 1}, **more) as (gateway, a):
         stream = gateway.send("GET", _STREAM)
         eventually(lambda: a.in_flight == 1)

@@ -21,7 +21,12 @@ from tests.e2e.support.tokens import ISSUER, Issuer, bearer, ec_key, rsa_key, si
 _CAN = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 _ISSUER = Issuer()
 _FORGER = Issuer(rsa_key("forger"), ec_key("forger"))
-_JWT: Mapping[str, Any] = {"issuer": ISSUER, "jwks_file": "jwks.json", "audiences": ["inference"], "tenant_claim": "org"}
+_JWT: Mapping[str, Any] = {
+    "issuer": ISSUER,
+    "jwks_file": "jwks.json",
+    "audiences": ["inference"],
+    "tenant_claim": "org",
+}
 
 
 @contextmanager
@@ -32,9 +37,9 @@ def _protected(
     route = {"auth": {"jwt": dict(jwt), "forward_tenant": "x-tenant", **keys.pop("auth", {})}, **keys}
     open_ = {"match": {"path_prefix": "/open"}, "pool": "pool"}
     files = {"here": "", **({"jwks.json": _ISSUER.jwks() if jwks is None else jwks} if jwks != "" else {})}
-    with replicas("a") as (a,):
-        with running(kind, fleet_of([a], route=route, routes={"open": open_}), files=files) as gateway:
-            yield gateway, a
+    more = {"route": route, "routes": {"open": open_}}
+    with replicas("a") as (a,), running(kind, fleet_of([a], **more), files=files) as gateway:
+        yield gateway, a
 
 
 def _assert_refused(response: Response, status: int, what: object) -> None:
@@ -71,6 +76,7 @@ def test_a_token_that_does_not_hold_is_refused(kind: Kind) -> None:
         "cut off": f"{head}.{claims}",
         "without its signature": f"{head}.{claims}.",
         "expired": _ISSUER.rs256(exp=now - 3600),
+        "expired a little": _ISSUER.es256(exp=now - 10),
         "without an end": _ISSUER.rs256(exp=None),
         "an end that is no number": _ISSUER.rs256(exp="never"),
         "not yet": _ISSUER.rs256(nbf=now + 3600),

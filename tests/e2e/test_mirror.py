@@ -99,6 +99,17 @@ def test_the_copy_is_rewritten_as_the_request_is(kind: Kind) -> None:
         assert (seen.header("x-gateway"), seen.header("x-debug")) == ("lbctl", None)
 
 
+@_MIRRORS
+def test_the_log_tells_the_request_and_nothing_of_its_copy(kind: Kind) -> None:
+    with replicas("main", "shadow") as (main, shadow), running(kind, _fleet(main, shadow)) as gateway:
+        for _ in range(3):
+            assert gateway.post("/v1").ok
+        eventually(lambda: shadow.requests == 3)
+        lines = gateway.access_log(3)
+    found = [(line["route"], line["pool"], line["replica"], line["path"], line["status"]) for line in lines]
+    assert found == [("everything", "pool", "main", "/v1", 200)] * 3
+
+
 def test_the_path_of_copies_is_closed_to_clients() -> None:
     """nginx sends copies by a location of its own."""
     with replicas("main", "shadow") as (main, shadow), running("nginx", _fleet(main, shadow)) as gateway:

@@ -26,9 +26,9 @@ _AUTH = {"api_keys": {"file": "keys", "header": "x-key"}}
 def _limited(kind: Kind, *limits: dict[str, Any], **sections: Any) -> Iterator[tuple[Gateway, Replica]]:
     """`sections`: of the fleet; `route` and `listener` add to those two."""
     route = {"rate_limit": list(limits), **sections.pop("route", {})}
-    with replicas("a") as (a,):
-        with running(kind, fleet_of([a], route=route, **sections), files={"keys": _KEYS}) as gateway:
-            yield gateway, a
+    files = {"keys": _KEYS}
+    with replicas("a") as (a,), running(kind, fleet_of([a], route=route, **sections), files=files) as gateway:
+        yield gateway, a
 
 
 def _statuses(client: Client, count: int, headers: Sequence[tuple[str, str]] = ()) -> list[int]:
@@ -50,9 +50,10 @@ def test_a_limit_of_all_lets_its_burst_through_and_no_more(kind: Kind) -> None:
             _assert_refused(client.post("/v1/chat", b"{}", {"x-user": f"u{client.port}"}))
         assert a.requests == 4
         lines = gateway.access_log(7)
-    assert sorted((line["status"], line["route"]) for line in lines) == [(200, "everything")] * 4 + [
-        (429, "everything")
-    ] * 3
+    assert (
+        sorted((line["status"], line["route"]) for line in lines)
+        == [(200, "everything")] * 4 + [(429, "everything")] * 3
+    )
 
 
 def test_without_a_burst_it_is_the_requests_of_the_rate(kind: Kind) -> None:

@@ -38,7 +38,7 @@ def test_the_model_and_the_compiler_speak_in_one_run() -> None:
         "-:10:12 LB011 pools.broken.replica",
         "-:13:26 LB011 pools.p.replicas.0.wieght",
         "-:14:19 LB013 pools.p.replicas.1.address",
-        "-:15:32 LB204 pools.p.replicas.2.gpu",
-        "-:16:46 LB203 pools.q.replicas.1",
-        "-:17:20 LB103 proxies.x.kind",
+        "-:15:31 LB204 pools.p.replicas.2.gpu",
+        "-:16:45 LB203 pools.q.replicas.1",
+        "-:17:21 LB103 proxies.x.kind",
     ]

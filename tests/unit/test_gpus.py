@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from lbctl.cli.gpus import command
+from lbctl.cli import group
 from lbctl.compile.gpus import GPUS
 from tests.support_gpus import ACCELERATORS, Result, by_specification, ratio, results, rounded
 
@@ -129,14 +129,14 @@ def test_a_gpu_said_to_have_no_mlperf_row_has_none(name: str, rows: list[Result]
 
 
 def test_json_and_yaml_give_every_field_of_every_gpu() -> None:
-    as_json = json.loads(CliRunner().invoke(command, ["-o", "json"]).stdout)
-    assert as_json == yaml.safe_load(CliRunner().invoke(command, ["-o", "yaml"]).stdout)
+    as_json = json.loads(CliRunner().invoke(group, ["gpus", "-o", "json"]).stdout)
+    assert as_json == yaml.safe_load(CliRunner().invoke(group, ["gpus", "-o", "yaml"]).stdout)
     assert [row["name"] for row in as_json] == list(GPUS)
     assert all(row.keys() == {"name", "throughput", "memory_gb", "source", "method"} for row in as_json)
 
 
 def test_the_table_is_plain_aligned_text_with_a_method_under_each_gpu() -> None:
-    result = CliRunner().invoke(command, [])
+    result = CliRunner().invoke(group, ["gpus"])
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     source = lines[0].index("SOURCE")
@@ -150,6 +150,6 @@ def test_the_table_is_plain_aligned_text_with_a_method_under_each_gpu() -> None:
 
 
 def test_an_unknown_output_is_refused_with_the_choices() -> None:
-    result = CliRunner().invoke(command, ["-o", "markdown"])
+    result = CliRunner().invoke(group, ["gpus", "-o", "markdown"])
     assert result.exit_code != 0
     assert "'table', 'json', 'yaml'" in result.output

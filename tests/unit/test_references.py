@@ -74,7 +74,7 @@ def test_what_stands_between_the_sections_is_refused_where_it_stands(section: st
 
 def test_all_faults_come_in_one_run_in_the_order_of_the_file() -> None:
     _, found = compiling(f"{GROUND}routes:\n  r: {{pool: c}}\n  s: {{match: {{path: /}}, pool: d, fallback: e}}\n")
-    assert places(found) == ["7:13 LB101", "8:32 LB101", "8:45 LB101"]
+    assert places(found) == ["7:13 LB101", "8:31 LB101", "8:44 LB101"]
 
 
 def test_a_name_that_is_nearly_right_is_answered_with_the_right_one() -> None:

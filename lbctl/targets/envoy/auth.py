@@ -7,8 +7,7 @@ header of lbctl's own, the next one moves it from there to the request's metadat
 Envoy decides which filters a request passes before it knows the final route, so none is switched off for a route: the
 filter of keys asks every request for a key that lbctl itself gives to all of them, and protected routes ask for theirs.
 
-A good token may name no tenant. Where a route's limit is by tenant such a request is forbidden: it would be counted with
-everybody of no tenant, or not at all.
+A good token may name no tenant. Where a route's limit is by tenant such a request is forbidden.
 """
 
 from __future__ import annotations
@@ -39,6 +38,8 @@ _TENANT_HEADER = f"{INTERNAL}tenant"
 _TOKEN_HEADER = f"{INTERNAL}token"
 """There once a token was found good."""
 _ANYONE = f"{INTERNAL}anyone"
+_SKEW = 1
+"""Seconds that a token is good for after its end; Envoy's own choice is a minute, and 0 means that, too."""
 _PARTS = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 """What a public key of a JWKS must have; Envoy starts with no set that holds none."""
 
@@ -190,6 +191,7 @@ def _provider(view: View, route: Route) -> config_pb2.JwtProvider:
         claim_to_headers=list(_claims(auth.jwt, either)),
         clear_route_cache=either,
         require_expiration=True,
+        clock_skew_seconds=_SKEW,
     )
 
 

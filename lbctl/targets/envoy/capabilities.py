@@ -60,7 +60,7 @@ CAPABILITIES: dict[str, Capability] = {
         "keys in plain text, one of which only the hash is known is refused; the listener stands in a file of its own "
         "(0600), named by the directory of the proxy's `config`, without that relative to where Envoy is started"
     ),
-    "route.auth.jwt": Rendered("in the header authorization; a token must expire"),
+    "route.auth.jwt": Rendered("in the header authorization; a token must expire; one second of tolerance for clocks"),
     "route.headers": Rendered(),
     "route.regions": Rendered(),
     "pool.replicas": Rendered("with least_request the weight is the square of the capacity"),

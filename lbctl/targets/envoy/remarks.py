@@ -84,7 +84,7 @@ def _hashed_keys(view: View, route: Route) -> Iterator[Diagnostic]:
 
 
 def _counted_apart(view: View, route: Route) -> Iterator[Diagnostic]:
-    """Buckets stand with the routes of a filter chain; one that clients cannot choose, by its address, is not counted."""
+    """Buckets stand with the routes of a filter chain. Chains for trusted peers are nobody's choice, and not counted."""
     listeners = [item for item in view.listeners if route.name in {rule.route for rule in item.rules}]
     doors = sum(len(tls.server_names(item.tls)) if item.tls else 1 for item in listeners)
     if doors > 1 and any(item.requests for item in route.rate_limits):

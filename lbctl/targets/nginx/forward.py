@@ -124,7 +124,7 @@ def _request_headers(book: Book, inlet: Inlet, route: Route, grpc: bool) -> tupl
     if not grpc:
         found["connection"] = Token("$lb_connection" if route.websocket else '""')
         if route.websocket:
-            found["upgrade"] = Token("$http_upgrade")
+            found["upgrade"] = Token("$lb_upgrade")
     if inlet.trusted is not None:
         found |= {name: Token(f"$lb_in{inlet.number}_{name.replace('-', '_')}") for name in _FORWARDED}
     found |= auth.forwarded(book, route, list(book.view.routes).index(route.name))

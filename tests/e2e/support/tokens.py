@@ -58,7 +58,7 @@ class Issuer:
         return f"{_text({'alg': alg, 'kid': 'r1'}, _claims({}))}.{signature}"
 
     def with_public_key_as_secret(self) -> str:
-        """HS256, for which the PEM of the public key was the secret: good for whoever believes the token's own `alg`."""
+        """HS256, for which the PEM of the public key was the secret: good for who believes a token's own `alg`."""
         encoding, form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         text = _text({"alg": "HS256", "kid": "r1"}, _claims({}))
         mac = hmac.HMAC(self.rsa.public_key().public_bytes(encoding, form), hashes.SHA256())
