@@ -136,7 +136,9 @@ def _proxy(compiled: Compiled, options: _Options) -> Proxy:
         names = ", ".join(item.name for item in of_kind)
         raise click.UsageError(f"the fleet names several {options.kind} proxies ({names}): choose one with --proxy")
     oldest = target(options.kind).versions[0]
-    chosen = of_kind[0] if of_kind else Proxy(f"-{options.kind}", options.kind, oldest)
+    taken = any(item.name == options.kind for item in compiled.topology.proxies)
+    unnamed = f"-{options.kind}" if taken else options.kind
+    chosen = of_kind[0] if of_kind else Proxy(unnamed, options.kind, oldest)
     return replace(chosen, version=_version(options, oldest)) if options.version is not None else chosen
 
 

@@ -33,15 +33,23 @@ def read_secrets(source: Source, required: bool, diagnostics: Diagnostics) -> Se
         if route.auth is None:
             continue
         if route.auth.api_keys is not None:
-            text = _text(source, ("routes", name, "auth", "api_keys", "file"), required, diagnostics)
+            path = ("routes", name, "auth", "api_keys", "file")
+            text = _text(source, path, required, diagnostics)
             if text is not None:
-                keys[route.auth.api_keys.file] = _api_keys(route.auth.api_keys.file, text, diagnostics)
+                keys[route.auth.api_keys.file] = _api_keys(_place(source, path), text, diagnostics)
         if route.auth.jwt is not None:
             path = ("routes", name, "auth", "jwt", "jwks_file")
             text = _text(source, path, required, diagnostics)
             if text is not None and _is_jwks(source, path, text, diagnostics):
                 sets[route.auth.jwt.jwks_file] = text
     return Secrets(keys, sets)
+
+
+def _place(source: Source, path: tuple[str, ...]) -> str:
+    """Where the file is, as its user would write it here."""
+    node = descend(source.root, path)
+    assert node is not None
+    return str(file_of(source, node))
 
 
 def _text(source: Source, path: tuple[str, ...], required: bool, diagnostics: Diagnostics) -> str | None:
@@ -96,7 +104,7 @@ def _is_jwks(source: Source, path: tuple[str, ...], text: str, diagnostics: Diag
 def _jwks_problem(text: str) -> str:
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return "not JSON"
     keys = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(keys, list) or not all(isinstance(key, dict) and isinstance(key.get("kty"), str) for key in keys):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.support.binaries import Kind
 from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import fleet_of, pool_of, running
+from tests.e2e.support.fleet import Gateway, fleet_of, pool_of, running
 from tests.e2e.support.grpc_replica import grpc_replicas
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
@@ -135,39 +135,26 @@ def test_a_grpc_replica_is_checked_by_http_on_another_port(kind: Kind) -> None:
             eventually(lambda: gateway.grpc("/s.S/Echo").ok)
 
 
-def test_envoy_asks_for_the_service_that_was_named() -> None:
-    with grpc_replicas("a") as (a,):
-        health = {"active": {**_OFTEN, "grpc": {"service": "rerank.v1.Reranker"}}}
-        with running("envoy", fleet_of(pool_of([a], protocol="grpc", health=health))):
-            eventually(lambda: a.checks > 1)
-            assert set(a.asked) == {b"\x0a\x12rerank.v1.Reranker"}
-
-
-def test_haproxys_grpc_check_finds_a_replica_that_speaks_none() -> None:
-    """Not whether it is SERVING: its answer to that cannot be read."""
+@_CHECKING
+@pytest.mark.parametrize("service", ["", "rerank.v1.Reranker", "a" * 200], ids=["", "named", "long"])
+def test_a_check_asks_the_health_service_of_grpc(kind: Kind, service: str) -> None:
     with grpc_replicas("a", "b") as (a, b):
-        health = {"active": {**_OFTEN, "grpc": {"service": "s.S"}}, "passive": {"consecutive_5xx": 1000}}
+        health = {"active": {**_OFTEN, "grpc": {"service": service}}}
         pool = pool_of([a, b], protocol="grpc", balance={"algorithm": "round_robin"}, health=health)
-        with running("haproxy", fleet_of(pool, route={"retry": {"attempts": 0}})) as gateway:
-            eventually(lambda: a.checks > 1 and b.checks > 1)
+        with running(kind, fleet_of(pool)) as gateway:
+            eventually(lambda: _answer(gateway) == {"a", "b"})
             b.behave(serving=False)
-            checks = b.checks
-            eventually(lambda: b.checks > checks + 3)
-            assert {each.replica for each in gateway.grpc_load("/s.S/Echo", 8, 2)} == {"a", "b"}
-            b.refuse()
-            eventually(lambda: all(each.ok for each in gateway.grpc_load("/s.S/Echo", 8, 2)), pause=0.3)
-    assert set(a.asked) == {b"\x0a\x03s.S"}
-
-
-def test_envoy_asks_the_health_service_of_grpc() -> None:
-    with grpc_replicas("a", "b") as (a, b):
-        health = {"active": {**_OFTEN, "grpc": {}}}
-        pool = pool_of([a, b], protocol="grpc", balance={"algorithm": "round_robin"}, health=health)
-        with running("envoy", fleet_of(pool)) as gateway:
-            b.behave(serving=False)
-            eventually(lambda: {each.replica for each in gateway.grpc_load("/s.S/Echo", 8, 2)} == {"a"})
+            eventually(lambda: _answer(gateway) == {"a"})
             b.behave(serving=True)
-            eventually(lambda: {each.replica for each in gateway.grpc_load("/s.S/Echo", 8, 2)} == {"a", "b"})
+            eventually(lambda: _answer(gateway) == {"a", "b"})
+            a.refuse()
+            eventually(lambda: _answer(gateway) == {"b"})
+    length = bytes([len(service)]) if len(service) < 128 else bytes([len(service) & 127 | 128, len(service) >> 7])
+    assert set(b.asked) == {b"\x0a" + length + service.encode() if service else b""}
+
+
+def _answer(gateway: Gateway) -> set[str | None]:
+    return {each.replica for each in gateway.grpc_load("/s.S/Echo", 8, 2)}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +164,6 @@ def test_envoy_asks_the_health_service_of_grpc() -> None:
         ("nginx", {"http": {"path": "/health", "body_contains": "ok"}}, "LB476"),
         ("nginx", {"grpc": {}}, "LB477"),
         ("nginx", {"tcp": {}}, "LB478"),
-        ("haproxy", {"grpc": {}}, "LB477"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -119,8 +119,8 @@ def test_a_token_for_others_is_forbidden(kind: Kind) -> None:
             for make in (_ISSUER.rs256, _ISSUER.es256):
                 assert gateway.get(headers=bearer(make(aud=audience))).ok, audience
         a.forget()
-        for audience in ("other", "inferenc", "inference2", ["a", "b"], ["inference,b"], "", [], None):
-            _assert_refused(gateway.get(headers=bearer(_ISSUER.rs256(aud=audience))), 403, audience)
+        for wrong in ("other", "inferenc", "inference2", ["a", "b"], ["inference,b"], "", [], None):
+            _assert_refused(gateway.get(headers=bearer(_ISSUER.rs256(aud=wrong))), 403, wrong)
         assert a.requests == 0
 
 

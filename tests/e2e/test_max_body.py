@@ -46,7 +46,8 @@ def test_a_limit_may_be_larger_than_the_proxys_own(kind: Kind) -> None:
     """nginx would stop at 1 MiB, Envoy's buffer filter at 1 MiB, HAProxy at its buffer."""
     with replicas("a") as (a,), running(kind, fleet_of([a], listener=_listener("5MiB"))) as gateway:
         assert gateway.post(body=b"x" * (4 << 20)).ok
-        assert gateway.post(body=b"x" * (6 << 20)).status == 413
+        # one that closes at once may reset the connection under what is still on its way, before its answer is read
+        assert gateway.post(body=b"x" * (6 << 20)).status in ((413, 0) if kind == "haproxy" else (413,))
     assert [len(seen.body) for seen in a.seen] == [4 << 20]
 
 

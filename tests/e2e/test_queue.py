@@ -17,7 +17,8 @@ _BUSY = 1.5
 def _burst(kind: Kind, replica: Replica, queue: str, route: dict[str, Any] | None = None) -> tuple[Load, str]:
     """Three requests at once for a replica that takes one."""
     replica.behave(delay=_BUSY)
-    pool = pool_of([replica], circuit_breaker={"per_replica": {"max_requests": 1}}, timeouts={"queue": queue})
+    breaker = {"per_replica": {"max_requests": 1}, "max_requests": 100, "max_pending_requests": 100}
+    pool = pool_of([replica], circuit_breaker=breaker, timeouts={"queue": queue})
     with running(kind, fleet_of(pool, route=route)) as gateway:
         return gateway.load(3, 3), gateway.messages
 

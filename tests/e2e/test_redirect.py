@@ -32,7 +32,9 @@ def test_clear_text_is_sent_to_https_and_https_is_served(kind: Kind, tmp_path: P
             },
         }
         with running(kind, fleet, files=files, listener="clear") as gateway:
-            moved = [gateway.request(method, "/v1?x=1", {"host": "a.example.com"}) for method in ("GET", "HEAD", "POST")]
+            moved = [
+                gateway.request(method, "/v1?x=1", {"host": "a.example.com"}) for method in ("GET", "HEAD", "POST")
+            ]
             served = gateway.connect("secure", client_context(authority.ca), "a.example.com").post("/v1?x=1")
         assert a.requests == 1
     assert [answer.status for answer in moved] == [301, 301, 308]

@@ -91,12 +91,11 @@ def test_split_and_pin_are_bound_too(kind: Kind) -> None:
         "pin": [{"header": "x-pool", "equals": "second", "pool": "second"}],
     }
     names = ("east-0", "west-0", "east-1", "west-1", "lost-1")
-    with replicas(*names) as (a, b, c, d, e):
-        with running(kind, _fleet([a, b], route, second=[c, d, e])) as gateway:
-            split = gateway.load(200, 4, _BOUND)
-            pinned = gateway.load(50, 4, Request("POST", "/bound", {"x-pool": "second"}))
-            c.refuse()
-            lost = gateway.load(20, 2, Request("POST", "/bound", {"x-pool": "second"}))
+    with replicas(*names) as (a, b, c, d, e), running(kind, _fleet([a, b], route, second=[c, d, e])) as gateway:
+        split = gateway.load(200, 4, _BOUND)
+        pinned = gateway.load(50, 4, Request("POST", "/bound", {"x-pool": "second"}))
+        c.refuse()
+        lost = gateway.load(20, 2, Request("POST", "/bound", {"x-pool": "second"}))
     split.assert_no_failure()
     assert set(split.by_replica) == {"east-0", "east-1"}
     assert set(pinned.by_replica) == {"east-1"}

@@ -78,3 +78,19 @@ def test_a_route_that_the_proxy_cannot_protect_is_closed_and_the_others_are_not(
     for answer in answers:
         assert (answer.status, answer.header("content-type")) == (503, "application/json")
         assert answer.json["error"]["type"] == "closed"
+
+
+def test_an_answer_of_the_proxys_own_carries_the_routes_headers(kind: Kind) -> None:
+    fleet = _fleet({"status": 410, "body": "gone"})
+    fleet["routes"]["gone"]["headers"] = {"response": {"set": {"x-served-by": "inference"}}}
+    with running(kind, fleet) as gateway:
+        answer = gateway.get("/v0/predict")
+    assert (answer.status, answer.header("x-served-by")) == (410, "inference")
+
+
+def test_a_redirect_carries_the_routes_headers(kind: Kind) -> None:
+    fleet = _fleet({"redirect": "https"})
+    fleet["routes"]["gone"]["headers"] = {"response": {"set": {"x-served-by": "inference"}}}
+    with running(kind, fleet) as gateway:
+        answer = gateway.get("/v0/predict")
+    assert (answer.status // 100, answer.header("x-served-by")) == (3, "inference")

@@ -73,11 +73,13 @@ def test_two_names_are_both_the_gateways_on_every_route(kind: Kind) -> None:
     with _protected(kind, {"api_keys": _KEYS}, routes={"other": other, "silent": silent}) as (gateway, a):
         for path in ("/", "/other", "/silent"):
             gateway.get(path, [*_FORGED, ("x-org", "forged"), ("x-key", "sk-abc")])
+        lines = gateway.access_log(3)
     assert [(seen.header("x-tenant"), seen.header("x-org")) for seen in a.seen] == [
         ("acme", None),
         (None, "acme"),
         (None, None),
     ]
+    assert [line["tenant"] for line in lines] == ["acme"] * 3
 
 
 def test_on_a_second_listener_it_cannot_be_forged_either(kind: Kind) -> None:

@@ -26,6 +26,10 @@ KEY = "-----BEGIN RSA " + "PRIVATE KEY-----\\nMIIsecretsecret\\n-----END RSA " +
 BOMB = "version: 1\na: &a {k: v}\n" + "".join(
     f"{chr(98 + i)}: &{chr(98 + i)} {{<<: [{', '.join(['*' + chr(97 + i)] * 9)}]}}\n" for i in range(9)
 )
+SPLIT = FLEET.replace("pool: p", "split: {p: 1, q: 1}").replace(
+    '9001"}]}', '9001"}]}, q: {replicas: [{address: "127.0.0.1:9002"}]}'
+)
+BOUNDED = FLEET.replace('9001"}]', '9001"}], balance: {algorithm: hash, hash: {key: {header: x}, bounded_load: AT}}')
 POOL = "version: 1\npools:\n  p:\n    replicas:\n"
 
 TEXTS: Mapping[str, tuple[str | bytes, str]] = {
@@ -57,6 +61,24 @@ TEXTS: Mapping[str, tuple[str | bytes, str]] = {
     "key without value": (FLEET.replace("pool: p", "pool: p, ▶auth: "), "LB014"),
     "version": (FLEET.replace("version: 1", "version: ▶2"), "LB010"),
     "several documents": (FLEET + "▶---\n" + FLEET, "LB004"),
+    "limit by tenant on an open route": (
+        FLEET.replace("pool: p", "pool: p, ▶rate_limit: [{by: tenant, rate: 5/s}]"), "LB506",
+    ),
+    "limit of nothing": (FLEET.replace("pool: p", "pool: p, rate_limit: [{by: all, rate: ▶0/s}]"), "LB013"),
+    "limit by nobody": (FLEET.replace("pool: p", "pool: p, rate_limit: [{by: ▶nobody, rate: 5/s}]"), "LB013"),
+    "fallback to the route's own pool": (FLEET.replace("pool: p", "pool: p, fallback: ▶p"), "LB108"),
+    "fallback to a pool of the split": (SPLIT.replace("1}", "1}, fallback: ▶q", 1), "LB108"),
+    "fallback to a pool of a pin": (
+        SPLIT.replace("split: {p: 1, q: 1}", "pool: p, fallback: ▶q, pin: [{header: x, equals: y, pool: q}]"), "LB108",
+    ),
+    "sticky split with one pool": (FLEET.replace("pool: p", "pool: p, ▶sticky_split: {cookie: c}"), "LB107"),
+    "sticky split of one pool": (SPLIT.replace(", q: 1}", "}, ▶sticky_split: {header: x}", 1), "LB107"),
+    "bounded load of one": (BOUNDED.replace("AT", "▶1"), "LB302"),
+    "bounded load below one": (BOUNDED.replace("AT", "▶0.5"), "LB302"),
+    "residency that excludes every replica": (
+        FLEET.replace("pool: p", "pool: p, regions: ▶[west]").replace('9001"', '9001", region: east'), "LB115",
+    ),
+    "residency of replicas without a region": (FLEET.replace("pool: p", "pool: p, regions: ▶[west]"), "LB115"),
     "tag": (FLEET + "control: ▶!!python/object:os.system {}\n", "LB007"),
     "alias": (FLEET + "control: ▶*x\n", "LB006"),
 }  # fmt: skip
@@ -174,6 +196,60 @@ def test_a_missing_file_is_a_warning_unless_files_are_required(
     assert f"{file}:2:76: {severity} LB110" in said
     assert f"{file}:2:88: {severity} LB110" in said
     assert ((output / "nginx.conf").read_text() == "what runs now\n") == bool(code)
+
+
+KEYS = "ok-secretsecret: acme\n"
+PROTECTED = FLEET.replace("pool: p", "pool: p, auth: {api_keys: {file: keys}}")
+BY_TOKEN = FLEET.replace("pool: p", "pool: p, auth: {jwt: {issuer: i, jwks_file: ▶jwks.json}}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "secretsecret",
+        "secretsecret:acme",
+        "secretsecret: Acme Inc",
+        "secret secretsecret: acme",
+        "sha256:secretsecret: acme",
+        "ok-secretsecret: other",
+        "secretsecret: ",
+    ],
+)
+def test_a_line_that_is_no_key_is_refused_where_it_stands_and_not_repeated(
+    line: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fleet.yaml").write_text(PROTECTED)
+    (tmp_path / "keys").write_text(f"{KEYS}\n# a remark\n{line}\nanother: acme\n")
+    said = refusal(capfd, output, str(tmp_path / "fleet.yaml"))
+    assert re.match(rf"{re.escape(str(tmp_path))}/keys:4:1: error LB507\b", said), said
+    assert said.count("error") == 1
+    assert "secretsecret" not in said
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "secretsecret",
+        "[]",
+        "{}",
+        '{"keys": {}}',
+        '{"keys": [1]}',
+        '{"keys": [{"kty": 1}]}',
+        '{"keys": [{"kty": "oct", "k": "secretsecret"}]}',
+        '{"keys": [{"kty": "RSA", "n": "x", "e": "AQAB", "d": "secretsecret"}]}',
+        "[" * 9999,
+    ],
+)
+def test_a_key_set_that_is_none_is_refused_where_it_is_named(
+    content: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text, place = marked(BY_TOKEN)
+    (tmp_path / "fleet.yaml").write_text(text)
+    (tmp_path / "jwks.json").write_text(content)
+    said = refusal(capfd, output, str(tmp_path / "fleet.yaml"))
+    assert said.startswith(f"{tmp_path}/fleet.yaml:{place}: error LB508 routes.r.auth.jwt.jwks_file:"), said
+    assert "secretsecret" not in said
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,8 @@ def test_defaults_that_exclude_each_other_are_reported_without_any_object() -> N
 
 
 def test_what_the_compiler_finds_in_a_default_stands_at_the_default() -> None:
-    _, found = compiling(f"{GROUND}defaults: {{route: {{pool: nowhere}}}}\nroutes: {{r: {{}}, s: {{match: {{path: /}}, pool: a}}}}\n")
+    routes = "{r: {}, s: {match: {path: /}, pool: a}}"
+    _, found = compiling(f"{GROUND}defaults: {{route: {{pool: nowhere}}}}\nroutes: {routes}\n")
     assert places(found) == ["6:26 LB101"]
 
 

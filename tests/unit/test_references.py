@@ -42,7 +42,8 @@ POOLS = {
 }
 WHOLE = {
     'listeners: {l: {bind: "127.0.0.1:80"}, m: {bind: ▶"127.0.0.1:80"}}': "LB112",
-    "listeners: {l: {bind: \"127.0.0.1:80\"}}\nroutes: {r: {respond: {status: 200}}, s: ▶{respond: {status: 200}}}": "LB116",
+    'listeners: {l: {bind: "127.0.0.1:80"}}\n'
+    "routes: {r: {respond: {status: 200}}, s: ▶{respond: {status: 200}}}": "LB116",
     "proxies: {p: {kind: ▶apache}}": "LB103",
     "proxies: {p: {kind: nginx, listeners: [▶m]}}": "LB102",
     'proxies: {p: {kind: nginx, version: ▶"1.20"}}': "LB113",

@@ -81,7 +81,10 @@ CAPABILITIES: dict[str, Capability] = {
         "reads it, and a request of such a route is held until it is whole"
     ),
     "pool.balance.hash.bounded_load": Rendered(),
-    "pool.affinity": Rendered("the cookie holds the replica's address"),
+    "pool.affinity": Rendered(
+        "the cookie holds a hash of the replica's name, and lives on with each answer; not with replicas that have a "
+        "host name, nor on routes with a fallback"
+    ),
     "pool.replicas.priority": Rendered("below 70 % of fit replicas the next rank takes a part"),
     "pool.replicas.drain": Rendered(),
     "pool.locality": Rendered("by the zone and region of the proxy; below spill_below the next rank takes a part"),

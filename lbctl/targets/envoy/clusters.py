@@ -15,7 +15,7 @@ from lbctl.ir.pools import CircuitBreaker, DnsDiscovery, Pool
 from lbctl.targets.envoy import health, tls
 from lbctl.targets.envoy.endpoints import Placement
 from lbctl.targets.envoy.plan import Fallback, Upstream, variant
-from lbctl.targets.envoy.wire import address, duration, extension, metadata, pack
+from lbctl.targets.envoy.wire import address, duration, extension, is_ip, metadata, pack
 
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 BUFFER = 65_536
@@ -187,8 +187,3 @@ def _kind(where: Sequence[Address], refresh: int, resolvers: Sequence[Address] =
         typed_dns_resolver_config=extension("envoy.network.dns_resolver.cares", config) if resolvers else None,
     )
     return {"cluster_type": extension("envoy.cluster.dns", dns)}
-
-
-def is_ip(host: str) -> bool:
-    """Compiled addresses are canonical: an IPv4 address is digits and dots, an IPv6 one holds a colon."""
-    return ":" in host or host.replace(".", "").isdigit()

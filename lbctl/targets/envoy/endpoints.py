@@ -10,11 +10,12 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from envoy.config.core.v3 import health_check_pb2
+from envoy.config.core.v3 import base_pb2, health_check_pb2
 from envoy.config.endpoint.v3 import endpoint_pb2
 
 from lbctl.ir.pools import DnsDiscovery, Pool, Replica
 from lbctl.ir.proxies import Proxy
+from lbctl.targets.envoy import affinity
 from lbctl.targets.envoy.wire import metadata
 from lbctl.targets.quantise import quantise, rounding_error
 
@@ -32,11 +33,13 @@ _STRICT = 100_000
 @dataclass(frozen=True, slots=True)
 class Placement:
     """How the replicas of one cluster are laid out: which regions are allowed (empty: all), whether the next rank
-    waits until none is left (`strict`: a fallback pool stands behind), whether the pool sheds by itself."""
+    waits until none is left (`strict`: a fallback pool stands behind), whether the pool sheds by itself; `secure`:
+    clients come by HTTPS alone."""
 
     regions: tuple[str, ...] = ()
     strict: bool = False
     sheds: bool = False
+    secure: bool = False
 
 
 def load_assignment(
@@ -53,6 +56,9 @@ def load_assignment(
     for replica, weight in chosen:
         endpoint = groups[_nearness(replica, pool, proxy)].lb_endpoints.add()
         _fill(endpoint, replica, weight, port)
+        told = affinity.mark(pool, replica, secure=placement.secure)
+        if told:
+            endpoint.metadata.CopyFrom(base_pb2.Metadata(**metadata(told)))
         if replica.name in drained:
             endpoint.health_status = health_check_pb2.DRAINING
     if isinstance(pool.discovery, DnsDiscovery) and not pool.replicas and not placement.regions:

@@ -9,20 +9,16 @@ from envoy.extensions.filters.http.header_mutation.v3 import header_mutation_pb2
 from envoy.extensions.filters.http.header_to_metadata.v3 import header_to_metadata_pb2
 from envoy.extensions.filters.http.json_to_metadata.v3 import json_to_metadata_pb2
 from envoy.extensions.filters.http.router.v3 import router_pb2
-from envoy.extensions.filters.http.stateful_session.v3 import stateful_session_pb2
-from envoy.extensions.http.stateful_session.cookie.v3 import cookie_pb2
 from google.protobuf.any_pb2 import Any
 
 from lbctl.ir.listeners import Listener
-from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import auth, hashing, limits, matches, prompts
+from lbctl.targets.envoy import affinity, auth, hashing, limits, matches, prompts
 from lbctl.targets.envoy.sources import NAMESPACE
-from lbctl.targets.envoy.wire import duration, extension, pack
+from lbctl.targets.envoy.wire import extension, pack
 
 BUFFER = "envoy.filters.http.buffer"
-AFFINITY = "envoy.filters.http.stateful_session"
 _JSON = r"(?i)application/(.*\+)?json(\s*;.*)?"
 REQUEST_ID = "x-request-id"
 
@@ -37,7 +33,7 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
         *([*bodies, *access] if _by_model(listener) else [*access, *bodies]),
         *prompts.http_filters(view, listener),
         *hashing.http_filters(view, listener),
-        *_affinity(view, listener),
+        *affinity.http_filters(view, listener),
         extension("envoy.filters.http.router", router_pb2.Router(suppress_envoy_headers=True)),
     ]
 
@@ -91,24 +87,6 @@ def _limited(view: View, listener: Listener) -> list[Route]:
     """By name."""
     routes = (view.routes[name] for name in sorted({rule.route for rule in listener.rules}))
     return [route for route in routes if any(item.requests for item in route.rate_limits)]
-
-
-def _affinity(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Does nothing by itself: the routes and shares of pools with affinity say what it keeps."""
-    if not any(view.pools[name].affinity for name in _pools(view, listener)):
-        return []
-    return [extension(AFFINITY, stateful_session_pb2.StatefulSession())]
-
-
-def affinity(pool: Pool) -> dict[str, Any]:
-    """What a route or share says to the affinity filter. The cookie holds the replica's address; one that is not fit,
-    or drained, is left for another."""
-    if pool.affinity is None:
-        return {}
-    kept = {"name": pool.affinity.cookie, "path": "/", "ttl": duration(pool.affinity.ttl)}
-    state = cookie_pb2.CookieBasedSessionState(cookie=kept)
-    session = {"session_state": extension("envoy.http.stateful_session.cookie", state)}
-    return {AFFINITY: pack(stateful_session_pb2.StatefulSessionPerRoute(stateful_session=session))}
 
 
 def _body_fields(view: View, listener: Listener) -> list[dict[str, object]]:

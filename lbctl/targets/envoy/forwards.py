@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from envoy.config.route.v3 import route_components_pb2
 from envoy.extensions.retry.host.previous_hosts.v3 import previous_hosts_pb2
 from envoy.extensions.retry.priority.previous_priorities.v3 import previous_priorities_config_pb2
-from google.protobuf.any_pb2 import Any
 
 from lbctl.ir.listeners import Rule
+from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Retry, Route, Share, StickySplit
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import filters, hashing, limits, matches
+from lbctl.targets.envoy import affinity, hashing, limits, matches
 from lbctl.targets.envoy.plan import Plan
 from lbctl.targets.envoy.wire import duration, extension, metadata, percent
 
@@ -63,9 +63,9 @@ def marks(route: Route, action: Forward) -> dict[str, object] | None:
     return metadata(found) if found else None
 
 
-def affinity(view: View, draw: Draw) -> dict[str, Any]:
-    """Of the only pool of a way; those of a draw say it for themselves."""
-    return filters.affinity(view.pools[draw.shares[0].pool]) if len(draw.shares) == 1 else {}
+def only_pool(view: View, draw: Draw) -> Pool | None:
+    """Of a way that has one; those of a draw say for themselves how they keep their clients."""
+    return view.pools[draw.shares[0].pool] if len(draw.shares) == 1 else None
 
 
 def route_action(view: View, plan: Plan, route: Route, rule: Rule, draw: Draw) -> route_components_pb2.RouteAction:
@@ -133,17 +133,19 @@ def _weighted(view: View, plan: Plan, route: Route, draw: Draw, share: Share) ->
     item: dict[str, object] = {
         "name": plan.names[route.name, share.pool],
         "weight": {"value": share.weight},
-        "typed_per_filter_config": filters.affinity(view.pools[share.pool]),
+        "typed_per_filter_config": affinity.per_route(view.pools[share.pool], route),
     }
+    told = affinity.answer(view.pools[share.pool], route)
     if draw.sticky and draw.sticky.kind == "cookie":
-        told = f"{draw.sticky.name}={share.pool}; Path=/; Max-Age={max(1, draw.sticky.ttl // 1000)}"
-        told += "; HttpOnly; SameSite=Lax" + ("; Secure" if draw.secure else "")
-        item["response_headers_to_add"] = [
+        words = f"{draw.sticky.name}={share.pool}; Path=/; Max-Age={max(1, draw.sticky.ttl // 1000)}"
+        words += "; HttpOnly; SameSite=Lax" + ("; Secure" if draw.secure else "")
+        told.append(
             {
-                "header": {"key": "set-cookie", "value": told.replace("%", "%%")},
+                "header": {"key": "set-cookie", "value": words.replace("%", "%%")},
                 "append_action": "APPEND_IF_EXISTS_OR_ADD",
             }
-        ]
+        )
+    item["response_headers_to_add"] = told
     return item
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
+from lbctl.targets import opaque
 from lbctl.targets.envoy.endpoints import Placement, allowed
 
 
@@ -89,7 +90,7 @@ def _upstream(view: View, pool: str, regions: tuple[str, ...], strict: bool, bud
     inside = bool(body.replicas) and all(allowed(item, regions) for item in body.replicas)
     narrowed = () if inside else regions
     name = f"{pool}|{'+'.join(narrowed)}" if narrowed else pool
-    placement = Placement(narrowed, strict, sheds(body) and not strict)
+    placement = Placement(narrowed, strict, sheds(body) and not strict, opaque.for_https_alone(pool, view))
     return Upstream(name, body, view.weights[pool], view.drained[pool], placement, budget)
 
 

@@ -8,7 +8,7 @@ from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.ir.pools import GrpcCheck, Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import clusters, endpoints, tls
+from lbctl.targets.envoy import affinity, clusters, endpoints, tls
 from lbctl.targets.envoy.plan import sheds
 from lbctl.targets.features import BY_ID
 from lbctl.targets.rounding import rounded
@@ -36,6 +36,12 @@ def _pool(view: View, name: str, pool: Pool) -> Iterator[Diagnostic]:
         )
     if pool.balance.algorithm == "hash" and pool.slow_start:
         yield _warning("pool.slow_start", (*path, "slow_start"), "Envoy has no slow start with hash: left out")
+    if affinity.unknown(pool):
+        yield _warning(
+            "pool.affinity",
+            (*path, "affinity"),
+            "Envoy keeps a client with replicas whose IP address is known; others keep nobody",
+        )
     if pool.load_shedding and not sheds(pool):
         yield _warning(
             "pool.load_shedding",
@@ -84,7 +90,7 @@ def _hashed_keys(view: View, route: Route) -> Iterator[Diagnostic]:
 
 
 def _counted_apart(view: View, route: Route) -> Iterator[Diagnostic]:
-    """Buckets stand with the routes of a filter chain. Chains for trusted peers are nobody's choice, and not counted."""
+    """Buckets stand with the routes of a filter chain. Which of two a client's address leads to is not its choice."""
     listeners = [item for item in view.listeners if route.name in {rule.route for rule in item.rules}]
     doors = sum(len(tls.server_names(item.tls)) if item.tls else 1 for item in listeners)
     if doors > 1 and any(item.requests for item in route.rate_limits):
@@ -97,7 +103,15 @@ def _counted_apart(view: View, route: Route) -> Iterator[Diagnostic]:
         )
 
 
+def _forgotten(view: View, route: Route, action: Forward) -> Iterator[Diagnostic]:
+    for name in action.pools:
+        if view.pools[name].affinity:
+            message = f"with the fallback of route {route.name!r} Envoy keeps no client with its replica"
+            yield _warning("pool.affinity", ("pools", name, "affinity"), message)
+
+
 def _fallback(view: View, route: Route, action: Forward) -> Iterator[Diagnostic]:
+    yield from _forgotten(view, route, action)
     for name in sorted({share.pool for share in action.shares} - {action.fallback}):
         pool = view.pools[name]
         if pool.locality or any(item.priority for item in pool.replicas):

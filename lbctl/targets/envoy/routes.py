@@ -15,7 +15,7 @@ from envoy.config.route.v3 import route_components_pb2, route_pb2
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import auth, filters, forwards, matches, replies
+from lbctl.targets.envoy import affinity, auth, filters, forwards, matches, replies
 from lbctl.targets.envoy.plan import Plan
 from lbctl.targets.envoy.wire import header_option
 
@@ -86,9 +86,13 @@ def _matched(table: Table, rule: Rule, match: route_components_pb2.RouteMatch) -
     route = table.view.routes[rule.route]
     if isinstance(route.action, Respond):
         body = route.action
-        yield _direct(match, route.name, body.status, body.body, body.content_type)
+        message = _direct(match, route.name, body.status, body.body, body.content_type)
+        _headers(message, route)
+        yield message
     elif isinstance(route.action, Redirect):
-        yield from _redirects(match, route.name)
+        for message in _redirects(match, route.name):
+            _headers(message, route)
+            yield message
     elif auth.shut(table.view, route):
         message = _direct(match, route.name, 401, replies.error(401), _JSON)
         message.response_headers_to_add.add(**header_option("www-authenticate", "Bearer"))
@@ -121,6 +125,7 @@ def _forward(
     secure = table.listener.tls is not None
     ways = [(way, gate) for way in forwards.targets(action, secure=secure) for gate in auth.gates(table.view, route)]
     for (conditions, target), (proofs, checks) in ways:
+        only = forwards.only_pool(table.view, target)
         message = route_components_pb2.Route(
             name=route.name,
             match=_narrowed(match, [*conditions, *proofs]),
@@ -128,9 +133,10 @@ def _forward(
             typed_per_filter_config={
                 **checks,
                 **filters.per_route(table.view, table.listener, route),
-                **forwards.affinity(table.view, target),
+                **(affinity.per_route(only, route) if only else {}),
             },
             metadata=forwards.marks(route, action),
+            response_headers_to_add=affinity.answer(only, route) if only else None,
         )
         _headers(message, route)
         yield message

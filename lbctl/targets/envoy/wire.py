@@ -62,3 +62,8 @@ def struct(values: Mapping[str, str | bool]) -> Struct:
     found = Struct()
     found.update(values)
     return found
+
+
+def is_ip(host: str) -> bool:
+    """Compiled addresses are canonical: an IPv4 address is digits and dots, an IPv6 one holds a colon."""
+    return ":" in host or host.replace(".", "").isdigit()

@@ -35,7 +35,6 @@ _RENDERED = (
     "pool.health.http.body",
     "pool.health.tcp",
     "pool.replicas.drain",
-    "pool.load_shedding",
     "fleet",
     "proxies",
     "route.queue_priority",
@@ -81,6 +80,8 @@ _NOTES = {
     "pool.circuit_breaker": "requests in the queue and in flight; HAProxy has no limit of retries at once",
     "pool.circuit_breaker.per_replica": "more wait in the pool's queue; HTTP/2 connections are not counted, requests "
     "are",
+    "pool.health.grpc": "an answer other than SERVING is known at the end of the check's timeout",
+    "pool.load_shedding": "a drained replica counts as unfit",
     "pool.slow_start": "after a replica was down, not at HAProxy's start; a straight ramp",
     "pool.health.passive.consecutive_5xx": "connect failures count as well; back after ejection_time without an active "
     "check, else after healthy_threshold good checks",
@@ -107,10 +108,6 @@ _UNSUPPORTED = {
         "HAProxy goes to another replica at once, without a pause", "the next replica is tried at once"
     ),
     "pool.balance.least_time": Unsupported("HAProxy does not choose by response time", "least connections (leastconn)"),
-    "pool.health.grpc": Unsupported(
-        "HAProxy cannot read the answer of the gRPC health service",
-        "the check proves that the replica speaks gRPC, not that it is SERVING; give it an http check of readiness",
-    ),
     "pool.health.passive.connect_failures": Unsupported(
         "HAProxy has one counter for connect failures and 5xx", "consecutive_5xx is the limit of both together"
     ),

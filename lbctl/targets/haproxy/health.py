@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 
 from lbctl.ir.pools import GrpcCheck, HttpCheck, Pool
@@ -10,6 +9,8 @@ from lbctl.targets.haproxy import quote
 from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.token import Token
 
+_SERVING = b"\x08\x01"
+"""HealthCheckResponse{status: SERVING}."""
 _INTERVAL = 10_000
 """ms between the TCP checks that passive ejection needs where no active check is asked for."""
 
@@ -25,7 +26,7 @@ def lines(pool: Pool) -> Iterator[Token]:
     if isinstance(pool.active.probe, HttpCheck):
         yield from _http(pool, pool.active.probe)
     elif isinstance(pool.active.probe, GrpcCheck):
-        yield from _grpc(pool.active.probe, pool.name)
+        yield from _grpc(pool, pool.active.probe)
 
 
 def server_words(pool: Pool) -> Iterator[str]:
@@ -37,13 +38,19 @@ def server_words(pool: Pool) -> Iterator[str]:
         yield f"check inter {active.interval}ms fall {fall} rise {rise}"
         if active.port is not None:
             yield f"port {active.port}"
-            if isinstance(active.probe, HttpCheck) and pool.protocol != "http1":
-                yield "check-proto h1"
     elif passive:
         half = max(1, passive.ejection_time // 2)
         yield f"check inter {_INTERVAL}ms fastinter {half}ms downinter {half}ms fall 3 rise 2"
     if passive:
         yield f"observe layer7 error-limit {passive.consecutive_5xx} on-error mark-down"
+
+
+def own_words(pool: Pool) -> Iterator[str]:
+    """What stands with each server, since no `default-server` hands it on: a port of its own for checks speaks
+    HTTP/1.1, as model servers' do."""
+    active = pool.active
+    if active and active.port is not None and isinstance(active.probe, HttpCheck) and pool.protocol != "http1":
+        yield "check-proto h1"
 
 
 def _http(pool: Pool, probe: HttpCheck) -> Iterator[Token]:
@@ -64,25 +71,44 @@ def _host(pool: Pool) -> str:
     return str(first) if first and first.host else "localhost"
 
 
-def _grpc(probe: GrpcCheck, pool: str) -> Iterator[Token]:
-    """The standard health request: does the replica speak gRPC. Its answer lies in a body that HAProxy cannot read."""
-    path = ("pools", pool, "health", "active", "grpc")
-    yield line("option httpchk", source=path)
-    yield line(
-        "http-check send meth POST uri /grpc.health.v1.Health/Check ver HTTP/2 hdr host localhost",
-        "hdr content-type application/grpc hdr te trailers",
-        quote.line("body-lf", quote.word(f"%[{_message(probe.service)}]")),
-    )
-    yield Token("http-check expect status 200")
+def _grpc(pool: Pool, probe: GrpcCheck) -> Iterator[Token]:
+    """The standard health service, asked in HTTP/2's own frames: HAProxy's HTTP checks send no body with a zero byte in
+    it, and find none, and every message of gRPC begins with one. An answer other than SERVING is waited out."""
+    path = ("pools", pool.name, "health", "active", "grpc")
+    yield line("option tcp-check", source=path)
+    yield line("tcp-check send-binary", _question(probe.service, "https" if pool.tls else "http").hex())
+    yield line("tcp-check expect binary", _message(_SERVING).hex())
 
 
-def _message(service: str) -> str:
-    """HealthCheckRequest{service} behind gRPC's five bytes of length, in base64."""
+def _question(service: str, scheme: str) -> bytes:
+    """A whole HTTP/2 conversation of one request, `HealthCheckRequest{service}`; headers as literals of HPACK."""
     encoded = service.encode()
-    size = len(encoded)
-    message = (b"\x0a" + _varint(size) + encoded) if encoded else b""
-    frame = b"\x00" + len(message).to_bytes(4) + message
-    return f"str({base64.b64encode(frame).decode()}),b64dec"
+    asked = (b"\x0a" + _varint(len(encoded)) + encoded) if encoded else b""
+    headers = b"".join(
+        (
+            b"\x83",  # :method POST
+            b"\x86" if scheme == "http" else b"\x87",
+            b"\x04" + _text("/grpc.health.v1.Health/Check"),
+            b"\x01" + _text("localhost"),
+            b"\x0f\x10" + _text("application/grpc"),
+            b"\x00" + _text("te") + _text("trailers"),
+        )
+    )
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    return preface + _frame(4, 0, 0, b"") + _frame(1, 4, 1, headers) + _frame(0, 1, 1, _message(asked))
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
+
+
+def _message(body: bytes) -> bytes:
+    """gRPC's five bytes of length before it."""
+    return b"\x00" + len(body).to_bytes(4) + body
+
+
+def _text(word: str) -> bytes:
+    return bytes((len(word),)) + word.encode()
 
 
 def _varint(number: int) -> bytes:

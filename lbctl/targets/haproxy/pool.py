@@ -13,6 +13,7 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import Balance, HashKey, Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
+from lbctl.targets import opaque
 from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import bodies, health, keys, quote, servers
 from lbctl.targets.haproxy.levels import Part
@@ -40,7 +41,7 @@ def backend(part: Part) -> tuple[Backend, list[Diagnostic]]:
     retries, diagnostics = _retries(pool, routes)
     lines = (
         *_balance(pool),
-        *_affinity(pool),
+        *_affinity(pool, view),
         *_connections(pool),
         *_timeouts(pool, routes),
         *retries,
@@ -89,11 +90,12 @@ def _key(key: HashKey, path: tuple[str, ...]) -> Token:
     return Token("src" if key.kind == "source_ip" else "var(txn.hashed)", path)
 
 
-def _affinity(pool: Pool) -> Iterator[Token]:
+def _affinity(pool: Pool, view: View) -> Iterator[Token]:
     if pool.affinity:
         path = ("pools", pool.name, "affinity")
         cookie, idle = quote.word(pool.affinity.cookie, path), f"maxidle {max(1, pool.affinity.ttl // 1000)}s"
-        yield line("cookie", cookie, "insert indirect nocache httponly", idle, "attr 'SameSite=Lax'")
+        secure = "secure" if opaque.for_https_alone(pool.name, view) else ""
+        yield line("cookie", cookie, "insert indirect nocache httponly", secure, idle, "attr 'SameSite=Lax'")
 
 
 def _connections(pool: Pool) -> Iterator[Token]:

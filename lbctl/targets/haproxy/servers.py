@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import DnsDiscovery, Pool, PoolTls, Replica, SlowStart
+from lbctl.targets import opaque
 from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import health, levels, quote
 from lbctl.targets.haproxy.levels import Part
@@ -63,7 +64,8 @@ def _server(part: Part, replica: Replica, weight: int, ids: dict[str, int]) -> T
         f"id {ids[replica.name]}" if ids else "",
         "backup" if levels.has_backups(pool) and replica.priority > first else "",
         *_tracked(part, replica),
-        f"cookie {_cookie(pool, replica)}" if pool.affinity and weight else "",
+        *health.own_words(pool),
+        f"cookie {opaque.word(pool.name, replica.name)}" if pool.affinity and weight else "",
         *(_tls(pool.tls, replica.address.host) if pool.tls else ()),
         source=path,
     )
@@ -135,11 +137,6 @@ def _is_ip(host: str) -> bool:
     return True
 
 
-def _cookie(pool: Pool, replica: Replica) -> str:
-    """What the client holds: says nothing of the fleet, and is the same on every instance."""
-    return hashlib.sha256(f"{pool.name}/{replica.name}".encode()).hexdigest()[:16]
-
-
 def _ids(pool: Pool) -> dict[str, int]:
     """For a hash, a server's place on the ring: by its name, so that it stays when others come and go."""
     if pool.balance.algorithm != "hash":
@@ -161,6 +158,7 @@ def _template(pool: Pool) -> Iterator[Token]:
             f"server-template r {found.max_replicas}",
             quote.word(f"{found.name}:{found.port}"),
             f"resolvers dns_{quote.name(pool.name).text} init-addr none",
+            *health.own_words(pool),
             *(_tls(pool.tls, found.name) if pool.tls else ()),
             source=("pools", pool.name, "discovery"),
         )

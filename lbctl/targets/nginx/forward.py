@@ -16,7 +16,7 @@ from lbctl.targets.token import Token
 FOREVER = 24 * 86_400_000
 """Milliseconds: nginx keeps times in 31 bits."""
 _SPEAKS_HTTP2 = (1, 29, 4)
-_FORWARDED = (
+FORWARDED = (
     "forwarded",
     "x-forwarded-host",
     "x-forwarded-port",
@@ -41,6 +41,8 @@ class Inlet:
     request_id: str
     forwarded_for: str
     forwarded_proto: str
+    told: tuple[str, ...]
+    """The headers that only a trusted peer may send, but for x-forwarded-for and -proto."""
     trusted: str | None
     """The variable that is 1 for a peer that may say who the client is; None: nobody is told apart."""
 
@@ -126,7 +128,7 @@ def _request_headers(book: Book, inlet: Inlet, route: Route, grpc: bool) -> tupl
         if route.websocket:
             found["upgrade"] = Token("$lb_upgrade")
     if inlet.trusted is not None:
-        found |= {name: Token(f"$lb_in{inlet.number}_{name.replace('-', '_')}") for name in _FORWARDED}
+        found |= {name: Token(f"$lb_in{inlet.number}_{name.replace('-', '_')}") for name in inlet.told}
     found |= auth.forwarded(book, route, list(book.view.routes).index(route.name))
     if route.rewrite is not None and route.rewrite.host is not None:
         found["host"] = quote.value(route.rewrite.host, ("routes", route.name, "rewrite", "host"))
@@ -140,7 +142,7 @@ def passed_on(book: Book, inlet: Inlet) -> None:
     """Maps for what only a trusted peer may say of the client: empty from others."""
     if inlet.trusted is None:
         return
-    for name in _FORWARDED:
+    for name in inlet.told:
         word = name.replace("-", "_")
         entries = ((Token("default"), Token('""')), (Token("1"), Token(f"$http_{word}")))
         book.map(inlet.trusted, f"$lb_in{inlet.number}_{word}", entries)

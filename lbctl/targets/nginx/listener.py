@@ -8,7 +8,7 @@ from lbctl.ir.routes import Forward
 from lbctl.targets.nginx import log, names, quote, rules
 from lbctl.targets.nginx.blocks import Geo, Identity, Listener, LogFormat
 from lbctl.targets.nginx.book import Book
-from lbctl.targets.nginx.forward import FOREVER, Inlet, passed_on
+from lbctl.targets.nginx.forward import FOREVER, FORWARDED, Inlet, passed_on
 from lbctl.targets.nginx.route import Routes
 from lbctl.targets.token import Token
 
@@ -122,8 +122,15 @@ def _inlet(book: Book, listener: Wanted, number: int) -> Inlet:
         request_id=_request_id(book, listener, number, trusted),
         forwarded_for=_forwarded_for(book, listener, number, trusted),
         forwarded_proto=_forwarded_proto(book, number, trusted),
+        told=_told(listener),
         trusted=trusted,
     )
+
+
+def _told(listener: Wanted) -> tuple[str, ...]:
+    header = listener.client_address.header if listener.client_address else ""
+    own = () if header in ("", "x-forwarded-for", "x-forwarded-proto", *FORWARDED) else (header,)
+    return (*FORWARDED, *own)
 
 
 def _request_id(book: Book, listener: Wanted, number: int, trusted: str | None) -> str:

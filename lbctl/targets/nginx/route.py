@@ -54,7 +54,7 @@ class Routes:
         if isinstance(action, Respond):
             return _answering(route, action)
         if isinstance(action, Redirect):
-            return [Location(_name(route), _variables(route), redirect=True)]
+            return [Location(_name(route), _variables(route), _response_headers(route), redirect=True)]
         rule = _rule(listener, route)
         return [self._forwarding(listener, inlet, route, rule, pool) for pool in _reached(action)]
 
