@@ -17,10 +17,16 @@ _FILE_KEYS = frozenset({"certificate", "key", "client_ca", "ca", "file", "jwks_f
 
 
 def check_files(source: Source, required: bool, diagnostics: d.Diagnostics) -> None:
-    """LB110 for a file that is not there (an error if `required`), LB502 for one outside its directory. That a key file
-    is missing is for `secrets` to say."""
+    """LB110 for a file that is not there (an error if `required`), LB502 for one outside its directory, LB118 for two
+    of one name. That a key file is missing is for `secrets` to say."""
+    first: dict[str, Path] = {}
     for path, node in _named_files(source.root):
         diagnostics.extend(_findings(source, path, node, required))
+        written, place = str(node.value), file_of(source, node).resolve()
+        if path[-1] != "path" and first.setdefault(written, place) != place:
+            message = f"{d.show(written)} is also the name of another file, {d.show(str(first[written]))}"
+            hint = "a proxy has one directory for both: give each a name of its own"
+            diagnostics.add(d.Diagnostic("LB118", message, node.position, path, hint))
 
 
 def files_on_disk(source: Source) -> dict[str, Path]:

@@ -88,7 +88,7 @@ def _problem(key: str, colon: str, tenant: str, found: dict[str, ApiKey]) -> str
     if not colon or not _KEY.fullmatch(key) or (key.startswith("sha256:") and not _HASH.fullmatch(key)):
         return "this line is no key with its tenant"
     if not NAME.fullmatch(tenant):
-        return f"{show(tenant)} is not the name of a tenant"
+        return "what stands behind the colon is not the name of a tenant"
     return "this key stands twice" if key in found else ""
 
 

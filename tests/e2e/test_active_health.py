@@ -136,7 +136,7 @@ def test_a_grpc_replica_is_checked_by_http_on_another_port(kind: Kind) -> None:
 
 
 @_CHECKING
-@pytest.mark.parametrize("service", ["", "rerank.v1.Reranker", "a" * 200], ids=["", "named", "long"])
+@pytest.mark.parametrize("service", ["", "rerank.v1.Reranker", "a" * 128], ids=["", "named", "long"])
 def test_a_check_asks_the_health_service_of_grpc(kind: Kind, service: str) -> None:
     with grpc_replicas("a", "b") as (a, b):
         health = {"active": {**_OFTEN, "grpc": {"service": service}}}

@@ -25,7 +25,11 @@ _KEEPS = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 
 
 def _fleet(pool: list[Replica], **more: Any) -> Fleet:
-    keys = {"affinity": {"cookie": _NAME, "ttl": "30m"}, "health": _HEALTH, "balance": {"algorithm": "round_robin"}}
+    keys: dict[str, Any] = {
+        "affinity": {"cookie": _NAME, "ttl": "30m"},
+        "health": _HEALTH,
+        "balance": {"algorithm": "round_robin"},
+    }
     return fleet_of(pool_of(pool, **keys), **more)
 
 
@@ -105,7 +109,7 @@ def _readings(value: str) -> list[bytes]:
     found = [value.encode(), plain]
     for decode in (base64.b64decode, base64.urlsafe_b64decode, bytes.fromhex):
         try:
-            found.append(decode(plain.decode() + ("" if decode is bytes.fromhex else "===")))  # type: ignore[operator]
+            found.append(decode(plain.decode() + ("" if decode is bytes.fromhex else "===")))
         except ValueError:
             continue
     return found
@@ -174,7 +178,7 @@ def test_a_replica_keeps_its_clients_when_others_come_and_go(kind: Kind) -> None
 
 @_KEEPS
 def test_in_a_split_each_pool_keeps_its_own_clients(kind: Kind) -> None:
-    keys = {"health": _HEALTH, "balance": {"algorithm": "round_robin"}}
+    keys: dict[str, Any] = {"health": _HEALTH, "balance": {"algorithm": "round_robin"}}
     with replicas("a", "b", "c", "d") as (a, b, c, d):
         pools = {
             "one": pool_of([a, b], affinity={"cookie": "lb_one"}, **keys),

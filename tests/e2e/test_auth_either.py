@@ -54,9 +54,9 @@ def test_what_is_wrong_with_the_one_does_not_spoil_the_other(kind: Kind) -> None
     with _either(kind, "x-key") as (gateway, a):
         assert gateway.get(headers={"x-key": "nonsense", **bearer(_ISSUER.rs256())}).ok
         assert gateway.get(headers={"x-key": "", **bearer(_ISSUER.es256())}).ok
-        for token in ("nonsense", "", _ISSUER.rs256(exp=1), _ISSUER.unsigned()):
+        for token in ("nonsense", "", _ISSUER.rs256(exp=1), _ISSUER.rs256(aud="other"), _ISSUER.unsigned()):
             assert gateway.get(headers={"x-key": "sk-abc", **bearer(token)}).ok, token
-    assert [seen.header("x-tenant") for seen in a.seen] == ["acme"] * 2 + ["key-tenant"] * 4
+    assert [seen.header("x-tenant") for seen in a.seen] == ["acme"] * 2 + ["key-tenant"] * 5
 
 
 @_CAN

@@ -94,7 +94,7 @@ def test_a_stream_counts_until_it_ends_and_one_that_was_given_up_no_longer(kind:
 
 @_CAN
 def test_a_rate_and_a_number_at_once_both_hold(kind: Kind) -> None:
-    limits = ({"by": "all", "rate": "5/h"}, {"by": "all", "concurrent": 2})
+    limits = ({"by": "all", "rate": "5/m"}, {"by": "all", "concurrent": 2})
     with _limited(kind, *limits) as (gateway, a):
         a.behave(delay=_DELAY)
         assert gateway.load(3, concurrency=3).statuses == {200: 2, 429: 1}

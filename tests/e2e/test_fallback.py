@@ -44,7 +44,8 @@ def _settled(client: Client, wanted: set[str]) -> Load:
 @pytest.mark.parametrize("algorithm", ["least_request", "round_robin"])
 def test_with_one_of_three_fit_nothing_goes_to_the_fallback(kind: Kind, algorithm: str) -> None:
     with replicas("a", "b", "c", "spare") as (a, b, c, spare):
-        with running(kind, _fleet([a, b, c], [spare], balance={"algorithm": algorithm})) as gateway:
+        fleet = _fleet([a, b, c], [spare], balance={"algorithm": algorithm})
+        with running(kind, fleet) as gateway:
             gateway.load(50, 4, _POST).assert_no_failure()
             a.refuse()
             b.refuse()

@@ -18,7 +18,7 @@ from tests.e2e.support.replicas import Replica, replicas
 _KEYS = 90
 _JSON = {"content-type": "application/json"}
 _READS_BODIES = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-_READS_PROMPTS = pytest.mark.parametrize("kind", ["haproxy"])
+_READS_PROMPTS = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 
 
 def _fleet(pool: list[Replica], key: dict[str, Any], **listener: Any) -> Fleet:

@@ -21,9 +21,7 @@ def _pool(members: list[Replica], percent: str, **keys: Any) -> dict[str, Any]:
         "active": {**_OFTEN, "http": {"path": "/health"}},
         "load_shedding": {"min_healthy": percent, "retry_after": "7s"},
     }
-    return pool_of(
-        members, balance={"algorithm": "round_robin"}, slow_start={"window": "100ms"}, health=health, **keys
-    )
+    return pool_of(members, balance={"algorithm": "round_robin"}, slow_start={"window": "100ms"}, health=health, **keys)
 
 
 def _all_serve(client: Client, count: int) -> bool:

@@ -86,7 +86,7 @@ def test_on_nginx_a_slow_shadow_holds_the_connection_and_no_longer_than_itself()
 
 @_MIRRORS
 def test_the_copy_is_rewritten_as_the_request_is(kind: Kind) -> None:
-    keys = {
+    keys: dict[str, Any] = {
         "match": {"path_prefix": "/v1/chat"},
         "rewrite": {"path_prefix": "/generate", "host": "models.internal"},
         "headers": {"request": {"set": {"x-gateway": "lbctl"}, "remove": ["x-debug"]}},
@@ -114,9 +114,7 @@ def test_the_path_of_copies_is_closed_to_clients() -> None:
     """nginx sends copies by a location of its own."""
     with replicas("main", "shadow") as (main, shadow), running("nginx", _fleet(main, shadow)) as gateway:
         answers = [gateway.get(f"/.lbctl/mirror/{number}") for number in (0, 1)]
-        eventually(lambda: main.requests == shadow.requests or main.requests + shadow.requests == 0)
-        assert shadow.requests == main.requests  # at most a copy of what reached a replica by the route
-    assert {answer.status for answer in answers} <= {200, 404}
+    assert {(answer.status, answer.replica) for answer in answers} <= {(404, None), (200, "main")}
 
 
 def test_haproxy_says_that_it_copies_nothing() -> None:

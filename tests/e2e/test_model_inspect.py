@@ -68,5 +68,5 @@ def test_nginx_and_envoy_say_what_they_do_not_inspect() -> None:
     for kind in ("nginx", "envoy"):
         with replicas("gpt", "other") as (gpt, other):
             fleet = _fleet("haproxy", gpt, other)
-            with running(kind, fleet) as gateway:  # type: ignore[arg-type]
+            with running(kind, fleet) as gateway:
                 assert "LB410" in gateway.messages

@@ -89,13 +89,17 @@ def test_the_header_chooses_the_pool_too_and_has_the_last_word(kind: Kind) -> No
         ("llama-3.1-70b-sql", b"{}", "llama"),
         ("llama-3.1-70bx", b"{}", "other"),
         ("gpt", b'{"model": "llama-3.1-70b"}', "gpt"),
+        ("llama-3.1-70b", b'{"model": "gpt"}', "llama"),
+        ("neither", b'{"model": "gpt"}', "other"),
         ("gpt", b"x" * 20_000, "gpt"),
     ]
     with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
         found = [(model, body, _chat(gateway, body, {**_JSON, "X-Model": model})) for model, body, _ in cases]
         assert gateway.get("/v1/models", {"x-model": "gpt"}).replica == "gpt"
         assert gateway.get("/v1/models").replica == "other"
+        logged = gateway.access_log(len(cases) + 2)
     assert found == cases
+    assert [line["model"] for line in logged][: len(cases)] == [model for model, _, _ in cases]
 
 
 def test_nginx_says_that_it_reads_no_body() -> None:

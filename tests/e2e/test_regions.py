@@ -31,7 +31,7 @@ def _pool(members: Sequence[Replica], **keys: Any) -> dict[str, Any]:
 def _fleet(members: Sequence[Replica], route: dict[str, Any] | None = None, **pools: Sequence[Replica]) -> Fleet:
     """`bound` is for /bound and east alone; `free` uses the same pool, everywhere."""
     fleet = fleet_of(_pool(members), pools={name: _pool(of) for name, of in pools.items()})
-    bound = {"match": {"path_prefix": "/bound"}, "regions": ["east"], **({"pool": "pool"} if not route else route)}
+    bound = {"match": {"path_prefix": "/bound"}, "regions": ["east"], **(route or {"pool": "pool"})}
     fleet["routes"] = {"bound": bound, "free": {"match": {"path_prefix": "/"}, "pool": "pool"}}
     return fleet
 
@@ -60,8 +60,10 @@ def test_several_regions_may_be_allowed(kind: Kind) -> None:
 
 
 def test_when_all_of_the_region_are_down_the_answer_is_503(kind: Kind) -> None:
+    route = {"pool": "pool", "retry": {"attempts": 10}}
     with replicas("east-0", "east-1", "west-0", "lost-0") as pool:
-        with running(kind, _fleet(pool, {"pool": "pool", "retry": {"attempts": 10}})) as gateway:
+        fleet = _fleet(pool, route)
+        with running(kind, fleet) as gateway:
             assert gateway.load(20, 2, _BOUND).statuses == {200: 20}
             for replica in pool[:2]:
                 replica.refuse()
@@ -104,7 +106,8 @@ def test_split_and_pin_are_bound_too(kind: Kind) -> None:
 
 def test_the_fallback_is_bound_too(kind: Kind) -> None:
     with replicas("east-0", "west-0", "east-9", "west-9", "lost-9") as (a, b, *spares):
-        with running(kind, _fleet([a, b], {"pool": "pool", "fallback": "spare"}, spare=spares)) as gateway:
+        fleet = _fleet([a, b], {"pool": "pool", "fallback": "spare"}, spare=spares)
+        with running(kind, fleet) as gateway:
             a.refuse()
             eventually(lambda: gateway.post("/bound").ok)
             spilled = gateway.load(60, 4, _BOUND)
@@ -118,7 +121,8 @@ def test_the_fallback_is_bound_too(kind: Kind) -> None:
 
 def test_a_fallback_without_a_replica_in_the_region_gets_nothing(kind: Kind) -> None:
     with replicas("east-0", "west-9", "lost-9") as (a, *spares):
-        with running(kind, _fleet([a], {"pool": "pool", "fallback": "spare"}, spare=spares)) as gateway:
+        fleet = _fleet([a], {"pool": "pool", "fallback": "spare"}, spare=spares)
+        with running(kind, fleet) as gateway:
             assert gateway.post("/bound").replica == "east-0"
             a.refuse()
             down = gateway.load(20, 2, _BOUND, gap=0.05)
@@ -140,7 +144,8 @@ def test_replicas_that_dns_finds_are_outside_every_region(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
 def test_the_mirror_is_bound_too(kind: Kind) -> None:
     with replicas("east-0", "west-0", "east-8", "west-8", "lost-8") as (a, b, *shadows):
-        with running(kind, _fleet([a, b], {"pool": "pool", "mirror": {"pool": "shadow"}}, shadow=shadows)) as gateway:
+        fleet = _fleet([a, b], {"pool": "pool", "mirror": {"pool": "shadow"}}, shadow=shadows)
+        with running(kind, fleet) as gateway:
             gateway.load(40, 2, _BOUND).assert_no_failure()
             eventually(lambda: shadows[0].requests == 40)
             shadows[0].refuse()

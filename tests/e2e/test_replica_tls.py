@@ -86,9 +86,12 @@ def test_a_replica_with_a_bad_certificate_is_left_for_a_good_one(kind: Kind, sit
 
 
 def test_without_an_authority_any_certificate_will_do(kind: Kind, site: _Site) -> None:
-    with replicas("a", tls=server_context(site.other.issue("other.internal"))) as (a,):
-        with running(kind, fleet_of(pool_of([a], tls={})), files=site.files) as gateway:
-            assert gateway.get().ok
+    any_certificate = server_context(site.other.issue("other.internal"))
+    with (
+        replicas("a", tls=any_certificate) as (a,),
+        running(kind, fleet_of(pool_of([a], tls={})), files=site.files) as gateway,
+    ):
+        assert gateway.get().ok
 
 
 @pytest.mark.parametrize("shown", [True, False], ids=["shown", "not shown"])

@@ -58,13 +58,10 @@ def test_a_prefix_that_is_everything_is_put_before_the_path(kind: Kind, wanted: 
 
 def test_a_prefix_in_disguise_is_rewritten_or_refused_and_never_passed_as_it_is(kind: Kind) -> None:
     """Matched decoded, it is not there literally: the replica must not see a path that the rewrite was to hide."""
-    paths = ["/%62/y", "/x/../b/y", "//b/y", "/b%2Fy"]
     with replicas("a") as (a,), running(kind, fleet_of([a], routes=_ROUTES)) as gateway:
-        answers = [gateway.get(path) for path in paths]
-    assert {answer.status for answer in answers} <= {200, 400}
-    assert {seen.path for seen in a.seen} <= {"/x/y", "/x%2Fy", "//b/y", "/b%2Fy"} - (
-        {"//b/y"} if kind == "envoy" else set()
-    )
+        statuses = {gateway.get(path).status for path in ("/%62/y", "/x/../b/y", "//b/y", "/b%2Fy")}
+    assert statuses <= {200, 400}
+    assert {seen.path for seen in a.seen} <= {"/x/y", "/x%2Fy"}
 
 
 def test_the_host_is_replaced_for_the_replica_alone(kind: Kind) -> None:

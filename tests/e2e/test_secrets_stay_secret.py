@@ -32,7 +32,7 @@ _APART = {
 
 
 def _fleet(address: str, **auth: Any) -> Fleet:
-    route = {"auth": {"api_keys": {"file": "keys"}, **auth}, "rate_limit": [{"by": "tenant", "rate": "2/h"}]}
+    route = {"auth": {"api_keys": {"file": "keys"}, **auth}, "rate_limit": [{"by": "tenant", "rate": "2/m"}]}
     return fleet_of({"replicas": [{"name": "a", "address": address}]}, route=route)
 
 

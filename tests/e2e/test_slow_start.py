@@ -34,7 +34,7 @@ def _share(client: Client, count: int = 80) -> float:
 
 
 def _leave_and_return(client: Client, b: Replica) -> float:
-    """When it was back (`time.monotonic()`). All are new when the proxy starts, and ramp together: that is over then."""
+    """When it was back (`time.monotonic()`). All are new when the proxy starts and ramp together: that is past."""
     eventually(lambda: _share(client, 12) > 0)
     time.sleep(_WINDOW * 1.1)
     b.behave(health=503)

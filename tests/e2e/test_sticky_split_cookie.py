@@ -17,7 +17,8 @@ from tests.e2e.support.replicas import Replica, replicas
 _NAME = "lb_variant"
 
 
-def _fleet(old: Replica, new: Replica, share: int = 50, *, listener: dict[str, Any] | None = None) -> Fleet:
+def _fleet(pair: list[Replica], share: int = 50, listener: dict[str, Any] | None = None) -> Fleet:
+    old, new = pair
     route: dict[str, Any] = {
         "match": {"path_prefix": "/"},
         "split": {"old-v1": 100 - share, "new.v2": share},
@@ -40,7 +41,7 @@ def _attributes(answer: Response) -> set[str]:
 
 
 def test_the_draw_is_told_once_and_then_holds(kind: Kind) -> None:
-    with replicas("old", "new") as pair, running(kind, _fleet(*pair, share=30)) as gateway:
+    with replicas("old", "new") as pair, running(kind, _fleet(pair, share=30)) as gateway:
         first = gateway.load(600, 4)
         drawn = {answer.replica: _given(answer) for answer in first.responses}
         for name, cookie in drawn.items():
@@ -55,7 +56,7 @@ def test_the_draw_is_told_once_and_then_holds(kind: Kind) -> None:
 
 
 def test_the_cookie_is_for_the_whole_site_and_out_of_reach_of_scripts(kind: Kind) -> None:
-    with replicas("old", "new") as pair, running(kind, _fleet(*pair)) as gateway:
+    with replicas("old", "new") as pair, running(kind, _fleet(pair)) as gateway:
         attributes = _attributes(gateway.get("/deep/path"))
     assert {"path=/", "max-age=7200", "httponly", "samesite=lax"} <= attributes
     assert "secure" not in attributes  # over HTTP the client would not keep it
@@ -63,12 +64,12 @@ def test_the_cookie_is_for_the_whole_site_and_out_of_reach_of_scripts(kind: Kind
 
 def test_on_a_tls_listener_the_cookie_is_secure(kind: Kind, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    pair = authority.issue("a.example.com")
-    files = {"tls/a.crt": pair.certificate.read_bytes(), "tls/a.key": pair.key.read_bytes()}
+    identity = authority.issue("a.example.com")
+    files = {"tls/a.crt": identity.certificate.read_bytes(), "tls/a.key": identity.key.read_bytes()}
     listener = {"tls": {"certificates": [{"certificate": "tls/a.crt", "key": "tls/a.key"}]}}
     trust = client_context(authority.ca)
-    with replicas("old", "new") as (old, new):
-        fleet = _fleet(old, new, listener=listener)
+    with replicas("old", "new") as pair:
+        fleet = _fleet(pair, listener=listener)
         with running(kind, fleet, files=files, tls=trust, server_name="a.example.com") as gateway:
             attributes = _attributes(gateway.get())
     assert {"secure", "path=/", "httponly", "samesite=lax"} <= attributes
@@ -76,7 +77,7 @@ def test_on_a_tls_listener_the_cookie_is_secure(kind: Kind, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("value", ["zzz", "", "new", "newxv2", "old-v1x", "new.v2|else|x", "%6eew.v2"])
 def test_a_value_that_nobody_was_given_is_drawn_anew(kind: Kind, value: str) -> None:
-    with replicas("old", "new") as pair, running(kind, _fleet(*pair)) as gateway:
+    with replicas("old", "new") as pair, running(kind, _fleet(pair)) as gateway:
         load = gateway.load(60, 2, Request(headers={"cookie": f"{_NAME}={value}"}))
     load.assert_no_failure()
     assert len(load.by_replica) == 2
@@ -84,14 +85,14 @@ def test_a_value_that_nobody_was_given_is_drawn_anew(kind: Kind, value: str) -> 
 
 
 def test_a_variant_that_gets_nothing_any_more_lets_its_clients_go(kind: Kind) -> None:
-    with replicas("old", "new") as pair, running(kind, _fleet(*pair, share=0)) as gateway:
+    with replicas("old", "new") as pair, running(kind, _fleet(pair, share=0)) as gateway:
         load = gateway.load(20, 1, Request(headers={"cookie": f"{_NAME}=new.v2"}))
     assert load.by_replica == {"old": 20}
 
 
 def test_cookies_of_the_application_pass_both_ways(kind: Kind) -> None:
     own = (("set-cookie", "session=s; Path=/"), ("set-cookie", "theme=dark"))
-    with replicas("old", "new") as pair, running(kind, _fleet(*pair)) as gateway:
+    with replicas("old", "new") as pair, running(kind, _fleet(pair)) as gateway:
         for replica in pair:
             replica.behave(headers=own)
         answer = gateway.get(headers={"cookie": f"session=s; {_NAME}=zzz; theme=dark"})

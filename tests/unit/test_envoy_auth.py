@@ -70,7 +70,7 @@ def test_without_keys_there_is_one_file() -> None:
 
 @pytest.mark.parametrize(
     ("config", "path"),
-    [(None, "envoy-listeners.json"), ("/etc/envoy/envoy.json", "/etc/envoy/envoy-listeners.json")],
+    [(None, "./envoy-listeners.json"), ("/etc/envoy/envoy.json", "/etc/envoy/envoy-listeners.json")],
 )
 def test_the_secret_file_is_named_beside_the_configuration(config: str | None, path: str) -> None:
     main: dict[str, Any] = yaml.safe_load(_bundle("json", config).main.text)

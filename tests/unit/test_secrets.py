@@ -68,6 +68,12 @@ def test_a_line_that_is_no_key_is_an_error_at_its_line_that_does_not_repeat_the_
     assert "hunter2" not in found[0]
 
 
+def test_a_key_in_the_place_of_the_tenant_is_not_repeated(tmp_path: Path) -> None:
+    _, found = _read(tmp_path, "acme: sk-HUNTER2\n", JWKS)
+    assert [line.split(" ")[:3] for line in found] == [["keys:1:1:", "error", "LB507:"]]
+    assert "HUNTER2" not in found[0]
+
+
 def test_a_key_that_stands_twice_is_an_error(tmp_path: Path) -> None:
     _, found = _read(tmp_path, "sk-1: acme\nsk-1: globex\n", JWKS)
     assert [line.split(" ")[:3] for line in found] == [["keys:2:1:", "error", "LB507:"]]

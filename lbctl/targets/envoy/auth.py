@@ -13,6 +13,7 @@ A good token may name no tenant. Where a route's limit is by tenant such a reque
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 
 from envoy.config.rbac.v3 import rbac_pb2
@@ -90,10 +91,16 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
 
 def first_words(view: View, listener: Listener) -> list[dict[str, object]]:
     """Mutations of every request before anything looks at it."""
-    found: list[dict[str, object]] = [{"remove": name} for name in _claimed_headers(view, listener)]
+    found: list[dict[str, object]] = [_without(name) for name in _claimed_headers(view)]
     if holds_keys(view, listener):
         found.append({"append": {"header": {"key": _ANYONE, "value": "anyone"}}})
     return found
+
+
+def _without(name: str) -> dict[str, object]:
+    """With underscores, too, which many a replica takes for hyphens."""
+    spelled = "".join("[-_]" if char in "-_" else re.escape(char) for char in name.lower())
+    return {"remove_on_match": {"key_matcher": {"safe_regex": {"regex": spelled}}}}
 
 
 def own_headers(view: View, listener: Listener) -> list[str]:
@@ -125,9 +132,9 @@ def _protected(view: View, listener: Listener) -> list[Route]:
     return [route for route in routes if route.auth and isinstance(route.action, Forward)]
 
 
-def _claimed_headers(view: View, listener: Listener) -> list[str]:
-    """Names under which tenants are told to replicas: no client may send them."""
-    auths = [view.routes[rule.route].auth for rule in listener.rules]
+def _claimed_headers(view: View) -> list[str]:
+    """Names under which tenants are told to replicas: no client may send them, on any listener."""
+    auths = [route.auth for route in view.routes.values()]
     return sorted({auth.forward_tenant for auth in auths if auth and auth.forward_tenant})
 
 

@@ -109,11 +109,14 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.health.passive.error_rate": Rendered("in windows that follow each other, per Envoy"),
     "pool.health.passive.ejection": Rendered("in whole windows of error_rate"),
     "pool.load_shedding": Rendered(
-        "where all replicas have one rank; with priorities or locality not before all are down"
+        "where all replicas have one rank; with priorities or locality not before all are down; a drained replica "
+        "does not count"
     ),
     "pool.discovery.dns": Rendered("every address of the name; Envoy knows no max_replicas"),
     "pool.discovery.file": Rendered("as the file is when it is rendered"),
-    "pool.tls": Rendered("without `ca` nothing is verified"),
+    "pool.tls": Rendered(
+        "without `ca` nothing is verified; an IP address is not compared with the certificate: give server_name"
+    ),
     "pool.tls.client_certificate": Rendered(),
     "fleet": Rendered(),
     "proxies": Rendered(),

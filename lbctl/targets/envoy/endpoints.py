@@ -132,4 +132,5 @@ def _overprovisioning(pool: Pool, ranks: int, placement: Placement) -> int:
         return _EXACT
     if ranks < 2:
         return 0
-    return math.ceil(10_000 / (pool.locality.spill_below if pool.locality else _SPILL_BELOW))
+    spill_below = pool.locality.spill_below if pool.locality else _SPILL_BELOW
+    return math.ceil(10_000 / max(spill_below, 10_000 / _STRICT))

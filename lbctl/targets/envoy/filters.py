@@ -103,7 +103,7 @@ def _body_fields(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def _model_header() -> dict[str, object]:
-    """Of a request whose body was read, too, the header has the last word on the model."""
+    """What the access log calls the model where the header names it."""
     told = {"metadata_namespace": NAMESPACE, "key": "model"}
     config = header_to_metadata_pb2.Config(request_rules=[{"header": matches.MODEL_HEADER, "on_header_present": told}])
     return extension("envoy.filters.http.header_to_metadata", config)

@@ -108,6 +108,7 @@ def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.Htt
         request_headers_timeout=duration(item.request_headers_timeout),
         normalize_path={"value": True},
         merge_slashes=True,
+        strip_trailing_host_dot=True,
         path_with_escaped_slashes_action="UNESCAPE_AND_FORWARD",
         internal_address_config={"cidr_ranges": [_NOBODY]},
         always_set_request_id_in_response=True,

@@ -14,7 +14,7 @@ MODEL_HEADER = "x-model"
 
 
 def route_matches(rule: Rule) -> Iterator[route_components_pb2.RouteMatch]:
-    """One, or two where the model decides: named by the header, which needs no body, or by the request's metadata."""
+    """One, or two where the model decides: named by the header, else by the body."""
     headers = [_header(name, {"exact": value}) for name, value in rule.headers]
     if rule.methods:
         headers.insert(0, method(*rule.methods))
@@ -23,7 +23,9 @@ def route_matches(rule: Rule) -> Iterator[route_components_pb2.RouteMatch]:
         return
     named = _header(MODEL_HEADER, {"safe_regex": {"regex": "|".join(map(_named, rule.models))}})
     yield route_components_pb2.RouteMatch(headers=[*headers, named], **path(rule.path))
-    yield route_components_pb2.RouteMatch(headers=headers, dynamic_metadata=[_model(rule.models)], **path(rule.path))
+    unnamed = {"name": MODEL_HEADER, "present_match": True, "invert_match": True}
+    read = [_model(rule.models)]
+    yield route_components_pb2.RouteMatch(headers=[*headers, unnamed], dynamic_metadata=read, **path(rule.path))
 
 
 def path(wanted: PathMatch) -> dict[str, object]:
@@ -66,7 +68,7 @@ def _named(model: str) -> str:
 
 
 def _model(models: tuple[str, ...]) -> dict[str, object]:
-    """The model as the listener's filters left it in the request's metadata: the header's, else the body's."""
+    """The body's `model`, as the listener's JSON filter left it in the request's metadata."""
     names = [{"string_match": {"prefix": item[:-1]} if item.endswith("*") else {"exact": item}} for item in models]
     value = names[0] if len(names) == 1 else {"or_match": {"value_matchers": names}}
     return {"filter": NAMESPACE, "path": [{"key": "model"}], "value": value}

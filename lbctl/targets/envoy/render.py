@@ -20,7 +20,7 @@ from lbctl.targets.envoy.static import static
 from lbctl.targets.envoy.text import Writer
 from lbctl.targets.target import Bundle, File
 
-_STRUCTS = frozenset(("filter_metadata", "json_format", "static_layer"))
+_STRUCTS = frozenset(("filter_context", "filter_metadata", "json_format", "static_layer"))
 _MAPS = _STRUCTS | {"typed_per_filter_config", "typed_extension_protocol_options", "providers", "requirement_map"}
 
 

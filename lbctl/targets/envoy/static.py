@@ -49,7 +49,7 @@ def static(view: View, secret_file: str) -> Static:
             message.static_resources.listeners.append(built)
     message.static_resources.clusters.extend(resources.clusters)
     if apart.resources:
-        _named(message, posixpath.join(posixpath.dirname(view.proxy.config or ""), secret_file))
+        _named(message, posixpath.join(posixpath.dirname(view.proxy.config or "") or ".", secret_file))
     return Static(message, apart, resources.routes)
 
 

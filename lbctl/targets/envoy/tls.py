@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from envoy.extensions.transport_sockets.tls.v3 import tls_pb2
 
 from lbctl.ir.listeners import Certificate, Listener, ListenerTls
-from lbctl.ir.pools import Pool, PoolTls
-from lbctl.targets.envoy.wire import extension
+from lbctl.ir.pools import DnsDiscovery, Pool, PoolTls
+from lbctl.targets.envoy.wire import extension, is_ip
 
 _SOCKET = "envoy.transport_sockets.tls"
 _VERSIONS = {"1.2": "TLSv1_2", "1.3": "TLSv1_3"}
@@ -45,18 +45,31 @@ def _covered(host: str, names: Iterable[str]) -> bool:
 
 
 def upstream(pool: Pool, tls: PoolTls) -> dict[str, object]:
-    """Without `ca` the replica's certificate is not looked at. With it, the name must be right too."""
+    """Without `ca` the replica's certificate is not looked at. With it, one of the names must be right too."""
+    names = _names(pool, tls)
     common: dict[str, object] = {}
     if tls.certificate and tls.key:
         common["tls_certificates"] = [_pair(tls.certificate, tls.key)]
     if tls.ca:
         validation: dict[str, object] = {"trusted_ca": {"filename": tls.ca}}
-        if tls.server_name:
-            validation["match_typed_subject_alt_names"] = [{"san_type": "DNS", "matcher": {"exact": tls.server_name}}]
+        if names:
+            validation["match_typed_subject_alt_names"] = [
+                {"san_type": "DNS", "matcher": {"exact": name}} for name in names
+            ]
         common["validation_context"] = validation
     if pool.protocol != "http1":
         common["alpn_protocols"] = ["h2"]
-    return extension(_SOCKET, tls_pb2.UpstreamTlsContext(common_tls_context=common, sni=tls.server_name or ""))
+    sni = names[0] if len(names) == 1 else ""
+    return extension(_SOCKET, tls_pb2.UpstreamTlsContext(common_tls_context=common, sni=sni))
+
+
+def _names(pool: Pool, tls: PoolTls) -> list[str]:
+    """The one that is given, else those of the replicas; none where one of them has an address alone."""
+    if tls.server_name:
+        return [tls.server_name]
+    found = {pool.discovery.name} if isinstance(pool.discovery, DnsDiscovery) else set()
+    found |= {item.address.host for item in pool.replicas}
+    return sorted(found) if all(host and not is_ip(host) for host in found) else []
 
 
 def _pair(chain: str, key: str) -> dict[str, object]:

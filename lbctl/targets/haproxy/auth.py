@@ -68,7 +68,13 @@ def _passed_on(auth: Auth, here: str, path: tuple[str, ...]) -> Iterator[Token]:
         header = quote.word(auth.forward_tenant)
         yield line("http-request del-header", header, here, source=path)
         yield line("http-request set-header", header, "'%[var(txn.tenant)]'", here, known)
-    if not auth.forward_credentials:
+
+
+def kept_back(route: Route) -> Iterator[Token]:
+    """The credentials, taken off when limits and pins have seen them."""
+    auth = route.auth
+    if auth is not None and not auth.forward_credentials:
+        here, path = f"if route_{quote.name(route.name).text}", ("routes", route.name, "auth")
         presented = {auth.api_keys.header} if auth.api_keys else set()
         for name in sorted(presented | ({"authorization"} if auth.jwt else set())):
             yield line("http-request del-header", quote.word(name), here, source=path)

@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.ir.routes import RateLimit, Respond, Route
+from lbctl.ir.routes import RateLimit, Route
 from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import quote
 from lbctl.targets.token import Token
 
 COUNTERS = 3
-CLOSED = Respond(503, '{"error":{"message":"this route is closed","type":"unavailable"}}', "application/json")
-"""For a route whose limits are more than HAProxy can count."""
 _REFUSAL = quote.error("too many requests", "rate_limited")
 
 

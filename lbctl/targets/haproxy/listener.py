@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from lbctl.ir.listeners import Certificate, ClientAddress, Listener
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
+from lbctl.targets.assess import CLOSED
 from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import auth, choice, keys, limits, quote, route
 from lbctl.targets.haproxy.match import Acls, rules
@@ -143,10 +145,12 @@ def _log(listener: Listener) -> Token | None:
 
 
 def _forgeable(view: View) -> Iterator[Token]:
-    """What only the gateway may say is removed from every request, whatever its route."""
+    """What only the gateway may say is removed from every request, whatever its route; with underscores, too, which
+    many a replica takes for hyphens."""
     found = {route.auth.forward_tenant for route in view.routes.values() if route.auth and route.auth.forward_tenant}
     for header in sorted(found):
-        yield line("http-request del-header", quote.word(header))
+        spelled = "".join("[-_]" if char in "-_" else re.escape(char) for char in header.lower())
+        yield line("http-request del-header", quote.word(f"^{spelled}$"), "-m reg")
 
 
 def _client(settings: ClientAddress | None) -> Iterator[Token]:
@@ -217,9 +221,10 @@ def _actions(item: Route, listener: Listener, view: View, acls: Acls) -> Iterato
         yield from route.answered(item, item.action)
         return
     if len(item.rate_limits) > limits.COUNTERS:
-        yield from route.answered(item, limits.CLOSED)
+        yield from route.answered(item, CLOSED)
         return
     yield from auth.lines(item, view, acls)
     yield from limits.lines(item)
     yield from choice.pools(item, item.action, view, acls)
+    yield from auth.kept_back(item)
     yield from route.changed(item, listener)

@@ -189,5 +189,4 @@ class Listener:
 @dataclass(frozen=True, slots=True)
 class LogFormat:
     name: Token
-    escape: Token
     text: Token

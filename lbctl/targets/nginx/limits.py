@@ -24,6 +24,15 @@ def of_route(book: Book, route: Route, number: int) -> tuple[Limit, ...]:
     return tuple(_limit(book, route, number, name, item) for name, item in zip(zones, route.rate_limits, strict=True))
 
 
+def uncountable(book: Book, route: Route) -> bool:
+    """Whether a limit of the route is below the one request a minute that nginx counts in."""
+    found = any(limit.requests and limit.requests * _MINUTE < limit.per for limit in route.rate_limits)
+    if found:
+        path = ("routes", route.name, "rate_limit")
+        book.warn("route.rate_limit", path, "nginx counts at least a request a minute: this route answers 503 there")
+    return found
+
+
 def breaker(book: Book, pool: Pool) -> Limit:
     """Requests at once to a pool, by all routes together; nginx has no queue, so beyond them is 503."""
     name = Token(f"lb_pool_{pool.name}")
@@ -74,7 +83,7 @@ def _rate(book: Book, route: Route, limit: RateLimit) -> Token:
     if limit.requests * 1000 % limit.per == 0:
         return Token(f"{limit.requests * 1000 // limit.per}r/s")
     exact = limit.requests * _MINUTE / limit.per
-    whole = max(1, int(exact))
+    whole = int(exact)
     if abs(whole - exact) > exact * 0.02:
         path = ("routes", route.name, "rate_limit")
         book.warn("route.rate_limit", path, f"nginx counts whole requests a minute: {whole} instead of {exact:.2f}")

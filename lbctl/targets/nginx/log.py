@@ -34,27 +34,27 @@ def formats(listener: Listener, number: int, request_id: str) -> LogFormat:
     name = Token(f"lb_log{number}")
     if listener.access_log.format == "text":
         text = (
-            f'$lb_ts $remote_addr {listener.name} "$request" $status route=$lb_route pool=$lb_pool '
+            f"$lb_ts $remote_addr {listener.name} $lb_log_method $lb_log_path $status route=$lb_route pool=$lb_pool "
             f"replica=$lb_replica out=$body_bytes_sent time=$request_time id={request_id}"
         )
-        return LogFormat(name, Token("default"), quote.script(text))
-    return LogFormat(name, Token("none"), quote.script(_json(listener.name, request_id)))
+        return LogFormat(name, quote.script(text))
+    return LogFormat(name, quote.script(_json(listener, request_id)))
 
 
-def _json(listener: str, request_id: str) -> str:
+def _json(listener: Listener, request_id: str) -> str:
     fields = {
         "ts": '"$lb_ts"',
         "request_id": f'"{request_id}"',
         "client": '"$remote_addr"',
         "tenant": "$lb_log_tenant",
-        "listener": f'"{listener}"',
+        "listener": f'"{listener.name}"',
         "method": "$lb_log_method",
         "path": "$lb_log_path",
         "route": "$lb_log_route",
         "pool": "$lb_log_pool",
         "variant": "$lb_log_variant",
         "replica": "$lb_replica",
-        "model": "null",
+        "model": "$lb_log_model" if _by_model(listener) else "null",
         "status": "$lb_log_status",
         "bytes_in": "$request_length",
         "bytes_out": "$body_bytes_sent",
@@ -80,6 +80,9 @@ def maps(book: Book) -> None:
     for name in ("route", "pool", "variant"):
         book.map(f"$lb_{name}", f"$lb_log_{name}", [(_DEFAULT, Token(f"$lb_{name}")), (Token('""'), _NULL)])
     book.map("$lb_tenant", "$lb_log_tenant", [(_DEFAULT, _of('"$lb_tenant"')), (Token('""'), _NULL)])
+    if any(_by_model(item) for item in book.view.listeners):
+        whole = f"~^([{HARMLESS}]+)\\z"
+        book.map("$http_x_model", "$lb_log_model", [(_DEFAULT, _NULL), (quote.plain(whole), _of('"$1"'))])
     book.map("$status", "$lb_log_status", [(_DEFAULT, _NULL), (quote.plain("~^[1-9]"), Token("$status"))])
     book.map("$upstream_status", "$lb_flags", [(_DEFAULT, _NULL), (quote.plain(text), _of('"$1"'))])
     _milliseconds(book, "$upstream_connect_time", "$lb_t_connect")
@@ -87,6 +90,10 @@ def maps(book: Book) -> None:
     _milliseconds(book, "$request_time", "$lb_t_total")
     _retries(book)
     _replicas(book)
+
+
+def _by_model(listener: Listener) -> bool:
+    return any(rule.models for rule in listener.rules)
 
 
 def _of(text: str) -> Token:

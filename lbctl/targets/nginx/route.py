@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route
+from lbctl.targets.assess import CLOSED
 from lbctl.targets.nginx import auth, limits, names, quote, split
 from lbctl.targets.nginx.blocks import Answer, Forwarding, Limit, Location, Mirrored
 from lbctl.targets.nginx.book import Book
@@ -62,6 +63,8 @@ class Routes:
         action = route.action
         assert isinstance(action, Forward)
         variables = _variables(route, pool, self.book)
+        if limits.uncountable(self.book, route):
+            return _unavailable(route, pool, variables, CLOSED.body)
         upstream = self.upstreams.of(pool, route.regions)
         spare = action.fallback if action.fallback != pool else None
         if upstream is None:
@@ -184,8 +187,10 @@ def _json(text: str) -> Token:
     return quote.value(json.dumps(text))
 
 
-def _unavailable(route: Route, pool: str, variables: tuple[tuple[Token, Token], ...]) -> Location:
-    answer = Answer(503, quote.value("application/json"), (), quote.value(NO_REPLICA))
+def _unavailable(
+    route: Route, pool: str, variables: tuple[tuple[Token, Token], ...], body: str = NO_REPLICA
+) -> Location:
+    answer = Answer(503, quote.value("application/json"), (), quote.value(body))
     return Location(_name(route, pool), variables, answer=answer)
 
 
