@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
+
 import pytest
 
 from tests.e2e.support.binaries import Kind
@@ -32,6 +35,24 @@ def test_a_body_without_a_length_is_no_way_around(kind: Kind, size: int) -> None
         assert gateway.post(body=b"x").ok
     assert (answer.status, answer.header("content-type")) == (411 if kind == "haproxy" else 413, "application/json")
     assert a.requests == 1
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+def test_a_get_with_a_body_by_http2_is_no_way_around_either(kind: Kind) -> None:
+    def frame(type_: int, flags: int, stream: int, payload: bytes) -> bytes:
+        return len(payload).to_bytes(3) + bytes((type_, flags)) + stream.to_bytes(4) + payload
+
+    get = frame(1, 4, 1, b"\x82\x86\x84\x01\x01h")
+    body = b"".join(frame(0, 0, 1, b"x" * 8192) for _ in range(7)) + frame(0, 1, 1, b"x" * 8000)
+    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_listener("1KiB"))) as gateway:
+        with socket.create_connection(("127.0.0.1", gateway.port), 5) as connection:
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + get + body)
+            with suppress(TimeoutError, ConnectionError):
+                connection.settimeout(1)
+                while connection.recv(65_536):
+                    pass
+        assert gateway.access_log(1)[0]["status"] in (411, 413)
+    assert a.requests == 0
 
 
 def test_a_body_at_the_limit_arrives(kind: Kind) -> None:

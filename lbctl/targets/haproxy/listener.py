@@ -194,7 +194,11 @@ def _guards(listener: Listener) -> Iterator[Token]:
     unknown = "!{ req.hdr(content-length) -m found }"
     refuse = f"http-request return status 411 {_NO_LENGTH} if {unknown}"
     yield line(refuse, "{ req.hdr(transfer-encoding) -m found }", source=path)
-    yield line(refuse, "!{ method GET HEAD OPTIONS DELETE TRACE } { req.ver -m beg 2 }", source=path)
+    bodiless = "{ method GET HEAD OPTIONS DELETE TRACE } { req.ver -m beg 2 }"
+    yield line(refuse, f"!{bodiless}", source=path)
+    wait = f"http-request wait-for-body time {listener.request_headers_timeout}ms at-least 1 if {unknown}"
+    yield line(wait, bodiless, "!{ req.hdr(upgrade) -m found }", source=path)
+    yield line(refuse, bodiless, "{ req.body_len gt 0 }", source=path)
 
 
 def _model(listener: Listener) -> Iterator[Token]:
