@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import fleet_of, running
-from tests.e2e.support.replicas import replicas
+from tests.e2e.support.fleet import Fleet, bind, fleet_of, running
+from tests.e2e.support.replicas import Replica, replicas
 
 _DELAY = 0.8
 
@@ -28,14 +28,25 @@ def test_connections_that_ended_count_no_more(kind: Kind) -> None:
     assert a.requests == 40
 
 
-def test_each_listener_has_its_own_limit(kind: Kind) -> None:
-    with replicas("a") as (a,):
-        fleet = fleet_of([a], listener={"max_connections": 1})
-        other = fleet_of([a], listener={"max_connections": 3})["listeners"]["gateway"]
-        with running(kind, {**fleet, "listeners": {**fleet["listeners"], "other": other}}) as gateway:
-            a.behave(delay=_DELAY)
-            held = gateway.send("GET", "/")
-            load = gateway.connect("other").load(3, 3, keep_alive=False)
-            assert held.result(20).ok
+def _with_another(pool: list[Replica], own: int, others: int) -> Fleet:
+    fleet = fleet_of(pool, listener={"max_connections": own})
+    fleet["listeners"]["other"] = {"bind": bind(), "max_connections": others}
+    return fleet
+
+
+def test_a_listener_with_little_room_keeps_to_it_beside_one_with_much(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, _with_another([a], 1, 100)) as gateway:
+        a.behave(delay=_DELAY)
+        gateway.load(4, 4, keep_alive=False)
+        most = a.max_in_flight
+        gateway.connect("other").load(4, 4, keep_alive=False).assert_no_failure()
+    assert (most, a.max_in_flight) == (1, 4)
+
+
+def test_a_full_listener_takes_no_room_from_another(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, _with_another([a], 1, 3)) as gateway:
+        a.behave(delay=_DELAY)
+        held = gateway.send("GET", "/")
+        load = gateway.connect("other").load(3, 3, keep_alive=False)
+        assert held.result(20).ok
     load.assert_no_failure()
-    assert a.max_in_flight == 4

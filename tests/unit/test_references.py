@@ -88,5 +88,5 @@ def test_every_code_of_the_compiler_is_shown_here_or_beside_the_capacities() -> 
     written = {code for file in (package / "compile").glob("*.py") for code in re.findall(r"LB\d{3}", file.read_text())}
     shown = {*ROUTES.values(), *POOLS.values(), *WHOLE.values()}
     beside = {"LB104", "LB105", "LB203", "LB204", "LB205"}  # test_compile_pools
-    files = {"LB110", "LB114", "LB502", "LB503", "LB507", "LB508"}  # test_bad_input, and the tests of secrets
+    files = {"LB110", "LB114", "LB118", "LB502", "LB503", "LB507", "LB508"}  # tests of bad input, secrets, closing
     assert written == shown | beside | files
