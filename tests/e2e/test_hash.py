@@ -58,6 +58,16 @@ def test_a_key_stays_with_its_replica_and_keys_spread(
     assert min(Counter(homes.values())[replica.name] for replica in pool) >= _KEYS * 0.1
 
 
+def test_a_key_that_the_replica_must_not_see_counts_all_the_same(kind: Kind) -> None:
+    with replicas("a", "b", "c") as pool:
+        fleet = fleet_of(_pool(pool), route={"headers": {"request": {"remove": ["x-user"]}}})
+        with running(kind, fleet) as gateway:
+            homes = _homes(gateway)
+            assert _homes(gateway) == homes
+        assert all(request.header("x-user") is None for replica in pool for request in replica.seen)
+    assert min(Counter(homes.values())[replica.name] for replica in pool) >= _KEYS * 0.1
+
+
 def test_clients_of_one_address_share_a_replica(kind: Kind) -> None:
     with replicas("a", "b", "c") as pool, running(kind, fleet_of(_pool(pool, {"source_ip": {}}))) as gateway:
         load = gateway.load(60, concurrency=6, keep_alive=False)

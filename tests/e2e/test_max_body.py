@@ -86,3 +86,10 @@ def test_another_listener_has_its_own_limit(kind: Kind) -> None:
         with running(kind, {**fleet, "listeners": {**fleet["listeners"], "wide": other}}) as gateway:
             body = b"x" * (_LIMIT + 1)
             assert (gateway.post(body=body).status, gateway.connect("wide").post(body=body).status) == (413, 200)
+
+
+def test_a_large_body_within_the_limit_is_tried_on_another_replica(kind: Kind) -> None:
+    with replicas("a", "b") as (a, b), running(kind, fleet_of([a, b], listener=_listener("5MiB"))) as gateway:
+        b.refuse()
+        answers = [gateway.post(body=b"x" * (3 << 20)) for _ in range(6)]
+    assert [answer.replica for answer in answers] == ["a"] * 6

@@ -442,7 +442,7 @@ def test_the_model_in_the_body_chooses_and_one_out_of_sight_is_refused(tmp_path:
             got += [ask(z="x" * 40_000, model="m-1"), proxy.send("/", x_model="m-9").body]
             models = [line["model"] for line in proxy.log(7)]
     assert got == ["a1", "a1", "b1", "b1", "a1", "413", "a1"]
-    assert models[:4] == ["llama", "m-1", "llama2", None]
+    assert {"llama", "m-1", "llama2", "m-9", None} <= set(models)
 
 
 def test_a_client_stays_with_its_replica_until_that_is_drained(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import auth, choice, keys, limits, quote, route
+from lbctl.targets.haproxy import auth, choice, kept_keys, keys, limits, quote, route
 from lbctl.targets.haproxy.match import Acls, rules
 from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.token import Token
@@ -230,5 +230,6 @@ def _actions(item: Route, listener: Listener, view: View, acls: Acls) -> Iterato
     yield from auth.lines(item, view, acls)
     yield from limits.lines(item)
     yield from choice.pools(item, item.action, view, acls)
+    yield from kept_keys.lines(item, view)
     yield from auth.kept_back(item)
     yield from route.changed(item, listener)

@@ -15,7 +15,7 @@ from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import opaque
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import bodies, health, keys, quote, servers
+from lbctl.targets.haproxy import bodies, health, kept_keys, keys, quote, servers
 from lbctl.targets.haproxy.levels import Part
 from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.token import Token
@@ -40,7 +40,7 @@ def backend(part: Part) -> tuple[Backend, list[Diagnostic]]:
     routes = _routes(pool, view)
     retries, diagnostics = _retries(pool, routes)
     lines = (
-        *_balance(pool),
+        *_balance(pool, view),
         *_affinity(pool, view),
         *_connections(pool),
         *_timeouts(pool, routes),
@@ -68,12 +68,14 @@ def _routes(pool: Pool, view: View) -> list[Route]:
     ]
 
 
-def _balance(pool: Pool) -> Iterator[Token]:
+def _balance(pool: Pool, view: View) -> Iterator[Token]:
     path = ("pools", pool.name, "balance")
     if pool.balance.key is None:
         yield line("balance", _BALANCE.get(pool.balance.algorithm, "roundrobin"), source=path)
         return
-    yield line("balance hash", _key(pool.balance.key, path), source=path)
+    kept = kept_keys.variable(pool, view)
+    key = Token(f"var({kept})") if kept else _key(pool.balance.key, path)
+    yield line("balance hash", key, source=path)
     yield Token("hash-type consistent sdbm avalanche")
     yield from _bounded(pool.balance, path)
 

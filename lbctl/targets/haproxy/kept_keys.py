@@ -1,0 +1,46 @@
+"""Hash keys that stand in a header which the replica must not see: kept in a variable before the header is taken off.
+
+HAProxy chooses the replica after the frontend's rules have run, when such a header is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lbctl.ir.pools import Pool
+from lbctl.ir.routes import Forward, Route
+from lbctl.ir.snapshot import View
+from lbctl.targets.haproxy import quote
+from lbctl.targets.haproxy.quote import line
+from lbctl.targets.token import Token
+
+
+def variable(pool: Pool, view: View) -> str | None:
+    """The variable that holds the pool's key; None where the header itself reaches the pool."""
+    key = pool.balance.key
+    if key is None or key.kind != "header" or not any(key.name in _taken_off(item) for item in _to(pool.name, view)):
+        return None
+    return f"txn.key.{key.name.replace('-', '.')}"
+
+
+def lines(route: Route, view: View) -> Iterator[Token]:
+    """Before the route takes its headers off."""
+    names = sorted({pool for item in [route.action] if isinstance(item, Forward) for pool in item.pools})
+    kept = {variable(pool, view): pool for pool in (view.pools[name] for name in names if name in view.pools)}
+    for name, pool in kept.items():
+        if name is not None and pool.balance.key is not None:
+            fetch = quote.word(quote.sample("req.fhdr", pool.balance.key.name))
+            path = ("pools", pool.name, "balance", "hash", "key")
+            yield line(f"http-request set-var({name})", fetch, f"if route_{quote.name(route.name).text}", source=path)
+
+
+def _to(pool: str, view: View) -> list[Route]:
+    return [item for item in view.routes.values() if isinstance(item.action, Forward) and pool in item.action.pools]
+
+
+def _taken_off(route: Route) -> set[str]:
+    names = {*route.request_headers.remove, *(name for name, _ in route.request_headers.set)}
+    auth = route.auth
+    if auth is None or auth.forward_credentials:
+        return names
+    return names | ({auth.api_keys.header} if auth.api_keys else set()) | ({"authorization"} if auth.jwt else set())
