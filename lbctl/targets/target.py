@@ -51,14 +51,16 @@ Capability = Rendered | NotYet | Unsupported | Since
 
 
 CONTROL_PLANE: Mapping[str, Capability] = {
-    "route.rollout": NotYet("the split of the file holds until a control plane moves it"),
-    "pool.drain_deadline": NotYet("a drained replica finishes what it has, however long that takes"),
-    "pool.health.deep": NotYet("it needs a control plane that reads telemetry"),
-    "pool.telemetry": NotYet("it needs a control plane that reads it"),
-    "pool.weighting": NotYet("weights are the capacities of the file"),
-    "control": NotYet("there is no control plane in this version"),
+    "route.rollout": Unsupported("no proxy moves a split by itself", "the file's split holds"),
+    "pool.drain_deadline": Unsupported(
+        "no proxy counts how long a replica has been drained", "it finishes what it has, however long that takes"
+    ),
+    "pool.health.deep": Unsupported("no proxy reads a GPU's telemetry", "active and passive health alone decide"),
+    "pool.telemetry": Unsupported("no proxy reads a model server's metrics", "nothing is read"),
+    "pool.weighting": Unsupported("no proxy follows live signals", "weights are the capacities of the file"),
+    "control": Unsupported("no proxy reads it: it is for a control plane", "this version of lbctl has none"),
 }
-"""What no proxy does by itself, and every proxy's table says alike."""
+"""What no proxy does by itself: it takes a control plane. Every proxy's table says it alike."""
 
 
 @dataclass(frozen=True, slots=True)

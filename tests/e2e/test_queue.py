@@ -15,12 +15,13 @@ _BUSY = 1.5
 
 
 def _burst(kind: Kind, replica: Replica, queue: str, route: dict[str, Any] | None = None) -> tuple[Load, str]:
-    """Three requests at once for a replica that takes one."""
+    """Three requests, shortly after each other, for a replica that takes one: at the same instant two threads of HAProxy
+    may both take its last place."""
     replica.behave(delay=_BUSY)
     breaker = {"per_replica": {"max_requests": 1}, "max_requests": 100, "max_pending_requests": 100}
     pool = pool_of([replica], circuit_breaker=breaker, timeouts={"queue": queue})
     with running(kind, fleet_of(pool, route=route)) as gateway:
-        return gateway.load(3, 3), gateway.messages
+        return gateway.load(3, 3, gap=0.3), gateway.messages
 
 
 def test_haproxy_lets_nobody_wait_longer_than_the_queue_timeout() -> None:
