@@ -12,6 +12,7 @@ from lbctl.ir import routes as ir
 from lbctl.model import route as model
 
 Action = ir.Forward | ir.Respond | ir.Redirect
+_FRAMING = frozenset({"connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"})
 
 
 def routes(ctx: Context) -> tuple[ir.Route, ...]:
@@ -199,6 +200,7 @@ def _check_forward(ctx: Context, path: Path, route: model.Route, action: ir.Forw
     if route.rollout is not None and route.rollout.to not in shared:
         ctx.error("LB701", "the rollout's pool is not in the split", (*path, "rollout", "to"), _one_of(shared))
     _twice(ctx, path, route)
+    _framing(ctx, path, route)
 
 
 def _twice(ctx: Context, path: Path, route: model.Route) -> None:
@@ -207,6 +209,19 @@ def _twice(ctx: Context, path: Path, route: model.Route) -> None:
             if name in rules.set:
                 where = (*path, "headers", side, "remove", index)
                 ctx.error("LB111", f"{name} is set and removed", where, "one of the two")
+
+
+def _framing(ctx: Context, path: Path, route: model.Route) -> None:
+    """Headers that carry the message itself: a proxy that lets them be changed breaks it, and most refuse to start."""
+    for side, rules in (("request", route.headers.request), ("response", route.headers.response)):
+        named = [(("set", name), name) for name in rules.set]
+        named += [(("remove", index), name) for index, name in enumerate(rules.remove)]
+        for (key, place), name in named:
+            if name in _FRAMING or (key == "remove" and name == "host"):
+                where = (*path, "headers", side, key, place)
+                ctx.error(
+                    "LB119", f"{name} carries the message itself", where, "leave it to the proxy", key=key == "set"
+                )
 
 
 def _one_of(names: Iterable[str]) -> str:

@@ -15,8 +15,8 @@ _BUSY = 1.5
 
 
 def _burst(kind: Kind, replica: Replica, queue: str, route: dict[str, Any] | None = None) -> tuple[Load, str]:
-    """Three requests, shortly after each other, for a replica that takes one: at the same instant two threads of HAProxy
-    may both take its last place."""
+    """Three requests, shortly after each other, for a replica that takes one: at the same instant two of HAProxy's
+    threads may both take its last place."""
     replica.behave(delay=_BUSY)
     breaker = {"per_replica": {"max_requests": 1}, "max_requests": 100, "max_pending_requests": 100}
     pool = pool_of([replica], circuit_breaker=breaker, timeouts={"queue": queue})
