@@ -214,14 +214,11 @@ def _twice(ctx: Context, path: Path, route: model.Route) -> None:
 def _framing(ctx: Context, path: Path, route: model.Route) -> None:
     """Headers that carry the message itself: a proxy that lets them be changed breaks it, and most refuse to start."""
     for side, rules in (("request", route.headers.request), ("response", route.headers.response)):
-        named = [(("set", name), name) for name in rules.set]
-        named += [(("remove", index), name) for index, name in enumerate(rules.remove)]
-        for (key, place), name in named:
-            if name in _FRAMING or (key == "remove" and name == "host"):
-                where = (*path, "headers", side, key, place)
-                ctx.error(
-                    "LB119", f"{name} carries the message itself", where, "leave it to the proxy", key=key == "set"
-                )
+        here = (*path, "headers", side)
+        found: list[tuple[str, Path]] = [(name, (*here, "set", name)) for name in rules.set if name in _FRAMING]
+        found += [(n, (*here, "remove", i)) for i, n in enumerate(rules.remove) if n in _FRAMING or n == "host"]
+        for name, where in found:
+            ctx.error("LB119", f"{name} carries the message itself", where, "leave it to the proxy", key=True)
 
 
 def _one_of(names: Iterable[str]) -> str:
