@@ -20,6 +20,7 @@ _LARGEST = 1 << 20
 """Bytes of a key file."""
 _KEY = re.compile(r"[!-~]{1,256}", re.ASCII)
 _HASH = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+_B64URL = re.compile(r"[A-Za-z0-9_-]{1,4096}", re.ASCII)
 _PRIVATE = {"d", "p", "q", "dp", "dq", "qi", "k"}
 """Members of a JWK that only a private or a symmetric key has (RFC 7518, section 6)."""
 
@@ -111,4 +112,6 @@ def _jwks_problem(text: str) -> str:
         return "it holds no list of keys"
     if any(_PRIVATE & key.keys() for key in keys):
         return "it holds private or symmetric keys; a proxy needs the public ones alone"
+    if not all(_B64URL.fullmatch(str(key[part])) for key in keys for part in ("n", "e", "x", "y") if part in key):
+        return "a key has a number that is not base64url"
     return ""

@@ -86,6 +86,7 @@ def test_a_key_that_stands_twice_is_an_error(tmp_path: Path) -> None:
         ("[]", "no list of keys"),
         ('{"keys": [1]}', "no list of keys"),
         ('{"keys": [{"kty": "RSA", "d": "hunter2"}]}', "private or symmetric"),
+        ('{"keys": [{"kty": "RSA", "n": "hunter2!", "e": "AQAB"}]}', "not base64url"),
         ('{"keys": [{"kty": "oct", "k": "hunter2"}]}', "private or symmetric"),
     ],
 )

@@ -25,9 +25,9 @@ _WHEN = {
     "refused_stream": "refused-stream",
     "reset_before_request": "reset-before-request",
 }
-_ANOTHER_HOST = 32
-"""How often the balancer is asked again when it names a replica that was tried already: one that refuses has nothing in
-flight, so that of two replicas least_request draws it three times in four."""
+_ANOTHER_HOST = 128
+"""Draws until a host is found that was not tried yet: with two of three dead, the power of two choices finds the third
+at one draw in nine, because the dead look idle. (8/9)^128 is one in three million."""
 _TRIES_IN_A_RANK = 2
 HOST = "host"
 
