@@ -29,11 +29,13 @@ def test_a_body_above_the_limit_is_a_413(kind: Kind) -> None:
 
 @pytest.mark.parametrize("size", [_LIMIT + 1, 30 * _LIMIT])
 def test_a_body_without_a_length_is_no_way_around(kind: Kind, size: int) -> None:
-    """HAProxy cannot count what passes: it wants a length."""
+    """HAProxy cannot count what passes: it wants a length. It closes at once, under what is still on its way of a large
+    body, so that its answer may be lost to a reset."""
     with replicas("a") as (a,), running(kind, fleet_of([a], listener=_listener())) as gateway:
         answer = gateway.post(body=b"x" * size, chunked=True)
         assert gateway.post(body=b"x").ok
-    assert (answer.status, answer.header("content-type")) == (411 if kind == "haproxy" else 413, "application/json")
+    if kind != "haproxy" or size == _LIMIT + 1 or answer.status:
+        assert (answer.status, answer.header("content-type")) == (411 if kind == "haproxy" else 413, "application/json")
     assert a.requests == 1
 
 
