@@ -46,8 +46,8 @@ _NOTES = {
     "x.key, or one file with both",
     "listener.h2c": "by HTTP/2's preface",
     "listener.client_address": "up to four trusted balancers in a row",
-    "listener.max_body": "a request without Content-Length, gRPC's too, is answered 411 where the listener has a limit; "
-    "a refusal of a body far above it can be lost to a reset",
+    "listener.max_body": "a request without Content-Length, gRPC's too, is answered 411 where there is a limit; a "
+    "refusal of a body far above it can be lost to a reset",
     "listener.inspect": "each connection has a buffer of this size",
     "listener.request_id": "a client's id is kept if it is printable ASCII of at most 200 characters",
     "listener.access_log": "to /dev/stdout or /dev/stderr only",
