@@ -10,13 +10,14 @@ import click
 from lbctl.apply.files import write_bundle
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.base.quantities import QuantityError, parse_version
-from lbctl.cli.fleet import Loaded, load, paths_argument, show
+from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
 from lbctl.compile.fleet import Compiled
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot
 from lbctl.model.fleet import Source
 from lbctl.targets import KINDS, target
+from lbctl.targets.load import Loaded
 from lbctl.targets.prepare import Prepared, placed, prepare
 from lbctl.targets.target import Bundle
 
