@@ -15,6 +15,11 @@ from lbctl import __version__
 _COMMANDS = {
     "validate": ("lbctl.cli.validate", "Check a fleet: every error in one run."),
     "render": ("lbctl.cli.render", "The configuration of nginx, HAProxy or Envoy."),
+    "serve": ("lbctl.cli.serve", "The control plane: watches the fleet and drives Envoy by xDS."),
+    "reload": ("lbctl.cli.reload", "Have a running serve read its files now."),
+    "status": ("lbctl.cli.status", "What a running serve does, and what each proxy has of it."),
+    "bootstrap": ("lbctl.cli.bootstrap", "The Envoy bootstrap that connects to serve."),
+    "xds": ("lbctl.cli.xds", "What a proxy would receive from any xDS server."),
     "gpus": ("lbctl.cli.gpus", "The built-in GPU table, with sources."),
     "schema": ("lbctl.cli.schema", "The JSON Schema of a fleet file."),
     "version": ("lbctl.cli.version", "The version of lbctl."),
@@ -74,9 +79,12 @@ def run(args: list[str]) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 64
-    except click.ClickException as error:
+    except click.UsageError as error:
         error.show()
         return 64
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:

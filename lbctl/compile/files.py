@@ -20,7 +20,7 @@ def check_files(source: Source, required: bool, diagnostics: d.Diagnostics) -> N
     """LB110 for a file that is not there (an error if `required`), LB502 for one outside its directory, LB118 for two
     of one name. That a key file is missing is for `secrets` to say."""
     first: dict[str, Path] = {}
-    for path, node in _named_files(source.root):
+    for path, node in named_files(source.root):
         diagnostics.extend(_findings(source, path, node, required))
         written, place = str(node.value), file_of(source, node).resolve()
         if path[-1] != "path" and first.setdefault(written, place) != place:
@@ -31,7 +31,7 @@ def check_files(source: Source, required: bool, diagnostics: d.Diagnostics) -> N
 
 def files_on_disk(source: Source) -> dict[str, Path]:
     """A path as it is written in the fleet → the file on this machine, for all that are there."""
-    named = {str(node.value): file_of(source, node) for _, node in _named_files(source.root)}
+    named = {str(node.value): file_of(source, node) for _, node in named_files(source.root)}
     return {written: place for written, place in named.items() if place.is_file()}
 
 
@@ -54,7 +54,8 @@ def _findings(source: Source, path: d.Path, node: Node, required: bool) -> Itera
         yield d.Diagnostic("LB502", f"{d.show(written)} leads out of its directory", node.position, path, hint)
 
 
-def _named_files(root: Node, path: d.Path = ()) -> Iterator[tuple[d.Path, Node]]:
+def named_files(root: Node, path: d.Path = ()) -> Iterator[tuple[d.Path, Node]]:
+    """Every path of a file that stands in the fleet, except those of the control plane itself."""
     if isinstance(root.value, dict):
         for key, node in root.value.items():
             here = (*path, key)
@@ -63,10 +64,10 @@ def _named_files(root: Node, path: d.Path = ()) -> Iterator[tuple[d.Path, Node]]
             if isinstance(node.value, str) and key in _FILE_KEYS and _is_file(here):
                 yield here, node
             elif isinstance(node.value, dict | list) and key not in {"replicas", "labels"}:
-                yield from _named_files(node, here)
+                yield from named_files(node, here)
     elif isinstance(root.value, list):
         for index, node in enumerate(root.value):
-            yield from _named_files(node, (*path, index))
+            yield from named_files(node, (*path, index))
 
 
 def _is_file(path: d.Path) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.context import Context, Version
+from lbctl.compile.headers import check_headers
 from lbctl.compile.listeners import listeners
 from lbctl.compile.pools import default_name, pools
 from lbctl.compile.proxies import control, proxies
@@ -39,6 +40,7 @@ def compile_fleet(source: Source, oldest: Mapping[str, Version], diagnostics: Di
         proxies=proxies(ctx),
         control=control(source.fleet.control),
     )
+    check_headers(ctx)
     check_residency(ctx, topology.routes, topology.pools)
     return None if diagnostics.failed else Compiled(topology, SourceMap(source.root, _places(source)))
 

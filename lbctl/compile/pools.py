@@ -10,8 +10,8 @@ from lbctl.compile.context import Context
 from lbctl.compile.convert import address, maybe, pairs, whole
 from lbctl.compile.discovery import with_discovered
 from lbctl.ir import pools as ir
+from lbctl.ir.address import Address
 from lbctl.model import pool as model
-from lbctl.model.node import find
 from lbctl.model.telemetry import Telemetry, Weighting
 
 IN_FLIGHT = 512
@@ -23,17 +23,23 @@ _EVIDENCE = frozenset({"vllm", "sglang", "tgi", "triton", "trtllm", "lmdeploy", 
 
 def pools(ctx: Context) -> tuple[ir.Pool, ...]:
     table = throughputs(ctx)
+    relieved = {pool for route in ctx.fleet.routes.values() if route.fallback for pool in route.pools}
     sections = ((name, with_discovered(ctx, name, item)) for name, item in sorted(ctx.fleet.pools.items()))
-    return tuple(_pool(ctx, name, item, table) for name, item in sections)
+    return tuple(_pool(ctx, name, item, table, name in relieved) for name, item in sections)
 
 
 def default_name(replica: model.Replica) -> str:
+    return name_of(address(replica.address))
+
+
+def name_of(where: Address) -> str:
     """The address, every character outside the grammar of names as -."""
-    text = str(address(replica.address)).lower()
+    text = str(where).lower()
     return re.sub(r"[^a-z0-9._-]", "-", text).lstrip("._-")[:63] or "replica"
 
 
-def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float]) -> ir.Pool:
+def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float], relieved: bool) -> ir.Pool:
+    """`relieved`: another pool stands behind this one."""
     path = ("pools", name)
     if pool.tls and (pool.tls.certificate is None) != (pool.tls.key is None):
         ctx.error("LB505", "a client certificate needs its key, and the key its certificate", (*path, "tls"))
@@ -54,7 +60,7 @@ def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float])
         circuit_breaker=_breaker(pool),
         slow_start=_slow_start(ctx, name, pool),
         active=_active(ctx, name, pool.health.active),
-        passive=_passive(pool.health.passive),
+        passive=_passive(pool.health.passive, relieved),
         deep=ir.DeepCheck(
             whole(pool.health.deep.min_free_memory),
             float(pool.health.deep.max_temperature),
@@ -82,7 +88,7 @@ def _unique(ctx: Context, pool: str, values: list[str], code: str, what: str, hi
     first: dict[str, int] = {}
     for index, value in enumerate(values):
         if first.setdefault(value, index) != index:
-            where = find(ctx.source.root, ("pools", pool, "replicas", first[value]))
+            where = ctx.position(("pools", pool, "replicas", first[value]))
             ctx.error(
                 code, f"the {what} {value} stands twice, first at {where}", ("pools", pool, "replicas", index), hint
             )
@@ -219,7 +225,10 @@ def _probe(section: model.Active) -> ir.HttpCheck | ir.GrpcCheck | ir.TcpCheck:
     return ir.GrpcCheck(section.grpc.service) if section.grpc is not None else ir.TcpCheck()
 
 
-def _passive(section: model.Passive) -> ir.PassiveCheck:
+def _passive(section: model.Passive, relieved: bool) -> ir.PassiveCheck:
+    """Half of a pool is always left in it unless the fleet says otherwise, for who else would serve? A fallback would,
+    and its turn comes when nobody is left."""
+    written = "max_ejection" in section.model_fields_set
     return ir.PassiveCheck(
         consecutive_5xx=section.consecutive_5xx,
         consecutive_connect_failures=section.consecutive_connect_failures,
@@ -227,7 +236,7 @@ def _passive(section: model.Passive) -> ir.PassiveCheck:
         error_window=int(section.error_rate.window),
         error_min_requests=section.error_rate.min_requests,
         ejection_time=int(section.ejection_time),
-        max_ejection=float(section.max_ejection),
+        max_ejection=100.0 if relieved and not written else float(section.max_ejection),
     )
 
 

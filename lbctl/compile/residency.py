@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from lbctl.base.diagnostics import Path
 from lbctl.compile.context import Context
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
@@ -13,17 +14,21 @@ def check_residency(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]
     """LB115 for each such pool. A replica without a region is outside every region."""
     regions = {pool.name: {item.region for item in pool.replicas} for pool in pools}
     for route in routes:
-        for pool in _empty(route, regions):
+        for pool, key in _empty(route, regions):
             ctx.error(
                 "LB115",
                 f"no replica of {pool} is in {' or '.join(route.regions)}",
-                ("routes", route.name, "regions"),
+                ("routes", route.name, *key),
                 "name the region of its replicas, or send the route elsewhere",
             )
 
 
-def _empty(route: Route, regions: dict[str, set[str | None]]) -> Iterator[str]:
+def _empty(route: Route, regions: dict[str, set[str | None]]) -> Iterator[tuple[str, Path]]:
+    """Each such pool, and what of the route is wrong about it."""
     if not route.regions or not isinstance(route.action, Forward):
         return
     drawn = {share.pool for share in route.action.shares if share.weight} | {pin.pool for pin in route.action.pins}
-    yield from (pool for pool in sorted(drawn) if pool in regions and not regions[pool] & set(route.regions))
+    wanted: list[tuple[str, Path]] = [(pool, ("regions",)) for pool in sorted(drawn)]
+    wanted += [(route.action.fallback, ("fallback",))] if route.action.fallback else []
+    wanted += [(route.action.mirror.pool, ("mirror", "pool"))] if route.action.mirror else []
+    yield from ((pool, key) for pool, key in wanted if pool in regions and not regions[pool] & set(route.regions))

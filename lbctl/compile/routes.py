@@ -12,7 +12,6 @@ from lbctl.ir import routes as ir
 from lbctl.model import route as model
 
 Action = ir.Forward | ir.Respond | ir.Redirect
-_FRAMING = frozenset({"connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"})
 
 
 def routes(ctx: Context) -> tuple[ir.Route, ...]:
@@ -32,7 +31,7 @@ def _route(ctx: Context, name: str, route: model.Route) -> ir.Route:
         websocket=route.websocket,
         request_timeout=whole(route.timeouts.request),
         idle_timeout=int(route.timeouts.idle),
-        retry=_retry(route.retry),
+        retry=_retry(ctx, path, route.retry),
         rate_limits=tuple(map(_limit, route.rate_limit)),
         auth=maybe(route.auth, _auth),
         request_headers=_headers(route.headers.request),
@@ -114,15 +113,26 @@ def _mirror(ctx: Context, path: Path, section: model.Mirror | None) -> ir.Mirror
     return ir.Mirror(section.pool, float(section.percent))
 
 
-def _retry(section: model.Retry) -> ir.Retry:
+def _retry(ctx: Context, path: Path, section: model.Retry) -> ir.Retry:
     order = ("connect_failure", "refused_stream", "reset_before_request")
     return ir.Retry(
         attempts=section.attempts,
         when=tuple(item for item in order if item in section.when),
         idempotent=section.idempotent,
         budget=None if section.budget is None else float(section.budget),
-        backoff=ir.Backoff(int(section.backoff.base), int(section.backoff.max)),
+        backoff=_backoff(ctx, (*path, "retry", "backoff"), section.backoff),
     )
+
+
+def _backoff(ctx: Context, path: Path, section: model.Backoff) -> ir.Backoff:
+    """Where one of the two is written, the other's default gives way."""
+    base, most, written = int(section.base), int(section.max), section.model_fields_set
+    if base <= most:
+        return ir.Backoff(base, most)
+    if written == {"base", "max"}:
+        message = f"the pause begins with {section.base}, above its longest"
+        ctx.error("LB305", message, (*path, "max"), f"at least {section.base}")
+    return ir.Backoff(base, base) if "base" in written else ir.Backoff(most, most)
 
 
 def _limit(section: model.RateLimit) -> ir.RateLimit:
@@ -195,30 +205,19 @@ def _check_forward(ctx: Context, path: Path, route: model.Route, action: ir.Forw
         ctx.error("LB108", "the fallback is a pool of the route itself", (*path, "fallback"), "another pool")
     if route.rewrite is not None and route.rewrite.path_prefix is not None and route.match.path_prefix is None:
         ctx.error("LB109", "rewrite.path_prefix needs match.path_prefix", (*path, "rewrite", "path_prefix"))
-    if any(limit.by == "tenant" for limit in route.rate_limit) and route.auth is None:
-        ctx.error("LB506", "a limit by tenant on a route without auth", (*path, "rate_limit"), "add auth", key=True)
+    _check_tenant(ctx, path, route)
     if route.rollout is not None and route.rollout.to not in shared:
         ctx.error("LB701", "the rollout's pool is not in the split", (*path, "rollout", "to"), _one_of(shared))
-    _twice(ctx, path, route)
-    _framing(ctx, path, route)
 
 
-def _twice(ctx: Context, path: Path, route: model.Route) -> None:
-    for side, rules in (("request", route.headers.request), ("response", route.headers.response)):
-        for index, name in enumerate(rules.remove):
-            if name in rules.set:
-                where = (*path, "headers", side, "remove", index)
-                ctx.error("LB111", f"{name} is set and removed", where, "one of the two")
-
-
-def _framing(ctx: Context, path: Path, route: model.Route) -> None:
-    """Headers that carry the message itself: a proxy that lets them be changed breaks it, and most refuse to start."""
-    for side, rules in (("request", route.headers.request), ("response", route.headers.response)):
-        here = (*path, "headers", side)
-        found: list[tuple[str, Path]] = [(name, (*here, "set", name)) for name in rules.set if name in _FRAMING]
-        found += [(n, (*here, "remove", i)) for i, n in enumerate(rules.remove) if n in _FRAMING or n == "host"]
-        for name, where in found:
-            ctx.error("LB119", f"{name} carries the message itself", where, "leave it to the proxy", key=True)
+def _check_tenant(ctx: Context, path: Path, route: model.Route) -> None:
+    if all(limit.by != "tenant" for limit in route.rate_limit):
+        return
+    if route.auth is None:
+        ctx.error("LB506", "a limit by tenant on a route without auth", (*path, "rate_limit"), "add auth", key=True)
+    elif route.auth.api_keys is None and route.auth.jwt is not None and route.auth.jwt.tenant_claim is None:
+        message = "a limit by tenant, and nothing says which claim of a token is the tenant: nobody could pass"
+        ctx.error("LB506", message, (*path, "auth", "jwt"), "tenant_claim: NAME", key=True)
 
 
 def _one_of(names: Iterable[str]) -> str:

@@ -26,8 +26,8 @@ _PRIVATE = {"d", "p", "q", "dp", "dq", "qi", "k"}
 
 
 def read_secrets(source: Source, required: bool, diagnostics: Diagnostics) -> Secrets:
-    """The content of every key file that a route names. LB503 for one that is missing (an error if `required`), LB507
-    for bad lines of keys, LB508 for what is no JWKS."""
+    """The content of every key file that a route names. LB503 for one that is missing (an error if `required`) or
+    for a set without a key, LB507 for bad lines of keys, LB508 for what is no JWKS."""
     keys: dict[str, tuple[ApiKey, ...]] = {}
     sets: dict[str, str] = {}
     for name, route in source.fleet.routes.items():
@@ -43,6 +43,7 @@ def read_secrets(source: Source, required: bool, diagnostics: Diagnostics) -> Se
             text = _text(source, path, required, diagnostics)
             if text is not None and _is_jwks(source, path, text, diagnostics):
                 sets[route.auth.jwt.jwks_file] = text
+                _check_empty(source, path, text, diagnostics)
     return Secrets(keys, sets)
 
 
@@ -100,6 +101,14 @@ def _is_jwks(source: Source, path: tuple[str, ...], text: str, diagnostics: Diag
         position = node.position if isinstance(node, Node) else None
         diagnostics.add(Diagnostic("LB508", f"this file is no JWKS: {problem}", position, path, '{"keys": [ … ]}'))
     return not problem
+
+
+def _check_empty(source: Source, path: tuple[str, ...], text: str, diagnostics: Diagnostics) -> None:
+    if not json.loads(text)["keys"]:
+        node = descend(source.root, path)
+        position = node.position if isinstance(node, Node) else None
+        message = "this set holds no key: nobody is let in by it"
+        diagnostics.add(Diagnostic("LB503", message, position, path, "the issuer's public keys", "warning"))
 
 
 def _jwks_problem(text: str) -> str:

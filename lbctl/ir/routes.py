@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -106,6 +107,11 @@ class RateLimit:
     """The rate's period in ms: `requests` in each `per`."""
     burst: int = 0
     concurrent: int = 0
+
+
+def retry_after(limits: Iterable[RateLimit]) -> int:
+    """Seconds, at least 1, until a bucket that is empty lets one request through, by the slowest of the limits."""
+    return max((-(-item.per // (1000 * item.requests)) for item in limits if item.requests), default=1)
 
 
 @dataclass(frozen=True, slots=True)

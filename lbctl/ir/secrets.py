@@ -1,4 +1,5 @@
-"""What the routes' key files hold. It travels beside the Topology: no version, diff or state ever contains it."""
+"""What the key files of routes, listeners and pools hold. It travels beside the Topology: no diff or state ever
+contains it, and of a version it is at most part of what is hashed."""
 
 from __future__ import annotations
 
@@ -22,3 +23,5 @@ class Secrets:
     api_keys: Mapping[str, tuple[ApiKey, ...]] = field(default_factory=dict)
     jwks: Mapping[str, str] = field(default_factory=dict)
     """The text of a JSON Web Key Set, checked: an object with a list of public keys."""
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Certificates, their keys and authorities, as PEM; for proxies that get them from a control plane."""

@@ -20,13 +20,15 @@ from lbctl.ir.topology import Topology
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that any proxy needs. `weights`: pool → replica → weight > 0 on the scale of capacity; `drained`: pool →
-    replicas that get nothing new, besides those that the files drain; `splits`: route → shares."""
+    replicas that get nothing new, besides those that the files drain; `splits`: route → shares; `addresses`: host name
+    of a fixed address → its IPs, for proxies that do not resolve names themselves."""
 
     topology: Topology
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     drained: Mapping[str, frozenset[str]] = field(default_factory=dict)
     splits: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
     secrets: Secrets = field(default_factory=Secrets)
+    addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +66,23 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
         listeners=tuple(_divided_listener(item, _instances(topology, proxy, {item.name})) for item in listeners),
         routes={name: _divided_route(route, by_route[name]) for name, route in routes.items()},
         pools=pools,
-        weights={name: _weights(pool, snapshot) for name, pool in pools.items()},
-        drained={name: _drained(pool, snapshot) for name, pool in pools.items()},
+        weights={name: weights_of(pool, snapshot) for name, pool in pools.items()},
+        drained={name: drained_of(pool, snapshot) for name, pool in pools.items()},
         api_keys={name: _api_keys(route, snapshot.secrets) for name, route in routes.items() if route.auth},
         jwks={name: _jwks(route, snapshot.secrets) for name, route in routes.items() if route.auth},
     )
+
+
+def weights_of(pool: Pool, snapshot: Snapshot) -> tuple[float, ...]:
+    """As `View.weights` has them."""
+    live = snapshot.weights.get(pool.name, {})
+    return tuple(live.get(item.name, item.capacity) for item in pool.replicas)
+
+
+def drained_of(pool: Pool, snapshot: Snapshot) -> frozenset[str]:
+    """As `View.drained` has them."""
+    filed = frozenset(item.name for item in pool.replicas if item.drain)
+    return filed | snapshot.drained.get(pool.name, frozenset())
 
 
 def part(limit: int, instances: int) -> int:
@@ -101,20 +115,14 @@ def _listeners_of_pools(topology: Topology) -> dict[str, set[str]]:
 
 
 def _live_route(route: Route, snapshot: Snapshot) -> Route:
+    """A pool of the file's split that the live one leaves out gets nothing, and stays: it may come back any time."""
     shares = snapshot.splits.get(route.name)
     if shares is None or not isinstance(route.action, Forward):
         return route
+    live = {item.pool: item.weight for item in shares}
+    filed = [item.pool for item in route.action.shares]
+    shares = tuple(Share(pool, live.get(pool, 0)) for pool in dict.fromkeys([*filed, *live]))
     return replace(route, action=replace(route.action, shares=shares))
-
-
-def _weights(pool: Pool, snapshot: Snapshot) -> tuple[float, ...]:
-    live = snapshot.weights.get(pool.name, {})
-    return tuple(live.get(item.name, item.capacity) for item in pool.replicas)
-
-
-def _drained(pool: Pool, snapshot: Snapshot) -> frozenset[str]:
-    filed = frozenset(item.name for item in pool.replicas if item.drain)
-    return filed | snapshot.drained.get(pool.name, frozenset())
 
 
 def _api_keys(route: Route, secrets: Secrets) -> tuple[ApiKey, ...]:

@@ -57,6 +57,9 @@ def _words(detail: ErrorDetails, shape: type[Section], inner: Path) -> tuple[str
         return "LB011", f"unknown key {show(word)}", did_you_mean(word, known) or f"known here: {', '.join(known)}"
     if kind == "missing":
         return "LB014", f"{inner[-1]} is missing", f"write {inner[-1]}"
+    below = section_at(shape, inner) if kind == "model_type" else None
+    if below is not None and not below.model_fields:
+        return "LB013", f"{show(detail['input'])} is not an empty map", f"write {inner[-1]}: {{}}"
     code, words = _KINDS.get(kind, ("LB013", _plain))
     message, hint = words(detail["input"], ctx, detail["msg"])
     return code, message, hint

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import IO, Any, Literal
 
 from pydantic import ValidationError
@@ -16,7 +16,7 @@ from lbctl.model import values as v
 from lbctl.model.control import Control, Proxy
 from lbctl.model.errors import diagnostics_of
 from lbctl.model.listener import Listener
-from lbctl.model.load import load, roots
+from lbctl.model.load import Text, merged, texts
 from lbctl.model.node import Node, descend, plain
 from lbctl.model.pool import Pool
 from lbctl.model.prune import without_faults
@@ -49,7 +49,7 @@ class Source:
 
     `roots`: file → the directory below which its relative paths stay. Of a fleet with faults this is what is left of
     it: good for finding more, and for nothing else. `whole` is then the tree as it was written, and `touched` names the
-    objects that something is missing from.
+    objects that something is missing from. `stand_ins`: place of a file of targets → what is taken for its content.
     """
 
     fleet: Fleet
@@ -57,6 +57,7 @@ class Source:
     roots: dict[str, str]
     whole: Node
     touched: frozenset[Path] = frozenset()
+    stand_ins: Mapping[str, bytes] = field(default_factory=dict)
 
     def names(self, section: str) -> list[str]:
         """Every name that was written in a section, of faulty objects too."""
@@ -73,7 +74,13 @@ _DEFAULTED: dict[str, tuple[str, type[Section]]] = {"pool": ("pools", Pool), "ro
 
 def read(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None = None) -> Source | None:
     """The fleet that the files describe; with errors in the diagnostics, what is left of it, or None."""
-    root = load(paths, diagnostics, stdin)
+    return understand(texts(paths, diagnostics, stdin), diagnostics)
+
+
+def understand(texts: Sequence[Text], diagnostics: Diagnostics) -> Source | None:
+    """The same of texts that were read already."""
+    roots = {text.name: text.root for text in texts}
+    root = merged(texts, diagnostics)
     if root is None or not isinstance(root.value, dict):
         return None
     legible = {item.code for item in diagnostics if item.severity == "error"} <= _LEGIBLE
@@ -83,11 +90,11 @@ def read(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None
         root = _with_defaults(root, defaults)
     told = {item.position for item in diagnostics}
     try:
-        source = Source(Fleet.model_validate(plain(root)), root, roots(paths), root)
+        source = Source(Fleet.model_validate(plain(root)), root, roots, root)
     except ValidationError as error:
         diagnostics.extend(item for item in diagnostics_of(error, root, Fleet) if item.position not in told)
         _check_empty(root, diagnostics)
-        return _what_is_left(root, error, roots(paths)) if legible else None
+        return _what_is_left(root, error, roots) if legible else None
     _check_empty(root, diagnostics)
     return source if legible else None
 

@@ -20,7 +20,7 @@ from lbctl.model.node import Node, Scalar, find, plain
 from lbctl.model.text import MOST_BYTES
 from lbctl.model.yaml import read
 
-__all__ = ["Node", "Scalar", "find", "load", "plain", "roots"]
+__all__ = ["Node", "Scalar", "Text", "find", "load", "merged", "plain", "texts", "yaml_files"]
 
 _MERGED = ("listeners", "routes", "pools", "proxies", "gpus")
 _STDIN = "-"
@@ -36,25 +36,44 @@ class _Source:
     root: str
 
 
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One file as it was read: the name that positions show, its bytes, the directory below which its relative paths
+    stay."""
+
+    name: str
+    data: bytes
+    root: str
+
+
 def load(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None = None) -> Node | None:
-    """The fleet in `paths` (files, directories, `-`) as one map; None if no file could be read.
+    """The fleet in `paths` (files, directories, `-`) as one map; None if no file could be read."""
+    return merged(texts(paths, diagnostics, stdin), diagnostics)
+
+
+def texts(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None = None) -> list[Text]:
+    """What the files hold, by name; those that cannot be read are reported and left out."""
+    found = []
+    for source in _sources(paths, diagnostics):
+        data = _content(source, diagnostics, stdin)
+        if data is not None:
+            found.append(Text(source.name, data, source.root))
+    return found
+
+
+def merged(texts: Sequence[Text], diagnostics: Diagnostics) -> Node | None:
+    """The texts as one map; None if none of them is one.
 
     Everything wrong goes to `diagnostics`. A file with a fault may be missing from the map, or hold less than it says:
     what follows from the map means little once `diagnostics.failed`.
     """
     fleets = []
-    for source in _sources(paths, diagnostics):
-        data = _content(source, diagnostics, stdin)
-        fleet = None if data is None else read(data, source.name, diagnostics)
+    for text in texts:
+        fleet = read(text.data, text.name, diagnostics)
         if fleet is not None:
             _check_version(fleet, diagnostics)
             fleets.append(fleet)
     return _merged(fleets, diagnostics) if fleets else None
-
-
-def roots(paths: Sequence[str]) -> dict[str, str]:
-    """For every file, by the name that positions show: the directory below which its relative paths stay."""
-    return {source.name: source.root for source in _sources(paths, Diagnostics())}
 
 
 # ── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -87,7 +106,7 @@ def _expanded(given: str, diagnostics: Diagnostics) -> Iterator[_Source]:
         if not given:
             raise FileNotFoundError(errno.ENOENT, "no path")
         directory = stat.S_ISDIR(path.stat().st_mode)
-        files = _yaml_files(path) if directory else []
+        files = yaml_files(path) if directory else []
     except (OSError, ValueError) as error:
         diagnostics.add(_unreadable(_shown(given), error))
         return
@@ -100,7 +119,8 @@ def _expanded(given: str, diagnostics: Diagnostics) -> Iterator[_Source]:
         yield _Source(_shown(str(file)), file, str(path))
 
 
-def _yaml_files(directory: Path) -> list[Path]:
+def yaml_files(directory: Path) -> list[Path]:
+    """What a directory means as a PATH, in no order. OSError where it cannot be listed."""
     return [
         file
         for file in directory.iterdir()

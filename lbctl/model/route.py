@@ -206,3 +206,8 @@ class Route(Section):
     headers: Headers = Headers()
     regions: list[v.Place] = []
     rollout: Rollout | None = None
+
+    @property
+    def pools(self) -> list[str]:
+        """Those that a request is sent to first: of the split, and of the pins."""
+        return [*([self.pool] if self.pool else self.split or {}), *(pin.pool for pin in self.pin)]

@@ -25,6 +25,10 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     CHOICES: ClassVar[tuple[Choice, ...]] = ()
 
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Itself, as nothing changes it: a default value is not copied for each object that goes without."""
+        return self
+
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         made = handler(core_schema)

@@ -7,15 +7,15 @@ that proxy they answer 503, never open.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from lbctl.base.diagnostics import Diagnostic, Path
+from lbctl.base.diagnostics import Diagnostic, Path, Position
 from lbctl.compile.sources import SourceMap
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Auth, Forward, Respond, Route
 from lbctl.ir.snapshot import View, pools_of
-from lbctl.model.node import find
+from lbctl.model.node import Node, find
 from lbctl.targets.features import Feature
 from lbctl.targets.target import Capability, NotYet, Since, Target, Unsupported, Version
 from lbctl.targets.usage import cleartext, used
@@ -25,8 +25,12 @@ CLOSED = Respond(
     '{"error":{"message":"this route is closed here: the proxy cannot protect it","type":"closed"}}',
     "application/json",
 )
+_MOOT = {"pool.balance.hash.bounded_load": ("pool.balance.hash.json_body", "pool.balance.hash.prompt_prefix")}
+"""Feature → those without which there is nothing to say of it: a bound on a hash that is not taken."""
 _CLOSED_ROUTE = "CLOSED"
 """Not a name that a user can give: names have no capitals."""
+_TWO_FEATURES = "listener.http2"
+"""Which of them it is, `cleartext` tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class Assessment:
 def assess(target: Target, version: Version, view: View, sources: SourceMap) -> Assessment:
     """What `target` cannot say of the part of the fleet that `view` holds."""
     found: dict[tuple[str, Path], Diagnostic] = {}
+    laid = _laid(sources.root)
     closed: dict[str, set[str]] = {"listener": set(), "route": set(), "pool": set()}
     carried: dict[str, frozenset[str]] = {
         "listener": frozenset(item.name for item in view.listeners),
@@ -47,7 +52,8 @@ def assess(target: Target, version: Version, view: View, sources: SourceMap) -> 
         "pool": frozenset(view.pools),
     }
     losses = {name: _loss(capability, version) for name, capability in target.capabilities.items()}
-    for written, path in used(sources.root):
+    sought = {name for name, loss in losses.items() if loss}
+    for written, path in used(sources.root, sought | {_TWO_FEATURES}):
         feature = cleartext(written, path, sources.root)
         loss = losses[feature.id]
         if loss is None or (feature.scope != "fleet" and path[1] not in carried[feature.scope]):
@@ -55,10 +61,32 @@ def assess(target: Target, version: Version, view: View, sources: SourceMap) -> 
         if path[0] == "proxies" and path[1] != view.proxy.name:
             continue
         owner = path[: 2 if feature.scope != "fleet" else 1]
-        found.setdefault((feature.id, owner), _warning(target, feature, loss, path, sources))
+        warning = _warning(target, feature, loss, path, sources)
+        if warning.position in laid:
+            owner, warning = ("defaults",), replace(warning, path=("defaults", laid[warning.position], *path[2:]))
+        found.setdefault((feature.id, owner), warning)
         if feature.protects:
             closed[feature.scope].add(str(path[1]))
-    return Assessment(tuple(found.values()), {scope: frozenset(names) for scope, names in closed.items()})
+    told = tuple(item for (feature_id, owner), item in found.items() if not _moot(feature_id, owner, found))
+    return Assessment(told, {scope: frozenset(names) for scope, names in closed.items()})
+
+
+def _laid(root: Node) -> dict[Position | None, str]:
+    """Where each value of the defaults stands, and whose default it is: pool or route."""
+    defaults = root.value.get("defaults") if isinstance(root.value, dict) else None
+    kinds = defaults.value if defaults is not None and isinstance(defaults.value, dict) else {}
+    return {position: kind for kind, node in kinds.items() for position in _positions(node)}
+
+
+def _positions(node: Node) -> Iterator[Position]:
+    yield node.position
+    below = node.value
+    for child in below.values() if isinstance(below, dict) else below if isinstance(below, list) else ():
+        yield from _positions(child)
+
+
+def _moot(feature: str, owner: Path, found: Mapping[tuple[str, Path], Diagnostic]) -> bool:
+    return any((other, owner) in found for other in _MOOT.get(feature, ()))
 
 
 def close(view: View, closed: Mapping[str, frozenset[str]]) -> View:

@@ -32,9 +32,12 @@ def load(
 ) -> Loaded | None:
     """The fleet, or None where it has errors; they are in `diagnostics`. `require_files`: a missing one is an error."""
     source = read(paths, diagnostics, stdin)
-    compiled = compile_fleet(source, oldest_versions(), diagnostics) if source else None
-    if source is None:
-        return None
+    return complete(source, diagnostics, require_files) if source else None
+
+
+def complete(source: Source, diagnostics: Diagnostics, require_files: bool = False) -> Loaded | None:
+    """The rest of the way, from what the YAML says."""
+    compiled = compile_fleet(source, oldest_versions(), diagnostics)
     check_files(source, require_files, diagnostics)
     secrets = read_secrets(source, require_files, diagnostics)
     return None if compiled is None or diagnostics.failed else Loaded(source, compiled, secrets)

@@ -14,8 +14,17 @@ def word(pool: str, replica: str) -> str:
 
 def for_https_alone(pool: str, view: View) -> bool:
     """Whether clients reach this pool by TLS only, so that its cookie may be marked Secure."""
-    listeners = [item for item in view.listeners if any(pool in _pools(view, rule.route) for rule in item.rules)]
-    return bool(listeners) and all(item.tls is not None for item in listeners)
+    return pool in https_alone(view)
+
+
+def https_alone(view: View) -> frozenset[str]:
+    """All pools of which that is so."""
+    secured: set[str] = set()
+    open_: set[str] = set()
+    for item in view.listeners:
+        reached = {pool for rule in item.rules for pool in _pools(view, rule.route)}
+        (secured if item.tls else open_).update(reached)
+    return frozenset(secured - open_)
 
 
 def _pools(view: View, route: str) -> tuple[str, ...]:

@@ -30,15 +30,24 @@ def rounding_error(shares: Sequence[float], weights: Sequence[int]) -> list[floa
 
 
 def _exact(shares: Sequence[float], maximum: int) -> list[int] | None:
-    fractions = {share: Fraction(str(share)) for share in set(shares)}
-    scale = math.lcm(*(item.denominator for item in fractions.values()))
-    whole = {share: int(item * scale) for share, item in fractions.items()}
-    divisor = math.gcd(*whole.values())
-    most = max(whole.values()) // divisor
+    whole = _whole(shares)
+    divisor = math.gcd(*whole)
+    most = max(whole) // divisor
     if most > maximum:
         return None
     factor = max(1, min(_FINE, maximum) // most)
-    return [whole[share] // divisor * factor for share in shares]
+    return [share // divisor * factor for share in whole]
+
+
+def _whole(shares: Sequence[float]) -> list[int]:
+    """The same ratios in whole numbers: what is written is what is meant, digit by digit."""
+    parts = [repr(float(share)).partition(".") for share in shares]
+    if any("e" in fraction or "e" in before for before, _, fraction in parts):
+        fractions = [Fraction(str(share)) for share in shares]
+        scale = math.lcm(*{item.denominator for item in fractions})
+        return [int(item * scale) for item in fractions]
+    digits = max(len(fraction) for _, _, fraction in parts)
+    return [int(before + fraction.ljust(digits, "0")) for before, _, fraction in parts]
 
 
 def _largest_remainder(shares: Sequence[float], maximum: int) -> list[int]:

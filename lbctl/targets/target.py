@@ -53,12 +53,13 @@ Capability = Rendered | NotYet | Unsupported | Since
 CONTROL_PLANE: Mapping[str, Capability] = {
     "route.rollout": Unsupported("no proxy moves a split by itself", "the file's split holds"),
     "pool.drain_deadline": Unsupported(
-        "no proxy counts how long a replica has been drained", "it finishes what it has, however long that takes"
+        "no proxy counts how long a replica has been drained",
+        "it finishes what it has, however long that takes; `lbctl serve` takes it out after the deadline",
     ),
     "pool.health.deep": Unsupported("no proxy reads a GPU's telemetry", "active and passive health alone decide"),
     "pool.telemetry": Unsupported("no proxy reads a model server's metrics", "nothing is read"),
     "pool.weighting": Unsupported("no proxy follows live signals", "weights are the capacities of the file"),
-    "control": Unsupported("no proxy reads it: it is for a control plane", "this version of lbctl has none"),
+    "control": Unsupported("no proxy reads it: it is for the control plane", "`lbctl serve` acts on it, for Envoy"),
 }
 """What no proxy does by itself: it takes a control plane. Every proxy's table says it alike."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -22,15 +23,32 @@ class _Pattern:
 _NOTHING = _Pattern()
 
 
-def used(root: Node) -> list[tuple[Feature, Path]]:
-    """Every feature with every place that asks for it, in the order of the file."""
+def used(root: Node, sought: Collection[str] = BY_ID.keys()) -> list[tuple[Feature, Path]]:
+    """Each of the features `sought` (ids) with every place that asks for it, in the order of the file. What holds none
+    of them is passed over: replicas are many, and few of the features are theirs."""
     found: list[tuple[Feature, Path]] = []
-    _walk(root, _patterns(), (), None, found)
-    return found
+    _walk(root, _patterns(frozenset(sought)), (), None, found)
+    return [item for item in found if item[0].id in sought]
 
 
 @cache
-def _patterns() -> _Pattern:
+def _patterns(sought: frozenset[str]) -> _Pattern:
+    top = _every_pattern()
+    _prune(top, sought)
+    return top
+
+
+def _prune(pattern: _Pattern, sought: frozenset[str]) -> bool:
+    """Takes out what leads to none of them. Whether anything is left. Below one of them all stays: it may be taken."""
+    if pattern.feature and pattern.feature.id in sought:
+        return True
+    pattern.feature = None
+    pattern.below = {key: below for key, below in pattern.below.items() if _prune(below, sought)}
+    pattern.values = {value: feature for value, feature in pattern.values.items() if feature.id in sought}
+    return bool(pattern.below or pattern.values)
+
+
+def _every_pattern() -> _Pattern:
     top = _Pattern()
     for feature in FEATURES:
         for key in feature.keys:
@@ -51,9 +69,13 @@ def _walk(
     feature = pattern.feature or feature
     value = node.value
     if isinstance(value, dict) and value and pattern.below:
+        other = pattern.below.get("*") or _NOTHING
+        if feature is None and other is _NOTHING and pattern.below.keys().isdisjoint(value):
+            return
         for key, child in value.items():
-            below = pattern.below.get(key) or pattern.below.get("*") or _NOTHING
-            _walk(child, below, (*path, key), feature, found)
+            below = pattern.below.get(key, other)
+            if feature is not None or below is not _NOTHING:
+                _walk(child, below, (*path, key), feature, found)
     elif isinstance(value, list) and value and pattern.below:
         for index, child in enumerate(value):
             _walk(child, pattern, (*path, index), feature, found)

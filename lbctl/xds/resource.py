@@ -59,7 +59,7 @@ class Resource:
 class Resources:
     """Everything that one proxy is to have: type → name → resource, names in order. `version` is of the whole."""
 
-    __slots__ = ("_by_type", "version")
+    __slots__ = ("__weakref__", "_by_type", "version")
 
     def __init__(self, by_type: Mapping[str, Mapping[str, Resource]]) -> None:
         self._by_type = {kind: dict(sorted(by_type.get(kind, {}).items())) for kind in TYPES}

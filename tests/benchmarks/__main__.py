@@ -1,4 +1,5 @@
-"""`python -m tests.benchmarks`: time and memory of whole lbctl processes beside their limits, as a table.
+"""`python -m tests.benchmarks`: time and memory of whole lbctl processes beside their limits, as a table; then the
+control plane beside its floor.
 
 It judges nothing by its exit code, which is 1 only where a command failed: a machine under load is not a fault of the
 code. `--runs N` (default 7) is how often each command runs, `-k WORD` takes the rows whose name holds the word.
@@ -7,6 +8,8 @@ code. `--runs N` (default 7) is how often each command runs, `-k WORD` takes the
 from __future__ import annotations
 
 import argparse
+import asyncio
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -63,7 +66,24 @@ def main() -> int:
                 print(error, file=sys.stderr)
                 return 1
             print(_line(row, costs), flush=True)
+    try:
+        asyncio.run(_xds(options.k, options.runs))
+    except (RuntimeError, TimeoutError) as error:
+        print(f"xDS: {error!r}", file=sys.stderr)
+        return 1
     return 0
+
+
+async def _xds(word: str, runs: int) -> None:
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # before grpc is imported: it tells of every connection that ends
+    from tests.benchmarks import xds
+
+    chosen = xds.chosen(word)
+    if chosen:
+        print(xds.HEAD)
+    for scenario in chosen:
+        async for line in xds.lines(scenario, runs):
+            print(line, flush=True)
 
 
 def _line(row: Row, costs: dict[str, Cost]) -> str:

@@ -6,13 +6,19 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from lbctl.cli import run
+from tests.e2e.support import background
 from tests.e2e.support.binaries import KINDS, Kind, require
+from tests.e2e.support.client import Client
+from tests.e2e.support.ports import free_port
+from tests.e2e.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -23,6 +29,17 @@ SHOWN = [
     if line.startswith("$ ")
 ]
 COMMANDS = [line for line in SHOWN if re.search(r"\blbctl\b", line)]
+
+(_STARTS,) = re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+STARTS = {kind: next(line for line in _STARTS.splitlines() if re.search(rf"\b{kind}\b", line)) for kind in KINDS}
+GUARDED = """\
+version: 1
+listeners: {gateway: {bind: "127.0.0.1:PORT"}}
+routes:
+  chat: {match: {path_prefix: /v1}, pool: llama, auth: {api_keys: {file: keys}}}
+  ready: {match: {path: /ready}, respond: {status: 200, body: ready}}
+pools: {llama: {replicas: [{address: "127.0.0.1:9"}]}}
+"""
 
 
 @pytest.fixture
@@ -46,6 +63,28 @@ def test_a_shown_command_works(line: str, checkout: Path, tmp_path_factory: pyte
     assert done.returncode == 0, done.stderr
     if " -d out" in line:
         assert list((checkout / "out").iterdir())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_proxy_starts_as_it_is_shown_with_the_files_beside_its_own(kind: Kind, tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "fleet.yaml").write_text(GUARDED.replace("PORT", str(port)))
+    (tmp_path / "keys").write_text("sk-abc: acme\n")
+    assert run(["render", "-t", kind, "-d", str(tmp_path / "out"), str(tmp_path / "fleet.yaml")]) == 0
+    tmp_path.chmod(0o755)
+    path = os.pathsep.join([str(require(kind).parent), os.environ["PATH"]])
+    command = ["bash", "-c", STARTS[kind].partition("   #")[0]]
+    client, env = Client(port), os.environ | {"PATH": path}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as proxy:
+        try:
+            eventually(lambda: client.get("/ready").ok)
+            assert client.post("/v1").status == 401
+            assert client.post("/v1", headers={"authorization": "Bearer sk-abc"}).status == 503
+        finally:
+            os.killpg(proxy.pid, signal.SIGTERM)
+    background.close()
 
 
 def test_the_commands_of_the_introduction_are_among_them() -> None:

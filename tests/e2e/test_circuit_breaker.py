@@ -27,6 +27,7 @@ def _assert_refused_at_once_in_json(load: Load) -> None:
     for answer in load.failures:
         assert (answer.status, answer.header("content-type"), answer.error) == (503, "application/json", "")
         assert answer.json["error"]["type"] in ("overloaded", "unavailable")
+        assert answer.header_list("retry-after") == ["1"]
         assert answer.finished < first
 
 
@@ -57,6 +58,21 @@ def test_no_more_wait_than_the_pools_limit(kind: Kind, least: int) -> None:
         load = _burst(kind, pool, per_replica={"max_requests": 2}, max_pending_requests=3)
     assert least <= load.statuses[200] <= 7
     _assert_refused_at_once_in_json(load)
+
+
+@pytest.mark.parametrize("limit", ["max_requests", "max_connections"])
+@pytest.mark.parametrize("most", [1, 3])
+def test_nginx_gives_a_replica_as_many_as_its_limit_and_refuses_the_rest(limit: str, most: int) -> None:
+    """Idle ones count no more: after a burst the same number passes again."""
+    with replicas("a", "b") as pool:
+        for replica in pool:
+            replica.behave(delay=_DELAY)
+        with running("nginx", fleet_of(pool_of(pool, circuit_breaker={"per_replica": {limit: most}}))) as gateway:
+            loads = [gateway.load(12, concurrency=12) for _ in range(2)]
+    assert [load.statuses for load in loads] == [{200: 2 * most, 503: 12 - 2 * most}] * 2
+    assert [replica.max_in_flight for replica in pool] == [most, most]
+    for load in loads:
+        _assert_refused_at_once_in_json(load)
 
 
 def test_on_nginx_nothing_waits() -> None:

@@ -163,3 +163,35 @@ def test_a_request_that_goes_to_the_fallback_is_copied_once(kind: Kind) -> None:
             eventually(lambda: shadow.requests >= 20)
             eventually(lambda: shadow.in_flight == 0)
             assert (spare.requests, shadow.requests) == (20, 20)
+
+
+def test_without_active_checks_the_fallback_serves_as_soon_as_nobody_is_reached(kind: Kind) -> None:
+    with replicas("a", "b", "c", "spare") as (*own, spare):
+        fleet = fleet_of(own, route={"fallback": "spare"}, pools={"spare": pool_of([spare])})
+        with running(kind, fleet) as gateway:
+            for replica in own:
+                replica.refuse()
+            load = gateway.load(30, 1, _POST)
+    assert load.statuses[200] >= 25, load.statuses
+    assert set(load.statuses) <= {200, 503}
+    assert all(answer.replica == "spare" for answer in load.responses[-20:])
+
+
+def test_without_active_checks_one_of_three_keeps_everything_to_itself(kind: Kind) -> None:
+    with replicas("a", "b", "c", "spare") as (a, b, c, spare):
+        fleet = fleet_of([a, b, c], route={"fallback": "spare"}, pools={"spare": pool_of([spare])})
+        with running(kind, fleet) as gateway:
+            a.refuse()
+            b.refuse()
+            load = gateway.load(100, 4, _POST)
+    if kind != "haproxy":  # which tries another than the last, and so at first the two dead ones by turns
+        load.assert_no_failure()
+    assert (load.statuses[200] >= 90, set(load.by_replica), spare.requests) == (True, {"c"}, 0)
+
+
+def test_envoy_says_that_a_limit_of_ejections_keeps_the_fallback_out() -> None:
+    with replicas("a", "spare") as (a, spare):
+        pool = pool_of([a], health={"passive": {"max_ejection": "50%"}})
+        fleet = fleet_of(pool, route={"fallback": "spare"}, pools={"spare": pool_of([spare])})
+        with running("envoy", fleet) as gateway:
+            assert "warning LB429 pools.pool.health.passive.max_ejection" in gateway.messages

@@ -195,6 +195,28 @@ def test_a_load_makes_each_request() -> None:
     assert {(seen.path, seen.header("X-User")) for seen in a.seen} == {(f"/{n}", f"u{n}") for n in range(5)}
 
 
+def test_a_steady_load_keeps_its_rate_and_counts_every_failure_once() -> None:
+    with replicas("a") as (a,):
+        a.behave(delay=0.3)  # slower than the rate: no request waits for another
+        with Client(a.port).steady(100) as load:
+            time.sleep(1)
+            a.behave(delay=0.0)
+            moment = time.monotonic()
+            time.sleep(0.5)
+            healthy = load.since(moment + 0.1).failures
+            a.behave(fault="truncate")
+            time.sleep(0.2)
+            a.behave(fault="", status=503)
+            time.sleep(0.2)
+        assert healthy == []
+        assert 170 <= len(load.load.responses) <= 200
+        assert len(load.load.responses) == a.requests
+        assert load.load.connections >= 25
+        assert load.load.errors["short"] >= 15
+        assert load.load.statuses[503] >= 15
+        assert len(load.load.failures) == load.load.errors["short"] + load.load.statuses[503]
+
+
 def test_tls_shows_the_certificate_and_refuses_a_stranger(tmp_path: Path) -> None:
     authority, stranger = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
     pair = authority.issue("a.example.com", ["a.example.com", "127.0.0.1"])

@@ -64,6 +64,24 @@ def test_by_default_a_chat_of_200_kib_is_routed(kind: Kind) -> None:
     assert other.requests == 0
 
 
+@pytest.mark.parametrize("rest", [None, {"status": 410, "body": "gone"}], ids=["404", "respond"])
+@pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
+def test_no_other_route_is_needed_for_a_long_body(rest: dict[str, Any] | None, chunked: bool) -> None:
+    """Before Envoy has read a body, no pool takes the request; what holds the body then must hold as much."""
+    with replicas("gpt") as (gpt,):
+        route = {"match": {"path_prefix": "/v1", "model": ["gpt"]}, "pool": "pool"}
+        fleet = fleet_of([gpt])
+        fleet["routes"] = {"gpt": route, **({"rest": {"respond": rest}} if rest else {})}
+        with running("envoy", fleet) as gateway:
+            sizes = (100 << 10, 700 << 10, (1 << 20) - 100, 3 << 20)
+            answers = [gateway.post("/v1", _body(size), _JSON, chunked=chunked) for size in sizes]
+            other = gateway.post("/v1", _body(700 << 10).replace(b"gpt", b"gtp"), _JSON, chunked=chunked)
+            small = gateway.get("/v1")
+    assert [answer.status for answer in answers] == [200, 200, 200, 413]
+    assert [len(seen.body) for seen in gpt.seen] == list(sizes[:3])
+    assert [answer.status for answer in (other, small)] == [410 if rest else 404] * 2
+
+
 def test_nginx_and_envoy_say_what_they_do_not_inspect() -> None:
     for kind in ("nginx", "envoy"):
         with replicas("gpt", "other") as (gpt, other):

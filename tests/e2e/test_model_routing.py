@@ -75,6 +75,24 @@ def test_json_is_known_by_any_of_its_content_types(kind: Kind, content_type: str
 
 
 @_READS_BODIES
+@pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "text/plain; charset=utf-8"])
+def test_json_by_a_wrong_name_is_read_and_what_is_none_goes_on(kind: Kind, content_type: str) -> None:
+    """curl says that its -d is a form."""
+    with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
+        bodies: list[object] = [{"model": "gpt"}, b"model=gpt&x=1", b'"model": "gpt"', b"{", b"[]", b"\xff\x00"]
+        found = [_chat(gateway, body, {"content-type": content_type}) for body in bodies]
+        long = _chat(gateway, b"model=gpt&x=" + b"y" * 100_000, {"content-type": content_type})
+    assert (found, long) == (["gpt", *["other"] * 5], "other")
+
+
+@pytest.mark.parametrize("content_type", ["multipart/form-data; boundary=x", "application/octet-stream", "audio/wav"])
+def test_an_upload_is_not_held_by_envoy(content_type: str) -> None:
+    with replicas("llama", "gpt", "other") as pools, running("envoy", _fleet(pools)) as gateway:
+        assert _chat(gateway, b"x" * (3 << 20), {"content-type": content_type, "x-model": "gpt"}) == "gpt"
+        assert _chat(gateway, b"x" * (3 << 20), {"content-type": content_type}) == "other"
+
+
+@_READS_BODIES
 def test_a_body_without_a_length_or_a_content_type_is_read_too(kind: Kind) -> None:
     long = {"messages": "x" * 30_000, "model": "gpt"}
     with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:

@@ -106,6 +106,28 @@ def test_nginx_says_that_it_does_not_count_5xx() -> None:
     assert load.statuses == {200: 20, 500: 20}
 
 
-def test_haproxy_says_that_it_may_eject_both() -> None:
-    with replicas("a", "b") as pool, running("haproxy", fleet_of(_pool(pool, max_ejection="50%"))) as gateway:
-        assert "warning LB482" in gateway.messages
+@pytest.mark.parametrize("kind", ["nginx", "haproxy"])
+def test_a_proxy_that_may_eject_both_says_so_where_that_was_not_asked_for(kind: Kind) -> None:
+    with replicas("a", "b") as pool:
+        with running(kind, fleet_of(_pool(pool, max_ejection="50%"))) as gateway:
+            assert "warning LB491" in gateway.messages
+        with running(kind, fleet_of(_pool(pool, max_ejection="100%"))) as gateway:
+            assert "warning LB491" not in gateway.messages
+            assert "at once" not in gateway.messages
+
+
+def test_nginx_leaves_a_replica_out_after_as_many_failures_as_were_asked_for() -> None:
+    """Each is a request that the other replica then got; later ones do not try it any more."""
+    for failures in (1, 4):
+        with (
+            replicas("a", "b") as (a, b),
+            running(
+                "nginx", fleet_of(_pool([a, b], consecutive_connect_failures=failures, ejection_time="60s"))
+            ) as gateway,
+        ):
+            b.refuse()
+            load = gateway.load(40, 1, _POST)
+            load.assert_no_failure()
+            assert sum(line["retries"] for line in gateway.access_log(40)) == failures
+            b.accept()
+            assert gateway.load(20, 1, _POST).by_replica == {"a": 20}

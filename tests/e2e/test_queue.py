@@ -31,6 +31,7 @@ def test_haproxy_lets_nobody_wait_longer_than_the_queue_timeout() -> None:
     for answer in load.failures:
         assert 0.35 < answer.seconds < _BUSY
         assert (answer.header("content-type"), answer.json["error"]["type"]) == ("application/json", "unavailable")
+        assert answer.header_list("retry-after") == ["1"]
 
 
 def test_haproxy_serves_one_after_the_other_who_waits_within_it() -> None:

@@ -88,6 +88,20 @@ def test_who_comes_again_when_told_to_is_served(kind: Kind) -> None:
         eventually(lambda: gateway.get().ok, 5, pause=1.0)
 
 
+@pytest.mark.parametrize("kind", ["nginx", "envoy"])
+def test_a_slow_rate_tells_how_long_the_next_one_takes(kind: Kind) -> None:
+    """One in two seconds; of two limits the slower one; one that is quick beside them."""
+    slower = {"match": {"path": "/slower"}, "pool": "pool"}
+    quick = {"match": {"path": "/quick"}, "pool": "pool", "rate_limit": [{"by": "all", "rate": "120/m", "burst": 1}]}
+    rates = [{"by": "all", "rate": rate, "burst": 1} for rate in ("90/m", "7/m")]
+    more = {"slower": {**slower, "rate_limit": rates}, "quick": quick}
+    with _limited(kind, {"by": "all", "rate": "30/m", "burst": 1}, routes=more) as (gateway, _):
+        told = [[gateway.get(path) for _ in range(2)][1] for path in ("/", "/slower", "/quick")]
+    assert [(answer.status, answer.header_list("retry-after")) for answer in told] == [
+        (429, ["2"]), (429, ["9"]), (429, ["1"]),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 def test_a_rate_may_be_of_hours(kind: Kind) -> None:
     with _limited(kind, {"by": "all", "rate": "3/h"}) as (gateway, _):

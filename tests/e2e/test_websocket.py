@@ -58,3 +58,13 @@ def test_websockets_pass_over_tls(kind: Kind, tmp_path: Path) -> None:
         with running(kind, fleet, files=files, tls=trust, server_name="a.example.com") as gateway:
             echo = gateway.websocket("/ws", ["one", "two"])
     assert (echo.status, echo.replies) == (101, ("one", "two"))
+
+
+def test_messages_pass_where_other_routes_go_by_the_body(kind: Kind) -> None:
+    """Nothing waits for a conversation's end to look for a model in it."""
+    with replicas("a") as pool:
+        fleet = fleet_of(pool, route={"websocket": True})
+        fleet["routes"]["model"] = {"match": {"path_prefix": "/v1", "model": ["gpt"]}, "pool": "pool"}
+        with running(kind, fleet) as gateway:
+            echo = gateway.websocket("/ws", ["one", "two"])
+    assert (echo.status, echo.replies) == (101, ("one", "two"))

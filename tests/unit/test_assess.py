@@ -116,6 +116,33 @@ def test_what_stands_twice_in_one_route_is_said_once() -> None:
     assert places(list(found.diagnostics)) == ["16:14 LB441"]
 
 
+def test_what_the_defaults_ask_for_is_said_once_and_there() -> None:
+    text = FLEET + "defaults:\n  pool: {slow_start: {window: 30s}}\n  route: {websocket: true}\n"
+    found, _ = assessed({"pool.slow_start": CANNOT, "route.websocket": CANNOT}, text=text)
+    assert places(list(found.diagnostics)) == ["24:22 LB474", "25:22 LB434", "22:71 LB434"]
+    assert {item.path[:2] for item in found.diagnostics} == {
+        ("defaults", "pool"),
+        ("defaults", "route"),
+        ("routes", "back"),
+    }
+
+
+def test_what_the_defaults_ask_for_closes_every_route_that_it_covers() -> None:
+    found, made = assessed({"pool.tls": CANNOT}, text=FLEET + "defaults: {pool: {tls: {ca: tls/ca.crt}}}\n")
+    assert closed_routes(made) == set(made.routes)
+    assert places(list(found.diagnostics)) == ["23:29 LB489", "8:15 LB489"]
+
+
+def test_a_bound_on_a_hash_that_is_not_taken_is_not_worth_a_word() -> None:
+    hashed = "balance: {algorithm: hash, hash: {key: {prompt_prefix: 256}, bounded_load: 1.5}}"
+    text = FLEET.replace("a: {replicas", f"a: {{{hashed}, replicas")
+    names = ("pool.balance.hash.prompt_prefix", "pool.balance.hash.bounded_load")
+    found, _ = assessed(dict.fromkeys(names, CANNOT), text=text)
+    assert places(list(found.diagnostics)) == ["6:62 LB461"]
+    found, _ = assessed({names[1]: CANNOT}, text=text)
+    assert len(found.diagnostics) == 1
+
+
 @pytest.mark.parametrize("loss", [CANNOT, NotYet(), Since((2, 0), CANNOT)])
 def test_a_route_whose_protection_cannot_be_said_answers_503(loss: Capability) -> None:
     found, made = assessed({"route.rate_limit.concurrent": loss})

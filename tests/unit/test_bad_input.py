@@ -253,18 +253,42 @@ def test_a_key_set_that_is_none_is_refused_where_it_is_named(
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{}", "[1]", '[{"targets": "a:1"}]', '[{"targets": ["a\\u001b[2J"]}]', "[" * 9999]
+    ("content", "code"),
+    [
+        ("▶", "LB114"),
+        ("▶{}", "LB114"),
+        ("\n [▶1]", "LB114"),
+        ('[{"targets": ["a:1"]},\n  ▶{"targets": "a:1"}]', "LB114"),
+        ('[{"targets": ["a:1",\n ▶"a\\u001b[2J"]}]', "LB114"),
+        ('[{"targets": ["b:1", "a:1"]}, {"targets": [▶"a"]}]', "LB114"),
+        ("▶" + "[" * 9999, "LB114"),
+        ('[{"targets": ["a:1"]},\n ▶]', "LB114"),
+        ('[{"targets": [▶"a:1"], "labels": {"gpu": "Z9"}}]', "LB204"),
+        ('[{"targets": ["b:1"], "labels": {"gpu": "L4"}}, {"targets": [▶"a:1"]}]', "LB203"),
+        ('[{"targets": ["a:1", "b:1"]}, {"targets": [▶"a:1"], "labels": {"name": "x"}}]', "LB105"),
+    ],
 )
-def test_discovered_targets_that_are_none_are_refused(
-    content: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+def test_discovered_targets_that_are_none_are_refused_where_they_stand(
+    content: str, code: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "fleet.yaml").write_text(
         FLEET.replace('replicas: [{address: "127.0.0.1:9001"}]', "discovery: {file: {path: t.json}}")
     )
+    content, place = marked(content)
     (tmp_path / "t.json").write_text(content)
     said = refusal(capfd, output, str(tmp_path / "fleet.yaml"))
-    assert f"{tmp_path}/t.json: error LB114" in said
+    assert f"{tmp_path}/t.json:{place}: error {code}" in said
+    assert (code == "LB114") != ("target 'a:1'" in said)
     assert said.replace("\n", "").isprintable()
+
+
+def test_a_file_without_targets_is_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "fleet.yaml").write_text(
+        FLEET.replace('replicas: [{address: "127.0.0.1:9001"}]', "discovery: {file: {path: t.json}}")
+    )
+    (tmp_path / "t.json").write_text("[]\n")
+    assert run(["validate", str(tmp_path / "fleet.yaml")]) == 0
+    assert f"{tmp_path}/t.json:1:1: warning LB114" in capfd.readouterr().err
 
 
 def test_all_faults_of_all_files_come_in_one_run(

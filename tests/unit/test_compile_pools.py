@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lbctl.compile.gpus import GPUS
 from lbctl.ir.pools import CircuitBreaker
-from tests.support_fleet import compiling, marked, places, pool_of
+from tests.support_fleet import compiled, compiling, marked, places, pool_of
 
 
 def capacities(*replicas: str, gpus: str = "{}") -> list[float]:
@@ -122,3 +122,18 @@ def test_weights_adapt_where_a_source_gives_evidence_and_nothing_is_hashed(
     source = f'{{kind: {telemetry}, url: "http://{{host}}/"}}'
     text = f'{{replicas: [{{address: "a:1"}}], balance: {algorithm}, telemetry: {{sources: [{source}]}}}}'
     assert pool_of(text).weighting.strategy == strategy
+
+
+@pytest.mark.parametrize(
+    ("passive", "fallback", "expected"),
+    [("{}", "", 50), ("{}", ", fallback: q", 100), ("{max_ejection: 50%}", ", fallback: q", 50)],
+)
+def test_all_of_a_pool_may_be_ejected_where_another_stands_behind_it(
+    passive: str, fallback: str, expected: float
+) -> None:
+    made = compiled(
+        f"version: 1\nroutes: {{r: {{pool: p{fallback}}}}}\npools:\n"
+        f'  p: {{replicas: [{{address: "a:1"}}], health: {{passive: {passive}}}}}\n'
+        '  q: {replicas: [{address: "b:1"}]}\n'
+    )
+    assert [item.passive.max_ejection for item in made.topology.pools if item.passive] == [expected, 50]

@@ -406,17 +406,42 @@ def test_paths_hosts_and_headers_are_rewritten(tmp_path: Path) -> None:
     assert kept.status == 308
 
 
-def test_bodies_are_limited_and_must_say_their_length(tmp_path: Path) -> None:
+def test_bodies_are_limited_and_long_ones_must_say_their_length(tmp_path: Path) -> None:
+    port = free_port()
+
+    def chunked(*parts: bytes, end: bytes = b"0\r\n\r\n") -> int:
+        body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
+        with socket.create_connection(("127.0.0.1", port)) as raw:
+            raw.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + body + end)
+            return int(raw.recv(100).split()[1])
+
+    with replicas("a1") as (a1,):
+        shown = make_view((listener(port, max_body=6000),), (forward("p"),), (Pool("p", (a1.replica(),)),))
+        with running(shown, tmp_path, port) as proxy:
+            plain = [proxy.send("/", "POST", "x" * size).status for size in (6000, 6001)]
+            whole = [chunked(b"x"), chunked(*[b"x"] * 6000), chunked(b"x" * 5000, b"x" * 1000)]
+            long = [chunked(*[b"x"] * 6001), chunked(b"x" * 3000, b"y" * 3001), chunked(b"x" * 6001, end=b"")]
+            empty = proxy.send("/").status
+        assert len(a1.seen) == 5
+        shown = make_view((listener(port, max_body=60_000),), (forward("p"),), (Pool("p", (a1.replica(),)),))
+        with running(shown, tmp_path, port):
+            uncountable = [chunked(*[b"x" * 100] * 150), chunked(*[b"x" * 100] * 150, end=b"")]
+        assert len(a1.seen) == 5
+    assert (plain, whole, long, empty) == ([200, 413], [200] * 3, [413] * 3, 200)
+    assert uncountable == [411] * 2
+
+
+def test_a_body_that_never_ends_is_ended(tmp_path: Path) -> None:
     port = free_port()
     with replicas("a1") as (a1,):
-        shown = make_view((listener(port, max_body=10),), (forward("p"),), (Pool("p", (a1.replica(),)),))
-        with running(shown, tmp_path, port) as proxy:
-            statuses = [proxy.send("/", "POST", "x" * size).status for size in (10, 11)]
-            with socket.create_connection(("127.0.0.1", port)) as raw:
-                raw.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n")
-                statuses.append(int(raw.recv(100).split()[1]))
-            statuses.append(proxy.send("/").status)
-    assert statuses == [200, 413, 411, 200]
+        entry = listener(port, max_body=6000, request_headers_timeout=1000)
+        with (
+            running(make_view((entry,), (forward("p"),), (Pool("p", (a1.replica(),)),)), tmp_path, port),
+            socket.create_connection(("127.0.0.1", port)) as raw,
+        ):
+            raw.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n")
+            assert raw.recv(100).split()[1] == b"408"
+    assert a1.seen == []
 
 
 def test_the_model_in_the_body_chooses_and_one_out_of_sight_is_refused(tmp_path: Path) -> None:

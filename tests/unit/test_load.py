@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
-from lbctl.model.load import Node, find, load, plain, roots
+from lbctl.model.load import Node, find, load, plain, texts
 from lbctl.model.yaml import read
 
 PRIVATE_KEY = "-----BEGIN RSA " + "PRIVATE KEY-----\n  MIIsecretsecret\n  -----END RSA " + "PRIVATE KEY-----\n"
@@ -476,7 +476,8 @@ def test_relative_paths_are_bounded_by_the_path_that_was_given(tmp_path: Path) -
     path = fleet(tmp_path, a="version: 1\n")
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "b.yaml").write_text("version: 1\n")
-    assert roots([path, f"{path}/one/b.yaml", "-", "missing"]) == {
+    found = texts([path, f"{path}/one/b.yaml", "-", "missing"], Diagnostics(), io.BytesIO(b""))
+    assert {item.name: item.root for item in found} == {
         f"{path}/a.yaml": path,
         f"{path}/one/b.yaml": f"{path}/one",
         "-": ".",

@@ -51,6 +51,8 @@ POOLS = {
     'health: {active: {grpc: {service: ▶"a b"}}}': ("LB013", ""),
     "health: {active: {▶grpc: , interval: 5s}}": ("LB014", "write one, or leave the key out"),
     "health: {active: {tcp: {}, port: ▶70000}}": ("LB016", "at most 65535"),
+    "health: {active: {tcp: ▶true}}": ("LB013", "write tcp: {}"),
+    "balance: {algorithm: hash, hash: {key: {source_ip: ▶true}}}": ("LB013", "write source_ip: {}"),
     "locality: {spill_below: ▶101%}": ("LB013", "from 0% to 100%"),
     "telemetry: {sources: [{kind: vllm, url: ▶ftp://a/}]}": ("LB013", ""),
     'telemetry: {sources: [{kind: vllm, url: ▶"http://{hots}/"}]}': (

@@ -27,10 +27,26 @@ ROUTES = {
     "{pool: a, headers: {response: {set: {x-a: b}, remove: [y, ▶X-A]}}}": "LB111",
     "{pool: a, headers: {request: {remove: [▶host]}}}": "LB119",
     "{pool: a, headers: {response: {set: {▶content-length: x}}}}": "LB119",
+    "{pool: a, auth: {api_keys: {file: k, header: ▶Transfer-Encoding}}}": "LB119",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶content_length}}": "LB119",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶host}}": "LB119",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶proxy-connection}}": "LB119",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶x-envoy-retry-on}}": "LB119",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶x-lbctl-internal-tenant}}": "LB119",
+    "{pool: a, auth: {api_keys: {file: k, header: x-key}, forward_tenant: ▶Authorization}}": "LB120",
+    "{pool: a, auth: {api_keys: {file: k, header: x-key}, forward_tenant: ▶x_key}}": "LB120",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶x-request-id}}": "LB120",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶x-forwarded-for}}": "LB120",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶x-model}}": "LB120",
+    "{pool: a, auth: {api_keys: {file: k, header: ▶x-request-id}}}": "LB120",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: x-t}, headers: {request: {set: {▶X-T: b}}}}": "LB120",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: x-t}, headers: {request: {remove: [▶x_t]}}}": "LB120",
     "{▶split: {a: 0, b: 0}}": "LB207",
     "{▶split: {}}": "LB207",
     "{pool: a, regions: ▶[mars]}": "LB115",
     "{pool: a, ▶rate_limit: [{by: tenant, rate: 5/s}]}": "LB506",
+    "{pool: a, rate_limit: [{by: tenant, rate: 5/s}], auth: {▶jwt: {issuer: i, jwks_file: f}}}": "LB506",
+    "{pool: a, retry: {backoff: {base: 1s, max: ▶10ms}}}": "LB305",
     "{split: {a: 1}, rollout: {to: ▶b, steps: [{percent: 100%}]}}": "LB701",
 }
 POOLS = {
@@ -46,6 +62,23 @@ WHOLE = {
     'listeners: {l: {bind: "127.0.0.1:80"}, m: {bind: ▶"127.0.0.1:80"}}': "LB112",
     'listeners: {l: {bind: "127.0.0.1:80"}}\n'
     "routes: {r: {respond: {status: 200}}, s: ▶{respond: {status: 200}}}": "LB116",
+    'listeners: {l: {bind: "127.0.0.1:80", request_id: ▶content-length}}': "LB119",
+    'listeners: {l: {bind: "127.0.0.1:80", request_id: ▶authorization}}': "LB120",
+    'listeners: {l: {bind: "127.0.0.1:80", client_address: {trusted: [10.0.0.0/8], header: ▶upgrade}}}': "LB119",
+    'listeners: {l: {bind: "127.0.0.1:80", client_address: {trusted: [10.0.0.0/8], header: ▶x-envoy-a}}}': "LB119",
+    'listeners: {l: {bind: "127.0.0.1:80", client_address: {trusted: [10.0.0.0/8], header: ▶x-request-id}}}': "LB120",
+    'listeners: {l: {bind: "127.0.0.1:80", request_id: x-id}}\npools: {p: {replicas: [{address: "a:1"}]}}\n'
+    "routes: {r: {pool: p, auth: {api_keys: {file: k}, forward_tenant: ▶X-Id}}}": "LB120",
+    'listeners: {l: {bind: "127.0.0.1:80"}}\npools: {p: {replicas: [{address: "a:1"}]}}\n'
+    "routes: {r: {pool: p, auth: {api_keys: {file: k}, forward_tenant: ▶x-key}},\n"
+    "  s: {pool: p, match: {path: /s}, auth: {api_keys: {file: k, header: x-key}}}}": "LB120",
+    **{
+        'pools: {p: {replicas: [{address: "a:1", region: moon}]}, q: {replicas: [{address: "b:1", region: mars}]}}\n'
+        f"routes: {{r: {{pool: p, regions: [moon], {key}}}}}": "LB115"
+        for key in ("fallback: ▶q", "mirror: {pool: ▶q}")
+    },
+    'pools: {p: {replicas: [{address: "a:1", region: moon}]}, q: {discovery: {dns: {name: a.b, port: 80}}}}\n'
+    "routes: {r: {pool: p, regions: [moon], fallback: ▶q}}": "LB115",
     "proxies: {p: {kind: ▶apache}}": "LB103",
     "proxies: {p: {kind: nginx, listeners: [▶m]}}": "LB102",
     'proxies: {p: {kind: nginx, version: ▶"1.20"}}': "LB113",

@@ -98,5 +98,11 @@ def test_what_is_no_public_jwks_is_an_error_at_the_key_that_names_it(tmp_path: P
     assert "hunter2" not in found[0]
 
 
+def test_a_set_without_a_key_is_a_warning_that_nobody_is_let_in(tmp_path: Path) -> None:
+    _, found = _read(tmp_path, "sk-1: acme\n", '{"keys": []}')
+    assert len(found) == 1
+    assert "warning LB503 routes.all.auth.jwt.jwks_file: this set holds no key" in found[0]
+
+
 def test_a_key_is_not_shown_when_it_is_printed() -> None:
     assert repr(ApiKey("acme", key="hunter2", sha256="ab")) == "ApiKey(tenant='acme')"

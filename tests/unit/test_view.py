@@ -104,7 +104,7 @@ def test_live_state_stands_over_the_files_where_it_says_something() -> None:
     assert made.drained["a"] == {"x", "y"}
     action = made.routes["front"].action
     assert isinstance(action, Forward)
-    assert action.shares == (Share("b", 1),)
+    assert action.shares == (Share("a", 0), Share("b", 1))
 
 
 @pytest.mark.parametrize("section", ["pools", "routes"])

@@ -7,7 +7,8 @@ header of lbctl's own, the next one moves it from there to the request's metadat
 Envoy decides which filters a request passes before it knows the final route, so none is switched off for a route: the
 filter of keys asks every request for a key that lbctl itself gives to all of them, and protected routes ask for theirs.
 
-A good token may name no tenant. Where a route's limit is by tenant such a request is forbidden.
+A good token may name no tenant. Where a route's limit is by tenant such a request is forbidden; so is everywhere one
+whose tenant could not stand in a header.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ _TOKEN_HEADER = f"{INTERNAL}token"
 _ANYONE = f"{INTERNAL}anyone"
 _SKEW = 1
 """Seconds that a token is good for after its end; Envoy's own choice is a minute, and 0 means that, too."""
+_PLAIN = r"[^\x00-\x1f\x7f]+"
 _PARTS = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 """What a public key of a JWKS must have; Envoy starts with no set that holds none."""
 
@@ -159,12 +161,20 @@ def _tenants() -> dict[str, object]:
 
 def _asks_tenant(route: Route) -> dict[str, Any]:
     """A key always has a tenant, a token that was found good may have none."""
-    if all(limit.by != "tenant" for limit in route.rate_limits):
+    if route.auth is None or route.auth.jwt is None or route.auth.jwt.tenant_claim is None:
         return {}
-    known = {"filter": NAMESPACE, "path": [{"key": TENANT}], "value": {"present_match": True}}
-    policy = rbac_pb2.Policy(permissions=[{"metadata": known}], principals=[{"any": True}])
+    plain = _tenant({"string_match": {"safe_regex": {"regex": _PLAIN}}})
+    nobody = {"not_rule": {"metadata": _tenant({"present_match": True})}}
+    limited = any(limit.by == "tenant" for limit in route.rate_limits)
+    fits = [{"metadata": plain}, *([] if limited else [nobody])]
+    policy = rbac_pb2.Policy(permissions=fits, principals=[{"any": True}])
     rules = rbac_pb2.RBAC(action="ALLOW", policies={"tenant": policy})
     return {_RBAC: pack(rbac_filter_pb2.RBACPerRoute(rbac={"rules": rules}))}
+
+
+def _tenant(value: dict[str, object]) -> dict[str, object]:
+    """A `MetadataMatcher`."""
+    return {"filter": NAMESPACE, "path": [{"key": TENANT}], "value": value}
 
 
 def _authentication(view: View, routes: Sequence[Route]) -> config_pb2.JwtAuthentication:

@@ -26,7 +26,8 @@ CAPABILITIES: dict[str, Capability] = {
     "listener.request_id": Rendered("another header name gets a copy of x-request-id"),
     "route.match": Rendered("the path goes on as it was matched: %2F as /, %41 as A; the query is untouched"),
     "route.match.model": Rendered(
-        "x-model, else the body's `model`; every JSON body on such a listener is held until it is whole"
+        "x-model, else the body's `model`; a body that is JSON, a form or text by its content type, or has none, is "
+        "held on such a listener until it is whole; uploads of other types are not looked into"
     ),
     "route.pool": Rendered(),
     "route.split": Rendered(),
@@ -35,7 +36,10 @@ CAPABILITIES: dict[str, Capability] = {
     "route.sticky_split.cookie": Rendered("the cookie names the pool"),
     "route.sticky_split.header": Rendered("by hash: a changed split moves as few clients as it must"),
     "route.mirror": Rendered("a slow mirror delays nobody"),
-    "route.fallback": Rendered("a pool with a fallback spills to its next rank only when none of this one is left"),
+    "route.fallback": Rendered(
+        "a pool with a fallback spills to its next rank only when none of this one is left; passive health may eject "
+        "all of it (max_ejection, unless written)"
+    ),
     "route.respond": Rendered(),
     "route.redirect": Rendered(),
     "route.rewrite": Rendered(),
@@ -58,9 +62,13 @@ CAPABILITIES: dict[str, Capability] = {
     ),
     "route.auth.api_keys": Rendered(
         "keys in plain text, one of which only the hash is known is refused; the listener stands in a file of its own "
-        "(0600), named by the directory of the proxy's `config`, without that relative to where Envoy is started"
+        "(0600), named by the directory of the proxy's `config`, without that relative to where Envoy is started: "
+        "start it there"
     ),
-    "route.auth.jwt": Rendered("in the header authorization; a token must expire; one second of tolerance for clocks"),
+    "route.auth.jwt": Rendered(
+        "in the header authorization; a token must expire; one second of tolerance for clocks; one whose tenant has "
+        "control characters is answered 403"
+    ),
     "route.headers": Rendered(),
     "route.regions": Rendered(),
     "pool.replicas": Rendered("with least_request the weight is the square of the capacity"),
@@ -75,7 +83,10 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.balance.least_time": Unsupported("Envoy measures no response times for balancing", "least_request"),
     "pool.balance.random": Rendered("among equals; where weights differ round_robin keeps the shares"),
     "pool.balance.hash": Rendered("the key stands with the route: a split over several keys uses them together"),
-    "pool.balance.hash.json_body": Rendered("every JSON body on such a listener is held until it is whole"),
+    "pool.balance.hash.json_body": Rendered(
+        "a body that is JSON, a form or text by its content type, or has none, is held on such a listener until it is "
+        "whole"
+    ),
     "pool.balance.hash.prompt_prefix": Rendered(
         "of `prompt`, else of the content of the first two messages, as JSON writes it, with the model; a Lua script "
         "reads it, and a request of such a route is held until it is whole"
@@ -108,6 +119,7 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.health.passive.connect_failures": Rendered("resets and timeouts before an answer count too"),
     "pool.health.passive.error_rate": Rendered("in windows that follow each other, per Envoy"),
     "pool.health.passive.ejection": Rendered("in whole windows of error_rate"),
+    "pool.health.passive.max_ejection": Rendered(),
     "pool.load_shedding": Rendered(
         "where all replicas have one rank; with priorities or locality not before all are down; a drained replica "
         "does not count"

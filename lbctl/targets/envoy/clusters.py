@@ -27,7 +27,7 @@ _PING = {"interval": {"seconds": 30}, "timeout": {"seconds": 5}}
 """A dead peer under a silent HTTP/2 stream is found within 35 s."""
 
 
-def cluster(upstream: Upstream) -> cluster_pb2.Cluster:
+def cluster(upstream: Upstream, keys: tls.Keys) -> cluster_pb2.Cluster:
     """The cluster without its endpoints; whoever delivers them adds them, or says where they come from."""
     pool = upstream.pool
     message = cluster_pb2.Cluster(
@@ -40,7 +40,7 @@ def cluster(upstream: Upstream) -> cluster_pb2.Cluster:
         metadata=metadata({**_marks(pool), **_retry_after(pool, upstream.placement)}),
         health_checks=[health.health_check(pool, pool.active)] if pool.active else None,
         outlier_detection=health.outlier_detection(pool.passive) if pool.passive else None,
-        transport_socket=tls.upstream(pool, pool.tls) if pool.tls else None,
+        transport_socket=tls.upstream(pool, pool.tls, keys) if pool.tls else None,
         **_members(pool),
     )
     _balance(message, pool, upstream.placement)
@@ -48,12 +48,15 @@ def cluster(upstream: Upstream) -> cluster_pb2.Cluster:
 
 
 def fallback(item: Fallback) -> cluster_pb2.Cluster:
+    """Envoy counts retries here and everything else at the clusters behind; without a word it would allow three."""
+    retries = {"value": item.pool.circuit_breaker.max_retries}
     config = aggregate_pb2.ClusterConfig(clusters=[item.first, item.second])
     return cluster_pb2.Cluster(
         name=item.name,
         connect_timeout=duration(item.pool.connect_timeout),
         lb_policy="CLUSTER_PROVIDED",
         cluster_type=extension("envoy.clusters.aggregate", config),
+        circuit_breakers={"thresholds": [{"max_retries": retries}]},
         metadata=metadata(_marks(item.pool)),
     )
 

@@ -7,12 +7,15 @@ it. Weights are whole numbers from 1 on; a drained replica keeps its weight and 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from envoy.config.core.v3 import base_pb2, health_check_pb2
 from envoy.config.endpoint.v3 import endpoint_pb2
+from google.protobuf import wrappers_pb2
 
+from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, Pool, Replica
 from lbctl.ir.proxies import Proxy
 from lbctl.targets.envoy import affinity
@@ -42,31 +45,57 @@ class Placement:
     secure: bool = False
 
 
-def load_assignment(
-    name: str, pool: Pool, weights: tuple[float, ...], drained: frozenset[str], proxy: Proxy, placement: Placement
-) -> endpoint_pb2.ClusterLoadAssignment:
-    """`weights` stands beside `pool.replicas`."""
-    assignment = endpoint_pb2.ClusterLoadAssignment(cluster_name=name)
-    whole = envoy_weights(pool, weights)
-    chosen = [(r, w) for r, w in zip(pool.replicas, whole, strict=True) if allowed(r, placement.regions)]
-    ranks = sorted({_nearness(replica, pool, proxy) for replica, _ in chosen})
-    mark = metadata({"pool": pool.name})
-    groups = {rank: assignment.endpoints.add(priority=number, metadata=mark) for number, rank in enumerate(ranks)}
-    port = pool.active.port if pool.active else None
-    for replica, weight in chosen:
-        endpoint = groups[_nearness(replica, pool, proxy)].lb_endpoints.add()
-        _fill(endpoint, replica, weight, port)
-        told = affinity.mark(pool, replica, secure=placement.secure)
-        if told:
-            endpoint.metadata.CopyFrom(base_pb2.Metadata(**metadata(told)))
-        if replica.name in drained:
-            endpoint.health_status = health_check_pb2.DRAINING
-    if isinstance(pool.discovery, DnsDiscovery) and not pool.replicas and not placement.regions:
-        _discovered(assignment, pool.discovery, port)
-    factor = _overprovisioning(pool, len(ranks), placement)
-    if factor:
-        assignment.policy.overprovisioning_factor.value = factor
-    return assignment
+Hosts = Callable[[str], Sequence[str]]
+"""The host of a replica's address → what Envoy is to be told in its place."""
+
+
+def as_written(host: str) -> Sequence[str]:
+    """Envoy looks names up by itself."""
+    return (host,)
+
+
+class Layout:
+    """The replicas of one cluster where they are to be, their weights still to come. Another weight is written over
+    the last: that costs a tenth of laying out anew."""
+
+    def __init__(
+        self, name: str, pool: Pool, drained: frozenset[str], proxy: Proxy, placement: Placement, hosts: Hosts
+    ) -> None:
+        """A replica whose host has several addresses is an endpoint for each; one whose host has none is left out."""
+        self._pool = pool
+        self._message = endpoint_pb2.ClusterLoadAssignment(cluster_name=name)
+        self._slots: list[tuple[wrappers_pb2.UInt32Value, int, int]] = []
+        near = [_nearness(replica, pool, proxy) for replica in pool.replicas]
+        inside = [allowed(item, placement.regions) for item in pool.replicas]
+        ranks = sorted({rank for rank, fits in zip(near, inside, strict=True) if fits})
+        mark = metadata({"pool": pool.name})
+        groups = {
+            rank: self._message.endpoints.add(priority=number, metadata=mark).lb_endpoints
+            for number, rank in enumerate(ranks)
+        }
+        taken: set[tuple[str, int]] = set()
+        for index, (replica, rank, fits) in enumerate(zip(pool.replicas, near, inside, strict=True)):
+            places = _places(replica.address, hosts, taken) if fits else ()
+            for where in places:
+                endpoint = groups[rank].add()
+                _fill(endpoint, pool, replica, where, drained, placement)
+                self._slots.append((endpoint.load_balancing_weight, index, len(places)))
+        factor = _overprovisioning(pool, len(ranks), placement)
+        if factor:
+            self._message.policy.overprovisioning_factor.value = factor
+
+    @property
+    def unweighed(self) -> endpoint_pb2.ClusterLoadAssignment:
+        """The message, with the last weights or none; not to be changed."""
+        return self._message
+
+    def weighed(self, weights: tuple[float, ...]) -> endpoint_pb2.ClusterLoadAssignment:
+        """The message with these weights, which stand beside the replicas; the addresses of one host share its
+        weight. It is good until the next call."""
+        whole = envoy_weights(self._pool, weights)
+        for slot, index, parts in self._slots:
+            slot.value = whole[index] if parts == 1 else max(1, round(whole[index] / parts))
+        return self._message
 
 
 def allowed(replica: Replica, regions: tuple[str, ...]) -> bool:
@@ -103,21 +132,41 @@ def _nearness(replica: Replica, pool: Pool, proxy: Proxy) -> tuple[int, int]:
     return replica.priority, 1 if replica.region is not None and replica.region == proxy.region else 2
 
 
-def _fill(endpoint: endpoint_pb2.LbEndpoint, replica: Replica, weight: int, port: int | None) -> None:
+def _places(where: Address, hosts: Hosts, taken: set[tuple[str, int]]) -> Sequence[Address]:
+    """Of two replicas in one place Envoy would see the first alone."""
+    if where.path:
+        return (where,)
+    fresh = [host for host in hosts(where.host) if (host, where.port) not in taken]
+    taken.update((host, where.port) for host in fresh)
+    return [where if host == where.host else Address(host, where.port) for host in fresh]
+
+
+def _fill(
+    endpoint: endpoint_pb2.LbEndpoint,
+    pool: Pool,
+    replica: Replica,
+    where: Address,
+    drained: frozenset[str],
+    placement: Placement,
+) -> None:
     body = endpoint.endpoint
-    where = replica.address
     if where.path:
         body.address.pipe.path = where.path
     else:
         socket = body.address.socket_address
         socket.address, socket.port_value = where.host, where.port
-    if port is not None:
-        body.health_check_config.port_value = port
+    if pool.active and pool.active.port is not None:
+        body.health_check_config.port_value = pool.active.port
     body.hostname = replica.name
-    endpoint.load_balancing_weight.value = weight
+    if replica.name in drained:
+        endpoint.health_status = health_check_pb2.DRAINING
+    told = affinity.mark(pool, replica, secure=placement.secure)
+    if told:
+        endpoint.metadata.CopyFrom(base_pb2.Metadata(**metadata(told)))
 
 
-def _discovered(assignment: endpoint_pb2.ClusterLoadAssignment, dns: DnsDiscovery, port: int | None) -> None:
+def ask(assignment: endpoint_pb2.ClusterLoadAssignment, dns: DnsDiscovery, port: int | None) -> None:
+    """Adds the name itself, for an Envoy that asks for its addresses; `port` of the health check."""
     body = assignment.endpoints.add().lb_endpoints.add().endpoint
     body.address.socket_address.address, body.address.socket_address.port_value = dns.name, dns.port
     if port is not None:

@@ -19,15 +19,19 @@ from lbctl.targets.envoy.sources import NAMESPACE
 from lbctl.targets.envoy.wire import extension, pack
 
 BUFFER = "envoy.filters.http.buffer"
-_JSON = r"(?i)application/(.*\+)?json(\s*;.*)?"
+HELD = 1_048_576
+"""Bytes of a request that are held without a limit of the listener's: for its model, or for another try."""
+_JSON = r"(?i)(application/((.*\+)?json|x-www-form-urlencoded)|text/.*)(\s*;.*)?"
+"""What may be JSON: curl calls it a form. Streams and uploads are not held."""
 REQUEST_ID = "x-request-id"
 
 
-def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
+def http_filters(view: View, listener: Listener, *, streams: bool = False) -> list[dict[str, object]]:
     """In the order in which a request passes them; the router ends them. Where the body decides about the route, it
-    is read before anybody asks who may take that route; else nobody's body is held before he was let in."""
+    is read before anybody asks who may take that route; else nobody's body is held before he was let in. `streams`:
+    for requests whose body does not end."""
     access = [*auth.http_filters(view, listener), *_limits(view, listener)]
-    bodies = [*_max_body(listener), *_body_fields(view, listener)]
+    bodies = [] if streams else [*_max_body(view, listener), *_body_fields(view, listener)]
     return [
         *_request_id(listener),
         *([*bodies, *access] if _by_model(listener) else [*access, *bodies]),
@@ -38,12 +42,28 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
     ]
 
 
+def websocket(view: View, listener: Listener) -> dict[str, object]:
+    """An `UpgradeConfig`: refused but by routes that allow it."""
+    off: dict[str, object] = {"upgrade_type": "websocket", "enabled": {"value": False}}
+    allowed = any(view.routes[rule.route].websocket for rule in listener.rules)
+    return {**off, "filters": http_filters(view, listener, streams=True)} if allowed and _read(view, listener) else off
+
+
 def per_route(view: View, listener: Listener, route: Route) -> dict[str, Any]:
     """What the filters do otherwise on this route, whoever takes it."""
     found: dict[str, Any] = {}
     if listener.max_body is not None and _streams(view, route):
         found[BUFFER] = pack(buffer_pb2.BufferPerRoute(disabled=True))
     return {**found, **prompts.per_route(view, route)}
+
+
+def unrouted(view: View, listener: Listener) -> dict[str, Any]:
+    """What the filters do where no pool takes the request. What a route holds of a body counts for pools alone, and
+    many a request has none before its body was read."""
+    if listener.max_body is not None or not _read(view, listener):
+        return {}
+    whole = buffer_pb2.BufferPerRoute(buffer={"max_request_bytes": {"value": HELD}})
+    return {BUFFER: pack(whole)}
 
 
 def per_table(view: View, listener: Listener) -> dict[str, Any]:
@@ -65,11 +85,12 @@ def _request_id(listener: Listener) -> list[dict[str, object]]:
     return [extension("envoy.filters.http.header_mutation", config)]
 
 
-def _max_body(listener: Listener) -> list[dict[str, object]]:
+def _max_body(view: View, listener: Listener) -> list[dict[str, object]]:
     """413 as soon as more arrives; the request is held until it is whole."""
-    if listener.max_body is None:
-        return []
-    return [extension(BUFFER, buffer_pb2.Buffer(max_request_bytes={"value": listener.max_body}))]
+    if listener.max_body is not None:
+        return [extension(BUFFER, buffer_pb2.Buffer(max_request_bytes={"value": listener.max_body}))]
+    idle = extension(BUFFER, buffer_pb2.Buffer(max_request_bytes={"value": HELD}))
+    return [{**idle, "disabled": True}] if _read(view, listener) else []
 
 
 def _streams(view: View, route: Route) -> bool:
@@ -90,16 +111,19 @@ def _limited(view: View, listener: Listener) -> list[Route]:
 
 
 def _body_fields(view: View, listener: Listener) -> list[dict[str, object]]:
-    """What routes and hashes of this listener want to know of JSON bodies: `model` and hash keys."""
-    rules = [_field(hashing.field(key), json_path(key.name)) for key in hashing.body_fields(view, listener)]
-    if _by_model(listener):
-        rules.insert(0, _field("model", ["model"]))
+    rules = _read(view, listener)
     if not rules:
         return []
     types = {"allow_content_types_regex": {"regex": _JSON}, "allow_empty_content_type": True}
     config = json_to_metadata_pb2.JsonToMetadata(request_rules={"rules": rules, **types})
     found = [extension("envoy.filters.http.json_to_metadata", config)]
     return [*found, _model_header()] if _by_model(listener) else found
+
+
+def _read(view: View, listener: Listener) -> list[dict[str, object]]:
+    """What routes and hashes of this listener want to know of JSON bodies: `model` and hash keys."""
+    model = [_field("model", ["model"])] if _by_model(listener) else []
+    return [*model, *(_field(hashing.field(key), json_path(key.name)) for key in hashing.body_fields(view, listener))]
 
 
 def _model_header() -> dict[str, object]:

@@ -34,7 +34,7 @@ HOST = "host"
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Shares to draw from (one: no draw), and whether the client is told by a cookie what it has drawn; `secure`: a
+    """Shares to draw from, and whether the client is told by a cookie what it has drawn; `secure`: a
     cookie for HTTPS alone."""
 
     shares: tuple[Share, ...]
@@ -46,15 +46,19 @@ Way = tuple[list[dict[str, object]], Draw]
 
 
 def targets(action: Forward, *, secure: bool) -> Iterator[Way]:
-    """In the order in which they decide."""
+    """In the order in which they decide. The cookie of a variant that gets nothing any more counts for nothing, and
+    whoever shows it is told another: a later share of that variant begins with nobody."""
     for pin in action.pins:
         yield [matches.pinned(pin)], Draw((Share(pin.pool, 1),))
     shares = tuple(share for share in action.shares if share.weight > 0)
-    sticky = action.sticky if len(shares) > 1 else None
+    sticky = action.sticky
     if sticky and sticky.kind == "cookie":
-        for share in shares:
-            yield [matches.cookie(sticky.name, share.pool)], Draw((share,))
-    yield [], Draw(shares, sticky, secure)
+        for share in action.shares:
+            if share.weight > 0 and len(shares) > 1:
+                yield [matches.cookie(sticky.name, share.pool)], Draw((share,))
+            elif share.weight == 0 and len(shares) == 1:
+                yield [matches.cookie(sticky.name, share.pool)], Draw(shares, sticky, secure)
+    yield [], Draw(shares, sticky if len(shares) > 1 else None, secure)
 
 
 def marks(route: Route, action: Forward) -> dict[str, object] | None:
@@ -65,7 +69,11 @@ def marks(route: Route, action: Forward) -> dict[str, object] | None:
 
 def only_pool(view: View, draw: Draw) -> Pool | None:
     """Of a way that has one; those of a draw say for themselves how they keep their clients."""
-    return view.pools[draw.shares[0].pool] if len(draw.shares) == 1 else None
+    return view.pools[draw.shares[0].pool] if _decided(draw) else None
+
+
+def _decided(draw: Draw) -> bool:
+    return len(draw.shares) == 1 and draw.sticky is None
 
 
 def route_action(view: View, plan: Plan, route: Route, rule: Rule, draw: Draw) -> route_components_pb2.RouteAction:
@@ -121,7 +129,7 @@ def _ranked(view: View, draw: Draw) -> bool:
 
 
 def _clusters(view: View, plan: Plan, route: Route, draw: Draw) -> dict[str, object]:
-    if len(draw.shares) == 1:
+    if _decided(draw):
         return {"cluster": plan.names[route.name, draw.shares[0].pool]}
     weighted: dict[str, object] = {"clusters": [_weighted(view, plan, route, draw, share) for share in draw.shares]}
     if draw.sticky and draw.sticky.kind == "header":

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 
 from envoy.extensions.filters.http.local_ratelimit.v3 import local_rate_limit_pb2
 
-from lbctl.ir.routes import RateLimit, Route
+from lbctl.ir.routes import RateLimit, Route, retry_after
 from lbctl.targets.envoy import auth
 from lbctl.targets.envoy.sources import NAMESPACE
-from lbctl.targets.envoy.wire import duration, header_option
+from lbctl.targets.envoy.wire import duration
 
 FILTER = "envoy.filters.http.local_ratelimit"
 _ALL = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}
@@ -28,6 +28,8 @@ _UNLIMITED = {"max_tokens": 2**32 - 1, "tokens_per_fill": {"value": 2**32 - 1}, 
 _LIMIT = "limit"
 _OF = "of"
 _WITHOUT = "-"
+_RETRY = "limit retry after"
+_RETRY_AFTER = {"key": "retry-after", "value": f"%METADATA(ROUTE:{NAMESPACE}:{_RETRY})%"}
 
 
 def idle() -> local_rate_limit_pb2.LocalRateLimit:
@@ -44,7 +46,7 @@ def limited(routes: Sequence[Route]) -> local_rate_limit_pb2.LocalRateLimit:
         token_bucket=_UNLIMITED,
         filter_enabled=_ALL,
         filter_enforced=_ALL,
-        response_headers_to_add=[header_option("retry-after", "1")],
+        response_headers_to_add=[{"header": _RETRY_AFTER}],
         rate_limits=[{"actions": actions} for kind in sorted(kinds) for actions in _actions(kind, kinds[kind])],
         descriptors=[_descriptor(_name(route, number), item) for route in routes for number, item in _rates(route)],
         max_dynamic_descriptors={"value": _BUCKETS},
@@ -54,7 +56,8 @@ def limited(routes: Sequence[Route]) -> local_rate_limit_pb2.LocalRateLimit:
 
 def marks(route: Route) -> dict[str, str]:
     """For the metadata of Envoy's routes: what is counted of a request, and in which bucket."""
-    return {_kind(number, item): _name(route, number) for number, item in _rates(route)}
+    counted = {_kind(number, item): _name(route, number) for number, item in _rates(route)}
+    return {**counted, _RETRY: str(retry_after(route.rate_limits))} if counted else {}
 
 
 def _rates(route: Route) -> Iterator[tuple[int, RateLimit]]:

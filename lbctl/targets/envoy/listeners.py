@@ -51,13 +51,13 @@ class _Chain:
     server_names: tuple[str, ...] = ()
 
 
-def listener(view: View, item: Listener, specify: Specify) -> listener_pb2.Listener:
+def listener(view: View, item: Listener, specify: Specify, keys: tls.Keys) -> listener_pb2.Listener:
     return listener_pb2.Listener(
         name=item.name,
         address=address(item.bind),
         per_connection_buffer_limit_bytes={"value": BUFFER},
         listener_filters=_listener_filters(item),
-        filter_chains=[_filter_chain(view, item, chain, specify) for chain in _chains(item)],
+        filter_chains=[_filter_chain(view, item, chain, specify, keys) for chain in _chains(item)],
     )
 
 
@@ -83,7 +83,9 @@ def _chains(item: Listener) -> Iterator[_Chain]:
         yield _Chain(f"client-{number}", client, False, certificate, names)
 
 
-def _filter_chain(view: View, item: Listener, chain: _Chain, specify: Specify) -> listener_components_pb2.FilterChain:
+def _filter_chain(
+    view: View, item: Listener, chain: _Chain, specify: Specify, keys: tls.Keys
+) -> listener_components_pb2.FilterChain:
     match: dict[str, object] = {"server_names": chain.server_names} if chain.server_names else {}
     if chain.trusted and chain.believed:
         match["source_prefix_ranges"] = [_cidr(network) for network in chain.trusted.trusted]
@@ -93,8 +95,12 @@ def _filter_chain(view: View, item: Listener, chain: _Chain, specify: Specify) -
         name=chain.name,
         filter_chain_match=match or None,
         filters=[extension("envoy.filters.network.http_connection_manager", manager)],
-        transport_socket=tls.downstream(item, item.tls, chain.certificate) if item.tls and chain.certificate else None,
+        transport_socket=_secure(item, chain, keys),
     )
+
+
+def _secure(item: Listener, chain: _Chain, keys: tls.Keys) -> dict[str, object] | None:
+    return tls.downstream(item, item.tls, chain.certificate, keys) if item.tls and chain.certificate else None
 
 
 def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.HttpConnectionManager:
@@ -114,7 +120,7 @@ def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.Htt
         always_set_request_id_in_response=True,
         generate_request_id={"value": True},
         preserve_external_request_id=chain.trusted is None or chain.believed,
-        upgrade_configs=[{"upgrade_type": "websocket", "enabled": {"value": False}}],
+        upgrade_configs=[filters.websocket(view, item)],
         early_header_mutation_extensions=[_first(view, item, chain)],
         access_log=access_log.access_logs(item),
         local_reply_config=replies.local_replies(),

@@ -7,7 +7,7 @@ name, one more for each set of regions that leaves some of its replicas out, and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
@@ -62,9 +62,10 @@ def plan(view: View) -> Plan:
     fallbacks: dict[str, Fallback] = {}
     names: dict[tuple[str, str], str] = {}
     strict = _with_fallback(view)
-    budgets = _budgets(view)
+    budgets, secure = _budgets(view), opaque.https_alone(view)
     for route, pool in _uses(view):
-        upstream = _upstream(view, pool, route.regions, pool in strict, budgets.get(pool))
+        placement = Placement((), pool in strict, False, pool in secure)
+        upstream = _upstream(view, pool, route.regions, placement, budgets.get(pool))
         upstreams[upstream.name] = upstream
         names[route.name, pool] = upstream.name
     for route in view.routes.values():
@@ -85,13 +86,13 @@ def _uses(view: View) -> list[tuple[Route, str]]:
     return found
 
 
-def _upstream(view: View, pool: str, regions: tuple[str, ...], strict: bool, budget: float | None) -> Upstream:
+def _upstream(view: View, pool: str, regions: tuple[str, ...], placement: Placement, budget: float | None) -> Upstream:
     body = view.pools[pool]
-    inside = bool(body.replicas) and all(allowed(item, regions) for item in body.replicas)
+    inside = regions and body.replicas and all(allowed(item, regions) for item in body.replicas)
     narrowed = () if inside else regions
     name = f"{pool}|{'+'.join(narrowed)}" if narrowed else pool
-    placement = Placement(narrowed, strict, sheds(body) and not strict, opaque.for_https_alone(pool, view))
-    return Upstream(name, body, view.weights[pool], view.drained[pool], placement, budget)
+    placed = replace(placement, regions=narrowed, sheds=sheds(body) and not placement.strict)
+    return Upstream(name, body, view.weights[pool], view.drained[pool], placed, budget)
 
 
 def _with_fallback(view: View) -> set[str]:

@@ -112,8 +112,19 @@ def _forgotten(view: View, route: Route, action: Forward) -> Iterator[Diagnostic
 
 def _fallback(view: View, route: Route, action: Forward) -> Iterator[Diagnostic]:
     yield from _forgotten(view, route, action)
-    for name in sorted({share.pool for share in action.shares} - {action.fallback}):
+    if route.retry.budget is not None:
+        message = "with a fallback Envoy counts no requests that a budget could be a part of: max_retries holds instead"
+        yield _warning("route.retry.budget", ("routes", route.name, "retry", "budget"), message)
+    for name in sorted({*action.pools} - {action.fallback}):
         pool = view.pools[name]
+        if pool.active is None and pool.passive and pool.passive.max_ejection < 100:
+            yield _warning(
+                "route.fallback",
+                ("pools", name, "health", "passive", "max_ejection"),
+                f"Envoy never ejects the last replicas of this pool, so that without active checks the fallback of "
+                f"route {route.name!r} never takes over",
+                "max_ejection: 100%, or an active check",
+            )
         if pool.locality or any(item.priority for item in pool.replicas):
             yield _warning(
                 "pool.locality",

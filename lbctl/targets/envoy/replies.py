@@ -28,10 +28,12 @@ _STATUSES = {
     503: ("no replica available", "unavailable"),
     504: ("the replica went silent", "timeout"),
 }
-_NO_REPLICA = ["UH", "UF", "UO", "NC"]
+_NO_ROOM = ["UO"]
+_NO_REPLICA = ["UH", "UF", "NC"]
 _SILENCE = ["SI", "UT", "DT"]
 _BROKEN = ["UC", "UR", "UPE"]
 _BEARER = {"header": {"key": "www-authenticate", "value": "Bearer"}, "append_action": "ADD_IF_ABSENT"}
+_SOON = {"header": {"key": "retry-after", "value": "1"}}
 _RETRY_AFTER = {"header": {"key": "retry-after", "value": f"%METADATA(CLUSTER:{NAMESPACE}:retry_after)%"}}
 
 
@@ -44,6 +46,7 @@ def error(status: int) -> str:
 def local_replies() -> dict[str, object]:
     """A `LocalReplyConfig`."""
     flagged = [
+        {**_flags(_NO_ROOM), "status_code": {"value": 503}, **_body(503), "headers_to_add": [_SOON]},
         {**_flags(_NO_REPLICA), "status_code": {"value": 503}, **_body(503), "headers_to_add": [_RETRY_AFTER]},
         {**_flags(_SILENCE), **_body(504)},
         {**_flags(_BROKEN), "status_code": {"value": 502}, **_body(502)},

@@ -19,8 +19,6 @@ from lbctl.targets.envoy import affinity, auth, filters, forwards, matches, repl
 from lbctl.targets.envoy.plan import Plan
 from lbctl.targets.envoy.wire import header_option
 
-_RETRY_BODY = 1_048_576
-"""Bytes of a request that are kept for another try; a longer one is tried once."""
 _BODY = 4_096
 _JSON = "application/json"
 _INTERNAL = ("x-envoy-external-address",)
@@ -63,18 +61,18 @@ def _virtual_host(
     return route_components_pb2.VirtualHost(
         name=host or "*",
         domains=[host or "*"],
-        routes=[*routes, _no_route()],
+        routes=[*routes, _no_route(table)],
         request_body_buffer_limit={"value": _body_limit(table.listener)},
     )
 
 
 def _body_limit(listener: Listener) -> int:
     """A filter that needs the whole body (a model in it, a limit of it) holds what the listener allows."""
-    return max(_RETRY_BODY, listener.max_body or 0)
+    return max(filters.HELD, listener.max_body or 0)
 
 
-def _no_route() -> route_components_pb2.Route:
-    return _direct(matches.path(Rule("").path), "", 404, replies.error(404), _JSON)
+def _no_route(table: Table) -> route_components_pb2.Route:
+    return _direct(table, matches.path(Rule("").path), "", 404, replies.error(404), _JSON)
 
 
 def _rule(table: Table, rule: Rule) -> Iterator[route_components_pb2.Route]:
@@ -86,36 +84,42 @@ def _matched(table: Table, rule: Rule, match: route_components_pb2.RouteMatch) -
     route = table.view.routes[rule.route]
     if isinstance(route.action, Respond):
         body = route.action
-        message = _direct(match, route.name, body.status, body.body, body.content_type)
+        message = _direct(table, match, route.name, body.status, body.body, body.content_type)
         _headers(message, route)
         yield message
     elif isinstance(route.action, Redirect):
-        for message in _redirects(match, route.name):
+        for message in _redirects(table, match, route.name):
             _headers(message, route)
             yield message
     elif auth.shut(table.view, route):
-        message = _direct(match, route.name, 401, replies.error(401), _JSON)
+        message = _direct(table, match, route.name, 401, replies.error(401), _JSON)
         message.response_headers_to_add.add(**header_option("www-authenticate", "Bearer"))
         yield message
     else:
         yield from _forward(table, rule, route, route.action, match)
 
 
-def _direct(match: object, name: str, status: int, body: str, content_type: str) -> route_components_pb2.Route:
+def _direct(
+    table: Table, match: object, name: str, status: int, body: str, content_type: str
+) -> route_components_pb2.Route:
     return route_components_pb2.Route(
         name=name,
         match=match,
         direct_response={"status": status, "body": {"inline_string": body}},
         response_headers_to_add=[header_option("content-type", content_type)],
+        typed_per_filter_config=filters.unrouted(table.view, table.listener),
     )
 
 
-def _redirects(match: route_components_pb2.RouteMatch, name: str) -> Iterator[route_components_pb2.Route]:
+def _redirects(table: Table, match: route_components_pb2.RouteMatch, name: str) -> Iterator[route_components_pb2.Route]:
     """308 keeps the method of a POST; browsers of old know 301 better."""
     for methods, code in ((_SAFE, "MOVED_PERMANENTLY"), ((), "PERMANENT_REDIRECT")):
         narrowed = _narrowed(match, [matches.method(*methods)] if methods else [])
         yield route_components_pb2.Route(
-            name=name, match=narrowed, redirect={"https_redirect": True, "port_redirect": 443, "response_code": code}
+            name=name,
+            match=narrowed,
+            redirect={"https_redirect": True, "port_redirect": 443, "response_code": code},
+            typed_per_filter_config=filters.unrouted(table.view, table.listener),
         )
 
 

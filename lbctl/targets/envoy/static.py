@@ -9,21 +9,23 @@ the proxy's configuration lies.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from envoy.config.bootstrap.v3 import bootstrap_pb2
 from envoy.config.cluster.v3 import cluster_pb2
 from envoy.config.core.v3 import config_source_pb2
-from envoy.config.endpoint.v3 import endpoint_pb2
 from envoy.config.route.v3 import route_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 from envoy.extensions.resource_monitors.downstream_connections.v3 import downstream_connections_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 
+from lbctl.ir.pools import DnsDiscovery
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import auth
-from lbctl.targets.envoy.resources import Delivery, build
+from lbctl.targets.envoy import auth, clusters, endpoints, listeners, resources
+from lbctl.targets.envoy.plan import Plan, Upstream, plan
+from lbctl.targets.envoy.resources import Delivery
+from lbctl.targets.envoy.tls import FILES
 from lbctl.targets.envoy.wire import address, extension, pack
 
 _LIMIT = "envoy.resource_limits.listener.{}.connection_limit"
@@ -41,16 +43,25 @@ class Static:
 def static(view: View, secret_file: str) -> Static:
     """`secret_file`: the name of the file of the listeners with keys, which lies beside that of the bootstrap."""
     message, apart = frame(view), discovery_pb2.DiscoveryResponse()
-    resources = build(view, Delivery(routes=_routes, endpoints=_endpoints))
-    for item, built in zip(view.listeners, resources.listeners, strict=True):
+    wanted, delivery = plan(view), Delivery(_routes, lambda built, item: _endpoints(built, item, view), FILES)
+    for item in view.listeners:
+        built = resources.listener(view, item, delivery)
         if auth.holds_keys(view, item):
             apart.resources.append(pack(built))
         else:
             message.static_resources.listeners.append(built)
-    message.static_resources.clusters.extend(resources.clusters)
+    message.static_resources.clusters.extend(_clusters(view, wanted, delivery))
     if apart.resources:
         _named(message, posixpath.join(posixpath.dirname(view.proxy.config or "") or ".", secret_file))
-    return Static(message, apart, resources.routes)
+    return Static(message, apart, tuple(resources.table(view, item, wanted) for item in view.listeners))
+
+
+def _clusters(view: View, wanted: Plan, delivery: Delivery) -> Iterator[cluster_pb2.Cluster]:
+    yield from (resources.cluster(item, delivery) for item in wanted.upstreams)
+    yield from (clusters.fallback(item) for item in wanted.fallbacks)
+    for item in view.listeners:
+        if item.tracing:
+            yield clusters.collector(listeners.tracing_cluster(item), item.tracing.otlp)
 
 
 def _named(message: bootstrap_pb2.Bootstrap, path: str) -> None:
@@ -85,9 +96,14 @@ def _limit_all(message: bootstrap_pb2.Bootstrap, limits: Mapping[str, int]) -> N
     message.overload_manager.resource_monitors.add(**monitor)
 
 
-def _routes(manager: hcm_pb2.HttpConnectionManager, table: route_pb2.RouteConfiguration) -> None:
-    manager.route_config.name = table.name
+def _routes(manager: hcm_pb2.HttpConnectionManager, name: str) -> None:
+    manager.route_config.name = name
 
 
-def _endpoints(cluster: cluster_pb2.Cluster, assignment: endpoint_pb2.ClusterLoadAssignment) -> None:
-    cluster.load_assignment.CopyFrom(assignment)
+def _endpoints(cluster: cluster_pb2.Cluster, item: Upstream, view: View) -> None:
+    pool = item.pool
+    layout = endpoints.Layout(item.name, pool, item.drained, view.proxy, item.placement, endpoints.as_written)
+    members = layout.weighed(item.weights)
+    if isinstance(pool.discovery, DnsDiscovery) and not pool.replicas and not item.placement.regions:
+        endpoints.ask(members, pool.discovery, pool.active.port if pool.active else None)
+    cluster.load_assignment.CopyFrom(members)

@@ -1,28 +1,40 @@
-"""TLS on both sides. Files are named by path; Envoy reads them."""
+"""TLS on both sides. Where an Envoy gets certificates, keys and authorities from is the `Keys`: files on its own
+machine, or secrets by name from a control plane.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from envoy.extensions.transport_sockets.tls.v3 import tls_pb2
 
 from lbctl.ir.listeners import Certificate, Listener, ListenerTls
 from lbctl.ir.pools import DnsDiscovery, Pool, PoolTls
-from lbctl.targets.envoy.wire import extension, is_ip
+from lbctl.targets.envoy.wire import BY_ADS, extension, is_ip
 
 _SOCKET = "envoy.transport_sockets.tls"
 _VERSIONS = {"1.2": "TLSv1_2", "1.3": "TLSv1_3"}
 
 
-def downstream(listener: Listener, tls: ListenerTls, certificate: Certificate) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Fields of a `CommonTlsContext`. `pair`: for the paths of a certificate and its key; `trust`: for that of an
+    authority, and what else a certificate is asked."""
+
+    pair: Callable[[str, str], dict[str, object]]
+    trust: Callable[[str, Mapping[str, object]], dict[str, object]]
+
+
+def downstream(listener: Listener, tls: ListenerTls, certificate: Certificate, keys: Keys) -> dict[str, object]:
     """The transport socket of a filter chain. With `client_ca`, a certificate that is shown must be good."""
     common: dict[str, object] = {
         "tls_params": {"tls_minimum_protocol_version": _VERSIONS[tls.min_version]},
-        "tls_certificates": [_pair(certificate.certificate, certificate.key)],
+        **keys.pair(certificate.certificate, certificate.key),
         "alpn_protocols": ["h2", "http/1.1"] if listener.http2 else ["http/1.1"],
     }
     if tls.client_ca:
-        common["validation_context"] = {"trusted_ca": {"filename": tls.client_ca}}
+        common |= keys.trust(tls.client_ca, {})
     required = bool(tls.client_ca) and tls.client_certificate == "required"
     context = tls_pb2.DownstreamTlsContext(common_tls_context=common, require_client_certificate={"value": required})
     return extension(_SOCKET, context)
@@ -44,19 +56,15 @@ def _covered(host: str, names: Iterable[str]) -> bool:
     return any(name.startswith("*.") and host.endswith(name[1:]) for name in names)
 
 
-def upstream(pool: Pool, tls: PoolTls) -> dict[str, object]:
+def upstream(pool: Pool, tls: PoolTls, keys: Keys) -> dict[str, object]:
     """Without `ca` the replica's certificate is not looked at. With it, one of the names must be right too."""
     names = _names(pool, tls)
     common: dict[str, object] = {}
     if tls.certificate and tls.key:
-        common["tls_certificates"] = [_pair(tls.certificate, tls.key)]
+        common |= keys.pair(tls.certificate, tls.key)
     if tls.ca:
-        validation: dict[str, object] = {"trusted_ca": {"filename": tls.ca}}
-        if names:
-            validation["match_typed_subject_alt_names"] = [
-                {"san_type": "DNS", "matcher": {"exact": name}} for name in names
-            ]
-        common["validation_context"] = validation
+        sans = [{"san_type": "DNS", "matcher": {"exact": name}} for name in names]
+        common |= keys.trust(tls.ca, {"match_typed_subject_alt_names": sans} if sans else {})
     if pool.protocol != "http1":
         common["alpn_protocols"] = ["h2"]
     sni = names[0] if len(names) == 1 else ""
@@ -67,10 +75,44 @@ def _names(pool: Pool, tls: PoolTls) -> list[str]:
     """The one that is given, else those of the replicas; none where one of them has an address alone."""
     if tls.server_name:
         return [tls.server_name]
-    found = {pool.discovery.name} if isinstance(pool.discovery, DnsDiscovery) else set()
-    found |= {item.address.host for item in pool.replicas}
+    hosts = {item.address.host for item in pool.replicas}
+    found = {pool.discovery.name} if isinstance(pool.discovery, DnsDiscovery) else hosts
     return sorted(found) if all(host and not is_ip(host) for host in found) else []
 
 
-def _pair(chain: str, key: str) -> dict[str, object]:
-    return {"certificate_chain": {"filename": chain}, "private_key": {"filename": key}}
+def _files(certificate: str, key: str) -> dict[str, object]:
+    pair = {"certificate_chain": {"filename": certificate}, "private_key": {"filename": key}}
+    return {"tls_certificates": [pair]}
+
+
+def _file(authority: str, asked: Mapping[str, object]) -> dict[str, object]:
+    return {"validation_context": {"trusted_ca": {"filename": authority}, **asked}}
+
+
+def _secrets(certificate: str, _key: str) -> dict[str, object]:
+    return {"tls_certificate_sds_secret_configs": [_secret(pair_name(certificate))]}
+
+
+def _secret_of(authority: str, asked: Mapping[str, object]) -> dict[str, object]:
+    secret = _secret(authority_name(authority))
+    if not asked:
+        return {"validation_context_sds_secret_config": secret}
+    both = {"default_validation_context": asked, "validation_context_sds_secret_config": secret}
+    return {"combined_validation_context": both}
+
+
+def _secret(name: str) -> dict[str, object]:
+    return {"name": name, "sds_config": BY_ADS}
+
+
+def pair_name(certificate: str) -> str:
+    """Of the secret that holds a certificate and its key."""
+    return f"certificate:{certificate}"
+
+
+def authority_name(authority: str) -> str:
+    return f"ca:{authority}"
+
+
+FILES = Keys(_files, _file)
+SECRETS = Keys(_secrets, _secret_of)

@@ -15,6 +15,9 @@ from lbctl.targets.envoy.sources import NAMESPACE
 INTERNAL = "x-lbctl-internal-"
 """How headers begin that only lbctl's own filters write and read: what a client sends under such a name is removed."""
 
+BY_ADS: dict[str, object] = {"ads": {}, "resource_api_version": "V3"}
+"""A `ConfigSource`: from the control plane that the bootstrap names."""
+
 
 def duration(ms: int) -> Duration:
     return Duration(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)

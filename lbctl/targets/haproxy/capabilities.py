@@ -46,8 +46,10 @@ _NOTES = {
     "x.key, or one file with both",
     "listener.h2c": "by HTTP/2's preface",
     "listener.client_address": "up to four trusted balancers in a row",
-    "listener.max_body": "a request without Content-Length, gRPC's too, is answered 411 where there is a limit; a "
-    "refusal of a body far above it can be lost to a reset",
+    "listener.max_body": "a body without Content-Length, a gRPC client's stream too, is held until it is whole, within "
+    "`timeouts.request_headers` (else 408), and counted if it fits into the buffer: 11 KiB with its headers, more "
+    "where bodies are inspected; a longer one is answered 411; a refusal of a body far above the limit can be lost to "
+    "a reset",
     "listener.inspect": "each connection has a buffer of this size",
     "listener.request_id": "a client's id is kept if it is printable ASCII of at most 200 characters",
     "listener.access_log": "to /dev/stdout or /dev/stderr only",
@@ -66,7 +68,7 @@ _NOTES = {
     "route.auth.api_keys": "as hashes, in a file of their own",
     "route.auth.jwt": "a token must expire; RSA and ECDSA keys, PS256 and its like from 2.8 on; a key without `alg` "
     "verifies RS256 or that of its curve; no tolerance for clocks; the first 8 audiences of a token; a tenant is "
-    "printable ASCII",
+    "printable ASCII, and one with control characters is answered 403",
     "pool.balance.least_request": "idle replicas are chosen without regard to their weight",
     "pool.balance.random": "one draw by weight",
     "pool.balance.hash.json_body": "of what fits into `inspect`",
@@ -116,8 +118,11 @@ _UNSUPPORTED = {
         "HAProxy counts consecutive errors, no rate", "consecutive_5xx alone"
     ),
     "pool.health.passive.ejection": Unsupported(
-        "HAProxy has no limit for how many replicas are out, and ends an ejection by good checks",
-        "ejection_time sets the pace of the checks where there is no active one; all replicas may be out at once",
+        "HAProxy ends an ejection by good checks",
+        "ejection_time sets the pace of the checks where there is no active one",
+    ),
+    "pool.health.passive.max_ejection": Unsupported(
+        "HAProxy has no limit for how many replicas are out", "all replicas may be out at once"
     ),
 }
 

@@ -19,9 +19,11 @@ from lbctl.targets.haproxy.quote import line
 from lbctl.targets.target import File
 from lbctl.targets.token import Token
 
+_UNFIT = quote.error("the credentials name no tenant", "forbidden")
 _NOT_FOR_US = quote.error("this token is for another audience", "forbidden")
 _TENANT = r"^(?![\[{])[!-~][ -~]*\z"
 """Printable ASCII: HAProxy makes one byte of `\\u00f6`. Later versions give arrays and objects as their JSON."""
+_CONTROLS = "[[:cntrl:]]"
 _NUMBER = r"^[0-9]+\z"
 _AUDIENCES = 8
 """Of a token that has several, as many are looked at; HAProxy reads an array by its places."""
@@ -51,7 +53,7 @@ def diagnostics(route: Route, view: View) -> Iterator[Diagnostic]:
 
 def lines(route: Route, jwt: Jwt, view: View, acls: Acls, here: str) -> Iterator[Token]:
     """Sets txn.issued where the token is good, and txn.tenant where it names one; answers 403 where the token is good
-    and for others. A request that has a tenant already has no token here."""
+    and for others, or its tenant no word. A request that has a tenant already has no token here."""
     path = ("routes", route.name, "auth", "jwt")
     unknown = "!{ var(txn.tenant) -m found }"
     yield line("http-request set-var(txn.token) http_auth_bearer", here, unknown, source=path)
@@ -70,7 +72,8 @@ def lines(route: Route, jwt: Jwt, view: View, acls: Acls, here: str) -> Iterator
     yield from _audience(jwt, acls, f"{here} {issued}", path)
     if jwt.tenant_claim:
         claim = _claim(jwt.tenant_claim)
-        named = acls.name(claim, "reg", [_TENANT])
+        named, unfit = acls.name(claim, "reg", [_TENANT]), acls.name(claim, "reg", [_CONTROLS])
+        yield line(f"http-request return status 403 {_UNFIT}", here, issued, unfit, source=path)
         yield line("http-request set-var(txn.tenant)", quote.word(claim), here, issued, named, source=path)
 
 

@@ -20,6 +20,12 @@ from lbctl.targets.token import Token
 
 _LOGS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 _TOO_LARGE = quote.error("the body is too large", "too_large")
+USUAL_BUFFER = 16 * 1024
+"""Bytes; HAProxy's own choice."""
+_HEADROOM = 16 * 1024
+"""Of a buffer, beside the body: the request's headers, and what HAProxy keeps for changes to them."""
+_SPARE = 5 * 1024
+"""Of a buffer that is full: what HAProxy keeps for changes, and its notes about headers and body."""
 _NO_LENGTH = quote.error("send a content-length", "no_length")
 
 
@@ -60,7 +66,7 @@ def frontend(listener: Listener, view: View) -> Frontend:
         trusts=int(listener.client_address is not None),
         client=(*_client(listener.client_address), *_forgeable(view)),
         request_id=tuple(_request_id(listener)),
-        body=(*_guards(listener), *_model(listener)),
+        body=(*_guards(listener, view), *_model(listener)),
         acls=(*acls.lines, *(_route_acl(item) for item in routes)),
         rules=table,
         actions=actions,
@@ -129,6 +135,15 @@ def reads_bodies(listener: Listener, view: View) -> bool:
     return any(rule.models for rule in listener.rules) or any(map(_hashes_body, pools))
 
 
+def buffer(view: View) -> int:
+    """Bytes of each of HAProxy's buffers: what is read of a body, and what HAProxy says itself, must fit into one."""
+    inspected = [each.inspect for each in view.listeners if reads_bodies(each, view)]
+    bodies = [len(getattr(route.action, "body", "").encode()) for route in view.routes.values()]
+    if inspected or max(bodies, default=0) > _HEADROOM // 2:
+        return max(inspected + bodies) + _HEADROOM
+    return USUAL_BUFFER
+
+
 def _hashes_body(pool: Pool) -> bool:
     return pool.balance.key is not None and pool.balance.key.kind in ("json_body", "prompt_prefix")
 
@@ -182,23 +197,23 @@ def _request_id(listener: Listener) -> Iterator[Token]:
     yield line("http-after-response set-header", header, "'%[var(txn.request_id)]' if { var(txn.request_id) -m found }")
 
 
-def _guards(listener: Listener) -> Iterator[Token]:
-    """A body without a length cannot be counted while it passes, so with a limit it must have one."""
+def _guards(listener: Listener, view: View) -> Iterator[Token]:
+    """A body without a length is waited for, since it cannot be counted while it passes. One that fills the buffer may
+    go on for ever: it must have a length."""
     if listener.max_body is None:
         return
-    path = ("listeners", listener.name, "max_body")
-    yield line(
-        f"http-request return status 413 {_TOO_LARGE} if {{ req.hdr_val(content-length) gt {listener.max_body} }}",
-        source=path,
-    )
+    path, most, held = ("listeners", listener.name, "max_body"), listener.max_body, buffer(view) - _SPARE
+    refuse = f"http-request return status 413 {_TOO_LARGE} if"
+    yield line(refuse, f"{{ req.hdr_val(content-length) gt {most} }}", source=path)
     unknown = "!{ req.hdr(content-length) -m found }"
-    refuse = f"http-request return status 411 {_NO_LENGTH} if {unknown}"
-    yield line(refuse, "{ req.hdr(transfer-encoding) -m found }", source=path)
-    bodiless = "{ method GET HEAD OPTIONS DELETE TRACE } { req.ver -m beg 2 }"
-    yield line(refuse, f"!{bodiless}", source=path)
-    wait = f"http-request wait-for-body time {listener.request_headers_timeout}ms at-least 1 if {unknown}"
-    yield line(wait, bodiless, "!{ req.hdr(upgrade) -m found }", source=path)
-    yield line(refuse, bodiless, "{ req.body_len gt 0 }", source=path)
+    time = f"{listener.request_headers_timeout}ms"
+    wait = f"http-request wait-for-body time {time} at-least {min(most, held) + 1} if {unknown}"
+    yield line(wait, "{ req.hdr(transfer-encoding) -m found }", source=path)
+    yield line(wait, "{ req.ver -m beg 2 } !{ req.hdr(upgrade) -m found }", source=path)
+    yield line("http-request set-var(txn.headers) req.hdrs,length if", unknown, source=path)
+    yield line(refuse, unknown, f"{{ req.body_size gt {most} }}", source=path)
+    full = f"{{ req.body_size gt 0 }} {{ req.body_size,add(txn.headers) gt {held} }}"
+    yield line(f"http-request return status 411 {_NO_LENGTH} if", unknown, full, source=path)
 
 
 def _model(listener: Listener) -> Iterator[Token]:

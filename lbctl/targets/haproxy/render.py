@@ -13,9 +13,6 @@ from lbctl.targets.target import Bundle, File
 from lbctl.targets.token import Token, write
 
 MAIN = "haproxy.cfg"
-_HEADROOM = 16 * 1024
-"""Of a buffer, beside the body: the request's headers, and what HAProxy keeps for changes to them."""
-
 _LARGE_ANSWERS = Token("accepted_payload_size 8192")
 
 
@@ -52,20 +49,15 @@ def _global(view: View) -> list[Token]:
     jitter = max((each.active.jitter for each in view.pools.values() if each.active), default=0.0)
     lines.append(Token("max-spread-checks 500ms"))
     lines.append(line("spread-checks", min(50, round(jitter))))
-    inspected = [each.inspect for each in view.listeners if listener.reads_bodies(each, view)]
-    bodies = [len(body) for body in _bodies(view)]
-    if inspected or max(bodies, default=0) > _HEADROOM // 2:
-        lines.append(line("tune.bufsize", max(inspected + bodies) + _HEADROOM))
+    size = listener.buffer(view)
+    if size != listener.USUAL_BUFFER:
+        lines.append(line("tune.bufsize", size))
     if keys.shortened(view):
         lines.append(Token("ssl-load-extra-del-ext"))
     if view.proxy.runtime_api:
         socket = quote.word(view.proxy.runtime_api, ("proxies", view.proxy.name, "runtime_api"))
         lines.append(line("stats socket", socket, "mode 600 level admin expose-fd listeners"))
     return lines
-
-
-def _bodies(view: View) -> list[bytes]:
-    return [getattr(route.action, "body", "").encode() for route in view.routes.values()]
 
 
 def _resolves(each: Pool) -> bool:

@@ -108,7 +108,10 @@ _HEALTH: Mapping[str, Capability] = {
         "counted within the ejection time, not in a row; not in a pool of one"
     ),
     "pool.health.passive.error_rate": Unsupported("nginx counts no rates", "connect failures alone are counted"),
-    "pool.health.passive.ejection": Rendered("in whole seconds; any number of replicas may be out at once"),
+    "pool.health.passive.ejection": Rendered("in whole seconds"),
+    "pool.health.passive.max_ejection": Unsupported(
+        "nginx has no limit for how many replicas are out", "all replicas may be out at once"
+    ),
     "pool.load_shedding": Unsupported("nginx does not know how many replicas are fit", "503 when none is left"),
 }
 

@@ -29,7 +29,8 @@ def uncountable(book: Book, route: Route) -> bool:
     found = any(limit.requests and limit.requests * _MINUTE < limit.per for limit in route.rate_limits)
     if found:
         path = ("routes", route.name, "rate_limit")
-        book.warn("route.rate_limit", path, "nginx counts at least a request a minute: this route answers 503 there")
+        message = "nginx knows no rate below one request a minute: this route answers 503 there"
+        book.warn("route.rate_limit", path, message, "60/h or more for each nginx")
     return found
 
 

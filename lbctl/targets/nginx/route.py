@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, replace
 
 from lbctl.ir.listeners import Listener, Rule
-from lbctl.ir.routes import Forward, Redirect, Respond, Route
+from lbctl.ir.routes import Forward, Redirect, Respond, Route, retry_after
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.nginx import auth, limits, names, quote, split
 from lbctl.targets.nginx.blocks import Answer, Forwarding, Limit, Location, Mirrored
@@ -62,7 +62,7 @@ class Routes:
     def _forwarding(self, listener: Listener, inlet: Inlet, route: Route, rule: Rule, pool: str) -> Location:
         action = route.action
         assert isinstance(action, Forward)
-        variables = _variables(route, pool, self.book)
+        variables = (*_variables(route, pool, self.book), *_retry_after(route))
         if limits.uncountable(self.book, route):
             return _unavailable(route, pool, variables, CLOSED.body)
         upstream = self.upstreams.of(pool, route.regions)
@@ -181,6 +181,11 @@ def _variables(route: Route, pool: str = "", book: Book | None = None) -> tuple[
             model = book.view.pools[pool].model
             found.append((Token("$lb_variant"), _json((model and model.version) or pool)))
     return tuple(found)
+
+
+def _retry_after(route: Route) -> list[tuple[Token, Token]]:
+    seconds = retry_after(route.rate_limits)
+    return [(Token("$lb_retry_after"), Token(str(seconds)))] if seconds > 1 else []
 
 
 def _json(text: str) -> Token:

@@ -180,6 +180,14 @@ class Client:
         finally:
             started.cancel()
 
+    def steady(
+        self,
+        rate: float,
+        request: Request | Callable[[int], Request] = Request(),  # noqa: B008  a frozen value
+    ) -> Steady:
+        """So many requests a second for as long as the block runs: `with client.steady(200) as load:`."""
+        return Steady(self._target, rate, request if callable(request) else lambda _: request)
+
     def grpc(self, method: str, payload: bytes = b"", *, timeout: float = 10.0, **metadata: str) -> Reply:
         """One gRPC call, h2c without TLS; `method` as "/package.Service/Method", underscores in metadata become -."""
         pairs = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
@@ -223,6 +231,67 @@ class Client:
                     await asyncio.sleep(gap)
             name = socket._response.headers.get("x-replica")
             return Echo(101, tuple(replies), name, socket.close_code)
+
+
+class Steady:
+    """Requests at a constant rate, whatever becomes of the earlier ones: a slow answer delays no request, and each
+    takes an idle connection or a new one. Each is sent once. After the block, `load` is what came back."""
+
+    def __init__(self, target: Target, rate: float, make: Callable[[int], Request]) -> None:
+        self._target = target
+        self._rate = rate
+        self._make = make
+        self._idle: list[Connection] = []
+        self._all: list[Connection] = []
+        self._responses: list[Response] = []
+        self._started = 0.0
+        self._running: Future[None] | None = None
+        self._stop = asyncio.Event()
+
+    def __enter__(self) -> Steady:
+        self._started = time.monotonic()
+        self._running = background.start(self._run())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        background.wait(self._end())
+        assert self._running is not None
+        self._running.result(background.LONGEST)
+
+    @property
+    def load(self) -> Load:
+        """What has come back up to now."""
+        opened = sum(connection.opened for connection in self._all)
+        return Load(tuple(self._responses), opened, time.monotonic() - self._started)
+
+    def since(self, moment: float) -> Load:
+        """Of that, the requests that were sent after `moment` (`time.monotonic()`)."""
+        whole = self.load
+        later = tuple(response for response in whole.responses if response.started >= moment)
+        return Load(later, whole.connections, time.monotonic() - moment)
+
+    async def _end(self) -> None:
+        self._stop.set()
+
+    async def _run(self) -> None:
+        number = 0
+        async with asyncio.TaskGroup() as group:
+            while not self._stop.is_set():
+                group.create_task(self._one(self._make(number)))
+                number += 1
+                await asyncio.sleep(max(0.0, self._started + number / self._rate - time.monotonic()))
+        await asyncio.gather(*(connection.close() for connection in self._all))
+
+    async def _one(self, request: Request) -> None:
+        if self._idle:
+            connection = self._idle.pop()
+        else:
+            connection = Connection(self._target)
+            self._all.append(connection)
+        try:
+            self._responses.append(await connection.exchange(request))
+        finally:
+            self._idle.append(connection)
 
 
 _WS_TIMEOUT = aiohttp.ClientWSTimeout(ws_close=5)

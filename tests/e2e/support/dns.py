@@ -1,4 +1,4 @@
-"""A DNS server that answers what a test says, on a UDP port of the system: A records alone, and their changes at once.
+"""A DNS server that answers what a test says, A and AAAA records, on a UDP port of the system; changes hold at once.
 
 Another type of a known name is answered with no record, an unknown name with NXDOMAIN. An answer is no longer than the
 asking side said it takes (EDNS), else 512 bytes: then it is cut, and says so. It counts what it was asked.
@@ -17,19 +17,19 @@ from tests.e2e.support import background
 from tests.e2e.support.ports import HOST
 
 _A = 1
+_AAAA = 28
 _NXDOMAIN = 3
 _RESPONSE = 0x8480  # an authoritative answer, recursion available
 _CUT = 0x0200
 _OPT = b"\x00\x00\x29"  # the root's name and the type, 41
 _UNSAID = 512
-_RECORD = 16
 _TTL = 1
 _HEADER = 12
 _TO_THE_QUESTION = b"\xc0\x0c"  # a pointer to the name in it
 
 
 class DnsServer:
-    """Listens inside `with serving_dns()`; `names` maps a lower-case name to its IPv4 addresses."""
+    """Listens inside `with serving_dns()`; `names` maps a lower-case name to its addresses."""
 
     def __init__(self, names: dict[str, list[str]]) -> None:
         self.names = names
@@ -49,8 +49,8 @@ class DnsServer:
         kind = int.from_bytes(query[end : end + 2])
         self.asked[name] += 1
         known = self.names.get(name)
-        records = [_record(address) for address in known or () if kind == _A]
-        fitting = records[: (_most(query, end + 4) - end - 4) // _RECORD]
+        records = [_record(address) for address in known or () if kind == (_AAAA if ":" in address else _A)]
+        fitting = records[: (_most(query, end + 4) - end - 4) // max(map(len, records), default=1)]
         flags = _RESPONSE | (0 if known is not None else _NXDOMAIN) | (_CUT if len(fitting) < len(records) else 0)
         counts = b"".join(number.to_bytes(2) for number in (flags, 1, len(fitting), 0, 0))
         return query[:2] + counts + query[_HEADER : end + 4] + b"".join(fitting)
@@ -107,5 +107,7 @@ def _most(query: bytes, end: int) -> int:
 
 
 def _record(address: str) -> bytes:
-    fixed = _A.to_bytes(2) + (1).to_bytes(2) + _TTL.to_bytes(4) + (4).to_bytes(2)
-    return _TO_THE_QUESTION + fixed + socket.inet_aton(address)
+    kind, family = (_AAAA, socket.AF_INET6) if ":" in address else (_A, socket.AF_INET)
+    packed = socket.inet_pton(family, address)
+    fixed = kind.to_bytes(2) + (1).to_bytes(2) + _TTL.to_bytes(4) + len(packed).to_bytes(2)
+    return _TO_THE_QUESTION + fixed + packed

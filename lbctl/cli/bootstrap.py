@@ -1,0 +1,73 @@
+"""`lbctl bootstrap`: the file that an Envoy is started with to get everything else from `lbctl serve`."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+
+import click
+
+from lbctl.apply.files import write_bundle
+from lbctl.cli.ads import Ads, address_of, ads_options
+from lbctl.cli.options import options_of
+from lbctl.ir.address import Address
+from lbctl.targets.target import Bundle
+
+option = options_of("bootstrap")
+
+
+@click.command("bootstrap")
+@ads_options("bootstrap")
+@option("--proxy-admin", metavar="HOST:PORT", help="Envoy's admin port; default: it has none.")
+@option("-d", "directory", metavar="DIR", help="Write the files there, atomically.")
+def command(ads: Ads, proxy_admin: str | None, directory: str | None) -> int:
+    """Print the bootstrap of an Envoy that connects to a control plane, by ADS with increments (delta).
+
+    With TLS, give -d: Envoy watches the certificates that files beside the bootstrap name, and reads those of the
+    bootstrap itself only once.
+    """
+    from lbctl.targets.envoy.bootstrap import Joining, bootstrap
+
+    admin = address_of("--proxy-admin", proxy_admin) if proxy_admin else None
+    if admin and not _on_loopback(admin):
+        click.echo(
+            f"lbctl: --proxy-admin: whoever reaches {admin} can read the configuration and stop the proxy", err=True
+        )
+    if ads.ca and directory is None:
+        click.echo(
+            "lbctl: without -d DIR the proxy reads its certificates once, when it starts: renewed ones need a restart",
+            err=True,
+        )
+    joining = Joining(
+        xds=ads.xds,
+        node=ads.node,
+        region=ads.region,
+        zone=ads.zone,
+        admin=admin,
+        ca=ads.ca,
+        certificate=ads.certificate,
+        key=ads.key,
+        directory=os.path.abspath(directory) if directory is not None else None,  # noqa: PTH100 -- a str
+    )
+    return _written(bootstrap(joining), directory)
+
+
+def _on_loopback(where: Address) -> bool:
+    if where.path or where.host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(where.host).is_loopback
+    except ValueError:
+        return False
+
+
+def _written(bundle: Bundle, directory: str | None) -> int:
+    if directory is None:
+        click.echo(bundle.main.text, nl=False)
+        return 0
+    try:
+        write_bundle(bundle, directory)
+    except OSError as error:
+        click.echo(f"lbctl: cannot write {error.filename or directory}: {error.strerror}", err=True)
+        return 1
+    return 0

@@ -1,0 +1,159 @@
+"""What the commands share that talk to a running `lbctl serve`: its address, the token, and how an answer is shown.
+
+Nothing but the given server is asked: no proxy of the environment, no redirect, no netrc.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from lbctl.cli.options import options_of
+
+DEFAULT_SERVER = "http://127.0.0.1:18080"
+_TOKEN = "/var/lib/lbctl/api-token"
+"""Where `serve` makes one when nobody tells it otherwise."""
+_TIMEOUT = (5.0, 60.0)
+"""Seconds to connect, and to wait for an answer: a reload reads all files first."""
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class RemoteError(click.ClickException):
+    """The server cannot be reached, or does not let us in."""
+
+    exit_code = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running control plane. RemoteError wherever it gives no answer of its own."""
+
+    url: str
+    token_file: str | None
+    ca: str | None
+
+    def get(self, path: str) -> dict[str, Any]:
+        return self._ask("GET", path, None)
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return self._ask("POST", path, body)
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        import requests
+
+        url = self.url.rstrip("/") + path
+        token = self._token()
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        verify = self.ca or os.environ.get("REQUESTS_CA_BUNDLE") or True
+        try:
+            with requests.Session() as session:
+                session.trust_env = False
+                answer = session.request(
+                    method, url, json=body, headers=headers, timeout=_TIMEOUT, verify=verify, allow_redirects=False
+                )
+        except (requests.RequestException, OSError) as error:
+            raise RemoteError(f"{url} does not answer: {_words(error)}; is `lbctl serve` running?") from None
+        return _content(url, answer.status_code, answer.content)
+
+    def _token(self) -> str:
+        """The given one; the one that `serve` made on this machine for the server on this machine alone."""
+        if self.token_file is None and self.url != DEFAULT_SERVER:
+            return ""
+        try:
+            token = Path(self.token_file or _TOKEN).read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            if self.token_file is None:
+                return ""
+            raise RemoteError(f"the token file {self.token_file} cannot be read: {_words(error)}") from None
+        if not _is_private(self.url):
+            raise RemoteError(f"no token is sent to {self.url}: it would go over the network in the clear")
+        return token
+
+
+def server_options(command: str) -> _Decorator:
+    """--server, --token-file and --tls-ca, as one `server` handed to the command."""
+    option = options_of(command)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for each in reversed(
+            (
+                option("--server", metavar="URL", default=DEFAULT_SERVER, show_default=True, help="A running serve."),
+                option("--token-file", metavar="FILE", help="The token of its API, where it asks for one."),
+                option("--tls-ca", metavar="FILE", help="Who signed its certificate; default: the system's CAs."),
+            )
+        ):
+            function = each(function)
+        return function
+
+    return decorate
+
+
+form_choice = click.Choice(["table", "json", "yaml"])
+
+
+def show(value: Any, form: str) -> None:
+    """`value` as JSON or YAML on standard output."""
+    if form == "json":
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        return
+    import yaml
+
+    click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120), nl=False)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Columns as wide as what stands in them, on standard output."""
+    lines = [tuple(head), *(tuple(_plain(cell) for cell in row) for row in rows)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(head))]
+    for line in lines:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def age(seconds: float | None) -> str:
+    """`3s`, `12m`, `5h`, `9d`; `-` for None."""
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(0, int(seconds))}s"
+
+
+def _plain(cell: str) -> str:
+    """With nothing in it that a terminal would act on: the words may be a proxy's."""
+    return cell if cell.isprintable() else ascii(cell)[1:-1]
+
+
+def _is_private(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme == "https" or parts.hostname in ("127.0.0.1", "::1", "localhost")
+
+
+def _content(url: str, status: int, content: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(content)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise RemoteError(f"{url} is not an lbctl serve: it answered {status}, and no JSON")
+    if status in (401, 403):
+        raise RemoteError(f"{url} does not let us in: {answer.get('error')} (give it with --token-file)")
+    if status != 200:
+        raise RemoteError(f"{url} answered {status}: {answer.get('error')}")
+    return answer
+
+
+def _words(error: Exception) -> str:
+    """The innermost reason, without the library's wrapping."""
+    inner: BaseException = error
+    while inner.__context__ is not None:
+        inner = inner.__context__
+    reason = getattr(inner, "strerror", None) or str(inner)
+    return " ".join(str(reason).split())[:200]

@@ -1,0 +1,49 @@
+"""`lbctl serve`: the control plane. Here is the command line alone; what it starts is wired in `lbctl.serve.app`."""
+
+from __future__ import annotations
+
+import click
+
+from lbctl.base.quantities import QuantityError, parse_address
+from lbctl.cli.fleet import paths_argument
+from lbctl.cli.options import options_of
+from lbctl.ir.address import Address
+
+option = options_of("serve")
+
+
+@click.command("serve")
+@paths_argument
+@option("--state", metavar="DIR", help="Where it keeps what must survive; default: the fleet's `control.state`.")
+@option("--xds-bind", metavar="A", help="Where proxies connect; default: the fleet's `control.xds.bind`.")
+@option("--api-bind", metavar="A", help="Where the API listens; default: the fleet's `control.api.bind`.")
+@option("--dry-run", is_flag=True, help="Decide and log; send nothing, keep nothing.")
+@option("--insecure", is_flag=True, help="Let xDS listen beyond loopback without client certificates.")
+def command(
+    paths: tuple[str, ...], state: str | None, xds_bind: str | None, api_bind: str | None, dry_run: bool, insecure: bool
+) -> int:
+    """Run the control plane of the fleet in PATH…: watch its files, drive its Envoys by xDS.
+
+    Logs to standard error. SIGHUP reads the files again, SIGTERM ends it within ten seconds. Files with errors change
+    nothing: what was served before still is.
+    """
+    if "-" in paths:
+        raise click.UsageError("serve watches files: standard input cannot be watched")
+    from lbctl.serve.app import Options, run
+
+    return run(
+        Options(paths, state, _address("--xds-bind", xds_bind), _address("--api-bind", api_bind), dry_run, insecure)
+    )
+
+
+def _address(name: str, text: str | None) -> Address | None:
+    """Port 0 is one that the system chooses."""
+    if text is None:
+        return None
+    try:
+        host, colon, port = text.rpartition(":")
+        chosen = colon and port == "0"
+        found = parse_address(f"{host}:1" if chosen else text)
+    except QuantityError as error:
+        raise click.UsageError(f"{name}: {error} ({error.hint})") from None
+    return Address(found.host, 0 if chosen else found.port, found.path)

@@ -1,0 +1,147 @@
+"""`lbctl status`: what a running `serve` does, what each proxy has of it, and how the pools stand.
+
+It shows what `serve` knows and judges nothing itself, but for `--check`: that everything is as the files say.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from lbctl.cli.options import options_of
+from lbctl.cli.remote import Server, age, form_choice, server_options, show, table
+
+option = options_of("status")
+Row = dict[str, Any]
+_FINE = frozenset({"SYNCED", "GONE"})
+_DEGRADED = 3
+_SHORT = 12
+"""Characters of a version that tell it from others."""
+
+
+@click.command("status")
+@click.argument("what", required=False, type=click.Choice(["proxies", "pools"]))
+@option("--check", is_flag=True, help="Exit code 3 unless the files are served and every proxy has them.")
+@option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+@server_options("status")
+def command(what: str | None, check: bool, form: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
+    """What a running `lbctl serve` does: a summary, its proxies type by type, or its pools."""
+    remote = Server(server, token_file, tls_ca)
+    summary = remote.get("/api/v1/status") if check or what is None else {}
+    rows: list[Row] = remote.get(f"/api/v1/{what or 'proxies'}").get(what or "proxies", [])
+    if form != "table":
+        show(rows if what else summary, form)
+    elif what == "pools":
+        table(_POOLS, (line for row in rows for line in _pool(row)))
+    elif what == "proxies":
+        table(_PROXIES, (line for row in rows for line in _proxy(row)))
+    else:
+        _print_summary(summary)
+    if not check:
+        return 0
+    proxies = rows if what != "pools" else remote.get("/api/v1/proxies").get("proxies", [])
+    problems = [*_problems(summary), *_proxy_problems(proxies)]
+    for problem in problems:
+        click.echo(f"lbctl: {problem}", err=True)
+    return _DEGRADED if problems else 0
+
+
+# ── Judging ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _problems(summary: Row) -> Iterator[str]:
+    if not summary.get("ready"):
+        yield f"not ready: {summary.get('waiting')}"
+    fleet = summary.get("fleet") or {}
+    if not fleet.get("valid"):
+        yield f"the files are not served: {fleet.get('refused') or 'they have errors'}"
+    for item in fleet.get("shrink", []):
+        yield item["text"]
+
+
+def _proxy_problems(rows: list[Row]) -> Iterator[str]:
+    for row in rows:
+        if row["state"] not in _FINE:
+            yield f"{row['node']} is {row['state']}" + (f": {row['reason']}" if row["reason"] else "")
+
+
+# ── Showing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_PROXIES = ("NODE", "PROXY", "TYPE", "STATE", "VERSION", "ACKED", "LAST GOOD", "SINCE", "WORDS")
+_POOLS = ("POOL", "REPLICA", "ADDRESS", "WEIGHT", "SHARE", "PRIORITY", "ZONE", "DRAINED")
+
+
+def _print_summary(summary: Row) -> None:
+    snapshot, fleet = summary.get("snapshot"), summary.get("fleet") or {}
+    listens = summary.get("listens") or {}
+    mode = " (dry run: nothing is sent)" if summary.get("dry_run") else ""
+    lines = [
+        ("lbctl", f"{summary.get('version')}, since {summary.get('since')}{mode}"),
+        ("xds", listens.get("xds") or "-"),
+        ("api", listens.get("api") or "-"),
+        ("state", listens.get("state") or "-"),
+        ("snapshot", _snapshot(snapshot) if snapshot else f"none: {summary.get('waiting')}"),
+        ("files", _files(fleet)),
+        ("proxies", ", ".join(f"{count} {state}" for state, count in (summary.get("proxies") or {}).items()) or "none"),
+    ]
+    if summary.get("restart"):
+        lines.append(("restart", f"taken at the next start alone: {', '.join(summary['restart'])}"))
+    lines += [("unmatched", f"{item['node']}: {item['reason']}") for item in summary.get("unmatched", [])]
+    lines += [("name", f"{item['name']}: {item['error']}") for item in summary.get("names", []) if item["error"]]
+    findings = [item for item in fleet.get("diagnostics", []) if item["severity"] == "error"]
+    for name, text in lines:
+        click.echo(f"{name:<10} {_one_line(text)}")
+    for text in dict.fromkeys(item["text"] for item in (*findings, *fleet.get("shrink", []))):
+        click.echo(f"  {_one_line(text)}")
+
+
+def _snapshot(row: Row) -> str:
+    origin = "" if row["from"] == "files" else ", the last good one of the state"
+    return f"{row['version']}, {age(row['age'])} old, {row['pools']} pools, {row['replicas']} replicas{origin}"
+
+
+def _files(fleet: Row) -> str:
+    names = ", ".join(fleet.get("paths", []))
+    if fleet.get("valid"):
+        return f"{names}: served"
+    return f"{names}: NOT served: {fleet.get('refused') or 'not read yet'}"
+
+
+def _proxy(row: Row) -> Iterator[tuple[str, ...]]:
+    """A line for each type; one for a node that has asked for nothing."""
+    who = (row["node"], row["proxy"] or "-")
+    since = age(time.time() - row["since"])
+    good = row["last_good"][:_SHORT] or "-"
+    if not row["types"] or row["reason"]:
+        yield (*who, "-", row["state"], "-", "-", good, since, row["reason"])
+        return
+    for kind in row["types"]:
+        state = kind["state"] if row["connected"] else "GONE"
+        versions = (kind["offered"][:_SHORT] or "-", kind["acked"][:_SHORT] or "-")
+        yield (*who, kind["type"], state, *versions, good, since, _words(row, kind))
+
+
+def _words(row: Row, kind: Row) -> str:
+    """What a proxy said against it, at its places in the YAML where those are known."""
+    if kind["state"] != "NACKED":
+        return ""
+    last = next((item for item in row["nacks"] if item["type"] == kind["type"]), None)
+    return " ".join(last["findings"]) if last and last["findings"] else kind["message"]
+
+
+def _pool(row: Row) -> Iterator[tuple[str, ...]]:
+    if not row["replicas"]:
+        yield (row["name"], "-", "-", "-", "-", "-", "-", "-")
+    for item in row["replicas"]:
+        drained = "out" if item["out"] else item["drained"] or "-"
+        yield (
+            row["name"], item["name"], item["address"], f"{item['weight']:g}", f"{item['share'] * 100:.1f}%",
+            str(item["priority"]), item["zone"] or item["region"] or "-", drained,
+        )  # fmt: skip
+
+
+def _one_line(text: str) -> str:
+    return text if text.isprintable() else ascii(text)[1:-1]

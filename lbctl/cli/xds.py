@@ -1,0 +1,199 @@
+"""`lbctl xds get|watch`: what a proxy would receive from a control plane, lbctl's or any other that speaks ADS.
+
+It asks as a proxy does, and acknowledges as one. It shows no secret. It refuses to change anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from contextlib import aclosing
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from lbctl.cli.ads import Ads, ads_options
+from lbctl.cli.options import options_of
+from lbctl.xds.resource import SHORT
+
+if TYPE_CHECKING:
+    from lbctl.xds.client import Server
+    from lbctl.xds.reader import Change, Node, Reader
+
+_FULL = {short: type_url for type_url, short in SHORT.items()}
+_SHOWN_NAMES = 20
+"""Of one kind of change, in a line of `watch`."""
+_AGAIN = (0.25, 5.0)
+"""Seconds before `watch` tries again: at first, at most."""
+
+option = options_of("xds")
+_type = option("--type", "kind", type=click.Choice(list(_FULL)), help="This type alone; default: all.")
+
+
+@click.group("xds")
+def command() -> None:
+    """Show what a proxy would receive from a control plane (ADS, state of the world)."""
+
+
+@command.command("get")
+@ads_options("xds")
+@_type
+@option("-o", "output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="The form.")
+@option("--timeout", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds to wait for it.")
+def get(ads: Ads, kind: str | None, output: str, timeout: float) -> int:
+    """Print every resource that the node would receive, by type. Keys and credentials are not shown.
+
+    What clusters and listeners name (endpoints, routes, secrets) is asked for too. Exit code 3: something of it has not
+    come in time; what has come is printed.
+    """
+    _quiet()
+    from lbctl.xds.reader import Reader
+
+    reader = Reader(_node(ads), _wanted(kind))
+    code, words = asyncio.run(_get(_server(ads), reader, timeout))
+    if words:
+        click.echo(f"lbctl: {words}", err=True)
+    if code == 0 or any(reader.resources(each) for each in SHORT):
+        click.echo(_text(reader, kind, output), nl=False)
+    return code
+
+
+@command.command("watch")
+@ads_options("xds")
+@_type
+def watch(ads: Ads, kind: str | None) -> int:
+    """Print a line for each change: when, which type, the names added, changed and removed, the version.
+
+    It goes on until it is interrupted, and connects again when the control plane has gone.
+    """
+    _quiet()
+    from lbctl.xds.reader import Reader
+
+    reader = Reader(_node(ads), _wanted(kind))
+    return asyncio.run(_watch(_server(ads), reader, kind))
+
+
+def _quiet() -> None:
+    """gRPC's own log lines say what the error says, at length. Before its first import."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def _node(ads: Ads) -> Node:
+    from lbctl.xds.reader import Node
+
+    return Node(ads.node, region=ads.region, zone=ads.zone)
+
+
+def _server(ads: Ads) -> Server:
+    from lbctl.xds.client import Server
+
+    return Server(str(ads.xds), ads.ca, ads.certificate, ads.key)
+
+
+def _wanted(kind: str | None) -> tuple[str, ...]:
+    return (_FULL[kind],) if kind else tuple(SHORT)
+
+
+async def _get(server: Server, reader: Reader, timeout: float) -> tuple[int, str]:
+    """The exit code, and words about what went wrong."""
+    from lbctl.xds.client import RefusedError, UnreachableError, read
+
+    try:
+        async with asyncio.timeout(timeout), aclosing(read(server, reader, min(5.0, timeout / 2))) as messages:
+            async for changes in messages:
+                for change in changes:
+                    if change.refused:
+                        return 1, f"{SHORT[change.type_url]} is not right, and was refused: {_clean(change.refused)}"
+                if not reader.waiting():
+                    break
+    except TimeoutError:
+        return 3, _late(server, reader, timeout)
+    except (UnreachableError, RefusedError, OSError) as error:
+        return 4 if isinstance(error, UnreachableError) else 1, _words(error)
+    return 0, ""
+
+
+def _words(error: Exception) -> str:
+    return f"cannot read {error.filename}: {error.strerror}" if isinstance(error, OSError) else _clean(str(error))
+
+
+def _late(server: Server, reader: Reader, timeout: float) -> str:
+    waiting = reader.waiting()
+    if any(not names for names in waiting.values()):
+        return (
+            f"{server.address} is there and has sent nothing to this node within {timeout:g} s: a control plane waits "
+            "while it has no complete fleet, and sends nothing to a node that is none of its proxies (see --node)"
+        )
+    late = "; ".join(f"{SHORT[kind]} {_some(names)}" for kind, names in waiting.items())
+    return f"named, and not received within {timeout:g} s: {late}"
+
+
+def _text(reader: Reader, kind: str | None, output: str) -> str:
+    from lbctl.targets.envoy.text import Writer
+    from lbctl.xds.show import tree
+
+    found: dict[str, object] = {
+        SHORT[each]: [
+            {"name": item.name, "version": item.version, "resource": tree(item.message)}
+            for item in reader.resources(each).values()
+        ]
+        for each in _wanted(kind)
+    }
+    if output == "json":
+        return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    return Writer({}).write(found)[0]
+
+
+async def _watch(server: Server, reader: Reader, kind: str | None) -> int:
+    """Does not return once something has come; it is interrupted."""
+    from lbctl.xds.client import RefusedError, UnreachableError, read
+
+    met, lost, pause = False, False, _AGAIN[0]
+    while True:
+        try:
+            async with aclosing(read(server, reader)) as messages:
+                async for changes in messages:
+                    if lost:
+                        click.echo(f"lbctl: {server.address} answers again", err=True)
+                    met, lost, pause = True, False, _AGAIN[0]
+                    _print(changes, kind)
+        except (UnreachableError, RefusedError, OSError) as error:
+            if not met:
+                click.echo(f"lbctl: {_words(error)}", err=True)
+                return 4 if isinstance(error, UnreachableError) else 1
+            if not lost:
+                click.echo(f"lbctl: {_words(error)}; trying again", err=True)
+            lost = True
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, _AGAIN[1])
+
+
+def _print(changes: list[Change], kind: str | None) -> None:
+    for change in changes:
+        if kind in (None, SHORT[change.type_url]):
+            click.echo(_line(change))
+
+
+def _line(change: Change) -> str:
+    now = datetime.now().astimezone().isoformat(timespec="milliseconds")
+    parts = [now, SHORT[change.type_url]]
+    for word, names in (("added", change.added), ("changed", change.changed), ("removed", change.removed)):
+        if names:
+            parts.append(f"{word} {_some(names)}")
+    if change.refused:
+        parts.append(f"refused: {_clean(change.refused)}")
+    if change.version:
+        parts.append(f"version {_clean(change.version)}")
+    return "  ".join(parts)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = len(names) - _SHOWN_NAMES
+    return _clean(", ".join(names[:_SHOWN_NAMES])) + (f" and {more} more" if more > 0 else "")
+
+
+def _clean(text: str) -> str:
+    """What a server has sent must not speak to the terminal."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)

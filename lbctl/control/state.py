@@ -1,0 +1,88 @@
+"""All that the control loop knows. `step` makes a new State; nothing in an old one changes.
+
+A weight is kept as a multiplier of the capacity, so that a reload which changes a capacity leaves the decision standing.
+Every number that led to a weight stays here until the next look: `decisions` reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lbctl.control.effects import Mode
+from lbctl.control.health import Health, Rules
+from lbctl.control.inputs import Seen
+from lbctl.control.weighting.strategy import Estimate, Wish
+from lbctl.ir.pools import Pool, Replica
+
+NEVER = float("-inf")
+Peers = tuple[str, int] | tuple[float]
+
+
+class Track(NamedTuple):
+    """One replica (a named tuple: see `weighting.strategy.Estimate`). `goal` → `multiplier` → `sent`: what its signals
+    and health ask for, that in bounded steps, and what the proxies were last told. `moved_at`: of `multiplier`.
+    `joined_at`: since when it ramps. `fresh`: its samples are. `known_at`: of the last decision that had evidence."""
+
+    replica: Replica
+    peers: Peers
+    seen: Seen | None
+    health: Health
+    wish: Wish
+    fresh: bool = False
+    known_at: float = NEVER
+    goal: float = 1.0
+    multiplier: float = 1.0
+    moved_at: float = NEVER
+    sent: float = 1.0
+    joined_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """`tracks` in the order of the pool's replicas. `held`: an operator's reason, None where nobody holds it.
+    `decided_at`: of the last decision; `ramps`: what was last told of them; `mode_since`: of `mode`."""
+
+    pool: Pool
+    rules: Rules
+    tracks: tuple[Track, ...]
+    index: Mapping[str, int]
+    mode: Mode = "acting"
+    mode_since: float = NEVER
+    mode_words: str = ""
+    held: str | None = None
+    decided_at: float = NEVER
+    ramps: Mapping[str, float] = field(default_factory=dict)
+    ejected: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """`now`: of the newest event."""
+
+    pools: Mapping[str, PoolState] = field(default_factory=dict)
+    now: float = NEVER
+
+
+def peers_of(replica: Replica) -> Peers:
+    """The same for replicas that should be equally fast for their capacity: those with the same GPUs; where no GPU is
+    named, those with the same capacity."""
+    return (replica.gpu, replica.gpu_count) if replica.gpu is not None else (replica.capacity,)
+
+
+def new_track(replica: Replica, multiplier: float, joined_at: float | None) -> Track:
+    return Track(
+        replica, peers_of(replica), None, Health(), Wish(Estimate(), None), multiplier=multiplier, sent=multiplier,
+        joined_at=joined_at,
+    )  # fmt: skip
+
+
+def weights(state: PoolState) -> dict[str, float]:
+    """Replica → weight as it was last sent, on the scale of capacity."""
+    return {item.replica.name: item.replica.capacity * item.sent for item in state.tracks}
+
+
+def out(state: PoolState) -> frozenset[str]:
+    """The replicas that deep health has taken out."""
+    return frozenset(item.replica.name for item in state.tracks if item.health.phase == "out")

@@ -1,0 +1,25 @@
+"""What the Envoys that are served cannot say of the fleet, but for what the control plane does in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import Snapshot, view
+from lbctl.targets import target
+from lbctl.targets.assess import assess
+from lbctl.targets.features import FEATURES
+from lbctl.targets.load import Loaded
+
+_DONE_HERE = frozenset({"control", "pool.drain_deadline"})
+
+
+def losses(loaded: Loaded, snapshot: Snapshot, proxies: Iterable[Proxy]) -> tuple[Diagnostic, ...]:
+    """Warnings at their places, each once; among them every route that answers 503 because it cannot be protected."""
+    done = {item.code for item in FEATURES if item.id in _DONE_HERE}
+    found: dict[Diagnostic, None] = {}
+    for proxy in proxies:
+        told = assess(target(proxy.kind), proxy.version, view(snapshot, proxy), loaded.compiled.sources)
+        found |= dict.fromkeys(item for item in told.diagnostics if item.code not in done)
+    return tuple(found)

@@ -1,0 +1,115 @@
+"""What runs, as the API shows it: put together when somebody asks, from what the other parts know."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from lbctl import __version__
+from lbctl.serve import report
+from lbctl.serve.changes import Changes
+from lbctl.serve.doors import Doors
+from lbctl.serve.metrics import Metrics
+from lbctl.serve.publisher import Publisher
+from lbctl.serve.settings import Options
+from lbctl.xds.ledger import Ledger
+
+NO_FLEET = "no fleet yet: the files cannot be served, and the state holds no earlier one"
+_STARTING = "starting"
+
+
+class Overview:
+    """The `Serving` of the API. `since`: when the process began, in seconds since the epoch."""
+
+    def __init__(
+        self, options: Options, doors: Doors, publisher: Publisher, changes: Changes, ledger: Ledger, metrics: Metrics
+    ) -> None:
+        self.ending = False
+        self._since = time.time()
+        self._options = options
+        self._doors = doors
+        self._publisher = publisher
+        self._changes = changes
+        self._ledger = ledger
+        self._metrics = metrics
+
+    def ready(self) -> str:
+        if self.ending:
+            return "ending"
+        if self._changes.reading is None:
+            return _STARTING
+        if self._publisher.served is None:
+            return NO_FLEET
+        return "" if self._doors.opened.xds or self._options.dry_run else _STARTING
+
+    def status(self) -> dict[str, Any]:
+        served, rows = self._publisher.served, self._ledger.proxies()
+        return {
+            "version": __version__,
+            "since": report.when(self._since),
+            "ready": not self.ready(),
+            "waiting": self.ready() or None,
+            "dry_run": self._options.dry_run,
+            "snapshot": self._snapshot(),
+            "fleet": self._fleet(),
+            "restart": self._doors.restart_needed(served.loaded.source) if served else [],
+            "proxies": dict(sorted(Counter(str(row["state"]) for row in rows).items())),
+            "unmatched": [
+                {"node": row["node"], "reason": row["reason"]} for row in rows if row["connected"] and row["reason"]
+            ],
+            "names": [report.name(item) for item in self._publisher.discover.names()],
+            "listens": self._listens(),
+        }
+
+    def proxies(self) -> list[dict[str, Any]]:
+        return self._ledger.proxies()
+
+    def pools(self) -> list[dict[str, Any]]:
+        served = self._publisher.served
+        return report.pools(served.whole, served.since, served.out) if served else []
+
+    def metrics(self) -> bytes:
+        return self._metrics.page()
+
+    async def reload(self, allow_shrink: bool) -> dict[str, Any]:
+        await self._changes.reload(allow_shrink=allow_shrink)
+        reading = self._changes.reading
+        return {
+            "result": reading.result if reading else "invalid",
+            "refused": reading.refused if reading else None,
+            "snapshot": self._snapshot(),
+            "diagnostics": report.findings(reading.diagnostics if reading else ()),
+        }
+
+    def _snapshot(self) -> dict[str, Any] | None:
+        served = self._publisher.served
+        if served is None:
+            return None
+        topology = served.whole.topology
+        return {
+            "version": served.edition.version,
+            "at": report.when(served.at),
+            "age": round(max(0.0, time.time() - served.at), 3),
+            "from": served.origin,
+            "pools": len(topology.pools),
+            "replicas": sum(len(pool.replicas) for pool in topology.pools),
+        }
+
+    def _fleet(self) -> dict[str, Any]:
+        """`shrink`: what would take too many replicas away, in the files or in the answers to names."""
+        reading = self._changes.reading
+        pending = (*(reading.shrink if reading else ()), *self._publisher.held)
+        return {
+            "paths": list(self._options.paths),
+            "valid": reading is not None and reading.valid,
+            "read": report.when(reading.at if reading else None),
+            "refused": reading.refused if reading else None,
+            "shrink": report.findings(pending),
+            "diagnostics": report.findings(reading.diagnostics if reading else ()),
+        }
+
+    def _listens(self) -> dict[str, Any]:
+        settings, opened = self._doors.settings, self._doors.opened
+        state = settings.control.state if settings and not self._options.dry_run else None
+        return {"xds": opened.xds, "api": opened.api, "state": state}

@@ -1,0 +1,167 @@
+"""The certificates, keys and authorities that Envoys are sent, each as it was last good.
+
+Certificates are rotated by other programs while this one runs, and for a moment a new certificate may stand beside an
+old key. What does not fit together is never handed on: what was good before stays, and is said to. Nothing of these
+files is ever shown or written anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from lbctl.base.diagnostics import Diagnostic, Severity, show
+from lbctl.base.diagnostics import Path as Place
+from lbctl.compile.files import file_of, named_files
+from lbctl.ir.snapshot import pools_of
+from lbctl.ir.topology import Topology
+from lbctl.model.fleet import Source
+from lbctl.model.node import Node
+
+_LARGEST = 1 << 20
+"""Bytes of one file."""
+_PAIR = ("certificate", "key")
+_AUTHORITIES = ("ca", "client_ca")
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Files that are good only together: a certificate and its key, or an authority alone."""
+
+    path: Place
+    nodes: tuple[Node, ...]
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        return tuple(str(node.value) for node in self.nodes)
+
+
+class Pem:
+    """Remembers what was good, for as long as the fleet names it."""
+
+    def __init__(self) -> None:
+        self._good: dict[tuple[str, ...], tuple[bytes, ...]] = {}
+
+    def read(self, source: Source, topology: Topology) -> tuple[dict[str, bytes], list[Diagnostic]]:
+        """Path as it is written → content, for all that an Envoy of this fleet needs.
+
+        LB931 for what cannot be used: a warning where earlier content stands in for it, else an error.
+        """
+        files: dict[str, bytes] = {}
+        findings: list[Diagnostic] = []
+        for group in _groups(source, needed(topology)):
+            good = self._good.get(group.written, ())
+            contents, problem = _contents(source, group)
+            if not problem and contents != good:
+                problem = _problem(group, contents)
+            if problem:
+                contents = good
+                findings.append(_finding(group, problem, bool(contents)))
+            if contents:
+                self._good[group.written] = contents
+                files |= zip(group.written, contents, strict=True)
+        return files, findings
+
+    def forget(self, source: Source) -> None:
+        """What this fleet does not name."""
+        named = {str(node.value) for _, node in named_files(source.root)}
+        self._good = {written: data for written, data in self._good.items() if named.issuperset(written)}
+
+
+def needed(topology: Topology) -> frozenset[Place]:
+    """Of which listeners and pools an Envoy needs the files, as the first two steps of their paths."""
+    envoys = [item for item in topology.proxies if item.kind == "envoy"]
+    anybody = not topology.proxies or topology.control.unmatched_nodes == "all"
+    carried = {name for item in envoys for name in item.listeners}
+    every = anybody or any(not item.listeners for item in envoys)
+    listeners = [item for item in topology.listeners if every or item.name in carried]
+    routes = {rule.route for item in listeners for rule in item.rules}
+    pools = {name for route in topology.routes if route.name in routes for name in pools_of(route)}
+    return frozenset({("listeners", item.name) for item in listeners} | {("pools", name) for name in pools})
+
+
+def _groups(source: Source, needed: frozenset[Place]) -> Iterator[_Group]:
+    nodes = {path: node for path, node in named_files(source.root) if path[:2] in needed}
+    for path, node in nodes.items():
+        key = nodes.get((*path[:-1], "key"))
+        if path[-1] == "certificate" and key is not None:
+            yield _Group(path, (node, key))
+        elif path[-1] in _AUTHORITIES:
+            yield _Group(path, (node,))
+
+
+def _contents(source: Source, group: _Group) -> tuple[tuple[bytes, ...], str]:
+    """What the files hold, or why they cannot be read."""
+    contents = []
+    for node in group.nodes:
+        try:
+            with file_of(source, node).open("rb") as file:
+                contents.append(file.read(_LARGEST + 1))
+        except OSError as error:
+            return (), f"{show(str(node.value))} cannot be read ({(error.strerror or str(error)).lower()})"
+        if len(contents[-1]) > _LARGEST:
+            return (), f"{show(str(node.value))} is larger than 1 MiB"
+    return tuple(contents), ""
+
+
+def _problem(group: _Group, contents: tuple[bytes, ...]) -> str:
+    problem = pair_problem(*contents) if len(contents) == len(_PAIR) else authority_problem(contents[0])
+    return problem and f"{' and '.join(map(show, group.written))}: {problem}"
+
+
+def _finding(group: _Group, problem: str, kept: bool) -> Diagnostic:
+    severity: Severity = "warning" if kept else "error"
+    message = f"{problem}; what was good before stays in use" if kept else problem
+    return Diagnostic("LB931", message, group.nodes[0].position, group.path, severity=severity)
+
+
+# ── What is good ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pair_problem(certificate: bytes, key: bytes) -> str:
+    """Why a server cannot use this certificate with this key (PEM); empty: it can."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        with _in_memory(certificate, b"\n", key) as file:
+            context.load_cert_chain(file, password=_no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            return "the certificate and the key do not belong together"
+        return _reason("these are no certificate and key in PEM", error)
+    return ""
+
+
+def authority_problem(authority: bytes) -> str:
+    """Why nothing can be verified with these certificates (PEM); empty: it can."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cadata=authority.decode("ascii"))
+    except ssl.SSLError as error:
+        return _reason("this is no certificate in PEM", error)
+    except ValueError:
+        return "this is no certificate in PEM"
+    return "" if context.cert_store_stats()["x509"] else "it holds no certificate"
+
+
+def _no_password() -> str:
+    """OpenSSL would ask the terminal for the password of an encrypted key."""
+    return "-"
+
+
+def _reason(words: str, error: ssl.SSLError) -> str:
+    return f"{words} ({error.reason.lower().replace('_', ' ')})" if error.reason else words
+
+
+@contextmanager
+def _in_memory(*parts: bytes) -> Iterator[str]:
+    """The name of a file that holds the parts and never touches a disk."""
+    handle = os.memfd_create("pem", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(handle), "wb") as file:
+            file.writelines(parts)
+        yield f"/proc/self/fd/{handle}"
+    finally:
+        os.close(handle)

@@ -1,0 +1,164 @@
+"""What is served: the fleet of the files, with the replicas that discovery knows, without those that are drained out.
+
+One thing at a time is made here, off the event loop; whoever calls holds the turn. What would be refused by a proxy is
+never sent: then everything stays as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import Snapshot
+from lbctl.ir.topology import Topology
+from lbctl.serve import drains, log, report
+from lbctl.serve.answers import judged, unresolved
+from lbctl.serve.discover import Discover, Discovered
+from lbctl.serve.losses import losses
+from lbctl.serve.metrics import Metrics
+from lbctl.targets import target
+from lbctl.targets.load import Loaded
+from lbctl.xds.cache import Builder, Edition
+
+Origin = Literal["files", "state"]
+_FIRST_ANSWER = 5.0
+"""Seconds that a new fleet waits for the names in it."""
+_EMPTY_START = 20.0
+"""Seconds that the first fleet waits for a pool whose name has no answer: proxies may still have its replicas."""
+_KIND = "envoy"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """`whole`: the fleet with the replicas that are `out` still in it; `edition` is without them. `losses`: what the
+    proxies cannot say of it. `at`: since when this version is served, in seconds since the epoch."""
+
+    loaded: Loaded
+    origin: Origin
+    edition: Edition
+    whole: Snapshot
+    since: Mapping[tuple[str, str], float]
+    out: Mapping[str, frozenset[str]]
+    losses: tuple[Diagnostic, ...]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What came of it. `changed`: resources by type, as far as the proxies of the fleet see them."""
+
+    new: bool
+    changed: Mapping[str, int] = field(default_factory=dict)
+
+
+class Publisher:
+    """`accepted`: discovery's answers as they count; `held`: why some do not. `drained`: since when which replica of
+    which pool is, as the state has kept it."""
+
+    def __init__(
+        self, metrics: Metrics, drained: Mapping[tuple[str, str], float], now: Callable[[], float] = time.time
+    ) -> None:
+        self.discover = Discover()
+        self.accepted = Discovered()
+        self.held: tuple[Diagnostic, ...] = ()
+        self.served: Served | None = None
+        self.send: Callable[[Edition], None] | None = None
+        self._builder = Builder()
+        self._metrics = metrics
+        self.drained = drained
+        self._now = now
+
+    def open(self, send: Callable[[Edition], None]) -> None:
+        """From now on this gives editions to the proxies, what is served at once."""
+        self.send = send
+        if self.served is not None:
+            send(self.served.edition)
+
+    def expect(self, topology: Topology) -> None:
+        """This is what ran before: what is known of its names is what new answers are judged against."""
+        self.discover.follow(topology)
+        self.accepted = self.discover.current
+
+    async def serve(self, loaded: Loaded, origin: Origin, *, allow_shrink: bool = False) -> Sent:
+        """This fleet from now on. UnsoundError: the one before still is."""
+        topology = loaded.compiled.topology
+        self.discover.follow(topology)
+        try:
+            await self._answers(topology)
+            return await self._make(loaded, origin, allow_shrink)
+        except BaseException:
+            if self.served is not None:
+                self.discover.follow(self.served.loaded.compiled.topology)
+            raise
+
+    async def refresh(self) -> Sent:
+        """The same fleet with what discovery and the clock say now."""
+        served = self.served
+        return await self._make(served.loaded, served.origin, False) if served else Sent(new=False)
+
+    def next_due(self) -> float | None:
+        """When `refresh` is worth calling though nothing has happened, in seconds since the epoch."""
+        if self.served is None:
+            return None
+        return drains.next_due(self.served.since, self.served.whole.topology, self._now())
+
+    async def _answers(self, topology: Topology) -> None:
+        deadline = asyncio.get_running_loop().time() + _EMPTY_START
+        found = await self.discover.first(_FIRST_ANSWER)
+        while missing := unresolved(topology, found):
+            if self.served is not None or asyncio.get_running_loop().time() > deadline:
+                log.warn("pools whose name has no answer: they answer 503 until it has", pools=",".join(missing))
+                return
+            await asyncio.sleep(0.1)
+            found = self.discover.current
+
+    async def _make(self, loaded: Loaded, origin: Origin, allow_shrink: bool) -> Sent:
+        topology = loaded.compiled.topology
+        found = self.discover.current
+        most = 100.0 if allow_shrink else topology.control.max_shrink
+        accepted, held = judged(topology, self.accepted, found, most)
+        begun = time.perf_counter()
+        served, sent = await asyncio.to_thread(self._built, loaded, origin, accepted)
+        self._metrics.published(served.edition.version, time.perf_counter() - begun, report.counts(served.whole))
+        if self.send is not None:
+            self.send(served.edition)
+        held = tuple(map(loaded.compiled.sources.placed, held))
+        log.findings(item for item in held if item not in self.held)
+        self.accepted, self.held, self.served = accepted, held, served
+        return sent
+
+    def _built(self, loaded: Loaded, origin: Origin, accepted: Discovered) -> tuple[Served, Sent]:
+        now = self._now()
+        whole = accepted.apply(loaded.compiled.topology)
+        before = self.served.since if self.served else self.drained
+        since = drains.follow(before, whole, {}, now)
+        out = drains.gone(since, whole, now)
+        snapshot = Snapshot(drains.without(whole, out), secrets=loaded.secrets, addresses=accepted.hosts)
+        proxies = _envoys(whole)
+        edition = self._builder.build(loaded, snapshot, proxies)
+        old = self.served
+        new = old is None or old.edition.version != edition.version
+        at = now if old is None or new else old.at
+        changed = _changed(old.edition if old else None, edition, proxies) if new else {}
+        live = Snapshot(whole, secrets=loaded.secrets, addresses=accepted.hosts)
+        lost = old.losses if old and old.loaded is loaded else losses(loaded, snapshot, proxies)
+        return Served(loaded, origin, edition, live, since, out, lost, at), Sent(new, changed)
+
+
+def _envoys(topology: Topology) -> tuple[Proxy, ...]:
+    """The proxies that the fleet names, or one that it does not name."""
+    named = tuple(item for item in topology.proxies if item.kind == _KIND)
+    return named or (Proxy(_KIND, _KIND, target(_KIND).versions[0]),)
+
+
+def _changed(before: Edition | None, after: Edition, proxies: Iterable[Proxy]) -> dict[str, int]:
+    moved = set()
+    for proxy in proxies:
+        old = before.resources(proxy) if before else None
+        moved |= report.moved(old, after.resources(proxy))
+    return {short: count for short in report.SHORTS if (count := sum(kind == short for kind, _ in moved))}

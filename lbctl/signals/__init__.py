@@ -1,0 +1,41 @@
+"""What replicas and GPUs say of themselves: metrics pages in, signals with a unit and an age out. No I/O, no clock.
+
+A new kind of source is a table in a module beside these, and one line here.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from lbctl.base.registry import Registry
+from lbctl.signals.source import Table
+
+_MODULES = Registry(
+    {
+        "vllm": "lbctl.signals.vllm",
+        "sglang": "lbctl.signals.sglang",
+        "tgi": "lbctl.signals.tgi",
+        "triton": "lbctl.signals.triton",
+        "trtllm": "lbctl.signals.trtllm",
+        "lmdeploy": "lbctl.signals.lmdeploy",
+        "nim": "lbctl.signals.nim",
+        "llamacpp": "lbctl.signals.llamacpp",
+        "ray": "lbctl.signals.ray",
+        "torchserve": "lbctl.signals.torchserve",
+        "tfserving": "lbctl.signals.tfserving",
+        "kserve": "lbctl.signals.kserve",
+        "dcgm": "lbctl.signals.dcgm",
+        "nvidia_gpu_exporter": "lbctl.signals.nvidia_gpu_exporter",
+        "amd": "lbctl.signals.amd",
+    }
+)
+KINDS = _MODULES.names
+"""Kinds with a table; `custom` and `prometheus` say in the fleet what they mean."""
+
+
+@cache
+def table(kind: str) -> Table:
+    """The table of that kind, imported when it is first asked for. UnknownName for any other."""
+    found: Table = import_module(_MODULES.get(kind)).TABLE
+    return found

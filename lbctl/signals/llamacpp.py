@@ -1,0 +1,29 @@
+"""llama.cpp's server, started with `--metrics`. Tokens and their time are added when a request ends, decodes at once;
+over some seconds both tell the batch.
+"""
+
+from __future__ import annotations
+
+from lbctl.signals.source import Series, Table
+
+TABLE = Table(
+    kind="llamacpp",
+    title="llama.cpp",
+    series={
+        "queue": (Series("llamacpp:requests_deferred"),),
+        "running": (Series("llamacpp:requests_processing"),),
+        "kv_cache": (Series("llamacpp:kv_cache_usage_ratio", versions="removed in 2025 (#13660)"),),
+        "iterations": (Series("llamacpp:n_decode_total"),),
+        "prefill_tokens": (Series("llamacpp:prompt_tokens_total"),),
+        "decode_tokens": (Series("llamacpp:tokens_predicted_total"),),
+        "itl_seconds": (Series("llamacpp:tokens_predicted_seconds_total"),),
+        "itl_count": (Series("llamacpp:tokens_predicted_total"),),
+    },
+    evidence="tokens",
+    heartbeat="steps",
+    removed={
+        "llamacpp:kv_cache_usage_ratio": "nothing: the server no longer tells it",
+        "llamacpp:kv_cache_tokens": "nothing: the server no longer tells it",
+    },
+    notes=("needs `--metrics`; there is no time to the first token",),
+)

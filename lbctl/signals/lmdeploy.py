@@ -1,0 +1,26 @@
+"""LMDeploy. Tokens are counted in every step, but steps are not."""
+
+from __future__ import annotations
+
+from lbctl.signals.source import Series, Table
+
+TABLE = Table(
+    kind="lmdeploy",
+    title="LMDeploy",
+    series={
+        "queue": (Series("lmdeploy:num_requests_waiting"),),
+        "running": (Series("lmdeploy:num_requests_running"),),
+        "kv_cache": (Series("lmdeploy:gpu_cache_usage_perc"),),
+        "prefill_tokens": (Series("lmdeploy:prompt_tokens_total"),),
+        "decode_tokens": (Series("lmdeploy:generation_tokens_total"),),
+        "ttft_seconds": (Series("lmdeploy:time_to_first_token_seconds_sum"),),
+        "ttft_count": (Series("lmdeploy:time_to_first_token_seconds_count"),),
+        "itl_seconds": (Series("lmdeploy:time_per_output_token_seconds_sum"),),
+        "itl_count": (Series("lmdeploy:time_per_output_token_seconds_count"),),
+        "finished": (Series("lmdeploy:e2e_request_latency_seconds_count"),),
+    },
+    without="it counts no steps, so the batch behind a time between tokens is unknown",
+    heartbeat="steps",
+    reserves_memory=True,
+    notes=("some versions count each generated token twice: compare throughput only between replicas of one version",),
+)

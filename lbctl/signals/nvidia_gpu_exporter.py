@@ -1,0 +1,32 @@
+"""nvidia_gpu_exporter (what nvidia-smi says): GPUs by UUID without `GPU-`, the index in a metric of its own. Units are
+in the names: ratios and bytes. There is no XID.
+"""
+
+from __future__ import annotations
+
+from lbctl.signals.devices import GpuLabels
+from lbctl.signals.source import Series, Table
+
+_REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown", "sw_power_cap")
+
+
+def _throttle(prefix: str, versions: str) -> Series:
+    first, *others = (f"nvidia_smi_{prefix}{reason}" for reason in _REASONS)
+    return Series(first, combine="any", also=tuple(others), whole=True, versions=versions)
+
+
+TABLE = Table(
+    kind="nvidia_gpu_exporter",
+    title="nvidia_gpu_exporter",
+    series={
+        "gpu": (Series("nvidia_smi_utilization_gpu_ratio"),),
+        "gpu_memory_free": (Series("nvidia_smi_memory_free_bytes"),),
+        "temperature": (Series("nvidia_smi_temperature_gpu"),),
+        "throttle": (
+            _throttle("clocks_event_reasons_", "newer drivers"),
+            _throttle("clocks_throttle_reasons_", "older drivers"),
+        ),
+    },
+    without="a busy GPU says nothing of the requests that keep it busy",
+    gpus=GpuLabels(("uuid",), index="nvidia_smi_index"),
+)

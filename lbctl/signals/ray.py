@@ -1,0 +1,36 @@
+"""Ray Serve, and vLLM inside it. The page is a node's: `match_labels` (deployment, application, replica) says which
+lines are about a replica. Ray writes `_` for the colon of vLLM's names, in newer versions.
+"""
+
+from __future__ import annotations
+
+from lbctl.signals import vllm
+from lbctl.signals.source import Series, Table
+
+_OWN = {
+    "queue": (Series("ray_serve_deployment_queued_queries"),),
+    "running": (
+        Series("ray_serve_num_ongoing_requests_at_replicas"),
+        Series("ray_serve_replica_processing_queries"),
+    ),
+    "finished": (
+        Series("ray_serve_deployment_request_counter_total"),
+        Series("ray_serve_deployment_request_counter"),
+    ),
+}
+_VLLM = (vllm.series("ray_vllm_"), vllm.series("ray_vllm:"))
+
+TABLE = Table(
+    kind="ray",
+    title="Ray Serve",
+    series={
+        quantity: (*(item for source in _VLLM for item in source[quantity]), *_OWN.get(quantity, ()))
+        for quantity in _VLLM[0]
+    },
+    evidence="tokens",
+    heartbeat="requests",
+    notes=(
+        "evidence, and progress by steps, only from a vLLM inside Ray; a plain deployment stays on its capacity",
+        "name the deployment in `match_labels`: the page is of a whole node",
+    ),
+)

@@ -1,0 +1,56 @@
+"""SGLang. The scheduler writes its numbers once for each rank that logs, and ranks of one data-parallel group run in
+step: they say the same again, and only `dp_rank` tells schedulers apart. With priorities the total stands under
+`priority=""`, beside a line for each priority. The counters of requests move only when a request ends; those of steps
+and of tokens in real time (newer versions) move while it runs.
+"""
+
+from __future__ import annotations
+
+from lbctl.signals.source import Series, Table
+
+_RANKS = ("tp_rank", "pp_rank", "moe_ep_rank")
+
+
+def _of_scheduler(name: str, **more: str) -> Series:
+    where = tuple((key, (value,)) for key, value in more.items())
+    return Series(f"sglang:{name}", where=(("priority", ("",)), *where), repeats=_RANKS)
+
+
+TABLE = Table(
+    kind="sglang",
+    title="SGLang",
+    series={
+        "queue": (_of_scheduler("num_queue_reqs"),),
+        "running": (_of_scheduler("num_running_reqs"),),
+        "kv_cache": (_of_scheduler("token_usage"),),
+        "throughput": (_of_scheduler("gen_throughput"),),
+        "iterations": (_of_scheduler("cuda_graph_passes_total"),),
+        "prefill_tokens": (
+            _of_scheduler("realtime_tokens_total", mode="prefill_compute"),
+            Series("sglang:prompt_tokens_total", versions="all; moves when a request ends"),
+        ),
+        "decode_tokens": (
+            _of_scheduler("realtime_tokens_total", mode="decode"),
+            Series("sglang:generation_tokens_total", versions="all; moves when a request ends"),
+        ),
+        "ttft_seconds": (Series("sglang:time_to_first_token_seconds_sum"),),
+        "ttft_count": (Series("sglang:time_to_first_token_seconds_count"),),
+        "itl_seconds": (
+            Series("sglang:inter_token_latency_seconds_sum"),
+            Series("sglang:time_per_output_token_seconds_sum", versions="older"),
+        ),
+        "itl_count": (
+            Series("sglang:inter_token_latency_seconds_count"),
+            Series("sglang:time_per_output_token_seconds_count", versions="older"),
+        ),
+        "finished": (Series("sglang:num_requests_total"),),
+    },
+    evidence="tokens",
+    heartbeat="steps",
+    reserves_memory=True,
+    removed={"sglang:time_per_output_token_seconds": "sglang:inter_token_latency_seconds"},
+    notes=(
+        "needs `--enable-metrics`",
+        "versions without `cuda_graph_passes_total` give no evidence, and their progress moves when a request ends",
+    ),
+)

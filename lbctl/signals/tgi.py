@@ -1,0 +1,33 @@
+"""Text Generation Inference. There is no metric of the cache: what the batch may hold and holds is in tokens of another
+count. A batch is a step of the engine, so time in the model is known for each step; its tokens only when a request
+ends, which evens out over some seconds.
+"""
+
+from __future__ import annotations
+
+from lbctl.signals.source import Series, Table
+
+_DECODE = (("method", ("decode",)),)
+
+TABLE = Table(
+    kind="tgi",
+    title="Text Generation Inference",
+    series={
+        "queue": (Series("tgi_queue_size"),),
+        "running": (Series("tgi_batch_current_size"),),
+        "iterations": (Series("tgi_batch_inference_success"), Series("tgi_batch_inference_success_total")),
+        "prefill_tokens": (Series("tgi_request_input_length_sum"),),
+        "decode_tokens": (Series("tgi_request_generated_tokens_sum"),),
+        "itl_seconds": (Series("tgi_request_mean_time_per_token_duration_sum"),),
+        "itl_count": (Series("tgi_request_mean_time_per_token_duration_count"),),
+        "compute_seconds": (Series("tgi_batch_inference_duration_sum", where=_DECODE),),
+        "compute_count": (Series("tgi_batch_inference_duration_count", where=_DECODE),),
+        "batches": (Series("tgi_batch_inference_duration_count", where=_DECODE),),
+        "items": (Series("tgi_request_generated_tokens_sum"),),
+        "finished": (Series("tgi_request_success"), Series("tgi_request_success_total")),
+    },
+    evidence="batches",
+    heartbeat="steps",
+    reserves_memory=True,
+    notes=("no time to the first token; the time between tokens is a mean for each request",),
+)

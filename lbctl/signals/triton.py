@@ -1,0 +1,48 @@
+"""Triton, with the TensorRT-LLM backend's metrics where a model has them.
+
+`nv_inference_compute_infer_duration_us` adds the time of an execution once for each request in it, so it is divided by
+requests, not by executions. Queue and cache are summed over models and versions. The utilisation is a ratio; free
+memory is what is left of the total, GPU by GPU.
+"""
+
+from __future__ import annotations
+
+from lbctl.signals.devices import GpuLabels
+from lbctl.signals.source import Series, Table
+
+
+def _trt(metric: str, label: str, value: str) -> Series:
+    return Series(f"nv_trt_llm_{metric}", where=((label, (value,)),), versions="TensorRT-LLM backend")
+
+
+TABLE = Table(
+    kind="triton",
+    title="Triton",
+    series={
+        "queue": (
+            _trt("request_metrics", "request_type", "waiting"),
+            Series("nv_inference_pending_request_count"),
+        ),
+        "running": (_trt("request_metrics", "request_type", "active"),),
+        "kv_cache": (_trt("kv_cache_block_metrics", "kv_cache_block_type", "fraction"),),
+        "gpu": (Series("nv_gpu_utilization"),),
+        "gpu_memory_free": (Series("nv_gpu_memory_total_bytes", less="nv_gpu_memory_used_bytes"),),
+        "iterations": (_trt("general_metrics", "general_type", "iteration_counter"),),
+        "ttft_seconds": (
+            Series("nv_inference_first_response_histogram_ms_sum", scale=1e-3, versions="decoupled models"),
+        ),
+        "ttft_count": (Series("nv_inference_first_response_histogram_ms_count", versions="decoupled models"),),
+        "compute_seconds": (Series("nv_inference_compute_infer_duration_us", scale=1e-6),),
+        "compute_count": (Series("nv_inference_request_success"),),
+        "batches": (Series("nv_inference_exec_count"),),
+        "items": (Series("nv_inference_count"),),
+        "finished": (Series("nv_inference_request_success"),),
+    },
+    evidence="batches",
+    heartbeat="requests",
+    gpus=GpuLabels(("gpu_uuid",)),
+    notes=(
+        "with the TensorRT-LLM backend progress moves with every step",
+        "a response cache counts requests that took no time in the model: the evidence of such a model is too good",
+    ),
+)

@@ -1,0 +1,32 @@
+"""trtllm-serve. Its numbers of steps are gauges of the last one, and its histograms are written when a request ends."""
+
+from __future__ import annotations
+
+from lbctl.signals.source import Series, Table
+
+TABLE = Table(
+    kind="trtllm",
+    title="trtllm-serve",
+    series={
+        "queue": (Series("trtllm_num_requests_waiting"),),
+        "running": (Series("trtllm_num_requests_running"),),
+        "kv_cache": (Series("trtllm_kv_cache_utilization"),),
+        "prefill_tokens": (Series("trtllm_prompt_tokens_total"),),
+        "decode_tokens": (Series("trtllm_generation_tokens_total"),),
+        "ttft_seconds": (Series("trtllm_time_to_first_token_seconds_sum"),),
+        "ttft_count": (Series("trtllm_time_to_first_token_seconds_count"),),
+        "itl_seconds": (Series("trtllm_time_per_output_token_seconds_sum"),),
+        "itl_count": (Series("trtllm_time_per_output_token_seconds_count"),),
+        "finished": (
+            Series("trtllm_num_requests_completed_total"),
+            Series("trtllm_request_success_total"),
+        ),
+    },
+    without="it counts no steps, so the batch behind a time between tokens is unknown",
+    heartbeat="requests",
+    reserves_memory=True,
+    notes=(
+        "histograms need `return_perf_metrics: true`; queue, running and cache are missing in older versions",
+        "the time between tokens is a mean for each request",
+    ),
+)

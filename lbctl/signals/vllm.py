@@ -1,0 +1,57 @@
+"""vLLM: v1 (engines by label) and v0.
+
+Despite their names the `_perc` metrics are ratios. Every number is for each engine of the process, so counts are
+summed. The mean over engines is what a replica's cache is filled to. Steps are counted where tokens came out of them:
+a long prompt that is read alone moves only the cache.
+"""
+
+from __future__ import annotations
+
+from lbctl.signals.source import Series, Table
+
+_V0 = "v0, and v1 before 0.11"
+
+
+def series(prefix: str = "vllm:") -> dict[str, tuple[Series, ...]]:
+    """The aliases, with what another exporter puts in place of `vllm:`."""
+
+    def read(name: str, versions: str = "") -> Series:
+        return Series(prefix + name, versions=versions)
+
+    return {
+        "queue": (read("num_requests_waiting"),),
+        "running": (read("num_requests_running"),),
+        "kv_cache": (
+            read("kv_cache_usage_perc", "v1 from 0.9"),
+            read("gpu_cache_usage_perc", "deprecated in 0.9, removed 2025-11"),
+        ),
+        "iterations": (read("iteration_tokens_total_count"),),
+        "prefill_tokens": (read("prompt_tokens_total"), read("prompt_tokens")),
+        "decode_tokens": (read("generation_tokens_total"), read("generation_tokens")),
+        "ttft_seconds": (read("time_to_first_token_seconds_sum"),),
+        "ttft_count": (read("time_to_first_token_seconds_count"),),
+        "itl_seconds": (
+            read("inter_token_latency_seconds_sum", "v1 from 0.11"),
+            read("time_per_output_token_seconds_sum", _V0),
+        ),
+        "itl_count": (
+            read("inter_token_latency_seconds_count", "v1 from 0.11"),
+            read("time_per_output_token_seconds_count", _V0),
+        ),
+        "finished": (read("request_success_total"), read("request_success")),
+    }
+
+
+TABLE = Table(
+    kind="vllm",
+    title="vLLM",
+    series=series(),
+    evidence="tokens",
+    heartbeat="steps",
+    reserves_memory=True,
+    removed={
+        "vllm:gpu_cache_usage_perc": "vllm:kv_cache_usage_perc",
+        "vllm:time_per_output_token_seconds": "vllm:inter_token_latency_seconds",
+        "vllm:gpu_prefix_cache_hit_rate": "vllm:prefix_cache_hits_total and vllm:prefix_cache_queries_total",
+    },
+)

@@ -1,0 +1,341 @@
+"""The rules that Envoy's own protobuf definitions carry (protoc-gen-validate), held to before anything is sent.
+
+An Envoy refuses a message that breaks one. They stand in the descriptors of xds-protos, so nothing is written down
+twice. Regular expressions are not compiled: RE2 is Envoy's, and the model lets nothing through that it could not read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from google.protobuf import symbol_database
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from validate import validate_pb2
+
+Broken = tuple[str, str]
+"""(the way to the field, as `virtual_hosts[0].routes[2].match`; what it must be)."""
+_Check = Callable[[Any], str]
+"""Words for a value that breaks the rule, else nothing."""
+
+_ANY = "google.protobuf.Any"
+_MOST_CLEAN = 1000
+"""Packed messages that are known to be good."""
+_LOOSE = re.compile(r"[^\x00\n\r]*")
+_STRICT = {1: re.compile(r":?[0-9a-zA-Z!#$%&'*+,\-.^_|~`]+"), 2: re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")}
+"""Names and values of headers."""
+_COMPARED: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "const": ("must be {}", lambda value, bound: bool(value == bound)),
+    "lt": ("must be less than {}", lambda value, bound: bool(value < bound)),
+    "lte": ("must be at most {}", lambda value, bound: bool(value <= bound)),
+    "gt": ("must be more than {}", lambda value, bound: bool(value > bound)),
+    "gte": ("must be at least {}", lambda value, bound: bool(value >= bound)),
+    "in": ("must be one of {}", lambda value, bound: value in bound),
+    "not_in": ("must be none of {}", lambda value, bound: value not in bound),
+    "len": ("must have {} characters", lambda value, bound: len(value) == bound),
+    "min_len": ("must have at least {} characters", lambda value, bound: len(value) >= bound),
+    "max_len": ("must have at most {} characters", lambda value, bound: len(value) <= bound),
+    "min_bytes": ("must have at least {} bytes", lambda value, bound: len(value.encode()) >= bound),
+    "max_bytes": ("must have at most {} bytes", lambda value, bound: len(value.encode()) <= bound),
+    "prefix": ("must begin with {!r}", lambda value, bound: bool(value.startswith(bound))),
+    "suffix": ("must end with {!r}", lambda value, bound: bool(value.endswith(bound))),
+    "contains": ("must contain {!r}", lambda value, bound: bound in value),
+    "not_contains": ("must not contain {!r}", lambda value, bound: bound not in value),
+    "pattern": ("must match {}", lambda value, bound: re.search(bound, value) is not None),
+}
+
+
+class Found(NamedTuple):
+    """What is broken, and the parts of the kinds that are sought."""
+
+    broken: list[Broken]
+    parts: list[Message]
+
+
+class Rules:
+    """Holds messages to their rules, and looks out for kinds of parts (full names) in them: `sought`."""
+
+    def __init__(self, sought: Collection[str]) -> None:
+        self._sought = frozenset(sought)
+        self._kinds: dict[Descriptor, _Kind] = {}
+        self._tells: dict[Descriptor, bool] = {}
+        self._clean: dict[tuple[str, bytes], None] = {}
+
+    def examine(self, message: Message) -> Found:
+        """Of a message and of all that is in it, also in what is packed."""
+        found = Found([], [])
+        self._examine(message, "", found)
+        return found
+
+    def _examine(self, message: Message, way: str, found: Found) -> None:
+        descriptor: Any = message.DESCRIPTOR
+        kind = self._kinds.get(descriptor) or self._learnt(descriptor)
+        if kind.packed:
+            self._unpack(message, way, found)
+            return
+        if kind.sought:
+            found.parts.append(message)
+        for oneof in kind.oneofs:
+            if message.WhichOneof(oneof) is None:
+                found.broken.append((f"{way}{oneof}", "one of these must be given"))
+        given = message.ListFields()
+        if kind.wanted:
+            found.broken.extend(_missing(kind.wanted, {field.name for field, _ in given}, way))
+        for field, value in given:
+            known = kind.fields.get(field.number)
+            if known is not None:
+                self._examine_field(known, value, way, found)
+
+    def _examine_field(self, known: _Field, value: Any, way: str, found: Found) -> None:
+        here = f"{way}{known.name}"
+        for check in known.checks:
+            found.broken.extend((f"{here}{at}", words) for at, words in check(value))
+        if known.items is not None:
+            for step, item in known.items(value):
+                self._examine(item, f"{here}{step}.", found)
+
+    def _unpack(self, packed: Any, way: str, found: Found) -> None:
+        """Most of what is packed is packed in many messages alike."""
+        key = packed.type_url, packed.value
+        if key in self._clean:
+            return
+        opened = _opened(packed)
+        if opened is None:
+            found.broken.append((f"{way}type_url", "is no message that this can be"))
+            return
+        inside = Found([], [])
+        self._examine(opened, way, inside)
+        found.broken.extend(inside.broken)
+        found.parts.extend(inside.parts)
+        if not (inside.broken or inside.parts):
+            if len(self._clean) >= _MOST_CLEAN:
+                self._clean.clear()
+            self._clean[key] = None
+
+    def _learnt(self, descriptor: Descriptor) -> _Kind:
+        oneofs = (item for item in descriptor.oneofs if item.GetOptions().Extensions[validate_pb2.required])
+        fields = {field.number: _field(field, self._leads_on(field)) for field in descriptor.fields}
+        wanted = {field.name: words for field in descriptor.fields if (words := _absent(field))}
+        kind = self._kinds[descriptor] = _Kind(
+            packed=descriptor.full_name == _ANY,
+            sought=descriptor.full_name in self._sought,
+            oneofs=tuple(item.name for item in oneofs),
+            wanted=wanted,
+            fields={number: field for number, field in fields.items() if field.checks or field.items},
+        )
+        return kind
+
+    def _leads_on(self, field: FieldDescriptor) -> bool:
+        """Whether there may be anything to look at in the messages of a field, or in theirs."""
+        kind = _kind_of_items(field)
+        if kind is None:
+            return False
+        if kind not in self._tells:
+            self._tells[kind] = any(self._tells_by_itself(each) for each in _reached(kind))
+        return self._tells[kind]
+
+    def _tells_by_itself(self, kind: Descriptor) -> bool:
+        if kind.full_name == _ANY or kind.full_name in self._sought:
+            return True
+        oneofs = any(item.GetOptions().Extensions[validate_pb2.required] for item in kind.oneofs)
+        return oneofs or any(field.GetOptions().HasExtension(validate_pb2.rules) for field in kind.fields)
+
+
+def _missing(wanted: Mapping[str, tuple[str, ...]], given: Collection[str], way: str) -> Iterator[Broken]:
+    for name, words in wanted.items():
+        if name not in given:
+            yield from ((f"{way}{name}", each) for each in words)
+
+
+def _opened(packed: Any) -> Message | None:
+    try:
+        message: Message = symbol_database.Default().GetSymbol(packed.type_url.rpartition("/")[2])()
+        message.ParseFromString(packed.value)
+    except (KeyError, DecodeError):
+        return None
+    return message
+
+
+def _kind_of_items(field: FieldDescriptor) -> Descriptor | None:
+    """Of the messages that a field holds."""
+    inner = _entry(field)["value"] if _is_map(field) else field
+    return inner.message_type
+
+
+def _reached(kind: Descriptor) -> Iterator[Descriptor]:
+    """It and all that may be in it, each once."""
+    seen = {kind}
+    waiting = [kind]
+    while waiting:
+        here = waiting.pop()
+        yield here
+        below = {item for field in here.fields if (item := _kind_of_items(field)) is not None} - seen
+        seen |= below
+        waiting += below
+
+
+def _entry(field: FieldDescriptor) -> dict[str, FieldDescriptor]:
+    """The key and the value of a map."""
+    assert field.message_type is not None
+    return dict(field.message_type.fields_by_name)
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return bool(field.message_type is not None and field.message_type.GetOptions().map_entry)
+
+
+# ── From descriptors to checks, once for each kind of message ────────────────────────────────────────────────────────
+
+
+class _Field(NamedTuple):
+    """Checks of a value that is given; `items`: what leads to the messages in it, None where there is nothing to look
+    at. Both tell where within the field."""
+
+    name: str
+    checks: tuple[Callable[[Any], Iterable[Broken]], ...]
+    items: Callable[[Any], Iterable[tuple[str, Message]]] | None
+
+
+class _Kind(NamedTuple):
+    """What there is to look at in a kind of message. `wanted`: name of a field → words where it is not given."""
+
+    packed: bool
+    sought: bool
+    oneofs: tuple[str, ...]
+    wanted: Mapping[str, tuple[str, ...]]
+    fields: Mapping[int, _Field]
+
+
+def _field(field: FieldDescriptor, leads_on: bool) -> _Field:
+    rules = _rules(field)
+    checks: list[Callable[[Any], Iterable[Broken]]] = []
+    if rules is not None and field.is_repeated:
+        whole, each, keys = _many(field, rules)
+        checks += (partial(_check_one, check) for check in whole)
+        checks += (partial(_check_each, check, _is_map(field), False) for check in each)
+        checks += (partial(_check_each, check, True, True) for check in keys)
+    elif rules is not None:
+        wrapped = _is_wrapper(field)
+        checks += (partial(_check_wrapped if wrapped else _check_one, check) for check in _checks(field, rules))
+    return _Field(field.name, tuple(checks), _items_of(field) if leads_on else None)
+
+
+def _absent(field: FieldDescriptor) -> tuple[str, ...]:
+    """Words where it is not given, or no more than what a field is anyway."""
+    rules = _rules(field)
+    if rules is None:
+        return ()
+    if field.is_repeated:
+        whole, _, _ = _many(field, rules)
+        return tuple(words for check in whole if (words := check(())))
+    if field.has_presence:
+        return ("must be given",) if _required(rules) and field.containing_oneof is None else ()
+    return tuple(words for check in _checks(field, rules) if (words := check(field.default_value)))
+
+
+def _rules(field: FieldDescriptor) -> Any:
+    options = field.GetOptions()
+    return options.Extensions[validate_pb2.rules] if options.HasExtension(validate_pb2.rules) else None
+
+
+def _is_wrapper(field: FieldDescriptor) -> bool:
+    kind = field.message_type
+    return kind is not None and kind.name.endswith("Value") and "value" in kind.fields_by_name
+
+
+def _items_of(field: FieldDescriptor) -> Callable[[Any], Iterable[tuple[str, Message]]]:
+    if not field.is_repeated:
+        return lambda value: (("", value),)
+    if _is_map(field):
+        return lambda value: ((f"[{key}]", value[key]) for key in sorted(value))
+    return lambda value: ((f"[{index}]", item) for index, item in enumerate(value))
+
+
+def _check_one(check: _Check, value: Any) -> Iterable[Broken]:
+    words = check(value)
+    return (("", words),) if words else ()
+
+
+def _check_wrapped(check: _Check, value: Any) -> Iterable[Broken]:
+    return _check_one(check, value.value)
+
+
+def _check_each(check: _Check, mapped: bool, keys: bool, value: Any) -> Iterable[Broken]:
+    pairs = value.items() if mapped else enumerate(value)
+    told = ((key, check(key if keys else item)) for key, item in pairs)
+    return [(f"[{key}]", words) for key, words in told if words]
+
+
+def _required(rules: Any) -> bool:
+    return bool(rules.message.required or rules.duration.required or rules.any.required or rules.timestamp.required)
+
+
+def _many(field: FieldDescriptor, rules: Any) -> tuple[tuple[_Check, ...], tuple[_Check, ...], tuple[_Check, ...]]:
+    """Checks of the whole, of each item, and of each key of a map."""
+    if _is_map(field):
+        inner = _entry(field)
+        counts = _counts(rules.map.min_pairs, rules.map.max_pairs)
+        return counts, _checks(inner["value"], rules.map.values), _checks(inner["key"], rules.map.keys)
+    counts = _counts(rules.repeated.min_items, rules.repeated.max_items)
+    if rules.repeated.unique:
+        counts = (*counts, lambda value: "" if len(set(value)) == len(value) else "must not repeat itself")
+    return counts, _checks(field, rules.repeated.items), ()
+
+
+def _counts(least: int, most: int) -> tuple[_Check, ...]:
+    found: list[_Check] = []
+    if least:
+        found.append(lambda value: "" if len(value) >= least else f"must have at least {least} items")
+    if most:
+        found.append(lambda value: "" if len(value) <= most else f"must have at most {most} items")
+    return tuple(found)
+
+
+def _checks(field: FieldDescriptor, rules: Any) -> tuple[_Check, ...]:
+    """Of one value: a scalar, what a wrapper holds, an enum, a duration, the type of an `Any`."""
+    kind = rules.WhichOneof("type")
+    if kind is None or kind in ("repeated", "map", "timestamp"):
+        return ()
+    own = getattr(rules, kind)
+    found: list[_Check] = []
+    for rule, bound in own.ListFields():
+        if rule.name in _COMPARED:
+            found.append(_compared(kind, rule.name, bound))
+        elif rule.name == "well_known_regex":
+            found.append(_known(_STRICT[bound] if own.strict else _LOOSE))
+        elif rule.name == "defined_only" and bound and field.enum_type:
+            found.append(_defined(frozenset(field.enum_type.values_by_number)))
+    if getattr(own, "ignore_empty", False):
+        return tuple(lambda value, check=check: check(value) if value else "" for check in found)
+    return tuple(found)
+
+
+def _compared(kind: str, rule: str, bound: Any) -> _Check:
+    words, holds = _COMPARED[rule]
+    if kind == "duration":
+        bounds = [_nanoseconds(item) for item in bound] if rule in ("in", "not_in") else _nanoseconds(bound)
+        told = words.format(_seconds(bound) if isinstance(bounds, int) else bounds)
+        return lambda value: "" if holds(_nanoseconds(value), bounds) else told
+    plain = list(bound) if rule in ("in", "not_in") else bound
+    if kind == "any":
+        return lambda value: "" if holds(value.type_url, plain) else words.format(plain)
+    return lambda value: "" if holds(value, plain) else words.format(plain)
+
+
+def _defined(numbers: frozenset[int]) -> _Check:
+    return lambda value: "" if value in numbers else "must be a known value"
+
+
+def _known(pattern: re.Pattern[str]) -> _Check:
+    return lambda value: "" if pattern.fullmatch(value) else "holds characters that a header cannot have"
+
+
+def _nanoseconds(value: Any) -> int:
+    return int(value.seconds * 1_000_000_000 + value.nanos)
+
+
+def _seconds(value: Any) -> str:
+    return f"{_nanoseconds(value) / 1e9:g}s"

@@ -1,0 +1,300 @@
+"""One stream: all the types that one client asks for on it, and what they have to do with each other.
+
+Make before break. Clusters go out before the listeners and routes that use them, which wait until the clusters are
+warm; what the new content lacks stays until nothing uses it any more. What a client refuses leaves it where it was.
+Pure: messages and the time come in, responses go out. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import count
+from weakref import WeakKeyDictionary
+
+from lbctl.xds.events import Acked, Nacked, TypeStatus
+from lbctl.xds.resource import CDS, EDS, LDS, RDS, TYPES, Resource, Resources
+from lbctl.xds.subscription import Subscription
+from lbctl.xds.wire import Node, Request, Response, StreamError, read
+
+__all__ = ["Acked", "Nacked", "Node", "Response", "Stream", "StreamError", "TypeStatus"]
+
+_STREAMS = count(1)
+_GATED = (LDS, RDS)
+_HELD = tuple(kind for kind in TYPES if kind != LDS)
+
+Changes = Mapping[str, Collection[str]]
+
+
+@dataclass(slots=True)
+class _Held:
+    """Something that is to be removed. `resource`: None if only the client knows what it is; `since`: when the client
+    was first seen not to use it."""
+
+    resource: Resource | None
+    since: float | None = None
+
+
+class Stream:
+    """`only`: the type of a per-type service; None for all of them. `before`: what the node had when its last stream
+    ended. `settle`: seconds from the moment at which nothing uses a resource to its removal."""
+
+    def __init__(
+        self, *, delta: bool, only: str | None = None, before: Resources | None = None, settle: float = 1.0
+    ) -> None:
+        self.node: Node | None = None
+        self._delta = delta
+        self._only = only
+        self._before = before
+        self._settle = settle
+        number = next(_STREAMS)
+        self._nonces = (f"{number}.{each}" for each in count(1))
+        self._subscriptions: dict[str, Subscription] = {}
+        self._offered: Resources | None = None
+        self._content: dict[str, Mapping[str, Resource]] = {}
+        self._held: dict[str, dict[str, _Held]] = {kind: {} for kind in _HELD}
+        self._warming: set[str] = set()  # clusters sent as new or changed, their endpoints not accepted since
+        self._calm = False
+
+    def request(self, message: bytes, now: float) -> list[Acked | Nacked]:
+        """Takes a request as it came. One for a type that is not served is never answered. Raises `StreamError`."""
+        request = read(message, delta=self._delta)
+        self._meet(request)
+        kind = self._kind(request)
+        if kind not in TYPES:
+            return []
+        first = kind not in self._subscriptions
+        subscription = self._subscription(kind)
+        event = subscription.request(request, self._content.get(kind, {}))
+        if isinstance(event, Acked) and kind == EDS:
+            self._warming.difference_update(name for name in event.names if not subscription.owes(name))
+        if event and all(each.heard for each in self._subscriptions.values()):
+            self._before = None
+        if isinstance(event, Nacked) and kind == CDS:
+            self._hold_good(event.names)
+        if first:
+            self._hold_claimed(subscription)
+        self._rest(now)
+        return [event] if event else []
+
+    def _meet(self, request: Request) -> None:
+        if self.node is None:
+            if request.node is None or not request.node.id:
+                raise StreamError("the first request of a stream must name its node, with an id")
+            self.node = request.node
+
+    def _kind(self, request: Request) -> str:
+        kind = request.type_url or self._only
+        if not kind:
+            raise StreamError("a request of an aggregated stream must name its type")
+        if self._only and kind != self._only:
+            raise StreamError(f"this stream is for {self._only}, not for {kind}")
+        return kind
+
+    def _subscription(self, kind: str) -> Subscription:
+        if kind not in self._subscriptions:
+            asked = {**self._subscriptions, kind: Subscription(kind, self._nonces, delta=self._delta)}
+            self._subscriptions = {each: asked[each] for each in TYPES if each in asked}
+        return self._subscriptions[kind]
+
+    # ── what there is
+
+    def offer(self, resources: Resources) -> None:
+        """The newest content; it takes the place of what has not been sent. Before the first nothing is answered."""
+        if resources is self._offered:
+            return
+        first = self._offered is None
+        earlier = self._offered or self._before or _NOTHING
+        self._offered, self._calm = resources, False
+        moved = changes(earlier, resources)
+        for kind in TYPES:
+            self._hold(kind, moved.get(kind, ()), earlier)
+            self._lay_out(kind)
+        for kind, subscription in self._subscriptions.items():
+            subscription.touch(self._content[kind] if first else moved.get(kind, ()))
+            if first:
+                self._hold_claimed(subscription)
+        self._warming = {name for name in self._warming if name in resources.of(CDS)}
+        if self._only not in (None, CDS):
+            self._before = None
+
+    def _hold(self, kind: str, moved: Collection[str], earlier: Resources) -> None:
+        if kind not in self._held:
+            return
+        held, now = self._held[kind], self._offered_of(kind)
+        subscription = self._subscriptions.get(kind)
+        for name in moved:
+            if name in now:
+                held.pop(name, None)
+                continue
+            used = subscription.given(name) if subscription else None
+            if kind in (CDS, RDS):
+                used = self._used(kind, name, used)
+            else:
+                used = used or earlier.of(kind)[name]
+            self._keep(kind, name, used)
+
+    def _used(self, kind: str, name: str, given: Resource | None) -> Resource | None:
+        """Until something is accepted on this stream, the client may have what it had when its last one ended."""
+        subscription = self._subscriptions.get(kind)
+        if given or self._before is None or (subscription and subscription.heard):
+            return given
+        return self._before.of(kind).get(name)
+
+    def _keep(self, kind: str, name: str, used: Resource | None) -> None:
+        subscription = self._subscriptions.get(kind)
+        if used or (subscription and name in subscription.claimed):
+            self._held[kind][name] = _Held(used)
+        else:
+            self._held[kind].pop(name, None)
+
+    def _hold_good(self, refused: Collection[str]) -> None:
+        """Clusters that are to go and were refused stay as the client had them, if it had them."""
+        clusters = self._subscriptions[CDS]
+        again = [name for name in refused if name in self._held[CDS]]
+        for name in again:
+            self._keep(CDS, name, self._used(CDS, name, clusters.accepted.get(name)))
+        self._lay_out(CDS)
+        clusters.touch(again)
+
+    def _hold_claimed(self, subscription: Subscription) -> None:
+        """What a delta client brought along and is no longer there may be in use too."""
+        held = self._held.get(subscription.type_url)
+        if held is None or self._offered is None:
+            return
+        content = self._content[subscription.type_url]
+        for name in subscription.claimed:
+            if name not in content and name not in held:
+                held[name] = _Held(None)
+
+    def _lay_out(self, kind: str) -> None:
+        held = {name: each.resource for name, each in self._held.get(kind, {}).items() if each.resource}
+        now = self._offered_of(kind)
+        self._content[kind] = dict(sorted({**held, **now}.items())) if held else now
+
+    def _offered_of(self, kind: str) -> Mapping[str, Resource]:
+        return self._offered.of(kind) if self._offered else {}
+
+    def last(self) -> Resources | None:
+        """What is in use at the client, or may be: `before` for its next stream."""
+        if self._offered is None:
+            return self._before
+        used = {kind: self._in_use(kind) for kind in (CDS, RDS)}
+        if all(used[kind] == self._content[kind] for kind in used) and not any(self._held.values()):
+            return self._offered
+        return Resources(self._content | used)
+
+    def _in_use(self, kind: str) -> Mapping[str, Resource]:
+        subscription = self._subscriptions.get(kind)
+        before = self._before.of(kind) if self._before else {}
+        if subscription is None:
+            return before
+        sent = {
+            resource.name: resource for resource in (subscription.waiting.resources if subscription.waiting else ())
+        }
+        return {**sent, **(subscription.accepted if subscription.heard else before)}
+
+    # ── what is to be sent
+
+    def respond(self, now: float) -> Response | None:
+        """The next response that may be sent now, or None. It counts as sent: an answer to it may come at once."""
+        if self._offered is None:
+            return None
+        while True:
+            for kind, subscription in self._subscriptions.items():
+                gated = kind in _GATED and self._is_gated()
+                response = subscription.next(self._content[kind], self._held.get(kind, ()), gated=gated)
+                if response:
+                    if kind == CDS:
+                        self._warm(response, subscription)
+                    return response
+            if not self._release(now):
+                return None
+
+    def _is_gated(self) -> bool:
+        clusters, endpoints = self._subscriptions.get(CDS), self._subscriptions.get(EDS)
+        if clusters is None:
+            return False
+        if not self._is_settled(CDS, clusters):
+            return True
+        offered = self._offered_of(EDS)
+        return endpoints is not None and any(endpoints.covers(name) and name in offered for name in self._warming)
+
+    def _is_settled(self, kind: str, subscription: Subscription) -> bool:
+        return subscription.is_settled(self._held.get(kind, {}))
+
+    def _warm(self, response: Response, clusters: Subscription) -> None:
+        """A cluster that is new or changed wants its endpoints after it, though they be the same."""
+        endpoints = self._subscriptions.get(EDS)
+        for cluster in response.resources:
+            if clusters.lacks(cluster):
+                if cluster.name not in self._held[CDS]:
+                    self._warming.add(cluster.name)
+                if endpoints and cluster.name in self._content[EDS]:
+                    endpoints.force(cluster.name)
+
+    def _release(self, now: float) -> bool:
+        """Removes what has been out of use for long enough. Whether there is something to be sent then."""
+        self._rest(now)
+        if not self._calm:
+            return False
+        gone = {
+            kind: [name for name, each in held.items() if each.since is not None and each.since + self._settle <= now]
+            for kind, held in self._held.items()
+        }
+        for kind, names in gone.items():
+            if names:
+                self._remove(kind, names)
+        return any(gone.values())
+
+    def _remove(self, kind: str, names: Collection[str]) -> None:
+        for name in names:
+            del self._held[kind][name]
+        self._lay_out(kind)
+        if subscription := self._subscriptions.get(kind):
+            subscription.touch(names)
+
+    def _rest(self, now: float) -> None:
+        """Whether clusters, listeners and routes are all as they are to be: then nothing uses what is held."""
+        self._calm = self._offered is not None and all(
+            self._is_settled(kind, subscription)
+            for kind in (CDS, LDS, RDS)
+            if (subscription := self._subscriptions.get(kind))
+        )
+        if self._calm:
+            for each in (each for held in self._held.values() for each in held.values() if each.since is None):
+                each.since = now
+
+    def due(self) -> float | None:
+        """When there may be something to be sent although nothing has happened."""
+        if not self._calm:
+            return None
+        since = [each.since for held in self._held.values() for each in held.values() if each.since is not None]
+        return min(since) + self._settle if since else None
+
+    def status(self) -> tuple[TypeStatus, ...]:
+        """One for each type that is asked for."""
+        return tuple(subscription.status(self._content.get(kind)) for kind, subscription in self._subscriptions.items())
+
+
+_NOTHING = Resources({})
+_CHANGES: WeakKeyDictionary[Resources, WeakKeyDictionary[Resources, Changes]] = WeakKeyDictionary()
+
+
+def changes(before: Resources, after: Resources) -> Changes:
+    """Type → names that are new, another or gone; types without any are left out. Found once for all streams."""
+    known = _CHANGES.setdefault(after, WeakKeyDictionary())
+    found = known.get(before)
+    if found is None:
+        each = {kind: _differences(before.of(kind), after.of(kind)) for kind in TYPES}
+        found = known[before] = {kind: names for kind, names in each.items() if names}
+    return found
+
+
+def _differences(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> frozenset[str]:
+    new = {
+        name
+        for name, resource in after.items()
+        if (old := before.get(name)) is not resource and (old is None or old.version != resource.version)
+    }
+    return frozenset(new | (before.keys() - after.keys()))

@@ -1,0 +1,190 @@
+"""The bytes of xDS: requests read with Envoy's own messages, responses put together from bytes that all streams share.
+
+A resource is serialised once, a response with its content once; what a stream has to itself is the nonce, appended
+last. Nothing here knows what is to be sent, to whom, or when.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from dataclasses import field as default
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DiscoveryRequest
+from google.protobuf.message import DecodeError
+
+from lbctl.xds.resource import Resource, field
+
+KEPT_BYTES = 16 << 20
+"""Of serialised responses, kept for the streams that have not been sent theirs yet."""
+
+
+class StreamError(Exception):
+    """The client broke the protocol: its stream ends with INVALID_ARGUMENT and these words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Who asks, as the first request of its stream says. `version`: of its build, as `1.40.0`, if it tells."""
+
+    id: str
+    cluster: str = ""
+    region: str = ""
+    zone: str = ""
+    sub_zone: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request of either variant. `names`: the whole list (state of the world), or what is added to it (delta).
+    `version`: what a client of the state of the world has accepted; `versions`: the same of a delta client, by name,
+    in the first request of a type. `error`: its words if it refuses, also where they are empty."""
+
+    node: Node | None
+    type_url: str
+    nonce: str
+    names: tuple[str, ...]
+    removed: tuple[str, ...] = ()
+    version: str = ""
+    versions: Mapping[str, str] = default(default_factory=dict)
+    error: str | None = None
+
+
+def read(message: bytes, *, delta: bool) -> Request:
+    """Raises `StreamError` if these bytes are no request."""
+    try:
+        return (
+            _delta(DeltaDiscoveryRequest.FromString(message)) if delta else _sotw(DiscoveryRequest.FromString(message))
+        )
+    except DecodeError as error:
+        raise StreamError(f"not a {'DeltaDiscoveryRequest' if delta else 'DiscoveryRequest'}") from error
+
+
+def _sotw(message: Any) -> Request:
+    return Request(
+        node=_node(message),
+        type_url=message.type_url,
+        nonce=message.response_nonce,
+        names=tuple(message.resource_names),
+        version=message.version_info,
+        error=_error(message),
+    )
+
+
+def _delta(message: Any) -> Request:
+    return Request(
+        node=_node(message),
+        type_url=message.type_url,
+        nonce=message.response_nonce,
+        names=tuple(message.resource_names_subscribe),
+        removed=tuple(message.resource_names_unsubscribe),
+        versions=dict(message.initial_resource_versions),
+        error=_error(message),
+    )
+
+
+def _error(message: Any) -> str | None:
+    return message.error_detail.message if message.HasField("error_detail") else None
+
+
+def _node(message: Any) -> Node | None:
+    if not message.HasField("node"):
+        return None
+    node = message.node
+    place = node.locality
+    return Node(node.id, node.cluster, place.region, place.zone, place.sub_zone, _build(node))
+
+
+def _build(node: Any) -> str:
+    if not node.HasField("user_agent_build_version"):
+        return str(node.user_agent_version)
+    number = node.user_agent_build_version.version
+    return f"{number.major_number}.{number.minor_number}.{number.patch}"
+
+
+def content_version(resources: Iterable[Resource], removed: Iterable[str] = ()) -> str:
+    """A digest of names and versions: the same content has the same version on every server, whenever it starts."""
+    digest = blake2b(digest_size=8)
+    for resource in resources:
+        digest.update(f"{resource.name}\0{resource.version}\0".encode())
+    for name in removed:
+        digest.update(f"{name}\0\0".encode())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=32)
+def set_version(resources: tuple[Resource, ...]) -> str:
+    """`content_version` of a full set, which many streams ask for again and again."""
+    return content_version(resources)
+
+
+class Response:
+    """One (delta) discovery response. Those with the same content share their bytes, all but the nonce.
+    `version`: by default a digest of what is in it."""
+
+    __slots__ = ("_body", "nonce", "removed", "resources", "type_url", "version")
+
+    def __init__(
+        self,
+        type_url: str,
+        nonce: str,
+        resources: tuple[Resource, ...],
+        removed: tuple[str, ...] = (),
+        *,
+        version: str = "",
+        delta: bool,
+    ) -> None:
+        self.type_url = type_url
+        self.nonce = nonce
+        self.resources = resources
+        self.removed = removed
+        self.version, self._body = _BODIES.of(delta, type_url, version, resources, removed)
+
+    def encode(self) -> bytes:
+        """The whole message."""
+        return self._body + field(5, self.nonce.encode())
+
+    def __repr__(self) -> str:
+        return f"<response {self.nonce}: {list(self.resources)}, without {list(self.removed)}>"
+
+
+_Key = tuple[bool, str, str, tuple[Resource, ...], tuple[str, ...]]
+
+
+class _Bodies:
+    """Versions and bytes of responses, without their nonce: the latest used of them, `most` bytes or one."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+        self._bodies: OrderedDict[_Key, tuple[str, bytes]] = OrderedDict()
+
+    def of(self, *key: *_Key) -> tuple[str, bytes]:
+        found = self._bodies.get(key)
+        if found is None:
+            found = self._bodies[key] = _assemble(*key)
+            self._size += len(found[1])
+            while self._size > self._most and len(self._bodies) > 1:
+                self._size -= len(self._bodies.popitem(last=False)[1][1])
+        else:
+            self._bodies.move_to_end(key)
+        return found
+
+
+_BODIES = _Bodies(KEPT_BYTES)
+
+
+def _assemble(
+    delta: bool, type_url: str, version: str, resources: tuple[Resource, ...], removed: tuple[str, ...]
+) -> tuple[str, bytes]:
+    version = version or content_version(resources, removed)
+    parts = [field(1, version.encode())]
+    parts += [resource.delta() if delta else resource.sotw() for resource in resources]
+    parts.append(field(4, type_url.encode()))
+    parts += [field(6, name.encode()) for name in removed]
+    return version, b"".join(parts)

@@ -1,0 +1,265 @@
+"""`lbctl serve` as a process of its own, and real Envoys that it drives.
+
+The shortest way is `with controlling(fleet) as control, control.envoy("edge") as edge:`. The control plane keeps its
+ports over restarts, so that Envoys find it again. Every Envoy has its own admin port and directory; which listeners it
+gets is for the fleet's `proxies` to say. Of lbctl only the command, its API and its log are used.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import requests
+import yaml
+
+from tests.e2e.support.binaries import require
+from tests.e2e.support.fleet import Fleet, put
+from tests.e2e.support.ports import HOST, free_port
+from tests.e2e.support.waiting import eventually
+from tests.e2e.support.xds_envoy import PATIENCE, XdsEnvoy, XdsTls, bootstrap_of
+
+__all__ = ["ControlPlane", "XdsEnvoy", "XdsTls", "controlling", "driven", "settled"]
+
+_TAIL = 6000
+
+
+class ControlPlane:
+    """`lbctl serve` on the fleet in `files`, with its state beside it. `xds` and `api` are its ports."""
+
+    def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
+        self.directory = directory
+        self.files = directory / "fleet"
+        self.state = directory / "state"
+        self.log_file = directory / "serve.log"
+        self.xds, self.api = free_port(), free_port()
+        self.options = tuple(options)
+        self.process: subprocess.Popen[bytes] | None = None
+        self._envoys: list[XdsEnvoy] = []
+
+    # ── The process ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self, *, ready: bool = True) -> None:
+        """Starts it; with `ready`, waits until it answers proxies."""
+        command = [
+            *(sys.executable, "-m", "lbctl", "serve", str(self.files), "--state", str(self.state)),
+            *("--xds-bind", f"{HOST}:{self.xds}", "--api-bind", f"{HOST}:{self.api}", *self.options),
+        ]
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        if ready:
+            self.await_ready()
+
+    def await_ready(self, timeout: float = PATIENCE) -> None:
+        """Waits until /readyz says yes; fails, with the log, when it never does."""
+        deadline = time.monotonic() + timeout
+        while not self.ready():
+            self.assert_alive()
+            assert time.monotonic() < deadline, f"lbctl serve is not ready\n{self.tail()}"
+            time.sleep(0.02)
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def stop(self, timeout: float = 12.0) -> int:
+        """SIGTERM; the exit code. Fails when it has not ended after `timeout` seconds."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(timeout)
+
+    def kill(self) -> None:
+        """SIGKILL, and reaped."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(5)
+
+    def assert_alive(self) -> None:
+        assert self.process is not None
+        code = self.process.poll()
+        assert code is None, f"lbctl serve ended by itself with {code}\n{self.tail()}"
+
+    @property
+    def memory(self) -> float:
+        """Resident now, in MB."""
+        assert self.process is not None
+        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
+        assert found
+        return int(found[1]) / 1024
+
+    # ── Its files ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def write(self, fleet: Fleet, name: str = "fleet.yaml") -> None:
+        """The fleet's file, replaced as a whole."""
+        self.write_text(yaml.safe_dump(json.loads(json.dumps(fleet)), sort_keys=False), name)
+
+    def write_text(self, text: str, name: str = "fleet.yaml") -> None:
+        """Whatever text, replaced as a whole."""
+        path = self.files / name
+        beside = path.with_name(f".{name}.new")
+        beside.write_text(text)
+        beside.replace(path)
+
+    # ── What it says ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.api}"
+
+    def ready(self) -> bool:
+        with suppress(requests.RequestException):
+            return self._ask("GET", "/readyz").status_code == 200
+        return False
+
+    def get(self, path: str) -> Any:
+        """The JSON of /api/v1/PATH."""
+        answer = self._ask("GET", f"/api/v1/{path}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.get("status")
+        return found
+
+    @property
+    def proxies(self) -> dict[str, dict[str, Any]]:
+        """Node id → what is known of it."""
+        return {item["node"]: item for item in self.get("proxies")["proxies"]}
+
+    def metrics(self) -> dict[str, float]:
+        """Series as Prometheus sees them, `name{label="value"}` → value."""
+        lines = self._ask("GET", "/metrics").text.splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
+    def metric(self, name: str) -> float:
+        """The sum of all series of this name."""
+        return sum(value for series, value in self.metrics().items() if series.partition("{")[0] == name)
+
+    def reload(self, *, allow_shrink: bool = False) -> requests.Response:
+        """POST /api/v1/reload, with the token of the state directory."""
+        token = (self.state / "api-token").read_text().strip()
+        headers = {"authorization": f"Bearer {token}"}
+        return self._ask("POST", "/api/v1/reload", json={"allow_shrink": allow_shrink}, headers=headers)
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace")
+
+    def tail(self) -> str:
+        """The end of its log, and of those of its Envoys."""
+        own = f"── lbctl serve\n{self.log[-_TAIL:]}" if self.log_file.exists() else ""
+        return "\n".join([own, *(f"── {item.node}\n{item.logs()}" for item in self._envoys)])
+
+    def _ask(self, method: str, path: str, **more: Any) -> requests.Response:
+        with requests.Session() as session:
+            session.trust_env = False
+            return session.request(method, self.url + path, timeout=5, **more)
+
+    # ── Its Envoys ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The node ids of those that run."""
+        return tuple(item.node for item in self._envoys)
+
+    @contextmanager
+    def envoy(
+        self,
+        node: str,
+        listeners: Mapping[str, int] | Sequence[str] = (),
+        *,
+        delta: bool = True,
+        region: str = "",
+        zone: str = "",
+        tls: XdsTls | None = None,
+        bootstrap: Mapping[str, Any] | None = None,
+        wait: bool = True,
+    ) -> Iterator[XdsEnvoy]:
+        """A real Envoy with this node id. `listeners` are those that it is to open: names of the fleet that was written
+        (all of them by default), or names and ports; with `wait` it has opened them before the block begins.
+        `bootstrap`: in the place of the harness's own, but for the admin port."""
+        binary, admin = require("envoy"), free_port()
+        directory = self.directory / f"envoy-{node}-{admin}"
+        directory.mkdir()
+        config = directory / "bootstrap.json"
+        place = {key: value for key, value in (("region", region), ("zone", zone)) if value}
+        own = bootstrap_of(self.xds, node, admin, delta=delta, locality=place, tls=tls)
+        config.write_text(json.dumps({**bootstrap, "admin": own["admin"]} if bootstrap else own))
+        ports = listeners if isinstance(listeners, Mapping) else self._ports(listeners)
+        envoy = XdsEnvoy(binary, directory, config, node, admin, ports)
+        self._envoys.append(envoy)
+        try:
+            envoy.start()
+            if wait:
+                envoy.await_listeners()
+            yield envoy
+            envoy.assert_alive()
+        except Exception as error:
+            error.add_note(self.tail())
+            raise
+        finally:
+            envoy.stop()
+            self._envoys.remove(envoy)
+
+    def _ports(self, names: Sequence[str]) -> dict[str, int]:
+        fleet = yaml.safe_load((self.files / "fleet.yaml").read_text())
+        found = {name: int(str(keys["bind"]).rsplit(":", 1)[1]) for name, keys in fleet["listeners"].items()}
+        return {name: port for name, port in found.items() if not names or name in names}
+
+
+@contextmanager
+def controlling(
+    fleet: Fleet,
+    *,
+    files: Mapping[str, str | bytes] | None = None,
+    options: Sequence[str] = (),
+    start: bool = True,
+) -> Iterator[ControlPlane]:
+    """Writes the fleet, and `files` beside it under their relative paths; starts `lbctl serve` on it (with further
+    `options`), waits until it is ready, and ends it. The test fails if it ended by itself meanwhile, unless it was
+    stopped or killed by the test."""
+    directory = Path(tempfile.mkdtemp(prefix="lbctl-e2e-"))
+    control = ControlPlane(directory, options)
+    try:
+        control.files.mkdir()
+        put(control.files, files or {})
+        control.write(fleet)
+        if start:
+            control.start()
+        yield control
+    except Exception as error:
+        error.add_note(control.tail())
+        raise
+    finally:
+        if control.process is not None and control.process.poll() is None:
+            control.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                control.process.wait(12)
+            control.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def driven(*nodes: str) -> Fleet:
+    """The sections `listeners` and `proxies` for Envoys of these node ids, each with a listener of its own name, so
+    that a test can ask one Envoy among several; to be merged into a fleet."""
+    return {
+        "listeners": {node: {"bind": f"{HOST}:{free_port()}"} for node in nodes},
+        "proxies": {node: {"kind": "envoy", "nodes": [node], "listeners": [node]} for node in nodes},
+    }
+
+
+def settled(envoy: XdsEnvoy, timeout: float = PATIENCE) -> None:
+    """Waits until nothing of this Envoy is warming."""
+    eventually(lambda: envoy.warming() == 0, timeout)

@@ -1,0 +1,131 @@
+"""A small ADS server of state of the world, written on xds-protos by the book: what `lbctl xds` is tested against.
+
+It answers what is asked, by name or whole, and again what has changed; it keeps every request for the test to look at.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
+
+import grpc
+from envoy.service.discovery.v3 import discovery_pb2
+from google.protobuf.message import Message
+
+METHODS = "envoy.service.discovery.v3.AggregatedDiscoveryService"
+CDS = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+EDS = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+LDS = "type.googleapis.com/envoy.config.listener.v3.Listener"
+RDS = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+SDS = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+
+Content = Mapping[str, Mapping[str, Message]]
+"""Type → name → resource."""
+_WHOLE = (CDS, LDS)
+
+
+def response(type_url: str, version: str, nonce: str, *resources: Message) -> discovery_pb2.DiscoveryResponse:
+    found = discovery_pb2.DiscoveryResponse(type_url=type_url, version_info=version, nonce=nonce)
+    for resource in resources:
+        found.resources.add().Pack(resource)
+    return found
+
+
+class AdsServer:
+    """`refuse`: a status with which every stream is ended at once. Without content nothing is answered."""
+
+    def __init__(
+        self,
+        content: Content | None = None,
+        *,
+        credentials: grpc.ServerCredentials | None = None,
+        refuse: tuple[grpc.StatusCode, str] | None = None,
+        port: int = 0,
+    ) -> None:
+        self.requests: list[discovery_pb2.DiscoveryRequest] = []
+        self.peers: list[Mapping[str, list[bytes]]] = []
+        self._content, self._refuse, self._version = content, refuse, 1
+        self._streams: list[queue.SimpleQueue[discovery_pb2.DiscoveryRequest | str | None]] = []
+        self._server = grpc.server(futures.ThreadPoolExecutor(8))
+        handler = grpc.stream_stream_rpc_method_handler(
+            self._stream,
+            discovery_pb2.DiscoveryRequest.FromString,
+            discovery_pb2.DiscoveryResponse.SerializeToString,
+        )
+        services = {"StreamAggregatedResources": handler}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(METHODS, services),))
+        where = f"127.0.0.1:{port}"
+        if credentials:
+            self.port = self._server.add_secure_port(where, credentials)
+        else:
+            self.port = self._server.add_insecure_port(where)
+        self.address = f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> AdsServer:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._streams:
+            each.put(None)
+        self._server.stop(0).wait()
+
+    def publish(self, content: Content) -> None:
+        self._version += 1
+        self._content = content
+        for each in self._streams:
+            each.put("changed")
+
+    def asked(self, type_url: str) -> list[discovery_pb2.DiscoveryRequest]:
+        return [item for item in self.requests if item.type_url == type_url]
+
+    def _stream(
+        self, requests: Iterator[discovery_pb2.DiscoveryRequest], context: grpc.ServicerContext
+    ) -> Iterator[discovery_pb2.DiscoveryResponse]:
+        self.peers.append(context.auth_context())
+        if self._refuse:
+            context.abort(*self._refuse)
+        events: queue.SimpleQueue[discovery_pb2.DiscoveryRequest | str | None] = queue.SimpleQueue()
+        self._streams.append(events)
+        threading.Thread(target=_pump, args=(requests, events.put), daemon=True).start()
+        names: dict[str, tuple[str, ...]] = {}
+        sent: dict[str, dict[str, bytes]] = {}
+        while (event := events.get()) is not None:
+            due = tuple(names)
+            if isinstance(event, discovery_pb2.DiscoveryRequest):
+                self.requests.append(event)
+                asked = tuple(event.resource_names)
+                due = () if names.get(event.type_url) == asked else (event.type_url,)
+                names[event.type_url] = asked
+            for type_url in due:
+                found = self._found(type_url, names[type_url])
+                if found is not None and found != sent.get(type_url):
+                    sent[type_url] = found
+                    yield self._response(type_url, tuple(found))
+
+    def _found(self, type_url: str, names: tuple[str, ...]) -> dict[str, bytes] | None:
+        if self._content is None:
+            return None
+        known = self._content.get(type_url, {})
+        found = {
+            name: known[name].SerializeToString(deterministic=True)
+            for name in sorted(known)
+            if type_url in _WHOLE or name in names
+        }
+        return found if found or type_url in _WHOLE else None
+
+    def _response(self, type_url: str, names: tuple[str, ...]) -> discovery_pb2.DiscoveryResponse:
+        known = (self._content or {}).get(type_url, {})
+        number = len(self.requests)
+        return response(type_url, f"v{self._version}", f"{type_url}-{number}", *(known[name] for name in names))
+
+
+def _pump(requests: Iterator[discovery_pb2.DiscoveryRequest], put: Callable[[object], None]) -> None:
+    try:
+        for request in requests:
+            put(request)
+    except grpc.RpcError:
+        pass
+    put(None)

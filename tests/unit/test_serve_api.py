@@ -1,0 +1,330 @@
+"""The HTTP API: who may ask what, and that every answer is JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from lbctl.cli import run
+from lbctl.ir.address import Address
+from lbctl.serve.api import Access, Api
+from lbctl.serve.metrics import Metrics
+from tests.e2e.support.certs import Authority, client_context, server_context
+
+TOKEN = "a-token-of-some-length"
+JSON = {"content-type": "application/json"}
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+
+
+class Fleet:
+    """A control plane with nothing behind it; it notes what it was asked to do."""
+
+    def __init__(self) -> None:
+        self.waiting = ""
+        self.reloads: list[bool] = []
+        self.broken = False
+        self.counted = Metrics()
+
+    def ready(self) -> str:
+        return self.waiting
+
+    def status(self) -> dict[str, Any]:
+        if self.broken:
+            raise RuntimeError("a secret of ours")
+        return {"version": "1"}
+
+    def proxies(self) -> list[dict[str, Any]]:
+        return [{"node": "edge-1"}]
+
+    def pools(self) -> list[dict[str, Any]]:
+        return [{"name": "chat"}]
+
+    def metrics(self) -> bytes:
+        return self.counted.page()
+
+    async def reload(self, allow_shrink: bool) -> dict[str, Any]:
+        self.reloads.append(allow_shrink)
+        return {"result": "unchanged"}
+
+
+class Answer:
+    def __init__(self, url: str, status: int, headers: dict[str, str], text: str) -> None:
+        self.url, self.status, self.headers, self.text = url, status, headers, text
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+Ask = Callable[..., Awaitable[Answer]]
+
+
+def conversation(
+    fleet: Fleet,
+    token: Path | None,
+    script: Callable[[Ask], Awaitable[None]],
+    host: str = "127.0.0.1",
+    tls: ssl.SSLContext | None = None,
+    trust: ssl.SSLContext | None = None,
+) -> None:
+    async def talk() -> None:
+        api = Api(fleet, Access(Address(host, 0), token, tls))
+        port = await api.start()
+        try:
+            async with aiohttp.ClientSession() as session:
+
+                async def ask(method: str, path: str, **more: Any) -> Answer:
+                    url = f"http{'s' if tls else ''}://127.0.0.1:{port}{path}"
+                    secure: Any = trust if trust is not None else True
+                    async with session.request(method, url, ssl=secure, **more) as answer:
+                        headers = {name.lower(): value for name, value in answer.headers.items()}
+                        base = str(answer.url.origin())
+                        return Answer(base, answer.status, headers, await answer.text())
+
+                await script(ask)
+        finally:
+            await api.stop()
+
+    asyncio.run(talk())
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    file = tmp_path / "api-token"
+    file.write_text(TOKEN + "\n")
+    return file
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet()
+
+
+def test_reading_needs_no_token_on_loopback(fleet: Fleet, token: Path) -> None:
+    async def script(ask: Ask) -> None:
+        assert (await ask("GET", "/healthz")).json == {"status": "ok"}
+        assert (await ask("GET", "/readyz")).status == 200
+        assert (await ask("GET", "/api/v1/status")).json == {"version": "1"}
+        assert (await ask("GET", "/api/v1/proxies")).json == {"proxies": [{"node": "edge-1"}]}
+        assert (await ask("GET", "/api/v1/pools")).json == {"pools": [{"name": "chat"}]}
+
+    conversation(fleet, token, script)
+
+
+def test_not_ready_says_what_it_waits_for(fleet: Fleet, token: Path) -> None:
+    fleet.waiting = "the files have errors"
+
+    async def script(ask: Ask) -> None:
+        answer = await ask("GET", "/readyz")
+        assert (answer.status, answer.json) == (503, {"status": "the files have errors"})
+        assert (await ask("GET", "/healthz")).status == 200
+
+    conversation(fleet, token, script)
+
+
+def test_a_reload_needs_the_token(fleet: Fleet, token: Path) -> None:
+    async def script(ask: Ask) -> None:
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {TOKEN}"}):
+            answer = await ask("POST", "/api/v1/reload", json={}, headers=headers)
+            assert answer.status == 401
+            assert str(token) in answer.json["error"]
+            assert answer.headers["www-authenticate"] == "Bearer"
+        assert fleet.reloads == []
+        assert (await ask("POST", "/api/v1/reload", json={}, headers=BEARER)).json == {"result": "unchanged"}
+        assert (await ask("POST", "/api/v1/reload", json={"allow_shrink": True}, headers=BEARER)).status == 200
+        assert fleet.reloads == [False, True]
+
+    conversation(fleet, token, script)
+
+
+def test_a_new_token_counts_at_once(fleet: Fleet, token: Path) -> None:
+    async def script(ask: Ask) -> None:
+        token.write_text("another-token")
+        assert (await ask("POST", "/api/v1/reload", json={}, headers=BEARER)).status == 401
+
+    conversation(fleet, token, script)
+
+
+@pytest.mark.parametrize("content", [None, "", " \n"])
+def test_without_a_token_nobody_may_write(fleet: Fleet, tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_text(content)
+
+    async def script(ask: Ask) -> None:
+        assert (await ask("POST", "/api/v1/reload", json={}, headers={"authorization": "Bearer "})).status == 403
+        assert fleet.reloads == []
+
+    conversation(fleet, file, script)
+
+
+def test_a_write_must_be_json_of_the_known_form(fleet: Fleet, token: Path) -> None:
+    async def script(ask: Ask) -> None:
+        async def post(data: bytes, headers: dict[str, str]) -> int:
+            return (await ask("POST", "/api/v1/reload", data=data, headers=BEARER | headers)).status
+
+        assert await post(b"{}", {"content-type": "text/plain"}) == 415
+        assert await post(b"{", JSON) == 400
+        assert await post(b"[]", JSON) == 400
+        assert await post(b'{"allow_shrink": "yes"}', JSON) == 400
+        assert await post(b'{"allow_shrnik": true}', JSON) == 400
+        assert await post(b" " * 70_000 + b"{}", JSON) == 413
+        assert fleet.reloads == []
+
+    conversation(fleet, token, script)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:18080", "127.0.0.1.evil.example", "10.0.0.1", ""])
+def test_a_name_that_is_not_ours_is_refused(fleet: Fleet, token: Path, host: str) -> None:
+    async def script(ask: Ask) -> None:
+        assert (await ask("GET", "/api/v1/status", headers={"host": host})).status == 403
+        assert (await ask("POST", "/api/v1/reload", json={}, headers=BEARER | {"host": host})).status == 403
+        assert fleet.reloads == []
+
+    conversation(fleet, token, script)
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9", "127.0.0.1:80", "[::1]:80", "127.8.8.8"])
+def test_any_name_of_this_machine_is_ours_through_any_port(fleet: Fleet, token: Path, host: str) -> None:
+    async def script(ask: Ask) -> None:
+        assert (await ask("GET", "/api/v1/status", headers={"host": host})).status == 200
+
+    conversation(fleet, token, script)
+
+
+def test_a_page_of_another_origin_is_refused(fleet: Fleet, token: Path) -> None:
+    async def script(ask: Ask) -> None:
+        headers = BEARER | {"origin": "http://evil.example"}
+        assert (await ask("POST", "/api/v1/reload", json={}, headers=headers)).status == 403
+        assert (await ask("POST", "/api/v1/reload", json={}, headers=BEARER | {"origin": "null"})).status == 403
+
+    conversation(fleet, token, script)
+
+
+def test_what_is_not_there_and_what_is_not_allowed_is_said_in_json(fleet: Fleet, token: Path) -> None:
+    async def script(ask: Ask) -> None:
+        for path in ("/", "/api/v1/nothing", "/api/v1/../../etc/passwd"):
+            answer = await ask("GET", path)
+            assert (answer.status, answer.json) == (404, {"error": "not found"})
+        answer = await ask("GET", "/api/v1/reload")
+        assert (answer.status, answer.headers["allow"]) == (405, "POST")
+        assert (await ask("POST", "/api/v1/status", headers=BEARER)).status == 405
+
+    conversation(fleet, token, script)
+
+
+def test_an_error_of_ours_is_not_shown_to_whoever_asks(fleet: Fleet, token: Path) -> None:
+    fleet.broken = True
+
+    async def script(ask: Ask) -> None:
+        answer = await ask("GET", "/api/v1/status")
+        assert answer.status == 500
+        assert "secret" not in answer.text
+        assert (await ask("GET", "/healthz")).status == 200
+
+    conversation(fleet, token, script)
+
+
+def test_beyond_loopback_everything_but_the_probes_needs_the_token_over_tls(
+    fleet: Fleet, token: Path, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "pki")
+    pair = authority.issue("api", ["127.0.0.1"])
+
+    async def script(ask: Ask) -> None:
+        assert (await ask("GET", "/healthz")).status == 200
+        assert (await ask("GET", "/readyz")).status == 200
+        for path in ("/metrics", "/api/v1/status", "/api/v1/proxies", "/api/v1/pools", "/"):
+            answer = await ask("GET", path)
+            assert answer.status == 401
+            assert str(token) not in answer.text
+        assert (await ask("GET", "/api/v1/status", headers=BEARER)).status == 200
+        assert (await ask("GET", "/api/v1/status", headers=BEARER | {"host": "lb.example"})).status == 200
+
+    conversation(fleet, token, script, "0.0.0.0", server_context(pair), client_context(authority.ca))
+
+
+NACKED = {
+    "node": "edge-1", "proxy": "edge", "state": "NACKED", "reason": "", "connected": True, "since": 0.0,
+    "last_good": "0123456789abcdef",
+    "types": [
+        {"type": "cds", "state": "NACKED", "offered": "2222", "acked": "1111", "message": "no \x1b[2J"},
+        {"type": "eds", "state": "SYNCED", "offered": "3333", "acked": "3333", "message": ""},
+    ],
+    "nacks": [{"type": "cds", "findings": ["fleet.yaml:3:5: error LB921 pools.chat: no"]}],
+}  # fmt: skip
+
+
+def test_the_status_of_a_refusal_has_the_words_at_their_line_and_fails_the_check(
+    fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = {"version": "1", "ready": True, "fleet": {"valid": True, "shrink": []}}
+    monkeypatch.setattr(fleet, "proxies", lambda: [NACKED])
+    monkeypatch.setattr(fleet, "status", lambda: summary)
+
+    async def script(ask: Ask) -> None:
+        server = ["--server", (await ask("GET", "/api/v1/status")).url]
+        assert await asyncio.to_thread(run, ["status", "proxies", *server]) == 0
+        shown = [line.split(maxsplit=8) for line in capsys.readouterr().out.splitlines()]
+        assert shown[1][:5] == ["edge-1", "edge", "cds", "NACKED", "2222"]
+        assert shown[1][6] == "0123456789ab"
+        assert shown[1][8] == "fleet.yaml:3:5: error LB921 pools.chat: no"
+        assert shown[2][3] == "SYNCED"
+        assert await asyncio.to_thread(run, ["status", "proxies", "--check", *server]) == 3
+        assert "edge-1 is NACKED" in capsys.readouterr().err
+
+    conversation(fleet, token, script)
+
+
+def test_the_metrics_count_what_is_told(fleet: Fleet, token: Path) -> None:
+    counted = fleet.counted
+    counted.connected("delta")
+    counted.pushed("eds", 10, 4096)
+    counted.acked("eds", 0.004)
+    counted.nacked("cds")
+    counted.unmatched("stranger\n1")
+    counted.reloaded("invalid")
+
+    async def script(ask: Ask) -> None:
+        answer = await ask("GET", "/metrics")
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        lines = set(answer.text.splitlines())
+        assert lines >= {
+            'lbctl_xds_streams{kind="delta"} 1.0',
+            'lbctl_xds_pushes_total{type="eds"} 1.0',
+            'lbctl_xds_pushed_resources_total{type="eds"} 10.0',
+            'lbctl_xds_pushed_bytes_total{type="eds"} 4096.0',
+            'lbctl_xds_ack_seconds_bucket{le="0.005",type="eds"} 1.0',
+            'lbctl_xds_nacks_total{type="cds"} 1.0',
+            "lbctl_xds_unmatched_nodes_total 1.0",
+            'lbctl_reloads_total{result="invalid"} 1.0',
+            "lbctl_fleet_valid 0.0",
+            "lbctl_ready 0.0",
+        }
+        assert "stranger" not in answer.text
+
+    conversation(fleet, token, script)
+
+
+def test_the_snapshot_of_the_metrics_keeps_its_age_until_its_content_changes() -> None:
+    clock = [1000.0]
+    counted = Metrics(now=lambda: clock[0])
+    counted.published("abc", 0.1, {"chat": (3, 1)})
+    clock[0] = 1010.0
+    counted.published("abc", 0.1, {"chat": (3, 1)})
+    clock[0] = 1020.0
+    assert set(counted.page().decode().splitlines()) >= {
+        'lbctl_snapshot_info{version="abc"} 1.0',
+        "lbctl_snapshot_age_seconds 20.0",
+        'lbctl_pool_replicas{pool="chat"} 3.0',
+        'lbctl_pool_drained_replicas{pool="chat"} 1.0',
+    }
+    counted.published("def", 0.1, {"chat": (3, 0)})
+    assert "abc" not in counted.page().decode()
