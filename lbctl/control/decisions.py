@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lbctl.control.effects import Mode, Verdict
-from lbctl.control.inputs import Reading
 from lbctl.control.state import PoolState, State, Track
+from lbctl.signals.merge import Signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Decision:
     mode: Mode
     mode_words: str
     capacity: float
-    signals: Mapping[str, Reading]
+    signals: Mapping[str, Signal]
     age: float | None
     evidence_age: float | None
     signal: float | None
@@ -57,9 +57,9 @@ def _decision(pool: PoolState, track: Track, now: float) -> Decision:
         mode=pool.mode,
         mode_words=pool.mode_words,
         capacity=track.replica.capacity,
-        signals=seen.signals if seen else {},
+        signals={**seen.signals.stale, **seen.signals.values} if seen else {},
         age=now - seen.at if seen else None,
-        evidence_age=now - estimate.at if estimate.count else None,
+        evidence_age=now - estimate.at if estimate.total else None,
         signal=wish.signal,
         normalised=wish.normalised,
         across=wish.across,

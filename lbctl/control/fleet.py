@@ -1,4 +1,4 @@
-"""What a new fleet does to the state: replicas that stay keep what is known of them, new ones begin at their capacity."""
+"""What a new fleet does to the state: replicas that stay keep what is known, new ones begin at their capacity."""
 
 from __future__ import annotations
 
@@ -13,42 +13,45 @@ from lbctl.ir.pools import Pool, Replica
 
 def changed(state: State, event: FleetChanged) -> State:
     """A replica ramps when it joins a pool that was there before, or when its drain ends."""
-    pools = {
-        pool.name: _pool(state.pools.get(pool.name), pool, event.weights.get(pool.name, {}), event.now)
-        for pool in event.pools
-    }
+    pools = {}
+    for pool in event.pools:
+        was = state.pools.get(pool.name)
+        pools[pool.name] = _again(was, pool, event.now) if was is not None else _first(pool, event.weights)
     return State(pools, event.now)
 
 
-def _pool(was: PoolState | None, pool: Pool, known: Mapping[str, float], now: float) -> PoolState:
-    if was is not None and was.pool == pool:
-        return was
+def _first(pool: Pool, weights: Mapping[str, Mapping[str, float]]) -> PoolState:
+    known = weights.get(pool.name, {})
     tracks = tuple(
-        _track(was.tracks[was.index[item.name]] if was and item.name in was.index else None, item, pool, known, now)
-        if was
-        else _first(item, pool, known)
+        new_track(item, _clamped(known.get(item.name, item.capacity) / item.capacity, pool), None)
         for item in pool.replicas
     )
-    index = {item.name: place for place, item in enumerate(pool.replicas)}
-    if was is None:
-        return PoolState(pool, rules(pool), tracks, index)
-    return replace(was, pool=pool, rules=rules(pool), tracks=tracks, index=index)
+    return PoolState(pool, rules(pool), tracks, _places(pool))
 
 
-def _first(replica: Replica, pool: Pool, known: Mapping[str, float]) -> Track:
-    weight = known.get(replica.name)
-    return new_track(replica, 1.0 if weight is None else _clamped(weight / replica.capacity, pool), None)
+def _again(was: PoolState, pool: Pool, now: float) -> PoolState:
+    if was.pool == pool:
+        return was
+    before = {item.replica.name: item for item in was.tracks}
+    tracks = tuple(_track(before.get(item.name), item, pool, now) for item in pool.replicas)
+    return replace(was, pool=pool, rules=rules(pool), tracks=tracks, index=_places(pool))
 
 
-def _track(was: Track | None, replica: Replica, pool: Pool, known: Mapping[str, float], now: float) -> Track:
-    if was is None:
-        return _first(replica, pool, known)._replace(joined_at=now)
-    if was.replica == replica:
-        return was._replace(multiplier=_clamped(was.multiplier, pool), sent=_clamped(was.sent, pool))
-    if was.replica.address != replica.address:
+def _track(was: Track | None, replica: Replica, pool: Pool, now: float) -> Track:
+    """Another address is another replica."""
+    if was is None or was.replica.address != replica.address:
         return new_track(replica, 1.0, now)
-    joined = now if was.replica.drain and not replica.drain else was.joined_at
-    return was._replace(replica=replica, peers=peers_of(replica), joined_at=joined)
+    return was._replace(
+        replica=replica,
+        peers=peers_of(replica),
+        multiplier=_clamped(was.multiplier, pool),
+        sent=_clamped(was.sent, pool),
+        joined_at=now if was.replica.drain and not replica.drain else was.joined_at,
+    )
+
+
+def _places(pool: Pool) -> dict[str, int]:
+    return {item.name: place for place, item in enumerate(pool.replicas)}
 
 
 def _clamped(multiplier: float, pool: Pool) -> float:

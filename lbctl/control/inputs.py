@@ -1,39 +1,13 @@
-"""What is known of a replica when a decision is taken. Absent is unknown, never 0.
-
-Times are seconds on the clock of the events, which never goes back.
-"""
+"""What is known of a replica when a decision is taken: its signals, and what the proxies have there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
+from lbctl.signals.merge import Signals
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """`value` in the unit of `signals.signal`; `at`: when it was true."""
-
-    value: float
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """How fast a replica worked between two looks at its counters; differences, not totals. `at`: the later look.
-
-    tokens: `steps` of the engine, in which `decode` tokens were made and `prefill` prompt tokens read; `count` tokens
-    after the first came `seconds` (sum) after the one before. batches: `steps` executions of the model with `decode`
-    requests in them took `seconds`; `count` is `steps`, `prefill` 0.
-    """
-
-    kind: Literal["tokens", "batches"]
-    at: float
-    steps: float
-    decode: float
-    prefill: float
-    seconds: float
-    count: float
+NEVER = float("-inf")
+"""Before every time. Times are seconds on the clock of the events, which never goes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +16,6 @@ class Seen:
     they can tell. `reserves_memory`: free GPU memory means nothing for this engine."""
 
     at: float
-    signals: Mapping[str, Reading] = field(default_factory=dict)
-    evidence: Evidence | None = None
+    signals: Signals
     in_flight: int | None = None
     reserves_memory: bool = False

@@ -6,48 +6,49 @@ the samples than in the replicas: then nothing moves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lbctl.control import health, ramp
 from lbctl.control.effects import Effect, HealthChanged, Mode, ModeChanged, RampsChanged, WeightsChanged
+from lbctl.control.health import Health
 from lbctl.control.inputs import Seen
 from lbctl.control.state import PoolState, Track, weights
-from lbctl.control.steps import Steps, moved
+from lbctl.control.steps import Look, Steps
 from lbctl.control.weighting import STRATEGIES
-from lbctl.control.weighting.strategy import Subject, Wish
+from lbctl.control.weighting.strategy import Wish
 
+MAX_EJECTION = 50.0
+"""Percent, where the pool has no passive check."""
 Decided = tuple[PoolState, tuple[Effect, ...]]
 
 
 def decided(was: PoolState, state: PoolState, news: Mapping[str, Seen], now: float) -> Decided:
     """`was`: what the effects are told against, `state`: the same with what has been changed by hand."""
     state = replace(state, decided_at=now)
-    tracks = [_looked(state, item, news.get(item.replica.name), now) for item in state.tracks]
-    wishes = _wishes(state, tracks, now)
-    state = _mode(state, tracks, wishes, now)
-    tracks = _settled(state, tracks, now)
+    looks = [_looked(state, item, news.get(item.replica.name), now) for item in state.tracks]
+    wishes = _wishes(state, looks, now)
+    state = _mode(state, looks, wishes, now)
+    healths = _settled(state, looks, now)
     steps = Steps.of(state, now)
-    state = replace(state, tracks=tuple(moved(steps, item, wish) for item, wish in zip(tracks, wishes, strict=True)))
-    return _told(was, state, now)
+    tracks = tuple(map(steps.moved, state.tracks, looks, healths, wishes))
+    return _told(was, replace(state, tracks=tracks), now)
 
 
-def _looked(state: PoolState, track: Track, news: Seen | None, now: float) -> Track:
-    if news is not None:
-        fresh = now - news.at <= state.rules.stale_after
-        known = health.judged(state.rules, track.health, news, now) if fresh else health.unknown(track.health)
-        return track._replace(seen=news, health=known, fresh=fresh)
-    fresh = track.seen is not None and now - track.seen.at <= state.rules.stale_after
-    if fresh or not track.fresh:
-        return track
-    return track._replace(fresh=False, health=health.unknown(track.health))
+def _looked(state: PoolState, track: Track, news: Seen | None, now: float) -> Look:
+    seen = news or track.seen
+    if seen is None or now - seen.at > state.rules.stale_after:
+        return (seen, False, *health.unknown(track.health, track.pulse))
+    if news is None:
+        return seen, True, track.health, track.pulse
+    return (seen, True, *health.judged(state.rules, track.health, track.pulse, news))
 
 
-def _wishes(state: PoolState, tracks: list[Track], now: float) -> list[Wish]:
+def _wishes(state: PoolState, looks: Sequence[Look], now: float) -> list[Wish]:
     rules = state.pool.weighting
     subjects = [
-        Subject(item.replica, item.peers, item.seen, item.wish.estimate, item.fresh and item.health.phase != "out")
-        for item in tracks
+        (track.replica, track.peers, seen, track.wish.estimate, fresh and known.phase != "out")
+        for track, (seen, fresh, known, _) in zip(state.tracks, looks, strict=True)
     ]
     return STRATEGIES.get(rules.strategy)(rules, subjects, state.rules.stale_after, now)
 
@@ -55,26 +56,24 @@ def _wishes(state: PoolState, tracks: list[Track], now: float) -> list[Wish]:
 # ── Who looks bad ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _mode(state: PoolState, tracks: list[Track], wishes: list[Wish], now: float) -> PoolState:
-    there = [
-        (item, wish)
-        for item, wish in zip(tracks, wishes, strict=True)
-        if not item.replica.drain and item.health.phase != "out"
-    ]
-    seen = sum(item.seen is not None for item, _ in there)
-    stale = sum(item.seen is not None and not item.fresh for item, _ in there)
-    bad = sum(
-        bool(item.health.complaints) or item.health.hot.over or wish.slow
-        for item, wish in there
-    )
+def _mode(state: PoolState, looks: Sequence[Look], wishes: Sequence[Wish], now: float) -> PoolState:
+    there = stale = bad = 0
+    for track, (seen, fresh, known, _), wish in zip(state.tracks, looks, wishes, strict=True):
+        if known.phase == "out" or track.replica.drain:
+            continue
+        there += 1
+        if not fresh:
+            stale += seen is not None
+        elif wish.slow or known.complaints or known.hot.over:
+            bad += 1
     mode: Mode = "acting"
     words = ""
     if state.held is not None:
         mode, words = "held", state.held or "by an operator"
-    elif seen and stale > len(there) / 2:
-        mode, words = "blind", f"{stale} of {len(there)} replicas have stale samples: back to their capacities"
-    elif stale + bad > len(there) / 2:
-        mode, words = "frozen", f"{stale + bad} of {len(there)} replicas look bad: weights stay, nobody is taken out"
+    elif stale > there / 2:
+        mode, words = "blind", f"{stale} of {there} replicas have stale samples: back to their capacities"
+    elif stale + bad > there / 2:
+        mode, words = "frozen", f"{stale + bad} of {there} replicas look bad: weights stay, nobody is taken out"
     if mode == state.mode:
         return replace(state, mode_words=words) if words != state.mode_words else state
     return replace(state, mode=mode, mode_words=words, mode_since=now)
@@ -83,24 +82,33 @@ def _mode(state: PoolState, tracks: list[Track], wishes: list[Wish], now: float)
 # ── Health of the whole ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _settled(state: PoolState, tracks: list[Track], now: float) -> list[Track]:
-    there = [item for item in tracks if not item.replica.drain]
-    gone = sum(item.health.phase == "out" or item.replica.name in state.ejected for item in there)
-    passive = state.pool.passive
-    room = int(len(there) * (passive.max_ejection if passive else 50.0) / 100) - gone
-    if state.mode == "frozen":
-        room = 0
+def _settled(state: PoolState, looks: Sequence[Look], now: float) -> list[Health]:
+    """Those that proxies hold out or that drain anyway cost no room."""
+    room = _room(state, looks)
     found = []
-    for item in tracks:
-        counts = item.replica.name not in state.ejected and not item.replica.drain
-        known = health.settled(state.rules, item.health, room > 0 or not counts, now)
-        if known is item.health:
-            found.append(item)
+    for track, (_, _, known, pulse) in zip(state.tracks, looks, strict=True):
+        if known.well:
+            found.append(known)
             continue
-        if known.phase == "out" and item.health.phase != "out" and counts:
+        counts = not track.replica.drain and track.replica.name not in state.ejected
+        after = health.settled(state.rules, known, pulse, room > 0 or not counts, now)
+        if counts and after.phase == "out" and known.phase != "out":
             room -= 1
-        found.append(item._replace(health=known))
+        found.append(after)
     return found
+
+
+def _room(state: PoolState, looks: Sequence[Look]) -> int:
+    """How many more may be taken out."""
+    if state.mode == "frozen":
+        return 0
+    there = gone = 0
+    for track, (_, _, known, _) in zip(state.tracks, looks, strict=True):
+        if not track.replica.drain:
+            there += 1
+            gone += known.phase == "out" or track.replica.name in state.ejected
+    passive = state.pool.passive
+    return int(there * (passive.max_ejection if passive else MAX_EJECTION) / 100) - gone
 
 
 # ── What is told ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -122,8 +130,9 @@ def _told(was: PoolState, state: PoolState, now: float) -> Decided:
 
 
 def _health(was: PoolState, state: PoolState) -> list[HealthChanged]:
+    name = state.pool.name
     return [
-        HealthChanged(state.pool.name, new.replica.name, new.health.verdict, new.health.words)
+        HealthChanged(name, new.replica.name, new.health.verdict, new.health.words)
         for new, old in zip(state.tracks, was.tracks, strict=True)
         if new.health is not old.health
         and (new.health.verdict, new.health.words) != (old.health.verdict, old.health.words)

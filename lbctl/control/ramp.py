@@ -19,7 +19,8 @@ def factor(rules: SlowStart, age: float) -> float:
     part = age * 1000 / rules.window if rules.window else 1.0
     if part >= 1.0:
         return 1.0
-    return max(rules.min_weight / 100, max(part, 0.0) ** (1.0 / rules.aggression))
+    risen: float = max(part, 0.0) ** (1.0 / rules.aggression)
+    return max(rules.min_weight / 100, risen)
 
 
 def factors(rules: SlowStart | None, tracks: Iterable[Track], now: float) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """All that the control loop knows. `step` makes a new State; nothing in an old one changes.
 
-A weight is kept as a multiplier of the capacity, so that a reload which changes a capacity leaves the decision standing.
-Every number that led to a weight stays here until the next look: `decisions` reads them.
+A weight is kept as a multiplier of the capacity, so that a reload which changes a capacity leaves the decision
+standing. Every number that led to a weight stays here until the next look: `decisions` reads them.
 """
 
 from __future__ import annotations
@@ -11,13 +11,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lbctl.control.effects import Mode
-from lbctl.control.health import Health, Rules
-from lbctl.control.inputs import Seen
-from lbctl.control.weighting.strategy import Estimate, Wish
+from lbctl.control.health import Health, Pulse, Rules
+from lbctl.control.inputs import NEVER, Seen
+from lbctl.control.weighting.strategy import Estimate, Peers, Wish
 from lbctl.ir.pools import Pool, Replica
-
-NEVER = float("-inf")
-Peers = tuple[str, int] | tuple[float]
 
 
 class Track(NamedTuple):
@@ -29,6 +26,7 @@ class Track(NamedTuple):
     peers: Peers
     seen: Seen | None
     health: Health
+    pulse: Pulse
     wish: Wish
     fresh: bool = False
     known_at: float = NEVER
@@ -72,10 +70,9 @@ def peers_of(replica: Replica) -> Peers:
 
 
 def new_track(replica: Replica, multiplier: float, joined_at: float | None) -> Track:
-    return Track(
-        replica, peers_of(replica), None, Health(), Wish(Estimate(), None), multiplier=multiplier, sent=multiplier,
-        joined_at=joined_at,
-    )  # fmt: skip
+    wish = Wish(Estimate(), None)
+    track = Track(replica, peers_of(replica), None, Health(), Pulse(), wish)
+    return track._replace(multiplier=multiplier, sent=multiplier, joined_at=joined_at)
 
 
 def weights(state: PoolState) -> dict[str, float]:

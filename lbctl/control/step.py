@@ -44,7 +44,9 @@ def _changed(pool: PoolState, event: Looked | Froze | Unfroze | LetIn) -> PoolSt
     if place is None:
         return pool
     tracks = list(pool.tracks)
-    tracks[place] = tracks[place]._replace(health=health.let_in(tracks[place].health, event.now))
+    was = tracks[place]
+    pulse = was.pulse._replace(still_since=None)
+    tracks[place] = was._replace(health=health.let_in(was.health, event.now), pulse=pulse)
     return replace(pool, tracks=tuple(tracks))
 
 

@@ -1,13 +1,15 @@
 """From what is wished to what is sent: clamped, in bounded steps, and told only beyond the deadband.
 
-A multiplier moves at most once an interval and by `max_step`, so that no burst of looks makes a burst of moves. What has
-come back to exactly the capacity is told whatever the deadband says: nothing stays a little wrong for ever.
+A multiplier moves at most once an interval and by `max_step`, so that no burst of looks makes a burst of moves. What
+has come back to exactly the capacity is told whatever the deadband says: nothing stays a little wrong for ever.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lbctl.control.health import Health, Pulse
+from lbctl.control.inputs import Seen
 from lbctl.control.state import PoolState, Track
 from lbctl.control.weighting.strategy import Wish
 
@@ -15,20 +17,27 @@ _EARLY = 0.99
 """Part of the interval after which the next move may come: looks are not to the microsecond."""
 
 
+Look = tuple[Seen | None, bool, Health, Pulse]
+"""(the newest that is known of it, whether that is fresh, health before the pool has its say, pulse)"""
+
+
 @dataclass(frozen=True, slots=True)
 class Steps:
     """Parts of the capacity; seconds. `pause`: between two moves. `keep`: for so long a weight outlives its evidence.
-    `window`: of the ramp. `still`: no weight moves. `home`: all go back to their capacity."""
+    `least`: where ill health brings it. `window`: of the ramp. `acts`: weights follow their evidence; else they stay
+    `still`, or all go `home` to their capacity."""
 
     now: float
     pause: float
     keep: float
     window: float
     floor: float
+    least: float
     ceiling: float
     up: float
     down: float
     deadband: float
+    acts: bool
     still: bool
     home: bool
 
@@ -43,58 +52,50 @@ class Steps:
             keep=state.rules.stale_after,
             window=ramp.window / 1000 if ramp else 0.0,
             floor=rules.floor / 100,
+            least=min(rules.floor / 100, 1.0),
             ceiling=rules.ceiling / 100,
             up=rules.max_step_up / 100,
             down=rules.max_step_down / 100,
             deadband=rules.deadband / 100,
+            acts=state.mode == "acting",
             still=state.mode in ("frozen", "held") or (state.mode == "blind" and not blind_for_long),
             home=blind_for_long,
         )
 
-
-def moved(steps: Steps, track: Track, wish: Wish) -> Track:
-    """The track after this decision."""
-    known_at = steps.now if wish.multiplier is not None else track.known_at
-    phase = track.health.phase
-    if phase == "out":
-        floor = min(steps.floor, 1.0)
-        return track._replace(
-            wish=wish, known_at=known_at, goal=floor, multiplier=floor, sent=floor,
-            moved_at=steps.now if track.multiplier != floor else track.moved_at,
+    def moved(self, was: Track, look: Look, health: Health, wish: Wish) -> Track:
+        """The track after this decision."""
+        seen, fresh, _, pulse = look
+        known_at = was.known_at if wish.multiplier is None else self.now
+        goal = wish.multiplier
+        if goal is None or not self.acts or not health.well or not self.floor <= goal <= self.ceiling:
+            goal = self._goal(was, health, wish)
+        multiplier, moved_at = was.multiplier, was.moved_at
+        if goal != multiplier and (health.phase == "out" or self.now - moved_at >= self.pause):
+            multiplier = goal if health.phase == "out" else min(max(goal, multiplier - self.down), multiplier + self.up)
+            moved_at = self.now
+        sent = was.sent if was.sent == multiplier else self._sent(was.sent, multiplier, goal)
+        joined_at = was.joined_at
+        if joined_at is not None and self.now - joined_at >= self.window:
+            joined_at = None
+        return Track(
+            was.replica, was.peers, seen, health, pulse, wish, fresh, known_at, goal, multiplier, moved_at, sent,
+            joined_at,
         )  # fmt: skip
-    goal = _goal(steps, track, wish)
-    multiplier, moved_at = track.multiplier, track.moved_at
-    if goal != multiplier and steps.now - moved_at >= steps.pause:
-        multiplier = min(max(goal, multiplier - steps.down), multiplier + steps.up)
-        moved_at = steps.now
-    sent = _sent(steps, track.sent, multiplier, goal)
-    return Track(
-        track.replica, track.peers, track.seen, track.health, wish, track.fresh, known_at, goal, multiplier, moved_at,
-        sent, _ramping(steps, track.joined_at),
-    )  # fmt: skip
 
+    def _goal(self, was: Track, health: Health, wish: Wish) -> float:
+        """Where the multiplier is going: to where it is, if it stays."""
+        if health.phase == "out":
+            return self.least
+        if self.still:
+            return was.multiplier
+        if health.verdict == "floor":
+            return self.least
+        if self.home:
+            return 1.0
+        if wish.multiplier is not None:
+            return min(max(wish.multiplier, self.floor), self.ceiling)
+        return was.multiplier if self.now - was.known_at < self.keep else 1.0
 
-def _goal(steps: Steps, track: Track, wish: Wish) -> float:
-    """Where the multiplier is going: to where it is, if it stays."""
-    if steps.still:
-        return track.multiplier
-    if track.health.verdict == "floor":
-        return min(steps.floor, 1.0)
-    if steps.home:
-        return 1.0
-    if wish.multiplier is not None:
-        return min(max(wish.multiplier, steps.floor), steps.ceiling)
-    if steps.now - track.known_at < steps.keep:
-        return track.multiplier
-    return 1.0
-
-
-def _sent(steps: Steps, sent: float, multiplier: float, goal: float) -> float:
-    if multiplier == sent:
-        return sent
-    arrived = multiplier == goal and goal in (1.0, steps.floor)
-    return multiplier if arrived or abs(multiplier / sent - 1.0) >= steps.deadband else sent
-
-
-def _ramping(steps: Steps, joined_at: float | None) -> float | None:
-    return joined_at if joined_at is not None and steps.now - joined_at < steps.window else None
+    def _sent(self, sent: float, multiplier: float, goal: float) -> float:
+        arrived = multiplier == goal and goal in (1.0, self.least)
+        return multiplier if arrived or abs(multiplier / sent - 1.0) >= self.deadband else sent

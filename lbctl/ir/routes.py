@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 RetryCondition = Literal["connect_failure", "refused_stream", "reset_before_request"]
@@ -49,12 +49,13 @@ class Forward:
     sticky: StickySplit | None = None
     mirror: Mirror | None = None
     fallback: str | None = None
+    pools: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """Every pool that a request of this route may reach, sorted (the mirror's not)."""
 
-    @property
-    def pools(self) -> tuple[str, ...]:
-        """Every pool that a request of this route may reach, sorted (the mirror's not)."""
+    def __post_init__(self) -> None:
         extra = [self.fallback] if self.fallback else []
-        return tuple(sorted({s.pool for s in self.shares} | {p.pool for p in self.pins} | set(extra)))
+        found = {share.pool for share in self.shares} | {pin.pool for pin in self.pins} | set(extra)
+        object.__setattr__(self, "pools", tuple(sorted(found)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import CircuitBreaker, Pool
@@ -57,13 +58,14 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
     used = {rule.route for item in listeners for rule in item.rules}
     routes = {item.name: _live_route(item, snapshot) for item in topology.routes if item.name in used}
     wanted = {name for route in routes.values() for name in pools_of(route)}
-    by_route = {name: _instances(topology, proxy, set(route.listeners)) for name, route in routes.items()}
+    instances = cache(partial(_instances, topology, proxy))
+    by_route = {name: instances(frozenset(route.listeners)) for name, route in routes.items()}
     reached = _listeners_of_pools(topology)
-    by_pool = {name: _instances(topology, proxy, reached[name]) for name in wanted}
+    by_pool = {name: instances(frozenset(reached[name])) for name in wanted}
     pools = {item.name: _divided_pool(item, by_pool[item.name]) for item in topology.pools if item.name in wanted}
     return View(
         proxy=proxy,
-        listeners=tuple(_divided_listener(item, _instances(topology, proxy, {item.name})) for item in listeners),
+        listeners=tuple(_divided_listener(item, instances(frozenset({item.name}))) for item in listeners),
         routes={name: _divided_route(route, by_route[name]) for name, route in routes.items()},
         pools=pools,
         weights={name: weights_of(pool, snapshot) for name, pool in pools.items()},
@@ -75,13 +77,15 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
 
 def weights_of(pool: Pool, snapshot: Snapshot) -> tuple[float, ...]:
     """As `View.weights` has them."""
-    live = snapshot.weights.get(pool.name, {})
+    live = snapshot.weights.get(pool.name)
+    if not live:
+        return tuple([item.capacity for item in pool.replicas])
     return tuple(live.get(item.name, item.capacity) for item in pool.replicas)
 
 
 def drained_of(pool: Pool, snapshot: Snapshot) -> frozenset[str]:
     """As `View.drained` has them."""
-    filed = frozenset(item.name for item in pool.replicas if item.drain)
+    filed = frozenset([item.name for item in pool.replicas if item.drain])
     return filed | snapshot.drained.get(pool.name, frozenset())
 
 
@@ -95,10 +99,10 @@ def pools_of(route: Route) -> tuple[str, ...]:
     if not isinstance(route.action, Forward):
         return ()
     mirror = route.action.mirror
-    return (*route.action.pools, *((mirror.pool,) if mirror else ()))
+    return (*route.action.pools, mirror.pool) if mirror else route.action.pools
 
 
-def _instances(topology: Topology, proxy: Proxy, listeners: set[str]) -> int:
+def _instances(topology: Topology, proxy: Proxy, listeners: frozenset[str]) -> int:
     """The sum of the instances of all proxies that carry one of `listeners`; `proxy` counts when it is unnamed."""
     named = [item for item in topology.proxies if not item.listeners or listeners & set(item.listeners)]
     if proxy.name not in {item.name for item in topology.proxies}:

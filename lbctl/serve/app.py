@@ -150,7 +150,7 @@ class App:
             if self._doors.opened.api is None:
                 await self._open_api(loaded.source)
             if built and not self._options.dry_run:
-                self._publisher.open(await self._doors.open_xds(loaded.source))
+                self._publisher.open(await self._doors.open_xds(loaded.source, self._publisher.earlier))
         except CannotListenError:
             self._shut_out = True
             self._stop.set()

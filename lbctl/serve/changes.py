@@ -106,6 +106,7 @@ class Changes:
         if restored.loaded is not None:
             self._reloader.accept(restored)
             self._publisher.expect(restored.loaded.compiled.topology)
+            await self._publisher.recall(restored.loaded)
         return restored
 
     async def _serve_kept(self, restored: Outcome) -> None:

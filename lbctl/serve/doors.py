@@ -69,13 +69,15 @@ class Doors:
         self.opened = replace(self.opened, api=address)
         log.event("the API listens", api=f"{'https' if tls else 'http'}://{address}", token=chosen.token)
 
-    async def open_xds(self, source: Source) -> Callable[[Edition], None]:
-        """What publishes to the proxies. CannotListenError."""
+    async def open_xds(self, source: Source, earlier: Edition | None) -> Callable[[Edition], None]:
+        """What publishes to the proxies; `earlier` is what they may still have. CannotListenError."""
         chosen = self._with_the_api_as_it_is(settings(self._options, source))
         self._check(chosen, "xds")
         self.settings = chosen
         control = chosen.control
         server = Server(self._ledger, self._observer, bind=control.xds_bind, tls=control.xds_tls)
+        if earlier is not None:
+            server.recall(earlier)
         try:
             port = await server.start()
         except (BindError, CredentialsError) as error:

@@ -7,10 +7,7 @@ files is ever shown or written anywhere.
 
 from __future__ import annotations
 
-import os
-import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic, Severity, show
@@ -20,6 +17,7 @@ from lbctl.ir.snapshot import pools_of
 from lbctl.ir.topology import Topology
 from lbctl.model.fleet import Source
 from lbctl.model.node import Node
+from lbctl.xds.keys import authority_problem, pair_problem
 
 _LARGEST = 1 << 20
 """Bytes of one file."""
@@ -116,52 +114,3 @@ def _finding(group: _Group, problem: str, kept: bool) -> Diagnostic:
     severity: Severity = "warning" if kept else "error"
     message = f"{problem}; what was good before stays in use" if kept else problem
     return Diagnostic("LB931", message, group.nodes[0].position, group.path, severity=severity)
-
-
-# ── What is good ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def pair_problem(certificate: bytes, key: bytes) -> str:
-    """Why a server cannot use this certificate with this key (PEM); empty: it can."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        with _in_memory(certificate, b"\n", key) as file:
-            context.load_cert_chain(file, password=_no_password)
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            return "the certificate and the key do not belong together"
-        return _reason("these are no certificate and key in PEM", error)
-    return ""
-
-
-def authority_problem(authority: bytes) -> str:
-    """Why nothing can be verified with these certificates (PEM); empty: it can."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    try:
-        context.load_verify_locations(cadata=authority.decode("ascii"))
-    except ssl.SSLError as error:
-        return _reason("this is no certificate in PEM", error)
-    except ValueError:
-        return "this is no certificate in PEM"
-    return "" if context.cert_store_stats()["x509"] else "it holds no certificate"
-
-
-def _no_password() -> str:
-    """OpenSSL would ask the terminal for the password of an encrypted key."""
-    return "-"
-
-
-def _reason(words: str, error: ssl.SSLError) -> str:
-    return f"{words} ({error.reason.lower().replace('_', ' ')})" if error.reason else words
-
-
-@contextmanager
-def _in_memory(*parts: bytes) -> Iterator[str]:
-    """The name of a file that holds the parts and never touches a disk."""
-    handle = os.memfd_create("pem", os.MFD_CLOEXEC)
-    try:
-        with os.fdopen(os.dup(handle), "wb") as file:
-            file.writelines(parts)
-        yield f"/proc/self/fd/{handle}"
-    finally:
-        os.close(handle)

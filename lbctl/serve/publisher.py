@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,7 +24,7 @@ from lbctl.serve.losses import losses
 from lbctl.serve.metrics import Metrics
 from lbctl.targets import target
 from lbctl.targets.load import Loaded
-from lbctl.xds.cache import Builder, Edition
+from lbctl.xds.cache import Builder, Edition, UnsoundError
 
 Origin = Literal["files", "state"]
 _FIRST_ANSWER = 5.0
@@ -67,6 +68,7 @@ class Publisher:
         self.accepted = Discovered()
         self.held: tuple[Diagnostic, ...] = ()
         self.served: Served | None = None
+        self.earlier: Edition | None = None
         self.send: Callable[[Edition], None] | None = None
         self._builder = Builder()
         self._metrics = metrics
@@ -83,6 +85,13 @@ class Publisher:
         """This is what ran before: what is known of its names is what new answers are judged against."""
         self.discover.follow(topology)
         self.accepted = self.discover.current
+
+    async def recall(self, loaded: Loaded) -> None:
+        """The process before this one served this fleet."""
+        topology = self.accepted.apply(loaded.compiled.topology)
+        snapshot = Snapshot(topology, secrets=loaded.secrets, addresses=self.accepted.hosts)
+        with suppress(UnsoundError):
+            self.earlier = await asyncio.to_thread(self._builder.build, loaded, snapshot, _envoys(topology))
 
     async def serve(self, loaded: Loaded, origin: Origin, *, allow_shrink: bool = False) -> Sent:
         """This fleet from now on. UnsoundError: the one before still is."""

@@ -31,16 +31,27 @@ _COUNTS = {"requests", "count", "tokens"}
 
 def scale(unit: str | None) -> float:
     """Factor to the unit that lbctl keeps."""
-    return UNITS[unit][1] if unit in UNITS else 1.0
+    return UNITS.get(unit or "", ("", 1.0))[1]
 
 
-def table(metric: str, signal: str, unit: str | None) -> Table:
-    """A table of that one metric. The unit fits the signal (`problem`)."""
+def table(metric: str | None, signal: str | None, unit: str | None) -> Table:
+    """A table of that one metric; an empty one where the fleet does not say which, or in a unit that cannot be."""
+    known = metric and signal in SIGNALS and not problem(signal or "", unit)
+    return Table(
+        kind="custom",
+        title=metric or "custom",
+        series=_series(metric or "", signal or "", unit) if known else {},
+        without="the fleet names a metric, not the batch that was behind it",
+        heartbeat="steps" if signal == "progress" else "",
+    )
+
+
+def _series(metric: str, signal: str, unit: str | None) -> dict[str, tuple[Series, ...]]:
+    if signal == "throughput" and unit == "tokens":
+        return {"decode_tokens": (Series(metric),)}
     factor = scale(unit)
-    series = {signal: (Series(metric, factor),)}
+    series: dict[str, tuple[Series, ...]] = {signal: (Series(metric, factor),)}
     if signal in _HISTOGRAMS:
         seconds, count = _HISTOGRAMS[signal]
         series |= {seconds: (Series(f"{metric}_sum", factor),), count: (Series(f"{metric}_count"),)}
-    if signal == "throughput" and unit == "tokens":
-        series = {"decode_tokens": (Series(metric),)}
-    return Table(kind="custom", title=metric, series=series, without="the fleet names a metric, not what it counts")
+    return series

@@ -14,7 +14,7 @@ from lbctl.signals.signal import COUNTERS, SIGNALS
 from lbctl.signals.source import Reading, Table
 
 _STEPS = ("iterations", "decode_tokens", "prefill_tokens", "kv_cache")
-_REQUESTS = ("finished", "compute_count", "batches")
+_REQUESTS = (*_STEPS, "finished", "compute_count", "batches")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ def derive(table: Table, before: Reading | None, after: Reading) -> Derived:
     values = {name: value for name, value in told.items() if name in SIGNALS}
     progress, by_steps = _progress(table, told)
     if progress is not None:
-        values.setdefault("progress", progress)
+        values["progress"] = progress
     seconds = after.at - before.at if before else 0.0
     restarted = before is not None and _restarted(before, after)
     evidence = None
     if before is not None and seconds > 0 and not restarted:
         delta = _Delta(before, after)
         values |= _rates(delta, seconds)
-        evidence = _evidence(table, delta, after.at)
+        evidence = None if table.voided_by in told else _evidence(table, delta, after.at)
     return Derived({name: Value(value, after.at) for name, value in values.items()}, evidence, restarted, by_steps)
 
 
@@ -111,11 +111,14 @@ def _restarted(before: Reading, after: Reading) -> bool:
 
 
 def _progress(table: Table, told: Mapping[str, float]) -> tuple[float | None, bool]:
-    """The sum of what moves when the engine does something, and whether each step moves it."""
-    if "iterations" in told or (table.heartbeat == "steps" and "decode_tokens" in told):
-        return sum(told[name] for name in _STEPS if name in told), True
-    moving = [told[name] for name in _REQUESTS if name in told] if table.heartbeat else []
-    return (sum(moving), False) if moving else (None, False)
+    """The sum of what moves when the engine does something, and whether each step moves it. Requests that end do not
+    count beside steps: those that clients give up end in a wedged engine too."""
+    if "progress" in told:
+        return told["progress"], table.heartbeat == "steps"
+    by_steps = "iterations" in told or (table.heartbeat == "steps" and "decode_tokens" in told)
+    moving = [name for name in (_STEPS if by_steps else _REQUESTS) if name in told]
+    counted = table.heartbeat and any(name in COUNTERS for name in moving)
+    return (sum(told[name] for name in moving), by_steps) if counted else (None, False)
 
 
 def _rates(delta: _Delta, seconds: float) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """Which lines of a page are about one replica: by the labels that the fleet names, and by its GPUs.
 
 A device is named as the exporters name it: an index (`0`), a UUID (`GPU-5fd4…`, with or without `GPU-`), or one of
-these with a GPU instance behind a colon (`0:3`: instance 3 of GPU 0, a MIG slice). Without devices every GPU of the page
-is the replica's.
+these with a GPU instance behind a colon (`0:3`: instance 3 of GPU 0, a MIG slice). Without devices every GPU of the
+page is the replica's.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ class Selection:
     @property
     def everything(self) -> bool:
         return not (self.labels or self.devices)
+
+
+EVERYTHING = Selection()
 
 
 @dataclass(frozen=True, slots=True)

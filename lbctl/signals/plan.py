@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
 from lbctl.signals import custom
 from lbctl.signals import table as table_of
-from lbctl.signals.devices import Selection, selection
+from lbctl.signals.devices import EVERYTHING, Selection, selection
 from lbctl.signals.source import Table
 
 _WORD = re.compile(r"\{(address|host|port|name|device)\}")
@@ -25,7 +25,7 @@ class Source:
     kind: str
     url: str
     table: Table | None = None
-    selection: Selection = Selection()
+    selection: Selection = EVERYTHING
     query: str = ""
     signal: str = ""
     unit: str | None = None
@@ -74,7 +74,7 @@ def _source(item: MetricsSource, replica: Replica) -> Source:
 
 def _table(item: MetricsSource) -> Table:
     if item.kind == "custom":
-        return custom.table(item.metric or "", item.signal or "", item.unit)
+        return custom.table(item.metric, item.signal, item.unit)
     return table_of(item.kind)
 
 

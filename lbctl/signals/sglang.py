@@ -46,11 +46,11 @@ TABLE = Table(
         "finished": (Series("sglang:num_requests_total"),),
     },
     evidence="tokens",
-    heartbeat="steps",
+    heartbeat="requests",
     reserves_memory=True,
     removed={"sglang:time_per_output_token_seconds": "sglang:inter_token_latency_seconds"},
     notes=(
         "needs `--enable-metrics`",
-        "versions without `cuda_graph_passes_total` give no evidence, and their progress moves when a request ends",
+        "with `cuda_graph_passes_total` progress moves with every step; without it there is no evidence",
     ),
 )

@@ -64,7 +64,8 @@ class Table:
 
     `series`: quantity → its aliases, the newest first. `evidence`: from what the speed at the present batch is known:
     `tokens` (time between tokens, and tokens of each step), `batches` (time in the model, and inputs of each
-    execution), or not at all, then `without` says why. `heartbeat`: whether its progress moves with every step of the
+    execution), or not at all, then `without` says why; `voided_by`: a quantity that shows an engine of which this
+    evidence says nothing. `heartbeat`: whether its progress moves with every step of the
     engine, or only when a request is answered. `reserves_memory`: it takes the GPU's memory at its start, so free
     memory means nothing. `removed`: names that newer versions no longer have → what to use instead.
     """
@@ -74,6 +75,7 @@ class Table:
     series: Mapping[str, tuple[Series, ...]]
     evidence: Evidence = ""
     without: str = ""
+    voided_by: str = ""
     heartbeat: Heartbeat = ""
     reserves_memory: bool = False
     gpus: GpuLabels | None = None
@@ -170,6 +172,8 @@ def _value(sample: Sample, item: Series, page: Page) -> float | None:
     if item.code:
         code = sample.labels.get(item.code, "")
         return float(code) if sample.value and code.isascii() and code.isdigit() else (None if sample.value else 0.0)
+    if item.combine == "any":
+        return float(sample.value > 0)
     if not item.less:
         return sample.value * item.scale
     taken = next((other.value for other in page.samples.get(item.less, ()) if other.labels == sample.labels), None)

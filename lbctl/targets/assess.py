@@ -91,6 +91,8 @@ def _moot(feature: str, owner: Path, found: Mapping[tuple[str, Path], Diagnostic
 
 def close(view: View, closed: Mapping[str, frozenset[str]]) -> View:
     """The same view, with every route that a closed thing covers answering 503."""
+    if not any(closed.values()):
+        return view
     routes = {name: _closed_route(route, closed) for name, route in view.routes.items()}
     if closed["listener"]:
         routes[_CLOSED_ROUTE] = Route(_CLOSED_ROUTE, CLOSED)

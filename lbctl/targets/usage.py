@@ -70,15 +70,15 @@ def _walk(
     value = node.value
     if isinstance(value, dict) and value and pattern.below:
         other = pattern.below.get("*") or _NOTHING
-        if feature is None and other is _NOTHING and pattern.below.keys().isdisjoint(value):
-            return
         for key, child in value.items():
             below = pattern.below.get(key, other)
             if feature is not None or below is not _NOTHING:
                 _walk(child, below, (*path, key), feature, found)
     elif isinstance(value, list) and value and pattern.below:
+        every = feature is not None or "*" in pattern.below
         for index, child in enumerate(value):
-            _walk(child, pattern, (*path, index), feature, found)
+            if every or not isinstance(child.value, dict) or not pattern.below.keys().isdisjoint(child.value):
+                _walk(child, pattern, (*path, index), feature, found)
     else:
         asked = _asked(node, pattern, feature)
         if asked is not None:

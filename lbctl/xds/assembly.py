@@ -112,12 +112,13 @@ def members(pieces: Pieces, item: Upstream, near: Place, addresses: Mapping[str,
 
 
 def _traffic(pieces: Pieces, seen: View, wanted: Plan) -> Iterator[Piece]:
-    routed, named = ads.routing(seen), Plan((), (), wanted.names)
+    routed = pieces.same("routing", ads.routing(seen))
+    named = Plan((), (), pieces.same("names", wanted.names))
     for item in routed.listeners:
         path: Path = ("listeners", item.name)
         yield pieces.take(LDS, item.name, (item, routed), partial(ads.listener, routed, item), path)
         make = partial(resources.table, routed, item, named)
-        yield pieces.take(RDS, item.name, (item, wanted.names, routed), make, path)
+        yield pieces.take(RDS, item.name, (item, named.names, routed), make, path)
 
 
 def _clusters(pieces: Pieces, wanted: Plan) -> Iterator[Piece]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
@@ -12,16 +12,18 @@ from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.targets.envoy.endpoints import Layout
 from lbctl.xds import sound
 from lbctl.xds.resource import EDS, Resource
+from lbctl.xds.rules import Reference
 
 Inputs = tuple[object, ...]
 """Values that are compared with ==: equal ones make the same message. What tells most apart stands first."""
 _Slot = tuple[str, str]
+_Value = TypeVar("_Value")
 
 
 class Piece(NamedTuple):
     inputs: Inputs
     resource: Resource
-    needs: frozenset[sound.Reference]
+    needs: frozenset[Reference]
     good: bool = True
 
 
@@ -35,6 +37,7 @@ class Pieces:
         self._before = before
         self._made: dict[_Slot, list[Piece]] = {}
         self._layouts: dict[str, list[tuple[Inputs, Layout]]] = {}
+        self._values: dict[str, list[Any]] = {}
         self._lock: Lock = before._lock if before else Lock()
         """Layouts are written over, and two editions share them."""
         self.problems: list[Diagnostic] = []
@@ -45,6 +48,7 @@ class Pieces:
         found = cls(before)
         found._made = {slot: made for slot, made in before._made.items() if slot[0] != EDS or slot[1] not in names}
         found._layouts = {name: made for name, made in before._layouts.items() if name not in names}
+        found._values = before._values
         return found
 
     def take_problems(self) -> list[Diagnostic]:
@@ -54,6 +58,16 @@ class Pieces:
 
     def forget_before(self) -> None:
         self._before = None
+
+    def same(self, what: str, value: _Value) -> _Value:
+        """Something large that many pieces are made from, or an equal one from before: once found the same, it is seen
+        to be."""
+        mine, before = self._values.setdefault(what, []), self._before
+        older = before._values.get(what, []) if before else []
+        kept: _Value = next((known for known in (*mine, *older) if known == value), value)
+        if all(kept is not known for known in mine):
+            mine.append(kept)
+        return kept
 
     def take(self, type_url: str, name: str, inputs: Inputs, make: Callable[[], Message], path: Path) -> Piece:
         """The resource of that name made from `inputs`; newly made only where there is none from equal ones."""

@@ -22,6 +22,7 @@ _DUMP = "goo.gle/debug"
 """How a message begins that Envoy prints whole."""
 _CAUSE = re.compile(r"(\w+)ValidationError\.(\w+(?:\[[^\]]*\])?): ((?:(?! \| caused by).)*)$", re.DOTALL)
 _QUOTED = re.compile(r"['\"]([^'\"]+)['\"]")
+_LARGE = re.compile(r"regex '(.*)' RE2 program size", re.DOTALL)
 _TELLING = 4
 """Characters from which on a text in Envoy's words is looked for in what was sent."""
 
@@ -76,8 +77,9 @@ def _route(table: Any, steps: dict[str, int], words: str) -> Path:
 
 
 def _holder(table: Any, words: str) -> str:
-    """The route that holds the text with which Envoy's words end, as a regular expression that it cannot read."""
-    text = words.strip().rpartition(": ")[2].encode()
+    """The route with the regular expression that is too large, or that cannot be read: with this Envoy's words end."""
+    large = _LARGE.search(words)
+    text = (large[1] if large else words.strip().rpartition(": ")[2]).encode()
     if len(text) < _TELLING:
         return ""
     routes = (item for host in table.virtual_hosts for item in host.routes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from google.protobuf import symbol_database
@@ -18,12 +19,14 @@ from validate import validate_pb2
 
 Broken = tuple[str, str]
 """(the way to the field, as `virtual_hosts[0].routes[2].match`; what it must be)."""
+Reference = tuple[str, str]
+"""(type URL, name) of a resource that another one names."""
 _Check = Callable[[Any], str]
 """Words for a value that breaks the rule, else nothing."""
 
 _ANY = "google.protobuf.Any"
-_MOST_CLEAN = 1000
-"""Packed messages that are known to be good."""
+_MOST_GOOD = 20_000
+"""Messages of one kind that are known to be good."""
 _LOOSE = re.compile(r"[^\x00\n\r]*")
 _STRICT = {1: re.compile(r":?[0-9a-zA-Z!#$%&'*+,\-.^_|~`]+"), 2: re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")}
 """Names and values of headers."""
@@ -49,35 +52,36 @@ _COMPARED: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 
 class Found(NamedTuple):
-    """What is broken, and the parts of the kinds that are sought."""
+    """What is broken, and what a message refers to."""
 
     broken: list[Broken]
-    parts: list[Message]
+    needs: set[Reference]
 
 
 class Rules:
-    """Holds messages to their rules, and looks out for kinds of parts (full names) in them: `sought`."""
+    """Holds messages to their rules. `looks`: full name of a kind of message → what one of them refers to.
 
-    def __init__(self, sought: Collection[str]) -> None:
-        self._sought = frozenset(sought)
+    Much of a fleet is alike, and most of it is what it was: what was found good once is known by its digest."""
+
+    def __init__(self, looks: Mapping[str, Callable[[Any], Iterable[Reference]]]) -> None:
+        self._looks = looks
         self._kinds: dict[Descriptor, _Kind] = {}
         self._tells: dict[Descriptor, bool] = {}
-        self._clean: dict[tuple[str, bytes], None] = {}
 
     def examine(self, message: Message) -> Found:
         """Of a message and of all that is in it, also in what is packed."""
-        found = Found([], [])
-        self._examine(message, "", found)
-        return found
+        return self._examine(self._kind(message), message, "")
 
-    def _examine(self, message: Message, way: str, found: Found) -> None:
+    def _kind(self, message: Message) -> _Kind:
         descriptor: Any = message.DESCRIPTOR
-        kind = self._kinds.get(descriptor) or self._learnt(descriptor)
+        return self._kinds.get(descriptor) or self._learnt(descriptor)
+
+    def _examine(self, kind: _Kind, message: Message, way: str) -> Found:
         if kind.packed:
-            self._unpack(message, way, found)
-            return
-        if kind.sought:
-            found.parts.append(message)
+            return self._unpack(message, way)
+        found = Found([], set())
+        if kind.look is not None:
+            found.needs.update(kind.look(message))
         for oneof in kind.oneofs:
             if message.WhichOneof(oneof) is None:
                 found.broken.append((f"{way}{oneof}", "one of these must be given"))
@@ -87,33 +91,33 @@ class Rules:
         for field, value in given:
             known = kind.fields.get(field.number)
             if known is not None:
-                self._examine_field(known, value, way, found)
+                self._examine_field(known, value, f"{way}{known.name}", found)
+        return found
 
     def _examine_field(self, known: _Field, value: Any, way: str, found: Found) -> None:
-        here = f"{way}{known.name}"
         for check in known.checks:
-            found.broken.extend((f"{here}{at}", words) for at, words in check(value))
+            found.broken.extend((f"{way}{at}", words) for at, words in check(value))
         if known.items is not None:
             for step, item in known.items(value):
-                self._examine(item, f"{here}{step}.", found)
+                self._examine_part(item, f"{way}{step}.", found)
 
-    def _unpack(self, packed: Any, way: str, found: Found) -> None:
-        """Most of what is packed is packed in many messages alike."""
-        key = packed.type_url, packed.value
-        if key in self._clean:
-            return
+    def _examine_part(self, part: Message, way: str, found: Found) -> None:
+        kind = self._kind(part)
+        digest = blake2b(part.SerializeToString(), digest_size=16).digest()
+        needs = kind.good.get(digest)
+        if needs is None:
+            broken, inside = self._examine(kind, part, way)
+            found.broken.extend(broken)
+            needs = frozenset(inside)
+            if not broken:
+                kind.remember(digest, needs)
+        found.needs.update(needs)
+
+    def _unpack(self, packed: Any, way: str) -> Found:
         opened = _opened(packed)
         if opened is None:
-            found.broken.append((f"{way}type_url", "is no message that this can be"))
-            return
-        inside = Found([], [])
-        self._examine(opened, way, inside)
-        found.broken.extend(inside.broken)
-        found.parts.extend(inside.parts)
-        if not (inside.broken or inside.parts):
-            if len(self._clean) >= _MOST_CLEAN:
-                self._clean.clear()
-            self._clean[key] = None
+            return Found([(f"{way}type_url", "is no message that this can be")], set())
+        return self._examine(self._kind(opened), opened, way)
 
     def _learnt(self, descriptor: Descriptor) -> _Kind:
         oneofs = (item for item in descriptor.oneofs if item.GetOptions().Extensions[validate_pb2.required])
@@ -121,10 +125,11 @@ class Rules:
         wanted = {field.name: words for field in descriptor.fields if (words := _absent(field))}
         kind = self._kinds[descriptor] = _Kind(
             packed=descriptor.full_name == _ANY,
-            sought=descriptor.full_name in self._sought,
+            look=self._looks.get(descriptor.full_name),
             oneofs=tuple(item.name for item in oneofs),
             wanted=wanted,
             fields={number: field for number, field in fields.items() if field.checks or field.items},
+            good={},
         )
         return kind
 
@@ -138,7 +143,7 @@ class Rules:
         return self._tells[kind]
 
     def _tells_by_itself(self, kind: Descriptor) -> bool:
-        if kind.full_name == _ANY or kind.full_name in self._sought:
+        if kind.full_name == _ANY or kind.full_name in self._looks:
             return True
         oneofs = any(item.GetOptions().Extensions[validate_pb2.required] for item in kind.oneofs)
         return oneofs or any(field.GetOptions().HasExtension(validate_pb2.rules) for field in kind.fields)
@@ -200,13 +205,20 @@ class _Field(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """What there is to look at in a kind of message. `wanted`: name of a field → words where it is not given."""
+    """What there is to look at in a kind of message. `wanted`: name of a field → words where it is not given; `good`:
+    digest of a message that breaks no rule → what it refers to."""
 
     packed: bool
-    sought: bool
+    look: Callable[[Any], Iterable[Reference]] | None
     oneofs: tuple[str, ...]
     wanted: Mapping[str, tuple[str, ...]]
     fields: Mapping[int, _Field]
+    good: dict[bytes, frozenset[Reference]]
+
+    def remember(self, digest: bytes, needs: frozenset[Reference]) -> None:
+        if len(self.good) >= _MOST_GOOD:
+            self.good.clear()
+        self.good[digest] = needs
 
 
 def _field(field: FieldDescriptor, leads_on: bool) -> _Field:

@@ -108,6 +108,11 @@ class Server:
         for session in tuple(self._sessions):
             session.follow(house.publication)
 
+    def recall(self, edition: Edition) -> None:
+        """The process before this one served that: nodes that this one has not met yet have it, and what it holds is
+        taken from none of them before their routes have moved."""
+        self._house.earlier = Publication(edition)
+
     def check_certificate(self) -> str:
         """Has a changed certificate read now, not at the next handshake. What is wrong with its files, if anything."""
         return self._credentials.check() if self._credentials else ""

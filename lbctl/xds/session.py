@@ -26,6 +26,8 @@ from lbctl.xds.wire import read
 
 Context = grpc.aio.ServicerContext[object, bytes]
 _LOG = logging.getLogger(__name__)
+READER = "lbctl"
+"""The agent of those who only look, as `lbctl xds`, under whatever node's name: they tell nothing of what it has."""
 _LONGEST = 253
 _LONGEST_WORDS = 4000
 _MOST_FINDINGS = 20
@@ -54,6 +56,8 @@ class House:
     settle: float
     patience: float
     publication: Publication | None = None
+    earlier: Publication | None = None
+    """What the process before this one published last, if that was something else."""
     remembered: Remembered = field(default_factory=Remembered)
     newest: dict[tuple[str, str | None], Session] = field(default_factory=dict)
     """Of each node and service, the stream that came last, if it stands."""
@@ -119,7 +123,7 @@ class Session:
             return
         self._entry.reason = ""
         self._entry.version = publication.edition.version
-        if self._offered is None:
+        if self._offered is None and self._entry.node.agent != READER:
             self._house.newest[self._entry.node.id, self._service.only] = self
         self._offered = publication
         self._stream.offer(found)
@@ -129,12 +133,21 @@ class Session:
         """Before the first request: the node's last stream may have left something to it."""
         self._clear_timer()
         node = read(message, delta=self._service.delta).node
-        key = (node.id if node else "", self._service.only)
-        other = self._house.newest.get(key)
-        before = other._stream.last() if other else self._house.remembered.last(*key)
+        before = self._before(node) if node and node.agent != READER else None
         self._stream = Stream(
             delta=self._service.delta, only=self._service.only, before=before, settle=self._house.settle
         )
+
+    def _before(self, node: Node) -> Resources | None:
+        """What the node has, as far as it can be known: from its last stream, or from the process before this one."""
+        house, key = self._house, (node.id, self._service.only)
+        other = house.newest.get(key)
+        before = other._stream.last() if other else house.remembered.last(*key)
+        if before is not None or house.earlier is None:
+            return before
+        proxy = house.earlier.assign(Seat(node, self._sans()))
+        found = proxy if isinstance(proxy, Refused) else house.earlier.content(proxy)
+        return None if isinstance(found, Refused) else found
 
     def _hear(self, message: bytes) -> None:
         now = self._loop.time()
@@ -150,13 +163,16 @@ class Session:
             raise StreamError("the first request must name a node")
         if not all(len(text) <= _LONGEST and text.isprintable() for text in astuple(node)):
             raise StreamError(f"what the node says of itself is not printable, or longer than {_LONGEST} characters")
-        sans = self._context.auth_context().get("x509_subject_alternative_name", ())
-        self._seat = Seat(node, frozenset(name.decode(errors="replace") for name in sans))
+        self._seat = Seat(node, self._sans())
         ledger = self._house.ledger
         self._entry = Entry(node, _peer(self._context), self._service.delta, self._stream.status, ledger.now())
         ledger.enter(self._entry)
         if self._house.publication is not None:
             self.follow(self._house.publication)
+
+    def _sans(self) -> frozenset[str]:
+        names = self._context.auth_context().get("x509_subject_alternative_name", ())
+        return frozenset(name.decode(errors="replace") for name in names)
 
     def _found(self, publication: Publication, entry: Entry) -> Resources | Refused:
         if self._roster is not publication.roster:

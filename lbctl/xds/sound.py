@@ -19,12 +19,10 @@ from lbctl.base.diagnostics import Diagnostic, Path, show
 from lbctl.xds import refusals
 from lbctl.xds.keys import authority_problem, pair_problem
 from lbctl.xds.resource import CDS, EDS, RDS, SDS, SHORT
-from lbctl.xds.rules import Broken, Rules
+from lbctl.xds.rules import Broken, Reference, Rules
 
 UNSOUND = "LB920"
 UNREADABLE = "LB922"
-Reference = tuple[str, str]
-"""(type URL, name) of a resource that another one names."""
 
 _SUM = 2**32 - 1
 _PORTS = 65_535
@@ -42,8 +40,7 @@ def examine(type_url: str, message: Message, path: Path) -> Findings:
         return Findings(tuple(_problem(EDS, message, path, *each) for each in _weights(message)), frozenset())
     found = _rules().examine(message)
     broken = (*found.broken, *_doubles(message), *_keys(message))
-    needs = (need for part in found.parts for need in _LOOKS[part.DESCRIPTOR.full_name](part))
-    return Findings(tuple(_problem(type_url, message, path, *each) for each in broken), frozenset(needs))
+    return Findings(tuple(_problem(type_url, message, path, *each) for each in broken), frozenset(found.needs))
 
 
 @cache

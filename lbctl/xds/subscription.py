@@ -49,9 +49,7 @@ class Subscription:
         self._greet = False  # a new wildcard is answered even if there is nothing
         self._dirty: set[str] = set()  # to be compared with what is accepted
         self._owed: set[str] = set()  # to be sent though it be accepted
-        self._unsure: dict[
-            str, Resource | None
-        ] = {}  # of a refused response; the client may have taken it all the same
+        self._unsure: dict[str, Resource | None] = {}  # refused with others: the client may have taken it
         self._refused: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {}  # name → version → names, words
 
     # ── what the client says
@@ -158,6 +156,8 @@ class Subscription:
             wildcard = not added and self.type_url in _SETS
         wildcard = wildcard or "*" in added
         added.discard("*")
+        if self._known and wildcard == self.wildcard and not (added or removed):
+            return
         gone = (removed & self.names) - added
         self.names = (self.names - gone) | added
         self._set_wildcard(wildcard, content)

@@ -37,6 +37,8 @@ class Node:
     zone: str = ""
     sub_zone: str = ""
     version: str = ""
+    agent: str = ""
+    """The name of its program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def _node(message: Any) -> Node | None:
         return None
     node = message.node
     place = node.locality
-    return Node(node.id, node.cluster, place.region, place.zone, place.sub_zone, _build(node))
+    return Node(node.id, node.cluster, place.region, place.zone, place.sub_zone, _build(node), node.user_agent_name)
 
 
 def _build(node: Any) -> str:

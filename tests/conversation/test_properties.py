@@ -179,7 +179,7 @@ class DeltaConversation(Conversation):
     delta = True
 
 
-LONG = settings(max_examples=300, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+LONG = settings(max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 TestStateOfTheWorld = Conversation.TestCase
 TestStateOfTheWorld.settings = LONG

@@ -61,6 +61,17 @@ def test_rule_28_a_cluster_that_was_refused_and_comes_back_as_it_was_gets_its_en
 
 
 @BOTH
+def test_rule_28_endpoints_that_stood_beside_refused_ones_are_sent_once_more(delta: bool) -> None:
+    client = started(OLD, delta=delta)
+    client.offer(fleet(cds="a1 b2", eds="a2 b1", lds="public1", rds="public2", sds="ca1"))
+    clusters, endpoints = client.pull()
+    assert str(endpoints) == "eds: a2 b1"
+    client.nack(endpoints, "a: no")
+    client.ack(clusters)
+    assert client.hear() == ["eds: b1", "rds: public2"]
+
+
+@BOTH
 def test_rule_28_routes_are_not_sent_again_after_a_changed_listener(delta: bool) -> None:
     client = started(OLD, delta=delta)
     client.offer(fleet(cds="a1 b1", eds="a1 b1", lds="public2", rds="public1", sds="ca1"))
@@ -291,6 +302,43 @@ def test_rule_30_a_changed_cluster_that_was_refused_is_kept_as_it_was_good_when_
 
 
 @BOTH
+@pytest.mark.parametrize("words", ["b: no", "malformed"])
+def test_rule_30_so_is_one_that_is_refused_when_it_is_to_go_already(delta: bool, words: str) -> None:
+    client = started(OLD, delta=delta)
+    client.offer(fleet(cds="a1 b2", eds="a1 b1", lds="public1", rds="public1", sds="ca1"))
+    clusters, endpoints = client.pull()
+    client.offer(fleet(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
+    client.ack(endpoints)
+    client.nack(clusters, words)
+    said = client.hear()
+    assert not any("b2" in each for each in said)
+    assert "rds: public2" in said
+    client.wait(1)
+    assert client.hear()[0] == gone_of(client)
+
+
+@BOTH
+def test_rule_30_a_new_cluster_that_is_refused_and_not_wanted_any_more_holds_up_nothing(delta: bool) -> None:
+    client = started(OLD, delta=delta)
+    client.offer(fleet(cds="a1 b1 c1", eds="a1 b1 c1", lds="public1", rds="public2", sds="ca1"))
+    clusters = client.one()
+    client.offer(fleet(cds="a1 b1", eds="a1 b1", lds="public1", rds="public3", sds="ca1"))
+    client.nack(clusters, "c: no")
+    assert "rds: public3" in client.hear()
+    client.wait(1)
+    assert not any("c1" in each for each in client.hear())
+    assert {client.state("cds"), client.state("rds")} == {"SYNCED"}
+
+
+@BOTH
+def test_rule_30_routes_of_a_listener_that_goes_are_not_replaced_by_others_that_were_never_sent(delta: bool) -> None:
+    client = started(OLD, delta=delta)
+    client.offer(fleet(cds="a1 b1 c1", eds="a1 b1 c1", lds="public1", rds="public2", sds="ca1"))
+    client.offer(fleet(cds="a1 b1", eds="a1 b1", lds="", rds="", sds="ca1"))
+    assert [each for each in client.hear() if each.startswith("rds")] == []
+
+
+@BOTH
 def test_rule_30_a_cluster_that_was_never_sent_is_not_kept(delta: bool) -> None:
     client = started(OLD, delta=delta)
     client.offer(fleet(cds="a2 b1", eds="a1 b1", lds="public1", rds="public1", sds="ca1"))
@@ -411,6 +459,14 @@ def test_rule_33_what_is_named_is_sent_though_the_client_says_that_it_has_it() -
     assert client.hear() == ["eds: a1 b1"]
 
 
+def test_rule_33_what_a_client_had_does_not_count_once_it_has_another() -> None:
+    client = Client(fleet(cds="a2"), delta=True)
+    client.change("cds", have=versions("a1"))
+    assert client.hear() == ["cds: a2"]
+    client.offer(fleet(cds="a1"))
+    assert client.hear() == ["cds: a1"]
+
+
 def test_rule_33_versions_are_of_the_content_so_that_two_servers_agree() -> None:
     def offered(delta: bool) -> list[tuple[str, dict[str, str]]]:
         from tests.conversation.talk import Fleet
@@ -476,6 +532,30 @@ def test_what_the_last_stream_still_held_the_next_one_holds(delta: bool) -> None
     last = client.stream.last()
     assert last is not None
     assert list(last.of(CDS)) == ["a"]
+
+
+def test_clusters_that_were_under_way_when_the_stream_ended_are_held_too() -> None:
+    first = started(OLD)
+    first.offer(fleet(cds="a1 b1 c1", eds="a1 b1 c1", lds="public1", rds="public1", sds="ca1"))
+    first.pull()
+    client = Client(before=first.stream.last())
+    client.offer(OLD)
+    client.ask("cds", version="of a, b and c")
+    client.ask("lds", version=first.accepted["lds"])
+    assert client.hear() == ["cds: a1 b1 c1"]
+    client.wait(1)
+    assert client.hear() == ["cds: a1 b1"]
+
+
+def test_a_cluster_that_goes_before_the_client_has_asked_on_its_new_stream_is_held() -> None:
+    client = Client(before=started(OLD).stream.last())
+    client.offer(OLD)
+    client.offer(fleet(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
+    client.ask("cds", version="some")
+    client.ask("rds", "public", version="old")
+    assert client.hear() == ["cds: a1 b1", "rds: public2"]
+    client.wait(1)
+    assert client.hear() == ["cds: a1"]
 
 
 def test_a_stream_that_was_offered_nothing_leaves_nothing() -> None:

@@ -30,7 +30,7 @@ SHOWN = [
 ]
 COMMANDS = [line for line in SHOWN if re.search(r"\blbctl\b", line)]
 
-(_STARTS,) = re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+_STARTS, *_ = re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 STARTS = {kind: next(line for line in _STARTS.splitlines() if re.search(rf"\b{kind}\b", line)) for kind in KINDS}
 GUARDED = """\
 version: 1

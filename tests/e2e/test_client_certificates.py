@@ -51,8 +51,14 @@ def site(tmp_path: Path) -> _Site:
 def test_a_required_certificate_must_be_shown_and_good(kind: Kind, site: _Site, name: str) -> None:
     fleet_keys = {"client_certificate": "required"}
     with replicas("a") as (a,), running(kind, site.fleet([a], **fleet_keys), files=site.files) as gateway:
-        assert not site.ask(gateway, None, name).ok
-        assert not site.ask(gateway, site.unknown, name).ok
+        refused = [site.ask(gateway, pair, name) for pair in (None, site.unknown)]
+        assert [answer.ok for answer in refused] == [False, False]
+        if kind == "nginx":
+            assert [(answer.status, answer.header("content-type")) for answer in refused] == [
+                (400, "application/json")
+            ] * 2
+            assert {answer.json["error"]["type"] for answer in refused} == {"bad_request"}
+            assert all(answer.header("x-request-id") for answer in refused)
         assert a.requests == 0
         assert site.ask(gateway, site.known, name).ok
 

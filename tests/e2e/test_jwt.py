@@ -120,7 +120,9 @@ def test_a_token_for_others_is_forbidden(kind: Kind) -> None:
                 assert gateway.get(headers=bearer(make(aud=audience))).ok, audience
         a.forget()
         for wrong in ("other", "inferenc", "inference2", ["a", "b"], ["inference,b"], "", [], None):
-            _assert_refused(gateway.get(headers=bearer(_ISSUER.rs256(aud=wrong))), 403, wrong)
+            refused = gateway.get(headers=bearer(_ISSUER.rs256(aud=wrong)))
+            _assert_refused(refused, 403, wrong)
+            assert refused.json["error"]["message"] == "this token is for another audience"
         assert a.requests == 0
 
 
@@ -148,7 +150,9 @@ def test_where_a_limit_is_by_tenant_one_without_is_forbidden(kind: Kind) -> None
     with _protected(kind, rate_limit=[{"by": "tenant", "rate": "2/h"}]) as (gateway, a):
         for claims in ({"org": None}, {"org": ""}):
             for _ in range(3):
-                _assert_refused(gateway.get(headers=bearer(_ISSUER.rs256(**claims))), 403, claims)
+                refused = gateway.get(headers=bearer(_ISSUER.rs256(**claims)))
+                _assert_refused(refused, 403, claims)
+                assert refused.json["error"]["message"] == "the credentials name no tenant"
         assert a.requests == 0
         _assert_refused(gateway.get(), 401, "no token")
         statuses = [gateway.get(headers=bearer(_ISSUER.rs256(org=org))).status for org in ("a", "a", "a", "b")]

@@ -113,7 +113,7 @@ def test_a_proxy_that_may_eject_both_says_so_where_that_was_not_asked_for(kind: 
             assert "warning LB491" in gateway.messages
         with running(kind, fleet_of(_pool(pool, max_ejection="100%"))) as gateway:
             assert "warning LB491" not in gateway.messages
-            assert "at once" not in gateway.messages
+            assert "out at once" not in gateway.messages
 
 
 def test_nginx_leaves_a_replica_out_after_as_many_failures_as_were_asked_for() -> None:

@@ -100,3 +100,13 @@ def test_cookies_of_the_application_pass_both_ways(kind: Kind) -> None:
     assert len(answer.header_list("set-cookie")) == 3
     sent = "; ".join(value for name, value in answer.json["headers"] if name.lower() == "cookie")
     assert {"session=s", "theme=dark"} <= {word.strip() for word in sent.split(";")}
+
+
+@pytest.mark.parametrize("kind", ["envoy"])
+def test_the_cookie_of_such_a_variant_is_taken_back(kind: Kind) -> None:
+    """Else a next rollout would begin with all of its old clients."""
+    with replicas("old", "new") as pair, running(kind, _fleet(pair, share=0)) as gateway:
+        told = gateway.get(headers={"cookie": f"{_NAME}=new.v2"})
+        assert (told.replica, _given(told)) == ("old", f"{_NAME}=old-v1")
+        assert _given(gateway.get(headers={"cookie": f"{_NAME}=old-v1"})) is None
+        assert _given(gateway.get()) is None

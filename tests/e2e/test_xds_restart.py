@@ -10,6 +10,7 @@ from tests.e2e.support.control import XdsEnvoy, controlling, driven
 from tests.e2e.support.driving import BOTH, both, change, loaded, synced
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
 from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
 
 _TIMES = 20
 _MOVED = "membership_change$|cluster_manager.cluster_(added|modified|removed)$|listener_(added|modified|removed)$"
@@ -78,3 +79,31 @@ def test_a_restart_with_another_fleet_sends_what_differs_and_loses_nothing() -> 
             assert set(envoy.resources()["cds"]) == {"pool", "fresh"}
             weights = envoy.weights("pool")
             assert weights[b.address] > weights[a.address]
+
+
+def test_a_pool_in_use_that_went_while_nobody_served_costs_no_request() -> None:
+    """State of the world takes a cluster away the moment it is not told of; a new process knows what the last one told."""
+    with (
+        replicas("a", "b") as (a, b),
+        controlling(fleet := fleet_of([a], **driven(*BOTH))) as control,
+        both(control) as envoys,
+        loaded(envoys) as loads,
+    ):
+        synced(control)
+        for number in range(4):
+            control.kill()
+            name, replica = f"fresh-{number}", (b, a)[number % 2]
+            control.write(
+                {
+                    **fleet,
+                    "pools": {name: pool_of([replica])},
+                    "routes": {"everything": {"match": {"path_prefix": "/"}, "pool": name}},
+                }
+            )
+            time.sleep(0.3)
+            control.start()
+            synced(control)
+            now = time.monotonic()
+            time.sleep(0.3)
+            assert [set(load.since(now).by_replica) for load in loads] == [{replica.name}] * 2
+        eventually(lambda: [set(envoy.resources()["cds"]) for envoy in envoys] == [{"fresh-3"}] * 2)

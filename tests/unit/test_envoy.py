@@ -56,7 +56,7 @@ pools:
     health: {active: {http: {path: /health, statuses: [200, 201, 204], body_contains: ready}}}
   v2:
     balance: {algorithm: hash, hash: {key: {cookie: sid}, bounded_load: 1.25}}
-    replicas: [{name: one, address: "127.0.0.1:9004"}]
+    replicas: [{name: one, address: "127.0.0.1:9004", region: east}, {name: two, address: "127.0.0.1:9014"}]
     affinity: {cookie: lb}
   shadow: {replicas: [{name: s, address: "shadow.internal:80"}]}
   rpc: {protocol: grpc, replicas: [{name: g, address: "127.0.0.1:9005"}], health: {active: {grpc: {service: x.Y}}}}

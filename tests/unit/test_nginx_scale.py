@@ -5,14 +5,17 @@ token of 4 KiB.
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from lbctl.cli import run
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import AccessLog, Listener, PathMatch, Rule
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.routes import Forward, HeaderRules, Pin, Respond, Route, Share, StickySplit
+from tests.e2e.support.binaries import require
 from tests.support_nginx import a_view, ask, at, running
 
 POOLS = tuple(Pool(name, (Replica("r", Address("127.0.0.1", 9)),)) for name in ("one", "two", "three"))
@@ -88,3 +91,20 @@ def test_a_status_that_means_something_to_nginx_itself_is_only_answered(status: 
             got, body, headers = ask(directory, "/", method)
             assert (got, body) == (status, "" if status == 304 else "$body")
             assert (headers["location"], headers["content-type"]) == ("/x", "text/plain")
+
+
+def test_nginx_finds_room_for_the_variables_of_many_routes(directory: Path) -> None:
+    routes = "".join(
+        f"  a-route-with-a-long-name-{n}: {{match: {{path_prefix: /r{n}, headers: {{x-h{n}: v}}}}, "
+        f"split: {{p: 1, q: 1}}, fallback: s, sticky_split: {{cookie: c{n}}}, "
+        f"pin: [{{header: x-pin-{n}, equals: y, pool: p}}]}}\n"
+        for n in range(160)
+    )
+    pools = "".join(f'  {name}: {{replicas: [{{address: "127.0.0.1:{n + 1}"}}]}}\n' for n, name in enumerate("pqs"))
+    fleet = f'version: 1\nlisteners: {{l: {{bind: "127.0.0.1:8080"}}}}\nroutes:\n{routes}pools:\n{pools}'
+    (directory / "fleet.yaml").write_text(fleet)
+    assert run(["render", "-t", "nginx", "-d", str(directory / "out"), str(directory / "fleet.yaml")]) == 0
+    options = ["-p", str(directory / "out"), "-c", "nginx.conf", "-e", "stderr", "-g", f"pid {directory}/nginx.pid;"]
+    done = subprocess.run([require("nginx"), "-t", *options], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "hash" not in done.stderr

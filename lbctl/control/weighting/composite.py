@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from lbctl.control.inputs import Seen
 from lbctl.control.weighting.strategy import Estimate, Subject, Wish
 from lbctl.ir.pools import Weighting
 
@@ -20,10 +21,13 @@ _LEAST_LEFT = 0.05
 def composite(rules: Weighting, subjects: Sequence[Subject], stale: float, now: float) -> list[Wish]:
     terms = rules.composite or DEFAULT
     most = {name: _most(name, subjects, now - stale) for name, _ in terms}
-    estimates = [_updated(item, _load(item, terms, most, now - stale), rules.smoothing / 1000) for item in subjects]
+    estimates = [
+        _updated(seen, was, _load(seen, terms, most, now - stale), rules.smoothing / 1000)
+        for _, _, seen, was, _ in subjects
+    ]
     left = [
-        max(1.0 - known.took, _LEAST_LEFT) if item.counts and known.at >= now - stale else None
-        for item, known in zip(subjects, estimates, strict=True)
+        max(1.0 - known.took, _LEAST_LEFT) if counts and known.at >= now - stale else None
+        for (_, _, _, _, counts), known in zip(subjects, estimates, strict=True)
     ]
     there = [value for value in left if value is not None]
     mean = sum(there) / len(there) if there else 1.0
@@ -38,28 +42,27 @@ def composite(rules: Weighting, subjects: Sequence[Subject], stale: float, now: 
 def _most(name: str, subjects: Sequence[Subject], oldest: float) -> float:
     if name in _RATIOS:
         return 1.0
-    values = [_value(item, name, oldest) for item in subjects]
+    values = [_value(seen, name, oldest) for _, _, seen, _, _ in subjects]
     return max((value for value in values if value is not None), default=0.0) or 1.0
 
 
 def _load(
-    subject: Subject, terms: Sequence[tuple[str, float]], most: Mapping[str, float], oldest: float
+    seen: Seen | None, terms: Sequence[tuple[str, float]], most: Mapping[str, float], oldest: float
 ) -> float | None:
     """0 idle … 1 the fullest; None where no signal is known."""
-    known = [(weight, _value(subject, name, oldest), most[name]) for name, weight in terms]
+    known = [(weight, _value(seen, name, oldest), most[name]) for name, weight in terms]
     there = [(weight, value / top) for weight, value, top in known if value is not None]
     total = sum(weight for weight, _ in there)
     return sum(weight * value for weight, value in there) / total if total else None
 
 
-def _value(subject: Subject, name: str, oldest: float) -> float | None:
-    reading = subject.seen.signals.get(name) if subject.seen is not None else None
-    return reading.value if reading is not None and reading.at >= oldest else None
+def _value(seen: Seen | None, name: str, oldest: float) -> float | None:
+    signal = seen.signals.values.get(name) if seen is not None else None
+    return signal.value if signal is not None and signal.at >= oldest else None
 
 
-def _updated(subject: Subject, load: float | None, smoothing: float) -> Estimate:
-    was, seen = subject.estimate, subject.seen
+def _updated(seen: Seen | None, was: Estimate, load: float | None, smoothing: float) -> Estimate:
     if load is None or seen is None or seen.at <= was.at:
         return was
     keep = math.exp((was.at - seen.at) / smoothing)
-    return Estimate(took=was.took * keep + load * (1.0 - keep), count=was.count + 1, at=seen.at)
+    return Estimate(took=was.took * keep + load * (1.0 - keep), total=was.total + 1, at=seen.at)

@@ -9,4 +9,4 @@ from lbctl.ir.pools import Weighting
 
 
 def static(_rules: Weighting, subjects: Sequence[Subject], _stale: float, _now: float) -> list[Wish]:
-    return [Wish(item.estimate, 1.0, words="static: its capacity") for item in subjects]
+    return [Wish(estimate, 1.0, words="static: its capacity") for _, _, _, estimate, _ in subjects]

@@ -5,33 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from lbctl.control.inputs import Seen
+from lbctl.control.inputs import NEVER, Seen
 from lbctl.ir.pools import Replica, Weighting
+from lbctl.signals.derive import Evidence
+
+Peers = tuple[str, int] | tuple[float]
+"""(GPU, how many), or (capacity,) where no GPU is named: who should be equally fast for its capacity."""
 
 
 class Estimate(NamedTuple):
     """What a strategy remembers of a replica (a named tuple: ten thousand are made at every look, and frozen
     dataclasses take four times as long). `expected` and `took`: decayed sums whose ratio is the speed; for composite
-    `took` is the smoothed load. `count`: the decayed number of tokens or executions behind it. `at`: of the newest
-    evidence. `acting`, `across`: the deviation from peers, from other types, has left its band."""
+    `took` is the smoothed load. `total`: the decayed number of tokens or executions behind it. `at`: of the newest
+    evidence, of this `kind`. `acting`, `across`: the deviation from peers, from other types, has left its band."""
 
     expected: float = 0.0
     took: float = 0.0
-    count: float = 0.0
-    at: float = float("-inf")
+    total: float = 0.0
+    at: float = NEVER
     acting: bool = False
     across: bool = False
+    kind: type[Evidence] | None = None
 
 
-class Subject(NamedTuple):
-    """A replica as a strategy sees it. `peers`: the same for replicas that should be equally fast for their capacity.
-    `counts`: it is in, and its samples are fresh."""
-
-    replica: Replica
-    peers: tuple[str, int] | tuple[float]
-    seen: Seen | None
-    estimate: Estimate
-    counts: bool
+Subject = tuple[Replica, Peers, Seen | None, Estimate, bool]
+"""A replica as a strategy sees it, and whether it counts: it is in, and its samples are fresh."""
 
 
 class Wish(NamedTuple):

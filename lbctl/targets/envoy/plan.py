@@ -7,7 +7,7 @@ name, one more for each set of regions that leaves some of its replicas out, and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
@@ -64,8 +64,7 @@ def plan(view: View) -> Plan:
     strict = _with_fallback(view)
     budgets, secure = _budgets(view), opaque.https_alone(view)
     for route, pool in _uses(view):
-        placement = Placement((), pool in strict, False, pool in secure)
-        upstream = _upstream(view, pool, route.regions, placement, budgets.get(pool))
+        upstream = _upstream(view, pool, route.regions, pool in strict, pool in secure, budgets.get(pool))
         upstreams[upstream.name] = upstream
         names[route.name, pool] = upstream.name
     for route in view.routes.values():
@@ -82,17 +81,20 @@ def _uses(view: View) -> list[tuple[Route, str]]:
     for route in view.routes.values():
         if isinstance(route.action, Forward):
             mirror = route.action.mirror
-            found += [(route, name) for name in sorted({*route.action.pools, *((mirror.pool,) if mirror else ())})]
+            pools = sorted({*route.action.pools, mirror.pool}) if mirror else route.action.pools
+            found += [(route, name) for name in pools]
     return found
 
 
-def _upstream(view: View, pool: str, regions: tuple[str, ...], placement: Placement, budget: float | None) -> Upstream:
+def _upstream(
+    view: View, pool: str, regions: tuple[str, ...], strict: bool, secure: bool, budget: float | None
+) -> Upstream:
     body = view.pools[pool]
     inside = regions and body.replicas and all(allowed(item, regions) for item in body.replicas)
     narrowed = () if inside else regions
     name = f"{pool}|{'+'.join(narrowed)}" if narrowed else pool
-    placed = replace(placement, regions=narrowed, sheds=sheds(body) and not placement.strict)
-    return Upstream(name, body, view.weights[pool], view.drained[pool], placed, budget)
+    placement = Placement(narrowed, strict, sheds(body) and not strict, secure)
+    return Upstream(name, body, view.weights[pool], view.drained[pool], placement, budget)
 
 
 def _with_fallback(view: View) -> set[str]:

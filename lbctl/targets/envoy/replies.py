@@ -28,6 +28,11 @@ _STATUSES = {
     503: ("no replica available", "unavailable"),
     504: ("the replica went silent", "timeout"),
 }
+_REFUSED = {
+    "Audience": ("this token is for another audience", "forbidden"),
+    "rbac_access_denied": ("the credentials name no tenant", "forbidden"),
+}
+"""A word of the details with which Envoy's filters refuse → what is said."""
 _NO_ROOM = ["UO"]
 _NO_REPLICA = ["UH", "UF", "NC"]
 _SILENCE = ["SI", "UT", "DT"]
@@ -39,7 +44,10 @@ _RETRY_AFTER = {"header": {"key": "retry-after", "value": f"%METADATA(CLUSTER:{N
 
 def error(status: int) -> str:
     """The body for one of the statuses that Envoy gives."""
-    message, kind = _STATUSES[status]
+    return _error(*_STATUSES[status])
+
+
+def _error(message: str, kind: str) -> str:
     return json.dumps({"error": {"message": message, "type": kind}}, separators=(",", ":"))
 
 
@@ -51,20 +59,33 @@ def local_replies() -> dict[str, object]:
         {**_flags(_SILENCE), **_body(504)},
         {**_flags(_BROKEN), "status_code": {"value": 502}, **_body(502)},
     ]
-    return {"mappers": flagged + [_by_status(status) for status in _STATUSES]}
+    refused = [_by_details(word, _error(*said)) for word, said in _REFUSED.items()]
+    return {"mappers": [*flagged, *refused, *(_by_status(status) for status in _STATUSES)]}
 
 
 def _flags(names: list[str]) -> dict[str, object]:
     return {"filter": {"response_flag_filter": {"flags": names}}}
 
 
+def _by_details(word: str, body: str) -> dict[str, object]:
+    return {**_where(f"response.code == 403 && response.code_details.contains('{word}')"), **_form(body)}
+
+
 def _by_status(status: int) -> dict[str, object]:
     words = f"response.code == {status} && response.code_details != 'direct_response'"
-    condition = extension("envoy.access_loggers.extension_filters.cel", cel_pb2.ExpressionFilter(expression=words))
-    mapper = {"filter": {"extension_filter": condition}, **_body(status)}
+    mapper = {**_where(words), **_body(status)}
     return {**mapper, "headers_to_add": [_BEARER]} if status == 401 else mapper
 
 
+def _where(words: str) -> dict[str, object]:
+    condition = extension("envoy.access_loggers.extension_filters.cel", cel_pb2.ExpressionFilter(expression=words))
+    return {"filter": {"extension_filter": condition}}
+
+
 def _body(status: int) -> dict[str, object]:
-    form = {"text_format_source": {"inline_string": error(status)}, "content_type": "application/json"}
+    return _form(error(status))
+
+
+def _form(body: str) -> dict[str, object]:
+    form = {"text_format_source": {"inline_string": body}, "content_type": "application/json"}
     return {"body_format_override": form}

@@ -18,7 +18,6 @@ _RENDERED = (
     "route.respond",
     "route.redirect",
     "route.rewrite",
-    "route.websocket",
     "route.timeouts.idle",
     "route.headers",
     "pool.replicas",
@@ -57,6 +56,7 @@ _NOTES = {
     "route.match.model": "x-model, else the body's `model`; of a repeated key the first one counts",
     "route.sticky_split.cookie": "the cookie holds the pool's name",
     "route.sticky_split.header": "by a hash of the value: a change of the shares moves some clients",
+    "route.websocket": "on any other route the request goes on without its upgrade, as plain HTTP",
     "route.retry": "retries at once, on another replica than the last; a pool has one number, the smallest of its "
     "routes; a stream "
     "that the replica refused is not retried",

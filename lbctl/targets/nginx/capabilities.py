@@ -13,7 +13,7 @@ _DONE = Rendered()
 _LISTENERS: Mapping[str, Capability] = {
     "listener.bind": _DONE,
     "listener.tls": _DONE,
-    "listener.client_certificate": _DONE,
+    "listener.client_certificate": Rendered("who shows none, or a wrong one, is answered 400"),
     "listener.http2": _DONE,
     "listener.h2c": Since(
         (1, 25, 1),
@@ -56,7 +56,7 @@ _ROUTES: Mapping[str, Capability] = {
     "route.redirect": _DONE,
     "route.rewrite": Rendered("400 where the client wrote the prefix in another way (as /%76 or /a/..)"),
     "route.queue_priority": Unsupported("nginx has no queue", "who comes first is served first"),
-    "route.websocket": _DONE,
+    "route.websocket": Rendered("on any other route the request goes on without its upgrade, as plain HTTP"),
     "route.timeouts.request": Unsupported(
         "nginx knows no limit of a whole request", "the idle timeout is made no longer than it"
     ),

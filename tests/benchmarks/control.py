@@ -1,0 +1,48 @@
+"""`python -m tests.benchmarks.control`: seconds of one `step` that decides about every replica of a pool."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+
+from lbctl.control.events import Looked
+from lbctl.control.inputs import Seen
+from lbctl.control.state import State
+from lbctl.control.step import step
+from tests.support_control import NOW, pool, seen, started
+
+REPLICAS = 10_000
+LIMIT = 0.050
+_LOOKS = 15
+
+
+def looks(names: tuple[str, ...]) -> list[Looked]:
+    """Every replica has news each time, with evidence and every signal of health; a few are slow."""
+    found = []
+    for look in range(_LOOKS):
+        now = NOW + 5.0 * (look + 1)
+        news: dict[str, Seen] = {
+            name: seen(now, speed=0.5 if place % 97 == 0 else 1.0, progress=100.0 * look, temperature=60.0, xid=0.0)
+            for place, name in enumerate(names)
+        }
+        found.append(Looked(now, "llama", news))
+    return found
+
+
+def main() -> None:
+    state: State = started(pool(replicas=REPLICAS))
+    events = looks(tuple(item.replica.name for item in state.pools["llama"].tracks))
+    seconds = []
+    gc.freeze()
+    for event in events:
+        began = time.perf_counter()
+        state, _ = step(state, event)
+        seconds.append(time.perf_counter() - began)
+    median = statistics.median(seconds)
+    print(f"step, {REPLICAS:,} replicas: {median * 1000:.0f} ms (most {max(seconds) * 1000:.0f}), ", end="")
+    print(f"limit {LIMIT * 1000:.0f} ms: {'ok' if median <= LIMIT else 'MISSED'}")
+
+
+if __name__ == "__main__":
+    main()

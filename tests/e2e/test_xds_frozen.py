@@ -1,0 +1,79 @@
+"""An Envoy that stands still among others: they get what is new as fast as before, and nothing piles up for it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from typing import Any
+
+from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, driven
+from tests.e2e.support.driving import synced
+from tests.e2e.support.fleet import fleet_of
+from tests.e2e.support.waiting import eventually
+
+_HOSTS = 1000
+_PUSHES = 12
+_MORE_MEMORY = 8.0
+"""MB: a tenth of what the pushes would hold that are not sent."""
+
+
+def _targets(weight: int) -> str:
+    """A thousand replicas that nobody asks anything; the first has this weight, and the others have moved too."""
+    each = [
+        {"targets": [f"127.1.{n // 250}.{n % 250 + 1}:9"], "labels": {"weight": str(1 + (n + weight) % 50 if n else weight)}}
+        for n in range(_HOSTS)
+    ]
+    return json.dumps(each)
+
+
+def _pushed(control: ControlPlane, envoys: list[XdsEnvoy], weight: int) -> float:
+    """Seconds from the written file to the moment at which all of these have taken the new weights."""
+    before = [envoy.stat("cluster.pool.update_success") for envoy in envoys]
+    path = control.files / "targets.json"
+    beside = path.with_name(".targets.new")
+    beside.write_text(_targets(weight))
+    beside.replace(path)
+    begun = time.monotonic()
+    eventually(lambda: _all_later(envoys, before), pause=0.005)
+    return time.monotonic() - begun
+
+
+def _all_later(envoys: list[XdsEnvoy], before: list[int]) -> bool:
+    now = [envoy.stat("cluster.pool.update_success") for envoy in envoys]
+    return all(after > was for was, after in zip(before, now, strict=True))
+
+
+def _fleet() -> dict[str, Any]:
+    pool = {"discovery": {"file": {"path": "targets.json"}}, "balance": {"algorithm": "round_robin"}}
+    return fleet_of(pool, **driven("one", "two", "still"))
+
+
+def test_an_envoy_that_stands_still_delays_nobody_and_gets_the_newest_when_it_goes_on() -> None:
+    with (
+        controlling(_fleet(), files={"targets.json": _targets(1)}) as control,
+        control.envoy("one", ["one"]) as one,
+        control.envoy("two", ["two"], delta=False) as two,
+        control.envoy("still", ["still"]) as still,
+    ):
+        synced(control)
+        others = [one, two]
+        alone = statistics.median(_pushed(control, others, 2 + number) for number in range(_PUSHES))
+        synced(control)
+        held = control.memory
+        sent = control.metrics()['lbctl_xds_pushes_total{type="eds"}']
+
+        still.freeze()
+        among = statistics.median(_pushed(control, others, 100 + number) for number in range(3 * _PUSHES))
+        pushes = control.metrics()['lbctl_xds_pushes_total{type="eds"}'] - sent
+        print(f"{alone:.3f} s, {among:.3f} s, {control.memory - held:.1f} MB, {pushes:.0f} pushes")
+        assert among < 1.5 * alone + 0.05
+        assert pushes == 2 * 3 * _PUSHES + 1, "the one that stands still is sent one response, and then no other"
+        assert control.memory - held < _MORE_MEMORY
+        assert control.proxies["still"]["state"] == "STALE"
+
+        still.thaw()
+        begun = time.monotonic()
+        synced(control)
+        assert time.monotonic() - begun < 2
+        assert still.weights("pool") == one.weights("pool") == two.weights("pool")

@@ -1,0 +1,41 @@
+"""Envoys of different zones get the same replicas in another order: each its own zone first."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tests.e2e.support.control import controlling, driven
+from tests.e2e.support.driving import change, loaded, synced
+from tests.e2e.support.fleet import entry, fleet_of
+from tests.e2e.support.replicas import Replica, replicas
+
+
+def _pool(members: list[Replica], **more: Any) -> dict[str, Any]:
+    """Where a replica is follows from its name."""
+    zones = {"a": ("east", "east-a"), "b": ("east", "east-b"), "c": ("west", "west-c")}
+    placed = [entry(item, region=zones[item.name][0], zone=zones[item.name][1], **more) for item in members]
+    return {"replicas": placed, "locality": {"prefer": "zone"}, "balance": {"algorithm": "round_robin"}}
+
+
+def test_each_zone_serves_itself_and_its_region_is_next() -> None:
+    with replicas("a", "b", "c") as members:
+        fleet = fleet_of(_pool(members), **driven("in-a", "in-b", "in-c"))
+        with (
+            controlling(fleet) as control,
+            control.envoy("in-a", ["in-a"], region="east", zone="east-a") as first,
+            control.envoy("in-b", ["in-b"], region="east", zone="east-b", delta=False) as second,
+            control.envoy("in-c", ["in-c"], region="west", zone="west-c") as third,
+            loaded([first, second, third], 100) as loads,
+        ):
+            synced(control)
+            assert {node: row["zone"] for node, row in control.proxies.items()} == {
+                "in-a": "east-a", "in-b": "east-b", "in-c": "west-c",
+            }  # fmt: skip
+            time.sleep(0.7)
+            assert [set(load.load.by_replica) for load in loads] == [{"a"}, {"b"}, {"c"}]
+
+            change(control, {**fleet, "pools": {"pool": _pool(members[1:])}})
+            now = time.monotonic()
+            time.sleep(0.7)
+            assert [set(load.since(now).by_replica) for load in loads] == [{"b"}, {"b"}, {"c"}]
