@@ -36,8 +36,9 @@ def pool(replicas: int | tuple[Replica, ...] = 4, **more: Any) -> Pool:
 
 
 def seen(
-    at: float, *, speed: float | None = 1.0, in_flight: int | None = None, reserves: bool = False, by_steps: bool = True,
-    xids: tuple[tuple[str, int], ...] = (), batch: float = 32.0, tokens: float = 500.0, **signals: float,
+    at: float, *, speed: float | None = 1.0, in_flight: int | None = None, reserves: bool = False,
+    by_steps: bool = True, xids: tuple[tuple[str, int], ...] = (), batch: float = 32.0, tokens: float = 500.0,
+    **signals: float,
 ) -> Seen:  # fmt: skip
     """A sample of that moment: an engine of that speed, against the reference, at that batch."""
     evidence = None
@@ -104,5 +105,3 @@ class Talk:
                 self.mode = effect.mode
             case RampsChanged():
                 self.ramps = effect.factors
-
-

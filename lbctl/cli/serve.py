@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import click
 
 from lbctl.base.quantities import QuantityError, parse_address
@@ -29,6 +31,7 @@ def command(
     """
     if "-" in paths:
         raise click.UsageError("serve watches files: standard input cannot be watched")
+    gc.disable()  # until it serves: what is read and built before that stays
     from lbctl.serve.app import Options, run
 
     return run(

@@ -14,6 +14,9 @@ from lbctl.model.node import Node
 
 _FILE_KEYS = frozenset({"certificate", "key", "client_ca", "ca", "file", "jwks_file", "path", "token_file"})
 """Keys that may hold a path; `_is_file` tells which of them do, where."""
+_SECTIONS = frozenset({"listeners", "routes", "pools"})
+_HOLDERS = frozenset({"tls", "auth", "discovery"})
+"""What of a listener, a route or a pool may hold them."""
 
 
 def check_files(source: Source, required: bool, diagnostics: d.Diagnostics) -> None:
@@ -59,11 +62,11 @@ def named_files(root: Node, path: d.Path = ()) -> Iterator[tuple[d.Path, Node]]:
     if isinstance(root.value, dict):
         for key, node in root.value.items():
             here = (*path, key)
-            if not path and key in {"defaults", "gpus", "version", "control", "proxies"}:
+            if (not path and key not in _SECTIONS) or (len(path) == 2 and key not in _HOLDERS):
                 continue
             if isinstance(node.value, str) and key in _FILE_KEYS and _is_file(here):
                 yield here, node
-            elif isinstance(node.value, dict | list) and key not in {"replicas", "labels"}:
+            elif isinstance(node.value, dict | list):
                 yield from named_files(node, here)
     elif isinstance(root.value, list):
         for index, node in enumerate(root.value):

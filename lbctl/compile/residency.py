@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator
 
 from lbctl.base.diagnostics import Path
 from lbctl.compile.context import Context
-from lbctl.ir.pools import Pool
+from lbctl.ir.pools import FileDiscovery, Pool
 from lbctl.ir.routes import Forward, Route
 
 
 def check_residency(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]) -> None:
-    """LB115 for each such pool. A replica without a region is outside every region."""
-    regions = {pool.name: {item.region for item in pool.replicas} for pool in pools}
+    """LB115 for each such pool. A replica without a region is outside every region, and those that DNS finds are; what
+    a file of targets will say that is not there yet, nobody knows."""
+    known = (pool for pool in pools if pool.replicas or not isinstance(pool.discovery, FileDiscovery))
+    regions = {pool.name: {item.region for item in pool.replicas} for pool in known}
     for route in routes:
         for pool, key in _empty(route, regions):
             ctx.error(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from lbctl.control.events import FleetChanged
@@ -16,14 +15,17 @@ def changed(state: State, event: FleetChanged) -> State:
     pools = {}
     for pool in event.pools:
         was = state.pools.get(pool.name)
-        pools[pool.name] = _again(was, pool, event.now) if was is not None else _first(pool, event.weights)
+        pools[pool.name] = _again(was, pool, event.now) if was is not None else _first(pool, event)
     return State(pools, event.now)
 
 
-def _first(pool: Pool, weights: Mapping[str, Mapping[str, float]]) -> PoolState:
-    known = weights.get(pool.name, {})
+def _first(pool: Pool, event: FleetChanged) -> PoolState:
+    """Weights of before a restart count as evidence of that moment."""
+    known = event.weights.get(pool.name, {})
     tracks = tuple(
-        new_track(item, _clamped(known.get(item.name, item.capacity) / item.capacity, pool), None)
+        new_track(item, _clamped(known[item.name] / item.capacity, pool), None)._replace(known_at=event.now)
+        if item.name in known
+        else new_track(item, 1.0, None)
         for item in pool.replicas
     )
     return PoolState(pool, rules(pool), tracks, _places(pool))

@@ -1,7 +1,8 @@
 """From what is wished to what is sent: clamped, in bounded steps, and told only beyond the deadband.
 
 A multiplier moves at most once an interval and by `max_step`, so that no burst of looks makes a burst of moves. What
-has come back to exactly the capacity is told whatever the deadband says: nothing stays a little wrong for ever.
+has arrived at the capacity, the floor or the ceiling is told whatever the deadband says: nothing stays a little wrong
+for ever.
 """
 
 from __future__ import annotations
@@ -97,5 +98,5 @@ class Steps:
         return was.multiplier if self.now - was.known_at < self.keep else 1.0
 
     def _sent(self, sent: float, multiplier: float, goal: float) -> float:
-        arrived = multiplier == goal and goal in (1.0, self.least)
+        arrived = multiplier == goal and goal in (1.0, self.least, self.ceiling)
         return multiplier if arrived or abs(multiplier / sent - 1.0) >= self.deadband else sent

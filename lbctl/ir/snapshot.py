@@ -21,8 +21,9 @@ from lbctl.ir.topology import Topology
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that any proxy needs. `weights`: pool → replica → weight > 0 on the scale of capacity; `drained`: pool →
-    replicas that get nothing new, besides those that the files drain; `splits`: route → shares; `addresses`: host name
-    of a fixed address → its IPs, for proxies that do not resolve names themselves."""
+    replicas that get nothing new, besides those that the files drain; `out`: likewise those that are sick, which their
+    own clients leave too; `splits`: route → shares; `addresses`: host name of a fixed address → its IPs, for proxies
+    that do not resolve names themselves."""
 
     topology: Topology
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -30,6 +31,7 @@ class Snapshot:
     splits: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
     secrets: Secrets = field(default_factory=Secrets)
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    out: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,8 @@ class View:
     """What one proxy gets: its listeners, the routes that they lead to, the pools that those need; limits divided.
 
     `weights[pool]` stands beside `pools[pool].replicas`, one number > 0 a replica; `drained[pool]` names the replicas
-    that get nothing new. `api_keys` and `jwks`: what the key files of the routes hold, by route. All maps are in the
-    order of names.
+    that get nothing new, `out[pool]` those of them that are sick. `api_keys` and `jwks`: what the key files of the
+    routes hold, by route. All maps are in the order of names.
     """
 
     proxy: Proxy
@@ -49,6 +51,7 @@ class View:
     drained: Mapping[str, frozenset[str]]
     api_keys: Mapping[str, tuple[ApiKey, ...]] = field(default_factory=dict)
     jwks: Mapping[str, str] = field(default_factory=dict)
+    out: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def view(snapshot: Snapshot, proxy: Proxy) -> View:
@@ -72,6 +75,7 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
         drained={name: drained_of(pool, snapshot) for name, pool in pools.items()},
         api_keys={name: _api_keys(route, snapshot.secrets) for name, route in routes.items() if route.auth},
         jwks={name: _jwks(route, snapshot.secrets) for name, route in routes.items() if route.auth},
+        out={name: snapshot.out[name] for name in pools if snapshot.out.get(name)},
     )
 
 
@@ -86,7 +90,7 @@ def weights_of(pool: Pool, snapshot: Snapshot) -> tuple[float, ...]:
 def drained_of(pool: Pool, snapshot: Snapshot) -> frozenset[str]:
     """As `View.drained` has them."""
     filed = frozenset([item.name for item in pool.replicas if item.drain])
-    return filed | snapshot.drained.get(pool.name, frozenset())
+    return filed | snapshot.drained.get(pool.name, frozenset()) | snapshot.out.get(pool.name, frozenset())
 
 
 def part(limit: int, instances: int) -> int:

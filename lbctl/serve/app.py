@@ -8,6 +8,7 @@ fleet. SIGHUP reads the files again, SIGTERM ends it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -37,11 +38,14 @@ _LONGEST_END = 9.5
 """Seconds after which the process ends whatever still hangs."""
 _TICK = 1.0
 """Seconds between two looks at the deadlines of drains."""
+_TURN = 0.001
+"""Seconds for which a thread that reads files may keep the one that serves waiting; else it is five times that."""
 
 
 def run(options: Options) -> int:
     """The exit code. Logs to standard error until then."""
     handler = log.start(sys.stderr)
+    sys.setswitchinterval(_TURN)
     try:
         return asyncio.run(App(options).run())
     finally:
@@ -125,6 +129,8 @@ class App:
         self._changes = Changes(options.paths, self._publisher, self._watch, self._metrics, self._store, self._open)
         self._overview = Overview(options, self._doors, self._publisher, self._changes, self._ledger, self._metrics)
         await self._changes.begin(kept)
+        gc.freeze()
+        gc.enable()
         if self._publisher.served is None:
             log.error(NO_FLEET)
             if self._doors.opened.api is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
@@ -62,7 +63,7 @@ class Reading:
 
 def read(texts: Sequence[Text], stand_ins: Mapping[str, bytes], pem: Pem, diagnostics: Diagnostics) -> Reading:
     """`stand_ins`: place of a file of targets → what is taken for its content; `diagnostics`: found so far."""
-    source = understand(texts, diagnostics)
+    source = understood(tuple(texts), diagnostics)
     if source is None:
         return Reading(tuple(texts), None, None, tuple(diagnostics))
     targets = _targets(source, stand_ins)
@@ -76,6 +77,23 @@ def read(texts: Sequence[Text], stand_ins: Mapping[str, bytes], pem: Pem, diagno
     told.extend(findings)
     whole = replace(loaded, secrets=replace(loaded.secrets, files=files))
     return Reading(tuple(texts), source, None if told.failed else whole, tuple(told), targets)
+
+
+def understood(texts: tuple[Text, ...], diagnostics: Diagnostics) -> Source | None:
+    """What the YAML says. The last texts are remembered: the same ones are asked for again to know where to listen,
+    where only a certificate has changed, and where what is new is refused."""
+    source, found = _understood(texts, tuple(diagnostics))
+    diagnostics.extend(found)
+    return source
+
+
+@lru_cache(maxsize=1)
+def _understood(texts: tuple[Text, ...], known: tuple[Diagnostic, ...]) -> tuple[Source | None, tuple[Diagnostic, ...]]:
+    """`known`: what was found when they were read."""
+    diagnostics = Diagnostics()
+    diagnostics.extend(known)
+    source = understand(texts, diagnostics)
+    return source, tuple(diagnostics)
 
 
 def _said_better(item: Diagnostic, findings: Sequence[Diagnostic]) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
+from lbctl.ir.sharing import shared
 from lbctl.ir.topology import Topology
 from lbctl.model.load import Text, texts
 from lbctl.serve.fingerprint import Fingerprints, Signature, changed_at, fleet_files, signature
@@ -104,7 +105,7 @@ class Reloader:
             if lost and not allow_shrink:
                 refused = self._refuse((*found.diagnostics, *lost), _LOST, files, discovered)
                 return replace(refused, shrink=lost)
-            return replace(_outcome(found, files), shrink=lost)
+            return replace(_outcome(self._alike(found, found.loaded), files), shrink=lost)
 
     def restore(self, kept: Kept) -> Outcome:
         """The fleet of these texts. Its files of targets are read as they are, unless they are gone, broken or would
@@ -153,6 +154,13 @@ class Reloader:
         if found.topology and not (before and _shrunk(before, found.topology, discovered)):
             return found
         return read(given, targets, self._pem, Diagnostics())
+
+    def _alike(self, found: Reading, fleet: Loaded) -> Reading:
+        """With what runs, wherever it is the same."""
+        if self._running is None:
+            return found
+        topology = shared(self._running.topology, fleet.compiled.topology)
+        return replace(found, loaded=replace(fleet, compiled=replace(fleet.compiled, topology=topology)))
 
     def _lost(self, fleet: Loaded, discovered: Callable[[Topology], Topology]) -> tuple[Diagnostic, ...]:
         if self._running is None:

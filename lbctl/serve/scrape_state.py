@@ -11,7 +11,8 @@ from lbctl.signals.merge import Signals
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """`looked_at`, `good_at`: on the scraper's clock, None where it never was. `reason` and `words`: why the last look
+    """`looked_at`: when the last look ended; `good_at`: when the last one that gave something began; on the scraper's
+    clock, None where it never was. `reason` and `words`: why the last look
     gave nothing, "" where it did. `refused`: (metric, why) of lines that gave nothing. `size`: bytes of the page;
     `seconds`: that the look took."""
 
@@ -37,8 +38,8 @@ class SourceState:
 @dataclass(frozen=True, slots=True)
 class Report:
     """One look at one source of one replica, and what is known of the replica after it. `source`: which one;
-    `evidence`: new with this look, to be counted once; `restarted`: the engine's counters began anew; `reserves_memory`:
-    an engine holds the GPU's memory from its start, so that free memory says nothing."""
+    `evidence`: new with this look, to be counted once; `restarted`: the engine's counters began anew;
+    `reserves_memory`: an engine holds the GPU's memory from its start, so that free memory says nothing."""
 
     pool: str
     replica: str

@@ -91,7 +91,7 @@ class Track:
     ) -> None:
         state = self.states[place]
         self.states[place] = SourceState(
-            state.kind, state.url, now, now, size=fetched.size, seconds=now - started, refused=refused
+            state.kind, state.url, now, started, size=fetched.size, seconds=now - started, refused=refused
         )
 
     def _report(self, place: int, now: float, derived: Derived) -> Report:

@@ -20,6 +20,7 @@ from lbctl.ir.proxies import Control, ServerTls
 from lbctl.model.fleet import Source, understand
 from lbctl.model.load import texts
 from lbctl.model.node import descend
+from lbctl.serve.reading import understood
 
 _TOKEN = "api-token"
 
@@ -63,12 +64,17 @@ def settings(options: Options, source: Source | None) -> Settings:
 
 def legible(paths: Sequence[str]) -> Source | None:
     """What can be read of the files: all of them together, else the first that holds `control`, by itself."""
-    found = texts(paths, Diagnostics())
-    for part in (found, *([text] for text in found)):
-        source = understand(part, Diagnostics())
-        if source is not None and "control" in source.fleet.model_fields_set:
-            return source
-    return None
+    diagnostics = Diagnostics()
+    found = texts(paths, diagnostics)
+    whole = understood(tuple(found), diagnostics)
+    if whole is not None and (not diagnostics.failed or _has_control(whole)):
+        return whole
+    alone = (understand([text], Diagnostics()) for text in found)
+    return next((source for source in alone if source is not None and _has_control(source)), None)
+
+
+def _has_control(source: Source) -> bool:
+    return "control" in source.fleet.model_fields_set
 
 
 def make_token(file: Path) -> bool:

@@ -43,8 +43,8 @@ TABLE = Table(
     heartbeat="requests",
     gpus=GpuLabels(("gpu_uuid",)),
     notes=(
-        "with the TensorRT-LLM backend progress moves with every step, and there is no evidence: a request is one "
-        "execution there, as long as its answer; with the vLLM backend read the same page as `kind: vllm`",
+        "with the TensorRT-LLM backend progress moves with every step, and there is no evidence: a request is one run",
+        "with the vLLM backend read the same page as `kind: vllm`",
         "several models on one page are counted together: name one in `match_labels` where their mix changes",
         "a response cache counts requests that took no time in the model: the evidence of such a model is too good",
     ),

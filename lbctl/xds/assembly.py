@@ -95,24 +95,26 @@ def with_members(whole: Resources, changed: Mapping[str, Resource]) -> Resources
 
 
 def _now(item: Upstream, snapshot: Snapshot) -> Upstream:
-    return replace(item, weights=weights_of(item.pool, snapshot), drained=drained_of(item.pool, snapshot))
+    out = snapshot.out.get(item.pool.name, frozenset())
+    return replace(item, weights=weights_of(item.pool, snapshot), drained=drained_of(item.pool, snapshot), out=out)
 
 
 def members(pieces: Pieces, item: Upstream, near: Place, addresses: Mapping[str, tuple[str, ...]]) -> Piece:
     """The replicas of a cluster, in the order in which a proxy in that place is to take them."""
     known = tuple((host, addresses.get(host)) for host in ads.named_hosts(item.pool)) if addresses else ()
-    proxy, path = Proxy("", KIND, (), region=near[0], zone=near[1]), ("pools", item.pool.name)
+    path = ("pools", item.pool.name)
     layout = pieces.layout(
         item.name,
-        (near, item.placement, item.drained, known, item.pool),
-        lambda: ads.layout(item, proxy, addresses),
+        (near, item.placement, item.drained, item.out, known, item.pool),
+        lambda: ads.layout(item, Proxy("", KIND, (), region=near[0], zone=near[1]), addresses),
         path,
     )
     return pieces.take(EDS, item.name, (layout, item.weights), partial(layout.weighed, item.weights), path)
 
 
 def _traffic(pieces: Pieces, seen: View, wanted: Plan) -> Iterator[Piece]:
-    routed = pieces.same("routing", ads.routing(seen))
+    pools = {name: pieces.routed(pool) for name, pool in seen.pools.items()}
+    routed = pieces.same("routing", ads.routing(seen, pools))
     named = Plan((), (), pieces.same("names", wanted.names))
     for item in routed.listeners:
         path: Path = ("listeners", item.name)

@@ -156,13 +156,13 @@ def _weights_apart(last: Edition, now: Edition) -> bool:
     """Whether all but weights and drains is as it was."""
     if last.loaded is not now.loaded:
         return False
-    before = replace(last.snapshot, weights=now.snapshot.weights, drained=now.snapshot.drained)
-    return before == now.snapshot
+    live = now.snapshot
+    return replace(last.snapshot, weights=live.weights, drained=live.drained, out=live.out) == live
 
 
 def _moved(before: Snapshot, now: Snapshot) -> frozenset[str]:
     """The pools whose weights or drains differ."""
-    pairs = ((before.weights, now.weights), (before.drained, now.drained))
+    pairs = ((before.weights, now.weights), (before.drained, now.drained), (before.out, now.out))
     return frozenset(name for old, new in pairs for name in {*old, *new} if old.get(name) != new.get(name))
 
 

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 from google.protobuf.message import Message
 
 from lbctl.base.diagnostics import Diagnostic, Path
+from lbctl.ir.pools import Pool
+from lbctl.targets.envoy import ads
 from lbctl.targets.envoy.endpoints import Layout
 from lbctl.xds import sound
 from lbctl.xds.resource import EDS, Resource
@@ -38,6 +40,7 @@ class Pieces:
         self._made: dict[_Slot, list[Piece]] = {}
         self._layouts: dict[str, list[tuple[Inputs, Layout]]] = {}
         self._values: dict[str, list[Any]] = {}
+        self._routed: dict[str, tuple[Pool, Pool]] = {}
         self._lock: Lock = before._lock if before else Lock()
         """Layouts are written over, and two editions share them."""
         self.problems: list[Diagnostic] = []
@@ -48,7 +51,7 @@ class Pieces:
         found = cls(before)
         found._made = {slot: made for slot, made in before._made.items() if slot[0] != EDS or slot[1] not in names}
         found._layouts = {name: made for name, made in before._layouts.items() if name not in names}
-        found._values = before._values
+        found._values, found._routed = before._values, before._routed
         return found
 
     def take_problems(self) -> list[Diagnostic]:
@@ -68,6 +71,14 @@ class Pieces:
         if all(kept is not known for known in mine):
             mine.append(kept)
         return kept
+
+    def routed(self, pool: Pool) -> Pool:
+        """What tables of routes are made of."""
+        known = self._routed.get(pool.name) or (self._before and self._before._routed.get(pool.name))
+        if not known or known[0] is not pool:
+            known = pool, ads.routed(pool)
+        self._routed[pool.name] = known
+        return known[1]
 
     def take(self, type_url: str, name: str, inputs: Inputs, make: Callable[[], Message], path: Path) -> Piece:
         """The resource of that name made from `inputs`; newly made only where there is none from equal ones."""

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import count
 from weakref import WeakKeyDictionary
 
 from lbctl.xds.events import Acked, Nacked, TypeStatus
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, TYPES, Resource, Resources
 from lbctl.xds.subscription import Subscription
-from lbctl.xds.wire import Node, Request, Response, StreamError, read
+from lbctl.xds.wire import Node, Nonces, Request, Response, StreamError, read
 
 __all__ = ["Acked", "Nacked", "Node", "Response", "Stream", "StreamError", "TypeStatus"]
 
-_STREAMS = count(1)
 _GATED = (LDS, RDS)
 _HELD = tuple(kind for kind in TYPES if kind != LDS)
 
@@ -47,8 +45,7 @@ class Stream:
         self._only = only
         self._before = before
         self._settle = settle
-        number = next(_STREAMS)
-        self._nonces = (f"{number}.{each}" for each in count(1))
+        self._nonces = Nonces()
         self._subscriptions: dict[str, Subscription] = {}
         self._offered: Resources | None = None
         self._content: dict[str, Mapping[str, Resource]] = {}
@@ -201,7 +198,8 @@ class Stream:
         if self._offered is None:
             return None
         while True:
-            for kind, subscription in self._subscriptions.items():
+            due = [(kind, subscription) for kind, subscription in self._subscriptions.items() if subscription.is_due]
+            for kind, subscription in due:
                 gated = kind in _GATED and self._is_gated()
                 response = subscription.next(self._content[kind], self._held.get(kind, ()), gated=gated)
                 if response:
@@ -236,7 +234,7 @@ class Stream:
     def _release(self, now: float) -> bool:
         """Removes what has been out of use for long enough. Whether there is something to be sent then."""
         self._rest(now)
-        if not self._calm:
+        if not self._calm or not any(self._held.values()):
             return False
         gone = {
             kind: [name for name, each in held.items() if each.since is not None and each.since + self._settle <= now]

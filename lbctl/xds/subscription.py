@@ -6,11 +6,11 @@ with another (order, what waits, what is removed last) is not known here: see `s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from lbctl.xds.events import Acked, Nacked, State, TypeStatus, blamed
 from lbctl.xds.resource import CDS, LDS, Resource
-from lbctl.xds.wire import Request, Response, StreamError, content_version, set_version
+from lbctl.xds.wire import Nonces, Request, Response, StreamError, content_version, set_version
 
 __all__ = ["Acked", "Nacked", "State", "Subscription", "TypeStatus"]
 
@@ -31,7 +31,7 @@ _ABSENT = ""  # the version of a resource that is removed
 class Subscription:
     """`content`, wherever it is asked for: all that there is of the type, in the order of names."""
 
-    def __init__(self, type_url: str, nonces: Iterator[str], *, delta: bool) -> None:
+    def __init__(self, type_url: str, nonces: Nonces, *, delta: bool) -> None:
         self.type_url = type_url
         self.wildcard = False
         self.names: set[str] = set()
@@ -235,11 +235,14 @@ class Subscription:
     def _is_idle(self) -> bool:
         return self.waiting is None and not (self._dirty or self._owed or self._greet)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether there may be something to be sent now."""
+        return self.waiting is None and bool(self._dirty or self._owed or self._greet)
+
     def next(self, content: Mapping[str, Resource], held: Collection[str], *, gated: bool) -> Response | None:
-        """What is to be sent now; it counts as sent. `held`: those whose removal is not due yet. `gated`: what the
-        client has of this type is not to be changed for now."""
-        if self.waiting is not None or not (self._dirty or self._owed or self._greet):
-            return None
+        """What is to be sent now, where there may be something (`is_due`); it counts as sent. `held`: those whose
+        removal is not due yet. `gated`: what the client has of this type is not to be changed for now."""
         self.waiting = self._next_set(content, gated) if self._whole else self._next_some(content, held, gated)
         return self.waiting
 
@@ -260,7 +263,7 @@ class Subscription:
         self._owed.clear()
         if refusal or not wanted:
             return None
-        return Response(self.type_url, next(self._nonces), view, version=version, delta=False)
+        return Response(self.type_url, self._nonces, view, version=version, delta=False)
 
     def _accept_claim(self, view: tuple[Resource, ...]) -> None:
         self._claim = ""
@@ -293,7 +296,7 @@ class Subscription:
             return None
         version = set_version(self._view(content)) if self.type_url in _SETS else ""
         return Response(
-            self.type_url, next(self._nonces), tuple(resources), tuple(removed), version=version, delta=self._delta
+            self.type_url, self._nonces, tuple(resources), tuple(removed), version=version, delta=self._delta
         )
 
     def _postpone(self, name: str, *, owed: bool) -> None:

@@ -1,7 +1,7 @@
 """The bytes of xDS: requests read with Envoy's own messages, responses put together from bytes that all streams share.
 
-A resource is serialised once, a response with its content once; what a stream has to itself is the nonce, appended
-last. Nothing here knows what is to be sent, to whom, or when.
+A resource is serialised once, a response with its content once, its nonce with it: a nonce is a stream's own, but
+nothing forbids another stream to have the same. Nothing here knows what is to be sent, to whom, or when.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from dataclasses import field as default
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DiscoveryRequest
 from google.protobuf.message import DecodeError
 
 from lbctl.xds.resource import Resource, field
 
-KEPT_BYTES = 16 << 20
+KEPT_BYTES = 4 << 20
 """Of serialised responses, kept for the streams that have not been sent theirs yet."""
 
 
@@ -125,54 +126,85 @@ def set_version(resources: tuple[Resource, ...]) -> str:
     return content_version(resources)
 
 
-class Response:
-    """One (delta) discovery response. Those with the same content share their bytes, all but the nonce.
-    `version`: by default a digest of what is in it."""
+class Nonces:
+    """Those of one stream: each is a greater number than the one before it."""
 
-    __slots__ = ("_body", "nonce", "removed", "resources", "type_url", "version")
+    def __init__(self) -> None:
+        self.last = 0
+
+
+class Response:
+    """One (delta) discovery response. Those with the same content share their bytes, unless a stream is to have them
+    again: then with another nonce. `version`: by default a digest of what is in it."""
+
+    __slots__ = ("_data", "nonce", "removed", "resources", "type_url", "version")
 
     def __init__(
         self,
         type_url: str,
-        nonce: str,
+        nonces: Nonces,
         resources: tuple[Resource, ...],
         removed: tuple[str, ...] = (),
         *,
         version: str = "",
         delta: bool,
     ) -> None:
+        body = _BODIES.of(delta, type_url, version, resources, removed)
+        if body.number <= nonces.last:
+            body = body.renewed()
+        nonces.last = body.number
         self.type_url = type_url
-        self.nonce = nonce
+        self.nonce = str(body.number)
         self.resources = resources
         self.removed = removed
-        self.version, self._body = _BODIES.of(delta, type_url, version, resources, removed)
+        self.version = body.version
+        self._data = body.data
 
     def encode(self) -> bytes:
         """The whole message."""
-        return self._body + field(5, self.nonce.encode())
+        return self._data
 
     def __repr__(self) -> str:
         return f"<response {self.nonce}: {list(self.resources)}, without {list(self.removed)}>"
+
+
+_NUMBERS = count(1)
+
+
+class _Body(NamedTuple):
+    """A message with its nonce, which stands last."""
+
+    version: str
+    number: int
+    data: bytes
+
+    def renewed(self) -> _Body:
+        number = next(_NUMBERS)
+        return _Body(self.version, number, self.data[: -len(_nonce(self.number))] + _nonce(number))
+
+
+def _nonce(number: int) -> bytes:
+    return field(5, str(number).encode())
 
 
 _Key = tuple[bool, str, str, tuple[Resource, ...], tuple[str, ...]]
 
 
 class _Bodies:
-    """Versions and bytes of responses, without their nonce: the latest used of them, `most` bytes or one."""
+    """Responses, the latest used of them: `most` bytes or one."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._size = 0
-        self._bodies: OrderedDict[_Key, tuple[str, bytes]] = OrderedDict()
+        self._bodies: OrderedDict[_Key, _Body] = OrderedDict()
 
-    def of(self, *key: *_Key) -> tuple[str, bytes]:
+    def of(self, *key: *_Key) -> _Body:
         found = self._bodies.get(key)
         if found is None:
             found = self._bodies[key] = _assemble(*key)
-            self._size += len(found[1])
+            self._size += len(found.data)
             while self._size > self._most and len(self._bodies) > 1:
-                self._size -= len(self._bodies.popitem(last=False)[1][1])
+                self._size -= len(self._bodies.popitem(last=False)[1].data)
         else:
             self._bodies.move_to_end(key)
         return found
@@ -183,10 +215,10 @@ _BODIES = _Bodies(KEPT_BYTES)
 
 def _assemble(
     delta: bool, type_url: str, version: str, resources: tuple[Resource, ...], removed: tuple[str, ...]
-) -> tuple[str, bytes]:
-    version = version or content_version(resources, removed)
+) -> _Body:
+    version, number = version or content_version(resources, removed), next(_NUMBERS)
     parts = [field(1, version.encode())]
     parts += [resource.delta() if delta else resource.sotw() for resource in resources]
     parts.append(field(4, type_url.encode()))
     parts += [field(6, name.encode()) for name in removed]
-    return version, b"".join(parts)
+    return _Body(version, number, b"".join([*parts, _nonce(number)]))

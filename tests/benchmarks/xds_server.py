@@ -21,11 +21,11 @@ from typing import Any, Protocol
 
 import grpc
 
-from lbctl.base.diagnostics import Diagnostics
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.ir.snapshot import Snapshot
-from lbctl.targets.load import Loaded, load
+from lbctl.serve.reload import Reloader
+from lbctl.targets.load import Loaded
 from tests.benchmarks.xds_floor import Floor
 
 
@@ -103,7 +103,7 @@ class _Unobserved:
         return lambda *_: None
 
 
-async def serve(subject: Subject, fleet: str, tls: ServerTls | None, profile: cProfile.Profile | None) -> None:
+async def serve(subject: Subject, files: Reloader, tls: ServerTls | None, profile: cProfile.Profile | None) -> None:
     """Obeys standard input until it ends."""
     _say(port=await subject.start(tls))
     reader = asyncio.StreamReader()
@@ -117,8 +117,7 @@ async def serve(subject: Subject, fleet: str, tls: ServerTls | None, profile: cP
             subject.push(order["pools"], order["weight"])
             _say(cpu=cpu, started=started, pushed=time.monotonic() - started)
         elif order["do"] == "reload":
-            loaded = load([fleet], Diagnostics())
-            assert loaded is not None
+            loaded = _read(files)
             started = time.monotonic()
             subject.reload(loaded)
             _say(took=time.monotonic() - started)
@@ -127,6 +126,14 @@ async def serve(subject: Subject, fleet: str, tls: ServerTls | None, profile: cP
                 profile.disable()
             _say(cpu=time.process_time(), peak=_peak())
     await subject.stop()
+
+
+def _read(files: Reloader) -> Loaded:
+    """The fleet as it is now; it is what runs from now on."""
+    outcome = files.load()
+    assert outcome.loaded is not None, outcome.diagnostics
+    files.accept(outcome)
+    return outcome.loaded
 
 
 def _peak() -> float:
@@ -147,11 +154,11 @@ def main() -> None:
     parser.add_argument("--profile")
     options = parser.parse_args()
     gc.set_threshold(100_000, 50)  # as lbctl.cli does
-    loaded = load([options.fleet], Diagnostics())
-    assert loaded is not None
+    files = Reloader([options.fleet])
+    loaded = _read(files)
     subject = FloorSubject(loaded) if options.subject == "floor" else LbctlSubject(loaded)
     profile = cProfile.Profile() if options.profile else None
-    asyncio.run(serve(subject, options.fleet, ServerTls(*options.tls) if options.tls else None, profile))
+    asyncio.run(serve(subject, files, ServerTls(*options.tls) if options.tls else None, profile))
     if profile:
         profile.dump_stats(options.profile)
 

@@ -192,6 +192,7 @@ def test_without_active_checks_one_of_three_keeps_everything_to_itself(kind: Kin
 def test_envoy_says_that_a_limit_of_ejections_keeps_the_fallback_out() -> None:
     with replicas("a", "spare") as (a, spare):
         pool = pool_of([a], health={"passive": {"max_ejection": "50%"}})
-        fleet = fleet_of(pool, route={"fallback": "spare"}, pools={"spare": pool_of([spare])})
-        with running("envoy", fleet) as gateway:
+        route = {"fallback": "spare", "retry": {"budget": "20%"}}
+        with running("envoy", fleet_of(pool, route=route, pools={"spare": pool_of([spare])})) as gateway:
             assert "warning LB429 pools.pool.health.passive.max_ejection" in gateway.messages
+            assert "warning LB439 routes.everything.retry.budget" in gateway.messages

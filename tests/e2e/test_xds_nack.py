@@ -1,4 +1,4 @@
-"""An Envoy refuses what it is sent: it keeps what it had, it is told once, the others move on, and the user is shown why.
+"""An Envoy refuses what it is sent: it keeps what it had, is sent it once, the others move on, the user is shown why.
 
 What Envoy alone can judge is the size of a compiled regular expression, at most 100 unless its bootstrap says more. It
 stands here for any such content.

@@ -17,7 +17,7 @@ _HAS_BAD = Request(headers={"cookie": "variant=bad"})
 
 def _fleet(good: Replica, bad: Replica) -> Fleet:
     fleet = fleet_of([good], **driven(*BOTH))
-    kept = {"connections": {"idle": "5m"}}
+    kept: dict[str, Any] = {"connections": {"idle": "5m"}}
     return {**fleet, "pools": {"good": pool_of([good], **kept), "bad": pool_of([bad], **kept)}} | _split(50)
 
 

@@ -87,15 +87,15 @@ def test_after_every_change_an_envoy_of_either_variant_holds_the_same(tmp_path: 
         _alike(delta, sotw)
         held = delta.resources()
         assert [len(held[part]) for part in _PARTS] == [4, 4, 2, 2, 1]
-        for number, fleet in enumerate(_changes(fleet, a, b)):
+        for number, changed in enumerate(_changes(fleet, a, b)):
             if number == 3:  # and across a restart
                 control.kill()
                 control.start()
-            change(control, fleet)
+            change(control, changed)
             _alike(delta, sotw)
         (control.files / "tls/a.crt").write_bytes(later.certificate.read_bytes())
         (control.files / "tls/a.key").write_bytes(later.key.read_bytes())
-        change(control, {**fleet, "listeners": {**fleet["listeners"], "plain": {"bind": bind()}}})
+        change(control, {**changed, "listeners": {**changed["listeners"], "plain": {"bind": bind()}}})
         _alike(delta, sotw)
         now = delta.resources()
         assert set(now["lds"]) == {"secure", "third", "plain"}

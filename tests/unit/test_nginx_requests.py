@@ -356,7 +356,7 @@ def test_limits_answer_429_with_retry_after(directory: Path, replicas: Replicas)
     with running(a_view(a_listener(directory, *rules), routes, (Pool("p", (replicas.replica(0),)),)), directory):
         answers = [ask(directory, "/all") for _ in range(5)]
         assert [status for status, _, _ in answers] == [200, 200, 200, 429, 429]
-        assert answers[-1][2]["retry-after"] == "1"
+        assert answers[-1][2]["retry-after"] == "60"
         assert json.loads(answers[-1][1])["error"]["type"] == "rate_limited"
         assert [ask(directory, "/by", headers={"x-user": "a"})[0] for _ in range(3)] == [200, 200, 429]
         assert ask(directory, "/by", headers={"x-user": "b"})[0] == 200

@@ -86,6 +86,12 @@ WHOLE = {
 }
 
 
+def test_a_file_of_targets_that_is_not_there_yet_is_outside_no_region() -> None:
+    pools = 'pools: {p: {replicas: [{address: "a:1", region: moon}]}, q: {discovery: {file: {path: none.json}}}}\n'
+    made, found = compiling(f"version: 1\n{pools}routes: {{r: {{pool: p, regions: [moon], fallback: q}}}}\n")
+    assert made is not None, found
+
+
 def check(text: str, code: str) -> None:
     fleet, mark = marked(text)
     made, found = compiling(fleet)

@@ -70,7 +70,7 @@ def test_the_verdicts_of_openmetrics_hold_for_the_lines_that_are_read(case: Path
         "1.2.3",
         "1 2 3",
         "--1",
-    ],  # fmt: skip
+    ],
 )
 def test_what_is_no_finite_number_from_0_on_is_refused_and_never_0(value: str) -> None:
     found = Reader(["a"]).read(f"a {value}\nb 1\n".encode())
@@ -79,8 +79,9 @@ def test_what_is_no_finite_number_from_0_on_is_refused_and_never_0(value: str) -
 
 
 @pytest.mark.parametrize(
-    ("value", "number"), [("0", 0), ("1", 1), ("+1.5", 1.5), (".5", 0.5), ("2.", 2), ("3.9e+010", 3.9e10), ("1E-3", 0.001)]
-)  # fmt: skip
+    ("value", "number"),
+    [("0", 0), ("1", 1), ("+1.5", 1.5), (".5", 0.5), ("2.", 2), ("3.9e+010", 3.9e10), ("1E-3", 0.001)],
+)
 def test_numbers_are_read_as_exporters_write_them(value: str, number: float) -> None:
     assert _values(f"a {value}\n".encode()) == [number]
 

@@ -124,7 +124,8 @@ def test_the_blank_of_dcgm_is_unknown_and_does_not_hide_the_other_gpus() -> None
         ("0", {"gpu": 1, "gpu_memory_free": 20 * _GIB, "temperature": 61, "xid": 0}),
         ("GPU-bbbbbbbb-1111-1111-1111-111111111111",
          {"gpu": 0.5, "gpu_memory_free": _GIB, "temperature": 88, "throttle": 1, "xid": 79}),
-        ("cccccccc-2222-2222-2222-222222222222", {"gpu": 0, "gpu_memory_free": 81000 * 2**20, "temperature": 35, "xid": 13}),
+        ("cccccccc-2222-2222-2222-222222222222",
+         {"gpu": 0, "gpu_memory_free": 81000 * 2**20, "temperature": 35, "xid": 13}),
         ("nvidia2", {"gpu": 0, "gpu_memory_free": 81000 * 2**20, "temperature": 35, "xid": 13}),
         ("7", {}),
     ],
@@ -200,7 +201,7 @@ _SHARED = {
     "triton/tensorrtllm_backend-README-block1.prom": {"queue": 1, "running": 0, "kv_cache": 0.4875, "iterations": 0},
     "triton/tensorrtllm_backend-README-block3.prom": {"queue": 0, "batches": 0, "items": 0, "finished": 0},
     "triton/triton-metrics-block1.prom": {"ttft_seconds": 10.771, "ttft_count": 37},
-    "trtllm/dynamo-tensorrt-llm-observability-block1.prom": {"finished": 155, "ttft_seconds": 8.75, "itl_seconds": 12.5},
+    "trtllm/dynamo-tensorrt-llm-observability-block1.prom": {"finished": 155, "ttft_seconds": 8.75, "itl_count": 150},
     "torchserve/torchserve-docs-metrics_api-block1.prom": {"finished": 3},
     "torchserve/torchserve-custom_metrics-README-block1.prom": {"finished": 1},
     "nvidia_gpu_exporter/linux-x86_64__nvidia-l40s__595.80__load.prom": {

@@ -493,7 +493,7 @@ def test_listeners_and_routes_find_in_the_part_that_they_are_made_from_all_that_
     for changes in [(), *((item,) for item in _CHANGES)]:
         made = loaded(_with(changes))
         whole = view(snapshot_of(made), ANY)
-        wanted, small = plan(whole), ads.routing(whole)
+        wanted, small = plan(whole), ads.routing(whole, {name: ads.routed(pool) for name, pool in whole.pools.items()})
         for item in whole.listeners:
             assert ads.listener(whole, item) == ads.listener(small, item)
             assert resources.table(whole, item, wanted) == resources.table(small, item, wanted)

@@ -35,14 +35,14 @@ from lbctl.targets.envoy.wire import BY_ADS, extension, is_ip
 _NOBODY = Proxy("", "envoy", ())
 
 
-def routing(view: View) -> View:
-    """What listeners and tables of routes are made of: of a pool how it is spoken to and how a replica is chosen, of
-    its replicas their ranks, and who they are where clients are kept with them."""
-    pools = {name: _routed(pool) for name, pool in view.pools.items()}
-    return replace(view, proxy=_NOBODY, pools=pools, weights={}, drained={})
+def routing(view: View, pools: Mapping[str, Pool]) -> View:
+    """What listeners and tables of routes are made of; `pools`: what they need of each (`routed`)."""
+    return replace(view, proxy=_NOBODY, pools=pools, weights={}, drained={}, out={})
 
 
-def _routed(pool: Pool) -> Pool:
+def routed(pool: Pool) -> Pool:
+    """How it is spoken to and how a replica is chosen, the ranks of its replicas, and who they are where clients are
+    kept with them."""
     if pool.affinity:
         known = tuple(Replica(item.name, item.address, priority=item.priority) for item in pool.replicas)
     else:
@@ -52,7 +52,7 @@ def _routed(pool: Pool) -> Pool:
 
 def shape(upstream: Upstream) -> Upstream:
     """What a cluster is made of: all but what its replicas carry at the moment."""
-    return replace(upstream, weights=(), drained=frozenset())
+    return Upstream(upstream.name, upstream.pool, (), frozenset(), upstream.placement, upstream.retry_budget)
 
 
 def listener(view: View, item: Listener) -> listener_pb2.Listener:
@@ -96,7 +96,7 @@ def layout(upstream: Upstream, proxy: Proxy, addresses: Mapping[str, tuple[str, 
     """Where the replicas of a cluster are for this proxy. `addresses`: host name → IPs; Envoy takes no names by this
     way."""
     hosts = _known(addresses)
-    return Layout(upstream.name, upstream.pool, upstream.drained, proxy, upstream.placement, hosts)
+    return Layout(upstream.name, upstream.pool, upstream.drained, proxy, upstream.placement, hosts, upstream.out)
 
 
 def named_hosts(pool: Pool) -> tuple[str, ...]:

@@ -59,9 +59,11 @@ class Layout:
     the last: that costs a tenth of laying out anew."""
 
     def __init__(
-        self, name: str, pool: Pool, drained: frozenset[str], proxy: Proxy, placement: Placement, hosts: Hosts
-    ) -> None:
-        """A replica whose host has several addresses is an endpoint for each; one whose host has none is left out."""
+        self, name: str, pool: Pool, drained: frozenset[str], proxy: Proxy, placement: Placement, hosts: Hosts,
+        out: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
+        """`out`: of the drained, those that their own clients leave too. A replica whose host has several addresses is an
+        endpoint for each; one whose host has none is left out."""
         self._pool = pool
         self._message = endpoint_pb2.ClusterLoadAssignment(cluster_name=name)
         self._slots: list[tuple[wrappers_pb2.UInt32Value, int, int]] = []
@@ -78,7 +80,8 @@ class Layout:
             places = _places(replica.address, hosts, taken) if fits else ()
             for where in places:
                 endpoint = groups[rank].add()
-                _fill(endpoint, pool, replica, where, drained, placement)
+                _fill(endpoint, pool, replica, where, placement)
+                _hold(endpoint, replica, drained, out)
                 self._slots.append((endpoint.load_balancing_weight, index, len(places)))
         factor = _overprovisioning(pool, len(ranks), placement)
         if factor:
@@ -106,7 +109,7 @@ def envoy_weights(pool: Pool, weights: tuple[float, ...]) -> list[int]:
     return _quantised(_meant(pool, weights))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _quantised(meant: tuple[float, ...]) -> list[int]:
     return quantise(meant, min(_MAXIMUM, _SUM // max(1, len(meant))))
 
@@ -146,7 +149,6 @@ def _fill(
     pool: Pool,
     replica: Replica,
     where: Address,
-    drained: frozenset[str],
     placement: Placement,
 ) -> None:
     body = endpoint.endpoint
@@ -158,11 +160,16 @@ def _fill(
     if pool.active and pool.active.port is not None:
         body.health_check_config.port_value = pool.active.port
     body.hostname = replica.name
-    if replica.name in drained:
-        endpoint.health_status = health_check_pb2.DRAINING
     told = affinity.mark(pool, replica, secure=placement.secure)
     if told:
         endpoint.metadata.CopyFrom(base_pb2.Metadata(**metadata(told)))
+
+
+def _hold(endpoint: endpoint_pb2.LbEndpoint, replica: Replica, drained: frozenset[str], out: frozenset[str]) -> None:
+    if replica.name in out:
+        endpoint.health_status = health_check_pb2.UNHEALTHY
+    elif replica.name in drained:
+        endpoint.health_status = health_check_pb2.DRAINING
 
 
 def ask(assignment: endpoint_pb2.ClusterLoadAssignment, dns: DnsDiscovery, port: int | None) -> None:

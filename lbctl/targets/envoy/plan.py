@@ -18,7 +18,7 @@ from lbctl.targets.envoy.endpoints import Placement, allowed
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """One cluster with replicas. `weights` stands beside `pool.replicas`."""
+    """One cluster with replicas. `weights` stands beside `pool.replicas`; `out`: those of `drained` that are sick."""
 
     name: str
     pool: Pool
@@ -26,6 +26,7 @@ class Upstream:
     drained: frozenset[str]
     placement: Placement
     retry_budget: float | None
+    out: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,8 @@ def _upstream(
     narrowed = () if inside else regions
     name = f"{pool}|{'+'.join(narrowed)}" if narrowed else pool
     placement = Placement(narrowed, strict, sheds(body) and not strict, secure)
-    return Upstream(name, body, view.weights[pool], view.drained[pool], placement, budget)
+    out = view.out.get(pool, frozenset())
+    return Upstream(name, body, view.weights[pool], view.drained[pool], placement, budget, out)
 
 
 def _with_fallback(view: View) -> set[str]:

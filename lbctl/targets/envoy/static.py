@@ -102,7 +102,7 @@ def _routes(manager: hcm_pb2.HttpConnectionManager, name: str) -> None:
 
 def _endpoints(cluster: cluster_pb2.Cluster, item: Upstream, view: View) -> None:
     pool = item.pool
-    layout = endpoints.Layout(item.name, pool, item.drained, view.proxy, item.placement, endpoints.as_written)
+    layout = endpoints.Layout(item.name, pool, item.drained, view.proxy, item.placement, endpoints.as_written, item.out)
     members = layout.weighed(item.weights)
     if isinstance(pool.discovery, DnsDiscovery) and not pool.replicas and not item.placement.regions:
         endpoints.ask(members, pool.discovery, pool.active.port if pool.active else None)

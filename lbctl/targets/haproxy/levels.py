@@ -11,14 +11,15 @@ for itself, so a replica can get up to twice its limit for as long as requests f
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import residency
+from lbctl.targets.haproxy import agents, residency
 
 _MARK = ".NEAR."
 
@@ -27,7 +28,7 @@ _MARK = ".NEAR."
 class Part:
     """A backend of a pool: `pool` and `view` have no more than its replicas. `name` and `whole`: backends without their
     `pool_`, this one and the one with all `size` replicas. `least`: how many of its last rank must be fit, 0 for the
-    whole. `homes`: replica → the backend that checks it, where that is another."""
+    whole. `homes`: replica → the backend that checks it, where that is another. `agents`: of `agents.places`."""
 
     name: str
     pool: Pool
@@ -36,6 +37,16 @@ class Part:
     size: int
     least: int = 0
     homes: Mapping[str, str] = field(default_factory=dict)
+    agents: Mapping[tuple[str, str], Address] = field(default_factory=dict)
+
+
+def all_parts(view: View) -> Iterator[Part]:
+    """Every backend with servers, a replica's home before those that track it there."""
+    known = agents.places(view)
+    for each in view.pools.values():
+        yield from (replace(part, agents=known) for part in parts(each, view, each.name))
+    for name, each, within in residency.copies(view):
+        yield from (replace(part, agents=known) for part in parts(each, within, name))
 
 
 def parts(pool: Pool, view: View, name: str) -> tuple[Part, ...]:

@@ -15,7 +15,7 @@ from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import opaque
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import bodies, health, kept_keys, keys, quote, servers
+from lbctl.targets.haproxy import bodies, health, kept_keys, keys, most, quote, servers
 from lbctl.targets.haproxy.levels import Part
 from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.token import Token
@@ -47,7 +47,7 @@ def backend(part: Part) -> tuple[Backend, list[Diagnostic]]:
         *retries,
         *health.lines(pool),
         *bodies.lines(pool, view),
-        *_crowded(pool, own),
+        *_crowded(part),
         *_shed(part, routes),
         *_per_route(routes),
     )
@@ -183,19 +183,18 @@ def _shed(part: Part, routes: Sequence[Route]) -> Iterator[Token]:
         )
 
 
-def _crowded(pool: Pool, own: str) -> Iterator[Token]:
+def _crowded(part: Part) -> Iterator[Token]:
     """Requests wait for replicas with limits of their own. Where those together are within the pool's limit, they are
     it; else what is above the pool's limit cannot wait and is refused."""
-    breaker, path = pool.circuit_breaker, ("pools", pool.name, "circuit_breaker")
+    pool, own = part.pool, most.backend(part)
+    path = ("pools", pool.name, "circuit_breaker")
     refuse = f"http-request return status 503 {_CROWDED} hdr Retry-After 1 if"
-    each = servers.limit(pool)
-    if each is not None:
-        waiting = f"{{ queue({own}) ge {max(1, breaker.max_pending_requests)} }}"
+    if servers.limit(pool) is not None:
+        waiting = f"{{ queue({own}) ge {max(1, pool.circuit_breaker.max_pending_requests)} }}"
         yield line(refuse, waiting, source=(*path, "max_pending_requests"))
-    active = min(breaker.max_requests, breaker.max_connections) if pool.protocol == "http1" else breaker.max_requests
-    if each is None or not pool.replicas or each * len(pool.replicas) > active:
+    if most.requests(pool) is not None:
         yield line(f"http-request set-var(txn.queued) queue({own})")
-        yield line(refuse, f"{{ be_conn({own}),sub(txn.queued) gt {active} }}", source=(*path, "max_requests"))
+        yield line(refuse, most.above(part), source=(*path, "max_requests"))
 
 
 def _with_fallback(pool: Pool, routes: Sequence[Route]) -> list[str]:

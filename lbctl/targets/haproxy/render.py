@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import DnsDiscovery, Pool
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import auth, keys, levels, limits, listener, pool, quote, residency
+from lbctl.targets.haproxy import auth, keys, levels, limits, listener, most, pool, quote, shape
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.target import Bundle, File
 from lbctl.targets.token import Token, write
@@ -22,26 +20,21 @@ def render(view: View) -> Bundle:
     found += [item for each in view.pools.values() for item in levels.diagnostics(each, view.proxy)]
     found += auth.diagnostics(view)
     backends: list[pool.Backend] = []
-    for part in _parts(view):
+    parts = tuple(levels.all_parts(view))
+    for part in parts:
         backend, more = pool.backend(part)
         backends.append(backend)
         found += more if part.name == part.pool.name else []
     values = {
-        "global_lines": _global(view),
+        "global_lines": [*_global(view), *filter(None, map(most.declared, parts))],
         "resolvers": [_resolver(each) for each in view.pools.values() if _resolves(each)],
         "frontends": [listener.frontend(each, view) for each in view.listeners],
         "tables": [table for route in view.routes.values() for table in limits.tables(route)],
         "backends": backends,
     }
     text, sources = write("haproxy", "haproxy.cfg.j2", values)
-    return Bundle((File(MAIN, text, sources), *auth.files(view)), tuple(found))
-
-
-def _parts(view: View) -> Iterator[levels.Part]:
-    for each in view.pools.values():
-        yield from levels.parts(each, view, each.name)
-    for name, each, within in residency.copies(view):
-        yield from levels.parts(each, within, name)
+    others = tuple(auth.files(view))
+    return Bundle((File(MAIN, shape.marked(text, others), sources), *others), tuple(found))
 
 
 def _global(view: View) -> list[Token]:
@@ -56,6 +49,7 @@ def _global(view: View) -> list[Token]:
         lines.append(Token("ssl-load-extra-del-ext"))
     if view.proxy.runtime_api:
         socket = quote.word(view.proxy.runtime_api, ("proxies", view.proxy.name, "runtime_api"))
+        lines.append(Token(shape.BLANK))
         lines.append(line("stats socket", socket, "mode 600 level admin expose-fd listeners"))
     return lines
 

@@ -11,7 +11,7 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import DnsDiscovery, Pool, PoolTls, Replica, SlowStart
 from lbctl.targets import opaque
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import health, levels, quote
+from lbctl.targets.haproxy import agents, health, levels, quote
 from lbctl.targets.haproxy.levels import Part
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.quantise import quantise, rounding_error
@@ -30,15 +30,28 @@ class Servers:
 
 
 def servers(part: Part) -> Servers:
-    pool, shares = part.pool, part.view.weights[part.pool.name]
+    pool, shares = part.pool, shares_of(part)
     weights = quantise(shares, MAX_WEIGHT)
-    ids = _ids(pool)
+    ids = ids_of(pool)
     lines = [default(pool)]
     for replica, weight in zip(pool.replicas, weights, strict=True):
-        given = 0 if replica.name in part.view.drained[pool.name] else weight
-        lines.append(_server(part, replica, given, ids))
+        lines.append(server(part, replica, 0 if _drained(part, replica) else weight, ids))
     errors = rounding_error(shares, weights) if shares else []
     return Servers((*lines, *_template(pool)), [*rounded("HAProxy", pool, pool.replicas, errors), *_straight(pool)])
+
+
+def shares_of(part: Part) -> tuple[float, ...]:
+    """What the weights of the file are in proportion to. An agent gives percents of them: then they stay."""
+    if part.view.proxy.agent_check:
+        return tuple(item.capacity for item in part.pool.replicas)
+    return part.view.weights[part.pool.name]
+
+
+def _drained(part: Part, replica: Replica) -> bool:
+    """By its weight. What an agent has drained it must be able to bring back, and a percent of 0 is 0."""
+    if part.view.proxy.agent_check:
+        return replica.drain
+    return replica.name in part.view.drained[part.pool.name]
 
 
 def default(pool: Pool) -> Token:
@@ -53,7 +66,8 @@ def default(pool: Pool) -> Token:
     )
 
 
-def _server(part: Part, replica: Replica, weight: int, ids: dict[str, int]) -> Token:
+def server(part: Part, replica: Replica, weight: int, ids: dict[str, int]) -> Token:
+    """One line; `weight` 0: drained. `ids`: of `ids_of`."""
     pool, path = part.pool, ("pools", part.pool.name, "replicas", replica.name)
     first = min(item.priority for item in pool.replicas)
     return line(
@@ -65,6 +79,7 @@ def _server(part: Part, replica: Replica, weight: int, ids: dict[str, int]) -> T
         "backup" if levels.has_backups(pool) and replica.priority > first else "",
         *_tracked(part, replica),
         *health.own_words(pool),
+        *_agent(part, replica),
         f"cookie {opaque.word(pool.name, replica.name)}" if pool.affinity and weight else "",
         *(_tls(pool.tls, replica.address.host) if pool.tls else ()),
         source=path,
@@ -75,6 +90,13 @@ def _tracked(part: Part, replica: Replica) -> Iterator[str]:
     home = part.homes.get(replica.name)
     if home is not None and (part.pool.active or part.pool.passive):
         yield f"no-check track pool_{home}/{quote.name(replica.name).text}"
+
+
+def _agent(part: Part, replica: Replica) -> Iterator[str]:
+    """A tracked server follows another one's state, and no agent's weight: each copy asks for itself."""
+    place = part.agents.get((part.pool.name, replica.name))
+    if place is not None:
+        yield f"agent-check agent-addr {place.host} agent-port {place.port} agent-inter {agents.INTERVAL}ms"
 
 
 def limit(pool: Pool) -> int | None:
@@ -137,7 +159,7 @@ def _is_ip(host: str) -> bool:
     return True
 
 
-def _ids(pool: Pool) -> dict[str, int]:
+def ids_of(pool: Pool) -> dict[str, int]:
     """For a hash, a server's place on the ring: by its name, so that it stays when others come and go."""
     if pool.balance.algorithm != "hash":
         return {}

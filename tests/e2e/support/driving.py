@@ -1,4 +1,4 @@
-"""What the proofs of the control plane share: Envoys of both variants side by side, under load, while the file changes."""
+"""What the proofs of the control plane share: Envoys of both variants, under load, while the fleet's file changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def both(control: ControlPlane, *, written: bool = True) -> Iterator[tuple[XdsEn
 
 
 def bootstrap_of_command(control: ControlPlane, node: str, *more: str) -> Mapping[str, Any]:
-    """What `lbctl bootstrap` writes for this node; for `sotw` with what a user writes to have the state of the world."""
+    """What `lbctl bootstrap` writes for this node; for `sotw` as a user changes it to have the state of the world."""
     with tempfile.TemporaryDirectory() as out:
         code = run(["bootstrap", "--xds", f"{HOST}:{control.xds}", "--node", node, *more, "-d", out])
         assert code == 0
@@ -47,7 +47,9 @@ def bootstrap_of_command(control: ControlPlane, node: str, *more: str) -> Mappin
 
 @contextmanager
 def loaded(
-    envoys: Iterable[XdsEnvoy], rate: float = 200, request: Request = Request()  # noqa: B008  a frozen value
+    envoys: Iterable[XdsEnvoy],
+    rate: float = 200,
+    request: Request = Request(),  # noqa: B008  a frozen value
 ) -> Iterator[list[Steady]]:
     """So many requests a second through each, for as long as the block runs. Not one may fail."""
     with ExitStack() as stack:

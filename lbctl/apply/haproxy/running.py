@@ -1,0 +1,125 @@
+"""What a running HAProxy says of itself, read: its process, its configuration's digest, its servers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+QUESTIONS = ("show info", "show servers state", "show stat -1 4 -1")
+"""What `read` wants answered, in this order; 4: servers alone."""
+_OWN_MAINT, _MAINT = 0x01, 0x01 | 0x02 | 0x04
+_OWN_DRAIN, _DRAIN = 0x08, 0x08 | 0x10
+_UNRESOLVED = 0x20
+_VALUE = re.compile(r"type=sint value=<(-?\d+)>")
+_COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_port", "srv_admin_state", "srv_uweight", "srv_fqdn")
+
+Place = tuple[str, str]
+"""(backend, server)."""
+
+
+class UnreadableError(ValueError):
+    """Not what HAProxy answers to these questions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """`own_maint`, `own_drain`: set on this server, not by the one that it tracks. `sessions`: now, with those in its
+    queue. `host`: an IP, empty where its name has none; `fqdn`: the name, empty for an IP in the file."""
+
+    host: str
+    port: int
+    fqdn: str
+    weight: int
+    maint: bool
+    own_maint: bool
+    drain: bool
+    own_drain: bool
+    unresolved: bool
+    sessions: int = 0
+    backup: bool = False
+    cookie: bool = False
+    tracks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """`uptime`: seconds of this worker. `shape`: the description, `targets.haproxy.shape`; empty where it has none.
+    `limits`: variable → value."""
+
+    pid: int
+    uptime: int
+    version: str
+    shape: str
+    servers: Mapping[Place, Server]
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
+def limits(answers: Mapping[str, str]) -> dict[str, int]:
+    """Variable → value, of those that HAProxy has. `answers`: variable → what it said."""
+    found = ((name, _VALUE.search(words)) for name, words in answers.items())
+    return {name: int(value[1]) for name, value in found if value}
+
+
+def read(info: str, state: str, stat: str) -> Running:
+    """Raises UnreadableError."""
+    try:
+        known = _info(info)
+        live = dict(_live(stat))
+        servers = dict(_servers(state, live))
+        shape = known.get("description", "")
+        return Running(int(known["Pid"]), int(known["Uptime_sec"]), known["Version"], shape, servers)
+    except (KeyError, ValueError, IndexError) as error:
+        raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
+
+
+def pid_and_shape(info: str) -> tuple[int, str]:
+    """Of `show info` alone. Raises UnreadableError."""
+    known = _info(info)
+    try:
+        return int(known["Pid"]), known.get("description", "")
+    except (KeyError, ValueError) as error:
+        raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
+
+
+def _info(text: str) -> dict[str, str]:
+    rows = (row.partition(": ") for row in text.splitlines())
+    return {key: value for key, colon, value in rows if colon}
+
+
+def _live(text: str) -> Iterator[tuple[Place, dict[str, str]]]:
+    for row in csv.DictReader(io.StringIO(text.removeprefix("# "))):
+        yield (row["pxname"], row["svname"]), row
+
+
+def _servers(text: str, live: Mapping[Place, Mapping[str, str]]) -> Iterator[tuple[Place, Server]]:
+    columns: dict[str, int] = {}
+    for row in text.splitlines():
+        words = row.split()
+        if words[:1] == ["#"]:
+            columns = {name: place for place, name in enumerate(words[1:])}
+        elif len(words) > 1 and columns:
+            at = {name: words[columns[name]] for name in _COLUMNS}
+            place = at["be_name"], at["srv_name"]
+            yield place, _server(at, live.get(place, {}))
+
+
+def _server(at: Mapping[str, str], live: Mapping[str, str]) -> Server:
+    admin = int(at["srv_admin_state"])
+    return Server(
+        host="" if at["srv_addr"] == "-" else at["srv_addr"],
+        port=int(at["srv_port"]),
+        fqdn="" if at["srv_fqdn"] == "-" else at["srv_fqdn"],
+        weight=int(at["srv_uweight"]),
+        maint=bool(admin & _MAINT),
+        own_maint=bool(admin & _OWN_MAINT),
+        drain=bool(admin & _DRAIN),
+        own_drain=bool(admin & _OWN_DRAIN),
+        unresolved=bool(admin & _UNRESOLVED),
+        sessions=int(live.get("scur") or 0) + int(live.get("qcur") or 0),
+        backup=live.get("bck") == "1",
+        cookie=bool(live.get("cookie")),
+        tracks=bool(live.get("tracked")),
+    )

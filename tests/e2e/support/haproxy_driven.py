@@ -1,0 +1,150 @@
+"""A HAProxy as an operator runs it (master and worker), driven by lbctl's driver: a fleet, live weights and drains."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lbctl.apply.haproxy.applied import Applied
+from lbctl.apply.haproxy.driver import HaproxyDriver
+from lbctl.apply.haproxy.runtime import Runtime
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.ir.proxies import Proxy as Named
+from lbctl.ir.snapshot import Snapshot
+from lbctl.targets import target
+from lbctl.targets.load import load
+from lbctl.targets.prepare import Prepared, prepare
+from tests.e2e.support import background
+from tests.e2e.support.binaries import Binary, require
+from tests.e2e.support.client import Client
+from tests.e2e.support.fleet import Fleet, started
+from tests.e2e.support.proxies import Haproxy
+
+VERSIONS: tuple[Binary, ...] = ("haproxy", "haproxy-2.8")
+_NUMBERS = {"haproxy": "2.6", "haproxy-2.8": "2.8"}
+
+
+class _Master(Haproxy):
+    """`haproxy -W -db`: reloaded by SIGUSR2 to the master."""
+
+    def _command(self) -> list[str]:
+        return [str(self.binary), "-W", "-db", "-f", str(self.config)]
+
+    def reload(self) -> None:
+        self.process.send_signal(signal.SIGUSR2)
+
+
+class Driven(Client):
+    """A client of the fleet's only listener, with the proxy behind it and its driver.
+
+    `proxy` keys go to the fleet's entry of the proxy."""
+
+    def __init__(self, name: Binary, fleet: Fleet, directory: Path, proxy: Mapping[str, Any]) -> None:
+        super().__init__(int(str(next(iter(fleet["listeners"].values()))["bind"]).rsplit(":", 1)[1]))
+        self.directory = directory
+        self.config = directory / "haproxy.cfg"
+        self.socket = directory / "admin.sock"
+        self._keys = {"kind": "haproxy", "version": _NUMBERS[name], "config": str(self.config), **proxy}
+        self._fleet = fleet
+        self._prepared()
+        self.proxy = _Master(require(name), directory, self.config, [self.port])
+        bundle = target("haproxy").render(self._prepared().view)
+        self.config.write_text(bundle.main.text)
+        self.driver: HaproxyDriver | None = None
+
+    def drive(self) -> None:
+        """Once the proxy runs: how it is reloaded is known only now."""
+        command = ["/usr/bin/env", "kill", "-USR2", str(self.proxy.process.pid)]
+        self._keys.setdefault("reload", {"command": command})
+        self.driver = HaproxyDriver(self._named())
+
+    def change(self, fleet: Fleet) -> None:
+        """The fleet as it is from now on; nothing is applied."""
+        self._fleet = fleet
+
+    def apply(
+        self,
+        weights: Mapping[str, Mapping[str, float]] | None = None,
+        drained: Mapping[str, Sequence[str]] | None = None,
+        cut: Sequence[tuple[str, str]] = (),
+        down: Mapping[tuple[str, str], str] | None = None,
+    ) -> Applied:
+        assert self.driver is not None
+        return background.wait(self.driver.apply(self._prepared(weights, drained), frozenset(cut), down=down))
+
+    def converge(self, weights: Mapping[str, Mapping[str, float]] | None = None) -> Applied:
+        assert self.driver is not None
+        return background.wait(self.driver.converge(self._prepared(weights).view))
+
+    def ask(self, question: str) -> str:
+        """One command of the Runtime API, as an operator gives it."""
+        return "".join(background.wait(Runtime(str(self.socket)).ask(question)).texts)
+
+    @property
+    def worker(self) -> int:
+        """The process id of the worker that answers now."""
+        return int(next(row.split()[1] for row in self.ask("show info").splitlines() if row.startswith("Pid:")))
+
+    def reload_outside(self) -> None:
+        """As an operator does behind lbctl's back; returns when the new worker answers."""
+        old = self.worker
+        self.proxy.reload()
+        deadline = time.monotonic() + 10
+        while self.worker in (old, 0):
+            assert time.monotonic() < deadline, "no new worker"
+            time.sleep(0.05)
+
+    def server(self, backend: str, name: str) -> dict[str, str]:
+        """What `show servers state` says of it; empty without it."""
+        rows = self.ask("show servers state").splitlines()
+        columns = next(row for row in rows if row.startswith("#")).split()[1:]
+        known = (dict(zip(columns, row.split(), strict=True)) for row in rows if row[:1].isdigit() and " " in row)
+        return next((row for row in known if (row["be_name"], row["srv_name"]) == (backend, name)), {})
+
+    def _named(self) -> Named:
+        return self._prepared().view.proxy
+
+    def _prepared(
+        self,
+        weights: Mapping[str, Mapping[str, float]] | None = None,
+        drained: Mapping[str, Sequence[str]] | None = None,
+    ) -> Prepared:
+        path = self.directory / "fleet.yaml"
+        whole = {**self._fleet, "proxies": {"edge": self._keys}}
+        path.write_text(yaml.safe_dump(json.loads(json.dumps(whole)), sort_keys=False))
+        found = Diagnostics()
+        loaded = load([str(path)], found)
+        assert loaded is not None, "\n".join(map(str, found))
+        proxy = loaded.compiled.topology.proxies[0]
+        gone = {pool: frozenset(names) for pool, names in (drained or {}).items()}
+        snapshot = Snapshot(loaded.compiled.topology, weights or {}, gone, secrets=loaded.secrets)
+        return prepare(target("haproxy"), loaded.compiled, proxy, snapshot)
+
+
+@contextmanager
+def driven(name: Binary, fleet: Fleet, **proxy: Any) -> Iterator[Driven]:
+    """The fleet on this HAProxy, with the Runtime API unless `proxy` has an `agent_check` or `runtime_api=None`."""
+    directory = Path(tempfile.mkdtemp(prefix="lbctl-e2e-"))
+    try:
+        keys = {"runtime_api": str(directory / "admin.sock"), **proxy}
+        if "agent_check" in proxy:
+            del keys["runtime_api"]
+        gateway = Driven(name, fleet, directory, {key: value for key, value in keys.items() if value is not None})
+        with started(gateway.proxy):
+            gateway.drive()
+            try:
+                yield gateway
+            finally:
+                assert gateway.driver is not None
+                background.wait(gateway.driver.close())
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,106 @@
+"""A real nginx that runs a configuration of its owner's, and lbctl's driver for it, in this process.
+
+`with driving(fleet) as site:`, then `site.converge(fleet)` as the control plane would, with live weights and drains.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from lbctl.apply.nginx import Applied, NginxDriver, prepared
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.compile.files import files_on_disk
+from lbctl.ir.snapshot import Snapshot
+from lbctl.targets.load import load
+from lbctl.targets.prepare import Prepared
+from tests.e2e.support import background
+from tests.e2e.support.binaries import require
+from tests.e2e.support.client import Client
+from tests.e2e.support.fleet import Fleet, put, started, write
+from tests.e2e.support.ports import free_port
+from tests.e2e.support.proxies import Nginx
+
+OWN = "of the owner's own"
+_OWN = """\
+error_log stderr warn;
+events {{ }}
+http {{
+    access_log off;
+    server {{
+        listen 127.0.0.1:{port};
+        return 200 "{own}";
+    }}
+}}
+"""
+
+
+class Site(Client):
+    """The client of the fleet's first listener; `own`: of what nginx served before lbctl came."""
+
+    def __init__(self, nginx: Nginx, port: int, own: Client, min_interval: str) -> None:
+        super().__init__(port)
+        self.nginx = nginx
+        self.config = nginx.config
+        self.own = own
+        self.min_interval = min_interval
+        self.files = nginx.directory / "fleet"
+        self.files.mkdir()
+        self._driver: NginxDriver | None = None
+
+    @property
+    def driver(self) -> NginxDriver:
+        assert self._driver is not None, "the first `prepared` or `converge` makes it"
+        return self._driver
+
+    def restart_driver(self) -> None:
+        """As when the control plane ends and starts again."""
+        self._driver = None
+
+    def prepared(
+        self, fleet: Fleet, weights: Mapping[str, float] | None = None, drained: frozenset[str] = frozenset()
+    ) -> Prepared:
+        """What nginx should run; live weights and drains are of the pool `pool`."""
+        where = ["-p", f"{self.nginx.directory}/", "-c", str(self.config), "-g", "daemon off; pid nginx.pid;"]
+        reload = {"command": [str(self.nginx.binary), *where, "-s", "reload"], "min_interval": self.min_interval}
+        edge = {"kind": "nginx", "config": str(self.config), "reload": reload}
+        diagnostics = Diagnostics()
+        loaded = load([str(write({**fleet, "proxies": {"edge": edge}}, self.files))], diagnostics)
+        assert loaded is not None, [str(item) for item in diagnostics]
+        proxy = loaded.compiled.topology.proxies[0]
+        if self._driver is None:
+            self._driver = NginxDriver(proxy, files_on_disk(loaded.source).get)
+        live = {"pool": weights} if weights else {}
+        return prepared(
+            proxy, loaded, Snapshot(loaded.compiled.topology, live, {"pool": drained}, secrets=loaded.secrets)
+        )
+
+    def converge(
+        self, fleet: Fleet, weights: Mapping[str, float] | None = None, drained: frozenset[str] = frozenset()
+    ) -> Applied:
+        """At once."""
+        newest = self.prepared(fleet, weights, drained)
+        return background.wait(self.driver.converge(newest))
+
+    def put(self, files: Mapping[str, str | bytes]) -> None:
+        """Files that the fleet names."""
+        put(self.files, files)
+
+
+@contextmanager
+def driving(fleet: Fleet, *, min_interval: str = "30s") -> Iterator[Site]:
+    """nginx runs what its owner wrote; nothing of the fleet is served yet."""
+    port, own = int(str(next(iter(fleet["listeners"].values()))["bind"]).rsplit(":", 1)[1]), Client(free_port())
+    directory = Path(tempfile.mkdtemp(prefix="lbctl-e2e-"))
+    directory.chmod(0o755)  # closed to the user that nginx serves as
+    try:
+        config = directory / "etc" / "nginx.conf"
+        put(directory, {"etc/nginx.conf": _OWN.format(port=own.port, own=OWN)})
+        nginx = Nginx(require("nginx"), directory, config, [own.port])
+        with started(nginx):
+            yield Site(nginx, port, own, min_interval)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

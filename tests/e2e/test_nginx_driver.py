@@ -1,0 +1,209 @@
+"""A running nginx is moved: weights, drains and another fleet, without a failed request; and back where it fails."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.support import background
+from tests.e2e.support.certs import Authority, client_context
+from tests.e2e.support.client import Client
+from tests.e2e.support.fleet import Fleet, bind, fleet_of, pool_of
+from tests.e2e.support.nginx_driver import OWN, Site, driving
+from tests.e2e.support.ports import HOST, free_port
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+_ROUND_ROBIN = {"algorithm": "round_robin"}
+
+
+def _fleet(*members: Replica, **sections: Any) -> Fleet:
+    return fleet_of(pool_of(members, balance=_ROUND_ROBIN), **sections)
+
+
+def _taken(site: Site, fleet: Fleet, **live: Any) -> None:
+    applied = site.converge(fleet, **live)
+    assert applied.outcome == "applied", applied
+
+
+def test_the_first_time_the_owners_configuration_is_kept_beside_the_fleets() -> None:
+    with replicas("a") as (a,), driving(fleet := _fleet(a)) as site:
+        before = site.config.read_text()
+        assert site.own.get().body.decode() == OWN
+        _taken(site, fleet)
+        assert site.get().replica == "a"
+        assert site.own.get().error == "refused"
+        assert site.config.with_name("nginx.conf.orig").read_text() == before
+        assert site.converge(fleet).outcome == "same"
+        assert sorted(item.name for item in site.config.parent.iterdir()) == [
+            "nginx.conf", "nginx.conf.lbctl", "nginx.conf.orig"
+        ]  # fmt: skip
+
+
+def test_a_weight_moves_the_shares_and_no_request_fails() -> None:
+    with replicas("a", "b") as (a, b), driving(fleet := _fleet(a, b)) as site:
+        _taken(site, fleet)
+        running = site.send_load(500, 10, keep_alive=False, gap=0.1)
+        time.sleep(1.5)
+        before = (a.requests, b.requests)
+        _taken(site, fleet, weights={"a": 1.0, "b": 3.0})
+        after = site.load(200, 4, keep_alive=False)
+        load = running.result(30)
+    load.assert_no_failure()
+    assert abs(before[0] - before[1]) <= 4
+    assert 0.72 <= after.shares()["b"] <= 0.78
+
+
+def test_a_stream_that_runs_when_nginx_reloads_completes() -> None:
+    with replicas("a", "b") as (a, b), driving(fleet := _fleet(a, b)) as site:
+        _taken(site, fleet)
+        streams = [site.send("GET", "/sse?n=6&gap=0.3") for _ in range(4)]
+        eventually(lambda: a.in_flight + b.in_flight == 4)
+        applied = site.converge(fleet, drained=frozenset({"b"}))
+        assert (applied.outcome, applied.finishing > 0) == ("applied", True)
+        served = b.requests
+        load = site.load(40, 4)
+        assert [len(stream.result(20).events()) for stream in streams] == [6] * 4
+    assert load.by_replica == {"a": 40}
+    assert b.requests == served
+
+
+def test_what_runs_already_is_not_loaded_again_even_by_another_control_plane() -> None:
+    with replicas("a") as (a,), driving(fleet := _fleet(a)) as site:
+        _taken(site, fleet)
+        workers = site.nginx._workers()
+        site.restart_driver()
+        assert site.converge(fleet).outcome == "same"
+        assert site.nginx._workers() == workers
+        site.config.unlink()
+        site.config.write_text("events { }")
+        _taken(site, fleet)
+        assert site.config.with_name("nginx.conf.orig.2").read_text() == "events { }"
+
+
+def test_what_nginx_refuses_never_takes_the_place_of_what_runs() -> None:
+    broken = {"certificates": [{"certificate": "tls/none.crt", "key": "tls/none.key"}]}
+    with replicas("a") as (a,), driving(fleet := _fleet(a)) as site:
+        own = site.config.read_text()
+        refused = site.converge({**fleet, "listeners": {"gateway": {**fleet["listeners"]["gateway"], "tls": broken}}})
+        assert refused.outcome == "refused"
+        assert "none.crt" in refused.words
+        assert site.config.read_text() == own
+        assert site.own.get().body.decode() == OWN
+        _taken(site, fleet)
+        text = site.config.read_text()
+        refused = site.converge({**fleet, "listeners": {"gateway": {**fleet["listeners"]["gateway"], "tls": broken}}})
+        assert refused.outcome == "refused"
+        assert site.config.read_text() == text
+        assert site.get().replica == "a"
+
+
+def test_a_port_that_is_taken_puts_back_what_ran_and_health_goes_on() -> None:
+    """`nginx -t` finds nothing wrong with it. What is drained meanwhile is drained in the fleet that runs."""
+    with replicas("a", "b") as (a, b), driving(fleet := _fleet(a, b)) as site, socket.socket() as other:
+        _taken(site, fleet)
+        text = site.config.read_text()
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind((HOST, 0))
+        other.listen()
+        more = {"listeners": {**fleet["listeners"], "more": {"bind": f"{HOST}:{other.getsockname()[1]}"}}}
+        running = site.send_load(300, 6, keep_alive=False, gap=0.1)
+        refused = site.converge({**fleet, **more})
+        assert (refused.outcome, refused.behind) == ("refused", False)
+        assert "Address already in use" in refused.words
+        assert site.config.read_text() == text
+        assert site.converge({**fleet, **more}).outcome == "same"
+        applied = site.converge({**fleet, **more}, drained=frozenset({"b"}))
+        assert (applied.outcome, applied.behind) == ("applied", True)
+        assert site.load(40, 4, keep_alive=False).by_replica == {"a": 40}
+        running.result(30).assert_no_failure()
+
+
+def test_the_first_configuration_that_cannot_be_loaded_leaves_the_owners_in_place() -> None:
+    with replicas("a") as (a,), socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        fleet = _fleet(a, listener={"bind": f"{HOST}:{other.getsockname()[1]}"})
+        with driving(fleet) as site:
+            own = site.config.read_text()
+            assert site.converge(fleet).outcome == "refused"
+            assert (site.config.is_symlink(), site.config.read_text()) == (False, own)
+            assert site.own.get().body.decode() == OWN
+
+
+def test_a_renewed_certificate_is_loaded_though_no_line_has_changed(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    first, second = authority.issue("first.test", [HOST]), authority.issue("second.test", [HOST])
+    tls = {"certificates": [{"certificate": "tls/server.crt", "key": "tls/server.key"}]}
+    with replicas("a") as (a,), driving(fleet := _fleet(a, listener={"tls": tls})) as site:
+        site.put({"tls/server.crt": first.certificate.read_bytes(), "tls/server.key": first.key.read_bytes()})
+        _taken(site, fleet)
+        assert _name(site) == "first.test"
+        site.put({"tls/server.crt": second.certificate.read_bytes(), "tls/server.key": second.key.read_bytes()})
+        _taken(site, fleet)
+        assert _name(site) == "second.test"
+
+
+def test_the_keys_of_tenants_are_for_their_owner_alone_and_change_with_the_rest() -> None:
+    auth = {"auth": {"api_keys": {"file": "keys.yaml"}}}
+    with replicas("a") as (a,), driving(fleet := _fleet(a, route=auth)) as site:
+        site.put({"keys.yaml": "sk-one: acme\n"})
+        _taken(site, fleet)
+        assert [site.get("/", {"authorization": key}).status for key in ("sk-one", "sk-two")] == [200, 401]
+        site.put({"keys.yaml": "sk-two: acme\n"})
+        _taken(site, fleet)
+        assert [site.get("/", {"authorization": key}).status for key in ("sk-one", "sk-two")] == [401, 200]
+        holding = [file for file in site.config.parent.rglob("*") if file.is_file() and b"acme" in file.read_bytes()]
+        assert holding
+        assert {file.stat().st_mode & 0o777 for file in holding} == {0o600}
+
+
+def test_without_a_running_nginx_the_configuration_waits_on_disk() -> None:
+    with replicas("a") as (a,):
+        fleet = _fleet(a)
+        with driving(fleet) as site:
+            site.nginx.process.terminate()
+            site.nginx.process.wait(5)
+            absent = site.converge(fleet)
+            assert absent.outcome == "absent", absent
+            site.nginx.ports = [site.port]
+            site.nginx.start()
+            assert site.get().replica == "a"
+
+
+def test_health_goes_at_once_and_weights_wait_for_their_turn() -> None:
+    with replicas("a", "b") as (a, b), driving(fleet := _fleet(a, b), min_interval="4s") as site:
+        newest = site.prepared(fleet)
+        told: list[tuple[float, str]] = []
+        running = background.start(site.driver.run(lambda applied: told.append((time.monotonic(), applied.outcome))))
+        try:
+            _want(site, newest)
+            eventually(lambda: len(told) == 1)
+            for weight in (2.0, 3.0, 4.0):
+                _want(site, site.prepared(fleet, {"a": 1.0, "b": weight}))
+            eventually(lambda: len(told) == 2, 8)
+            eventually(lambda: site.load(100, 4, keep_alive=False).by_replica["b"] == 80)
+            time.sleep(1)
+        finally:
+            running.cancel()
+    assert [outcome for _, outcome in told] == ["applied", "applied"]
+    assert 3.9 <= told[1][0] - told[0][0] <= 5
+
+
+def _want(site: Site, newest: Any) -> None:
+    async def want() -> None:
+        site.driver.want(newest)
+
+    background.wait(want())
+
+
+def _name(site: Site) -> str:
+    """What the certificate of the listener is called."""
+    import ssl
+
+    from cryptography import x509
+
+    pem = ssl.get_server_certificate((HOST, site.port))
+    return str(x509.load_pem_x509_certificate(pem.encode()).subject.rdns[0].rfc4514_string()).removeprefix("CN=")
