@@ -42,6 +42,7 @@ Locate = Callable[[str], Path | None]
 _LOOK = 0.01
 _TEST_SECONDS = 60.0
 _COMMAND_SECONDS = 30.0
+_START_SECONDS = 2.0
 _LAST_TURN = 5.0
 """Seconds that a reload may still take when lbctl ends."""
 
@@ -264,7 +265,7 @@ class NginxDriver:
         return Applied("applied", finishing=len(master.workers().finishing))
 
     async def _reloaded(self, master: Master) -> Verdict:
-        before, log = master.workers(), master.log()
+        before, log = await self._serving(master), master.log()
         code, output = await _call(self._reload.command, _COMMAND_SECONDS)
         if code:
             return Verdict(taken=False, words=f"{self._reload.command[0]}: {_last(output) or f'exit code {code}'}")
@@ -274,6 +275,14 @@ class NginxDriver:
             if verdict is not None:
                 return verdict
             await asyncio.sleep(_LOOK)
+
+    async def _serving(self, master: Master) -> nginx_master.Workers:
+        """The workers before a reload. An nginx that has just been started is given a moment to have some: its first
+        ones would be taken for new."""
+        deadline = time.monotonic() + _START_SECONDS
+        while not (found := master.workers()).active and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK)
+        return found
 
     async def _blind(self) -> Applied:
         """No master is seen: the command decides whether there is one."""

@@ -18,13 +18,19 @@ _COMMANDS = {
     "serve": ("lbctl.cli.serve", "The control plane: watches the fleet and drives Envoy by xDS."),
     "reload": ("lbctl.cli.reload", "Have a running serve read its files now."),
     "status": ("lbctl.cli.status", "What a running serve does, and what each proxy has of it."),
+    "explain": ("lbctl.cli.explain", "Why a running serve gives a replica its weight."),
+    "drain": ("lbctl.cli.overrides:drain", "Send nothing new to a replica."),
+    "undrain": ("lbctl.cli.overrides:undrain", "End a drain, or what deep health holds against a replica."),
+    "weight": ("lbctl.cli.overrides:weight", "Hold the weight of a replica by hand."),
+    "freeze": ("lbctl.cli.overrides:freeze", "Keep the weights of a pool as they are."),
+    "unfreeze": ("lbctl.cli.overrides:unfreeze", "Let the weights of a pool move again."),
     "bootstrap": ("lbctl.cli.bootstrap", "The Envoy bootstrap that connects to serve."),
     "xds": ("lbctl.cli.xds", "What a proxy would receive from any xDS server."),
     "gpus": ("lbctl.cli.gpus", "The built-in GPU table, with sources."),
     "schema": ("lbctl.cli.schema", "The JSON Schema of a fleet file."),
     "version": ("lbctl.cli.version", "The version of lbctl."),
 }
-"""Command → its module, and the line of help that needs no import."""
+"""Command → its module (`command` in it, or what stands after the colon), and the help that needs no import."""
 
 
 class _Commands(click.Group):
@@ -38,7 +44,8 @@ class _Commands(click.Group):
         del ctx
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = import_module(_COMMANDS[cmd_name][0]).command
+        module, _, name = _COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), name or "command")
         return command
 
     def resolve_command(

@@ -45,6 +45,9 @@ class Server:
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         return self._ask("POST", path, body)
 
+    def delete(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return self._ask("DELETE", path, body)
+
     def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         import requests
 

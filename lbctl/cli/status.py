@@ -23,12 +23,12 @@ _SHORT = 12
 
 
 @click.command("status")
-@click.argument("what", required=False, type=click.Choice(["proxies", "pools"]))
+@click.argument("what", required=False, type=click.Choice(["proxies", "pools", "signals"]))
 @option("--check", is_flag=True, help="Exit code 3 unless the files are served and every proxy has them.")
 @option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
 @server_options("status")
 def command(what: str | None, check: bool, form: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
-    """What a running `lbctl serve` does: a summary, its proxies type by type, or its pools."""
+    """What a running `lbctl serve` does: a summary, its proxies type by type, its pools, or what replicas tell."""
     remote = Server(server, token_file, tls_ca)
     summary = remote.get("/api/v1/status") if check or what is None else {}
     rows: list[Row] = remote.get(f"/api/v1/{what or 'proxies'}").get(what or "proxies", [])
@@ -36,13 +36,15 @@ def command(what: str | None, check: bool, form: str, server: str, token_file: s
         show(rows if what else summary, form)
     elif what == "pools":
         table(_POOLS, (line for row in rows for line in _pool(row)))
+    elif what == "signals":
+        table(_SIGNALS, (line for row in rows for line in _signal(row)))
     elif what == "proxies":
         table(_PROXIES, (line for row in rows for line in _proxy(row)))
     else:
         _print_summary(summary)
     if not check:
         return 0
-    proxies = rows if what != "pools" else remote.get("/api/v1/proxies").get("proxies", [])
+    proxies = rows if what in (None, "proxies") else remote.get("/api/v1/proxies").get("proxies", [])
     problems = [*_problems(summary), *_proxy_problems(proxies)]
     for problem in problems:
         click.echo(f"lbctl: {problem}", err=True)
@@ -74,6 +76,9 @@ _PROXIES = ("NODE", "PROXY", "TYPE", "STATE", "VERSION", "ACKED", "LAST GOOD", "
 _POOLS = ("POOL", "REPLICA", "ADDRESS", "WEIGHT", "SHARE", "PRIORITY", "ZONE", "DRAINED")
 
 
+_SIGNALS = ("POOL", "REPLICA", "SIGNAL", "VALUE", "UNIT", "AGE", "SOURCE", "WORDS")
+
+
 def _print_summary(summary: Row) -> None:
     snapshot, fleet = summary.get("snapshot"), summary.get("fleet") or {}
     listens = summary.get("listens") or {}
@@ -89,6 +94,11 @@ def _print_summary(summary: Row) -> None:
     ]
     if summary.get("restart"):
         lines.append(("restart", f"taken at the next start alone: {', '.join(summary['restart'])}"))
+    for item in summary.get("control", []):
+        if item["mode"] != "acting":
+            lines.append(("control", f"{item['pool']}: {item['mode']}, {item['words']}"))
+        lines += [("out", f"{item['pool']}/{name}: {'; '.join(words)}") for name, words in item["out"].items()]
+    lines += [("by hand", _override(item)) for item in summary.get("overrides", [])]
     lines += [("unmatched", f"{item['node']}: {item['reason']}") for item in summary.get("unmatched", [])]
     lines += [("name", f"{item['name']}: {item['error']}") for item in summary.get("names", []) if item["error"]]
     findings = [item for item in fleet.get("diagnostics", []) if item["severity"] == "error"]
@@ -96,6 +106,13 @@ def _print_summary(summary: Row) -> None:
         click.echo(f"{name:<10} {_one_line(text)}")
     for text in dict.fromkeys(item["text"] for item in (*findings, *fleet.get("shrink", []))):
         click.echo(f"  {_one_line(text)}")
+
+
+def _override(item: Row) -> str:
+    about = "/".join(filter(None, (item["pool"], item["replica"])))
+    value = f" {item['value']:g}" if item["value"] is not None else ""
+    until = f", until {item['until']}" if item["until"] else ""
+    return f"{item['kind']} {about}{value}{until}" + (f": {item['reason']}" if item["reason"] else "")
 
 
 def _snapshot(row: Row) -> str:
@@ -141,6 +158,18 @@ def _pool(row: Row) -> Iterator[tuple[str, ...]]:
             row["name"], item["name"], item["address"], f"{item['weight']:g}", f"{item['share'] * 100:.1f}%",
             str(item["priority"]), item["zone"] or item["region"] or "-", drained,
         )  # fmt: skip
+
+
+def _signal(row: Row) -> Iterator[tuple[str, ...]]:
+    """A line a signal, and one for each source that gives nothing."""
+    who = (row["pool"], row["replica"])
+    for name, item in row["signals"].items():
+        old = "" if item["fresh"] else "stale: not counted"
+        yield (*who, name, f"{item['value']:.6g}", item["unit"], age(item["age"]), item["source"], old)
+    for item in row["sources"]:
+        if item["reason"] or item["age"] is None:
+            words = f"{item['url']}: {item['words'] or 'not looked at yet'}"
+            yield (*who, "-", "-", "-", age(item["age"]), item["kind"], words)
 
 
 def _one_line(text: str) -> str:

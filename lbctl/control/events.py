@@ -12,11 +12,13 @@ from lbctl.ir.pools import Pool
 @dataclass(frozen=True, slots=True)
 class FleetChanged:
     """The fleet from now on: at the start, on a reload, after discovery. `weights`: what was sent before a restart, on
-    the scale of capacity; replicas that the state knows already keep what it knows."""
+    the scale of capacity; `out`: why deep health had taken replicas out then. Replicas that the state knows already
+    keep what it knows."""
 
     now: float
     pools: tuple[Pool, ...]
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    out: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lbctl.control.events import FleetChanged
-from lbctl.control.health import rules
+from lbctl.control.health import Health, rules
 from lbctl.control.state import PoolState, State, Track, new_track, peers_of
 from lbctl.ir.pools import Pool, Replica
 
@@ -20,15 +20,19 @@ def changed(state: State, event: FleetChanged) -> State:
 
 
 def _first(pool: Pool, event: FleetChanged) -> PoolState:
-    """Weights of before a restart count as evidence of that moment."""
-    known = event.weights.get(pool.name, {})
-    tracks = tuple(
-        new_track(item, _clamped(known[item.name] / item.capacity, pool), None)._replace(known_at=event.now)
-        if item.name in known
-        else new_track(item, 1.0, None)
-        for item in pool.replicas
-    )
+    """Weights of before a restart count as evidence of that moment; who was out is out anew."""
+    known, out = event.weights.get(pool.name, {}), event.out.get(pool.name, {})
+    tracks = tuple(_known(item, known.get(item.name), out.get(item.name), pool, event.now) for item in pool.replicas)
     return PoolState(pool, rules(pool), tracks, _places(pool))
+
+
+def _known(replica: Replica, weight: float | None, reasons: tuple[str, ...] | None, pool: Pool, now: float) -> Track:
+    if reasons is not None:
+        track = new_track(replica, min(pool.weighting.floor / 100, 1.0), None)
+        return track._replace(health=Health(phase="out", reasons=reasons, since=now, ejections=1))
+    if weight is None:
+        return new_track(replica, 1.0, None)
+    return new_track(replica, _clamped(weight / replica.capacity, pool), None)._replace(known_at=now)
 
 
 def _again(was: PoolState, pool: Pool, now: float) -> PoolState:

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from lbctl.control.effects import Verdict
 from lbctl.control.inputs import NEVER, Seen
-from lbctl.ir.pools import DeepCheck, PassiveCheck, Pool
+from lbctl.ir.pools import DeepCheck, PassiveCheck, Pool, Telemetry
 from lbctl.signals.merge import Signal, Signals
 
 COOLER = 5.0
@@ -95,10 +95,12 @@ class Health(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Seconds. `bad_looks`, `good_looks`: in a row, until a level or a phase changes."""
+    """Seconds. `interval`, `stale_after`: of the pool, and where it has none the longest of its replicas' own.
+    `bad_looks`, `good_looks`: in a row, until a level or a phase changes."""
 
     deep: DeepCheck
     stalled_after: float | None
+    interval: float
     stale_after: float
     ejection_time: float
     bad_looks: int
@@ -110,10 +112,13 @@ def rules(pool: Pool) -> Rules:
     active = pool.active
     passive = pool.passive or PassiveCheck()
     stalled = pool.deep.stalled_after
+    own = [item.telemetry for item in pool.replicas if item.telemetry is not None]
+    telemetry = [pool.telemetry] if pool.telemetry is not None else own or [Telemetry()]
     return Rules(
         pool.deep,
         stalled / 1000 if stalled is not None else None,
-        pool.telemetry.stale_after / 1000 if pool.telemetry else 15.0,
+        max(item.interval for item in telemetry) / 1000,
+        max(item.stale_after for item in telemetry) / 1000,
         passive.ejection_time / 1000,
         active.unhealthy_threshold if active else _BAD_LOOKS,
         active.healthy_threshold if active else _GOOD_LOOKS,
@@ -247,6 +252,8 @@ def _denied(was: Health) -> Health:
 
 
 def _way_back(rule: Rules, was: Health, pulse: Pulse, now: float) -> Health:
+    if was.mark is None and pulse.progress is not None:
+        was = was._replace(mark=pulse.progress)
     if was.good >= rule.good_looks and pulse.progress is not None and pulse.progress != was.mark:
         return was._replace(phase="in", reasons=(), since=now, ejections=0)
     patience = rule.ejection_time * min(was.ejections, MOST_PATIENCE) * (MOST_PATIENCE if was.complaints else 1)

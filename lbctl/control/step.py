@@ -68,12 +68,7 @@ def _tick(state: State, event: Ticked) -> Stepped:
     told: list[Effect] = []
     pools = dict(state.pools)
     for name, pool in state.pools.items():
-        if event.now - pool.decided_at >= _interval(pool):
+        if event.now - pool.decided_at >= pool.rules.interval:
             pools[name], effects = decided(pool, pool, {}, event.now)
             told.extend(effects)
     return State(pools, event.now), tuple(told)
-
-
-def _interval(pool: PoolState) -> float:
-    telemetry = pool.pool.telemetry
-    return telemetry.interval / 1000 if telemetry else 5.0

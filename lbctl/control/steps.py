@@ -44,12 +44,11 @@ class Steps:
 
     @classmethod
     def of(cls, state: PoolState, now: float) -> Steps:
-        rules, telemetry = state.pool.weighting, state.pool.telemetry
-        ramp = state.pool.slow_start
+        rules, ramp = state.pool.weighting, state.pool.slow_start
         blind_for_long = state.mode == "blind" and now - state.mode_since >= state.rules.stale_after
         return cls(
             now=now,
-            pause=(telemetry.interval / 1000 if telemetry else 5.0) * _EARLY,
+            pause=state.rules.interval * _EARLY,
             keep=state.rules.stale_after,
             window=ramp.window / 1000 if ramp else 0.0,
             floor=rules.floor / 100,

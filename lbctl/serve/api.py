@@ -1,4 +1,4 @@
-"""The HTTP API of the control plane: what runs, for people, scripts and Prometheus; and `reload`.
+"""The HTTP API of the control plane: what runs, for people, scripts and Prometheus; `reload`, and what operators hold.
 
 Reading is open on loopback; beyond it, everything but the two probes needs the bearer token, over TLS. A write always
 needs the token, a JSON body and a Host that is ours, so that no page in a browser can reach it by a name that it made
@@ -31,6 +31,10 @@ _PROBES = ("/healthz", "/readyz")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+class WrongError(Exception):
+    """What was asked cannot be; in words."""
+
+
 class Serving(Protocol):
     """What the API shows. Everything returned is made of JSON's own types."""
 
@@ -43,10 +47,22 @@ class Serving(Protocol):
 
     def pools(self) -> list[dict[str, Any]]: ...
 
+    def signals(self) -> list[dict[str, Any]]: ...
+
+    def decisions(self) -> list[dict[str, Any]]: ...
+
+    def overrides(self) -> list[dict[str, Any]]: ...
+
     def metrics(self) -> bytes: ...
 
     async def reload(self, allow_shrink: bool) -> dict[str, Any]:
         """Reads the files now; `result` says what came of it."""
+
+    async def hold(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """An override from now on. WrongError"""
+
+    async def let_go(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """An override no longer. WrongError"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +97,12 @@ class Api:
                 web.get("/api/v1/status", self._status),
                 web.get("/api/v1/proxies", self._proxies),
                 web.get("/api/v1/pools", self._pools),
+                web.get("/api/v1/signals", self._signals),
+                web.get("/api/v1/decisions", self._decisions),
+                web.get("/api/v1/overrides", self._overrides),
                 web.post("/api/v1/reload", self._reload),
+                web.post("/api/v1/overrides", self._hold),
+                web.delete("/api/v1/overrides", self._let_go),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_GRACE)
@@ -123,6 +144,21 @@ class Api:
 
     async def _pools(self, _request: web.Request) -> web.Response:
         return _json({"pools": self._serving.pools()})
+
+    async def _signals(self, _request: web.Request) -> web.Response:
+        return _json({"signals": self._serving.signals()})
+
+    async def _decisions(self, _request: web.Request) -> web.Response:
+        return _json({"decisions": self._serving.decisions()})
+
+    async def _overrides(self, _request: web.Request) -> web.Response:
+        return _json({"overrides": self._serving.overrides()})
+
+    async def _hold(self, request: web.Request) -> web.Response:
+        return _json(await _understood(self._serving.hold, await _body(request)))
+
+    async def _let_go(self, request: web.Request) -> web.Response:
+        return _json(await _understood(self._serving.let_go, await _body(request)))
 
     async def _reload(self, request: web.Request) -> web.Response:
         asked = await _body(request)
@@ -198,6 +234,15 @@ async def _as_json(request: web.Request, handler: _Handler) -> web.StreamRespons
     except Exception:  # noqa: BLE001 -- an error of ours must not end the API
         log.failure("the API failed", path=request.path)
         return _json({"error": "internal error; the log has more"}, 500)
+
+
+async def _understood(
+    serve: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]], asked: dict[str, Any]
+) -> dict[str, Any]:
+    try:
+        return await serve(asked)
+    except WrongError as error:
+        raise _Refused(400, str(error)) from None
 
 
 async def _body(request: web.Request) -> dict[str, Any]:

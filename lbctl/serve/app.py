@@ -21,13 +21,17 @@ from typing import Any
 from lbctl import __version__
 from lbctl.model.fleet import Source
 from lbctl.serve import log
+from lbctl.serve.by_hand import ByHand
 from lbctl.serve.changes import Changes
 from lbctl.serve.doors import CannotListenError, Doors
+from lbctl.serve.gauges import Gauges
+from lbctl.serve.live import Live
 from lbctl.serve.metrics import Metrics
 from lbctl.serve.overview import NO_FLEET, Overview
 from lbctl.serve.publisher import Publisher
 from lbctl.serve.settings import Options, legible, settings
 from lbctl.serve.store import Kept, Store, StoreError
+from lbctl.serve.telemetry import Telemetry, earlier
 from lbctl.serve.watch import Watch
 from lbctl.targets.load import Loaded
 from lbctl.xds.ledger import Ledger
@@ -67,6 +71,8 @@ class App:
         self._publisher: Publisher
         self._changes: Changes
         self._overview: Overview
+        self._telemetry: Telemetry
+        self._by_hand: ByHand
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -109,6 +115,8 @@ class App:
         if hasattr(self, "_publisher"):
             await self._publisher.discover.stop()
         if self._store is not None:
+            if hasattr(self, "_telemetry"):
+                self._telemetry.keep()
             self._store.close()
         log.event("ended")
 
@@ -116,7 +124,13 @@ class App:
 
     async def _work(self) -> None:
         await self._begin()
-        await _all_of(self._follow_files(), self._follow_discovery(), self._follow_drains())
+        await _all_of(
+            self._follow_files(),
+            self._follow_discovery(),
+            self._follow_drains(),
+            self._telemetry.run(),
+            self._by_hand.run(),
+        )
 
     async def _begin(self) -> None:
         options = self._options
@@ -127,7 +141,15 @@ class App:
             self._publisher.discover.seed(kept.discovered)
         self._watch = Watch(options.paths)
         self._changes = Changes(options.paths, self._publisher, self._watch, self._metrics, self._store, self._open)
-        self._overview = Overview(options, self._doors, self._publisher, self._changes, self._ledger, self._metrics)
+        kept_live = await self._kept_live()
+        self._telemetry = Telemetry(self._publisher, self._changes, self._metrics.stages, self._store, kept_live)
+        kept_by_hand = await asyncio.to_thread(self._store.overrides) if self._store else ()
+        self._by_hand = ByHand(self._publisher, self._changes, self._telemetry, self._store, kept_by_hand)
+        self._metrics.registry.register(Gauges(self._publisher, self._telemetry, time.monotonic))
+        self._overview = Overview(
+            options, self._doors, self._publisher, self._changes, self._ledger, self._metrics, self._telemetry,
+            self._by_hand,
+        )  # fmt: skip
         await self._changes.begin(kept)
         gc.freeze()
         gc.enable()
@@ -149,6 +171,9 @@ class App:
         for note in store.notes:
             log.warn(note)
         return await asyncio.to_thread(store.last_fleet), await asyncio.to_thread(store.drains)
+
+    async def _kept_live(self) -> Live:
+        return await asyncio.to_thread(earlier, self._store, time.time()) if self._store else Live()
 
     async def _open(self, loaded: Loaded, built: bool) -> None:
         """The API once the files could be read, the proxies' port once there is an edition."""

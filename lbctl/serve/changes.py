@@ -84,8 +84,9 @@ class Changes:
         async with self._turn:
             await self._read(allow_shrink)
 
-    async def refresh(self, why: str) -> None:
-        """Serves the same fleet as it is now, by discovery and by the clock."""
+    async def refresh(self, why: str, *, keep: bool = True) -> None:
+        """Serves the same fleet as it is now, by discovery, by the clock and by what was decided. `keep`: what must
+        outlive the process may have changed."""
         async with self._turn:
             try:
                 sent = await self._publisher.refresh()
@@ -97,7 +98,8 @@ class Changes:
                 log.failure("lbctl itself failed; what is served stays as it is", because_of=why)
                 return
             self._tell(sent, why)
-            await self._keep(None)
+            if keep:
+                await self._keep(None)
 
     # ── Reading and serving; the caller has the turn ─────────────────────────────────────────────────────────────────
 

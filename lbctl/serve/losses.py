@@ -12,7 +12,7 @@ from lbctl.targets.assess import assess
 from lbctl.targets.features import FEATURES
 from lbctl.targets.load import Loaded
 
-_DONE_HERE = frozenset({"control", "pool.drain_deadline"})
+_DONE_HERE = frozenset({"control", "pool.drain_deadline", "pool.telemetry", "pool.weighting", "pool.health.deep"})
 
 
 def losses(loaded: Loaded, snapshot: Snapshot, proxies: Iterable[Proxy]) -> tuple[Diagnostic, ...]:

@@ -23,7 +23,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from lbctl import __version__
-from lbctl.xds.resource import SHORT
+from lbctl.serve.stages import Stages
+from lbctl.xds.resource import EDS, SHORT
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Result = Literal["published", "unchanged", "invalid", "refused", "unsound"]
@@ -67,6 +68,7 @@ class Metrics:
         self._built = Histogram(
             "lbctl_build_seconds", "Making and checking a snapshot.", buckets=_BUILD_BUCKETS, registry=registry
         )
+        self.stages = Stages(registry)
         self._snapshot = _Snapshot(now)
         registry.register(self._snapshot)
 
@@ -83,6 +85,8 @@ class Metrics:
 
     def acked(self, type_short: str, seconds: float) -> None:
         self._acks[type_short].observe(seconds)
+        if type_short == SHORT[EDS]:
+            self.stages.acked(seconds)
 
     def nacked(self, type_short: str) -> None:
         self._nacks[type_short].inc()

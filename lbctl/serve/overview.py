@@ -4,26 +4,42 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from lbctl import __version__
-from lbctl.serve import report
+from lbctl.ir.pools import Pool
+from lbctl.ir.snapshot import weights_of
+from lbctl.ir.topology import Topology
+from lbctl.serve import insight, report
+from lbctl.serve.by_hand import ByHand
 from lbctl.serve.changes import Changes
 from lbctl.serve.doors import Doors
+from lbctl.serve.live import controlled
 from lbctl.serve.metrics import Metrics
 from lbctl.serve.publisher import Publisher
 from lbctl.serve.settings import Options
+from lbctl.serve.telemetry import Telemetry
 from lbctl.xds.ledger import Ledger
 
 NO_FLEET = "no fleet yet: the files cannot be served, and the state holds no earlier one"
 _STARTING = "starting"
+NOTHING = Topology((), (), ())
 
 
 class Overview:
     """The `Serving` of the API. `since`: when the process began, in seconds since the epoch."""
 
     def __init__(
-        self, options: Options, doors: Doors, publisher: Publisher, changes: Changes, ledger: Ledger, metrics: Metrics
+        self,
+        options: Options,
+        doors: Doors,
+        publisher: Publisher,
+        changes: Changes,
+        ledger: Ledger,
+        metrics: Metrics,
+        telemetry: Telemetry,
+        by_hand: ByHand,
     ) -> None:
         self.ending = False
         self._since = time.time()
@@ -33,6 +49,8 @@ class Overview:
         self._changes = changes
         self._ledger = ledger
         self._metrics = metrics
+        self._telemetry = telemetry
+        self._by_hand = by_hand
 
     def ready(self) -> str:
         if self.ending:
@@ -58,6 +76,8 @@ class Overview:
             "unmatched": [
                 {"node": row["node"], "reason": row["reason"]} for row in rows if row["connected"] and row["reason"]
             ],
+            "overrides": self.overrides(),
+            "control": self._control(),
             "names": [report.name(item) for item in self._publisher.discover.names()],
             "listens": self._listens(),
         }
@@ -68,6 +88,30 @@ class Overview:
     def pools(self) -> list[dict[str, Any]]:
         served = self._publisher.served
         return report.pools(served.whole, served.since, served.out) if served else []
+
+    def signals(self) -> list[dict[str, Any]]:
+        served, scraper, now = self._publisher.served, self._telemetry.scraper, time.monotonic()
+        return [
+            row
+            for pool in controlled(served.whole.topology if served else NOTHING)
+            for row in insight.signals(
+                pool,
+                self._telemetry.loop.reports,
+                {item.name: scraper.states(pool.name, item.name) for item in pool.replicas},
+                now,
+            )
+        ]
+
+    def decisions(self) -> list[dict[str, Any]]:
+        served = self._publisher.served
+        if served is None:
+            return []
+        told = insight.acknowledged(self._ledger.proxies(), served.edition.version)
+        found = (self._decisions(pool, weights_of(pool, served.whole)) for pool in controlled(served.whole.topology))
+        return [{**row, "acknowledged": told} for rows in found for row in rows]
+
+    def overrides(self) -> list[dict[str, Any]]:
+        return [insight.override(item) for item in self._publisher.overrides]
 
     def metrics(self) -> bytes:
         return self._metrics.page()
@@ -81,6 +125,34 @@ class Overview:
             "snapshot": self._snapshot(),
             "diagnostics": report.findings(reading.diagnostics if reading else ()),
         }
+
+    async def hold(self, asked: dict[str, Any]) -> dict[str, Any]:
+        return {"override": insight.override(await self._by_hand.put(asked)), "snapshot": self._snapshot()}
+
+    async def let_go(self, asked: dict[str, Any]) -> dict[str, Any]:
+        return {"removed": await self._by_hand.remove(asked), "snapshot": self._snapshot()}
+
+    def _decisions(self, pool: Pool, weights: tuple[float, ...]) -> Iterator[dict[str, Any]]:
+        places = {item.name: place for place, item in enumerate(pool.replicas)}
+        now = time.monotonic()
+        for item in self._telemetry.loop.decisions(pool.name):
+            if item.replica in places:
+                held = self._publisher.overrides
+                yield insight.decision(item, pool, weights, places[item.replica], held, now)
+
+    def _control(self) -> list[dict[str, Any]]:
+        """Every pool that is decided about: how, and who is out."""
+        live = self._publisher.live
+        return [
+            {
+                "pool": name,
+                "strategy": item.pool.weighting.strategy,
+                "mode": item.mode,
+                "words": item.mode_words or None,
+                "out": {replica: list(words) for replica, words in live.out.get(name, {}).items()},
+            }
+            for name, item in self._telemetry.loop.state.pools.items()
+        ]
 
     def _snapshot(self) -> dict[str, Any] | None:
         served = self._publisher.served

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -192,5 +193,7 @@ def _failed(error: Exception) -> Result | None:
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if isinstance(cause, OSError) and cause.errno in _OURS:
         return None
+    if isinstance(cause, ConnectionError) and cause.errno:
+        return Result(os.strerror(cause.errno).lower())
     text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
     return Result(" ".join(str(text).split())[:200])

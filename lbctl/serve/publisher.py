@@ -10,16 +10,19 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.control import overrides as by_hand
+from lbctl.control.overrides import Overrides
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.topology import Topology
 from lbctl.serve import drains, log, report
 from lbctl.serve.answers import judged, unresolved
 from lbctl.serve.discover import Discover, Discovered
+from lbctl.serve.live import Live
 from lbctl.serve.losses import losses
 from lbctl.serve.metrics import Metrics
 from lbctl.targets import target
@@ -59,7 +62,8 @@ class Sent:
 
 class Publisher:
     """`accepted`: discovery's answers as they count; `held`: why some do not. `drained`: since when which replica of
-    which pool is, as the state has kept it."""
+    which pool is, as the state has kept it. `live`, `overrides`: what the control loop and what operators have decided,
+    taken with the next edition. `followers` are told of each, after the Envoys."""
 
     def __init__(
         self, metrics: Metrics, drained: Mapping[tuple[str, str], float], now: Callable[[], float] = time.time
@@ -67,6 +71,9 @@ class Publisher:
         self.discover = Discover()
         self.accepted = Discovered()
         self.held: tuple[Diagnostic, ...] = ()
+        self.live = Live()
+        self.overrides: Overrides = ()
+        self.followers: list[Callable[[Served], None]] = []
         self.served: Served | None = None
         self.earlier: Edition | None = None
         self.send: Callable[[Edition], None] | None = None
@@ -139,24 +146,30 @@ class Publisher:
         held = tuple(map(loaded.compiled.sources.placed, held))
         log.findings(item for item in held if item not in self.held)
         self.accepted, self.held, self.served = accepted, held, served
+        for follow in self.followers:
+            follow(served)
         return sent
 
     def _built(self, loaded: Loaded, origin: Origin, accepted: Discovered) -> tuple[Served, Sent]:
         now = self._now()
         whole = accepted.apply(loaded.compiled.topology)
         before = self.served.since if self.served else self.drained
-        since = drains.follow(before, whole, {}, now)
+        held = by_hand.within(self.overrides, whole)
+        drained = by_hand.drained(held)
+        since = drains.follow(before, whole, drained, now)
         out = drains.gone(since, whole, now)
-        snapshot = Snapshot(drains.without(whole, out), secrets=loaded.secrets, addresses=accepted.hosts)
+        live = self.live.within(whole)
+        weights = by_hand.weighted(held, live.weights)
+        all_of_it = Snapshot(whole, weights, drained, secrets=loaded.secrets, addresses=accepted.hosts, out=live.gone)
+        snapshot = replace(all_of_it, topology=drains.without(whole, out)) if out else all_of_it
         proxies = _envoys(whole)
         edition = self._builder.build(loaded, snapshot, proxies)
         old = self.served
         new = old is None or old.edition.version != edition.version
         at = now if old is None or new else old.at
         changed = _changed(old.edition if old else None, edition, proxies) if new else {}
-        live = Snapshot(whole, secrets=loaded.secrets, addresses=accepted.hosts)
         lost = old.losses if old and old.loaded is loaded else losses(loaded, snapshot, proxies)
-        return Served(loaded, origin, edition, live, since, out, lost, at), Sent(new, changed)
+        return Served(loaded, origin, edition, all_of_it, since, out, lost, at), Sent(new, changed)
 
 
 def _envoys(topology: Topology) -> tuple[Proxy, ...]:

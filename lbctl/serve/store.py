@@ -1,4 +1,5 @@
-"""What must outlive the process: the last good fleet and which replicas are being drained, in a SQLite database.
+"""What must outlive the process, in a SQLite database: the last good fleet, which replicas are being drained, what the
+control loop had decided, and what an operator holds by hand.
 
 One process at a time has the state: a second one waits for the lock and takes over. A database that cannot be read is
 set aside, never deleted, and the start goes on without it. Keys and certificates are never kept: the fleet is kept as
@@ -17,12 +18,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lbctl.base.diagnostics import show
+from lbctl.control.overrides import Override, Overrides
 from lbctl.model.load import Text
+from lbctl.serve.live import Live
 
 __all__ = ["Kept", "Store", "StoreError", "Text"]
 
@@ -32,11 +35,21 @@ _PAUSE = 0.2
 """Seconds between two looks at a lock that another process has."""
 _SET_ASIDE = 3
 """How many broken databases are kept."""
-_VERSION = 1
+_VERSION = 2
 _SCHEMA = """
 CREATE TABLE fleet (id INTEGER PRIMARY KEY CHECK (id = 1), version TEXT NOT NULL, body TEXT NOT NULL);
 CREATE TABLE discovered (name TEXT PRIMARY KEY, addresses TEXT NOT NULL);
 CREATE TABLE drains (pool TEXT, replica TEXT, since REAL NOT NULL, PRIMARY KEY (pool, replica));
+"""
+_SECOND = """
+CREATE TABLE live (id INTEGER PRIMARY KEY CHECK (id = 1), at REAL NOT NULL, body TEXT NOT NULL);
+CREATE TABLE overrides (
+    kind TEXT, pool TEXT, replica TEXT, value REAL, reason TEXT NOT NULL, since REAL NOT NULL, until REAL,
+    PRIMARY KEY (kind, pool, replica)
+);
+"""
+_KEEP_LIVE = """
+INSERT INTO live VALUES (1, ?, ?) ON CONFLICT (id) DO UPDATE SET at = excluded.at, body = excluded.body
 """
 _KEEP_FLEET = """
 INSERT INTO fleet VALUES (1, ?, ?)
@@ -141,6 +154,34 @@ class Store:
             rows = database.execute("SELECT pool, replica, since FROM drains").fetchall()
         return {(pool, replica): since for pool, replica, since in rows}
 
+    def keep_live(self, live: Live, at: float) -> None:
+        """What the control loop has decided, which held at that time, in seconds since the epoch."""
+        body = json.dumps({"weights": live.weights, "out": live.out})
+        with self._transaction() as database:
+            database.execute(_KEEP_LIVE, (at, body))
+
+    def live(self) -> tuple[Live, float] | None:
+        """The same and its time; None where nothing was kept."""
+        with self._transaction() as database:
+            row = database.execute("SELECT at, body FROM live").fetchone()
+        if row is None:
+            return None
+        try:
+            return _live(json.loads(row[1])), row[0]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StoreError(f"the kept weights in {self.directory} cannot be understood: {error!r}") from error
+
+    def keep_overrides(self, overrides: Overrides) -> None:
+        """In the place of all before."""
+        with self._transaction() as database:
+            database.execute("DELETE FROM overrides")
+            database.executemany("INSERT INTO overrides VALUES (?, ?, ?, ?, ?, ?, ?)", map(astuple, overrides))
+
+    def overrides(self) -> Overrides:
+        with self._transaction() as database:
+            rows = database.execute("SELECT * FROM overrides ORDER BY kind, pool, replica").fetchall()
+        return tuple(Override(*row) for row in rows)
+
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._turn:
@@ -220,8 +261,9 @@ def _prepare(database: sqlite3.Connection) -> None:
         raise _BrokenError(str(found))
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = FULL")
-    if version == 0:
-        database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+    if version < _VERSION:
+        missing = _SECOND if version else f"{_SCHEMA} {_SECOND}"
+        database.executescript(f"BEGIN; {missing} PRAGMA user_version = {_VERSION}; COMMIT;")
 
 
 def _set_aside(file: Path, why: str) -> str:
@@ -245,6 +287,13 @@ def _fleet(version: str, body: Mapping[str, Any], answers: Iterable[tuple[str, s
         targets={place: _as_bytes(data) for place, data in body["targets"].items()},
         discovered={name: tuple(json.loads(addresses)) for name, addresses in answers},
         version=version,
+    )
+
+
+def _live(body: Mapping[str, Any]) -> Live:
+    return Live(
+        {pool: {name: float(weight) for name, weight in each.items()} for pool, each in body["weights"].items()},
+        {pool: {name: tuple(words) for name, words in each.items()} for pool, each in body["out"].items()},
     )
 
 

@@ -195,14 +195,13 @@ _POOLS = (
 _FLEET = (
     _f("fleet", "the file itself", 495, "version", "defaults", "gpus"),
     _f("proxies", "the proxies to render for", 496, "proxies", "proxies.*.admin"),
+    _f("proxies.weights", "weights by HAProxy's own ways", 498, "proxies.*.runtime_api", "proxies.*.agent_check"),
     _f(
         "control",
         "the control plane",
         497,
         "control",
         "proxies.*.reload",
-        "proxies.*.runtime_api",
-        "proxies.*.agent_check",
         "proxies.*.nodes",
         "proxies.*.node_san",
     ),

@@ -59,6 +59,7 @@ CONTROL_PLANE: Mapping[str, Capability] = {
     "pool.health.deep": Unsupported("no proxy reads a GPU's telemetry", "active and passive health alone decide"),
     "pool.telemetry": Unsupported("no proxy reads a model server's metrics", "nothing is read"),
     "pool.weighting": Unsupported("no proxy follows live signals", "weights are the capacities of the file"),
+    "proxies.weights": Unsupported("this is a way into HAProxy", "it is not read"),
     "control": Unsupported("no proxy reads it: it is for the control plane", "`lbctl serve` acts on it, for Envoy"),
 }
 """What no proxy does by itself: it takes a control plane. Every proxy's table says it alike."""

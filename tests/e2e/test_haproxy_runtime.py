@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +14,7 @@ from tests.e2e.support.http1 import Request
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
-ROUND_ROBIN: dict[str, Any] = {"balance": {"algorithm": "round_robin"}, "slow_start": {"window": "200ms"}}
+ROUND_ROBIN: dict[str, Any] = {"balance": {"algorithm": "round_robin"}, "slow_start": {"window": "1s"}}
 STREAM = Request(path="/sse?n=40&gap=0.1")
 
 
@@ -101,8 +100,8 @@ def test_an_added_replica_serves_and_a_removed_one_finishes_what_it_has(version:
         steady.load.assert_no_failure()
         assert applied.done
         assert applied.leaving == (("pool_pool", "a"),)
-        time.sleep(0.3)  # its slow start
-        assert gateway.load(100, 4).shares() == pytest.approx({"b": 0.5, "c": 0.5}, abs=0.03)
+        half = pytest.approx({"b": 0.5, "c": 0.5}, abs=0.03)
+        eventually(lambda: gateway.load(100, 4).shares() == half)
         assert all(stream.result(20).ok for stream in streams)
         assert gateway.apply().again is None
         assert gateway.server("pool_pool", "a") == {}
@@ -191,6 +190,18 @@ def test_what_is_left_after_the_drain_deadline_is_cut_and_nothing_else(version: 
         gateway.apply(cut=[("pool", "a")])
         eventually(lambda: a.in_flight == 0 and a.abandoned == 1, timeout=3)
         assert sum(stream.result(20).ok for stream in streams) == 1
+
+
+def test_the_limit_of_a_pool_grows_with_its_replicas(version: Binary, three: list[Replica]) -> None:
+    fleet = fleet_of(pool_of(three[:1]))
+    with driven(version, fleet) as gateway:
+        worker = gateway.worker
+        variable = next(row.split()[1] for row in gateway.config.read_text().splitlines() if "set-var proc." in row)
+        assert "<512>" in gateway.ask(f"get var {variable}")
+        gateway.change({**fleet, "pools": {"pool": pool_of(three)}})
+        assert gateway.apply().done
+        assert "<1536>" in gateway.ask(f"get var {variable}")
+        assert gateway.worker == worker
 
 
 def test_a_dead_socket_is_words_and_the_file_is_right_for_the_next_start(three: list[Replica]) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import ssl
 import time
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+
 from tests.e2e.support import background
-from tests.e2e.support.certs import Authority, client_context
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Fleet, bind, fleet_of, pool_of
+from tests.e2e.support.certs import Authority
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
 from tests.e2e.support.nginx_driver import OWN, Site, driving
-from tests.e2e.support.ports import HOST, free_port
+from tests.e2e.support.ports import HOST
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
@@ -173,8 +176,23 @@ def test_without_a_running_nginx_the_configuration_waits_on_disk() -> None:
             assert site.get().replica == "a"
 
 
-def test_health_goes_at_once_and_weights_wait_for_their_turn() -> None:
-    with replicas("a", "b") as (a, b), driving(fleet := _fleet(a, b), min_interval="4s") as site:
+def test_an_nginx_that_has_just_been_started_is_not_taken_for_one_that_has_reloaded() -> None:
+    """Its first workers come after its master: for a moment it listens and has none."""
+    with replicas("a") as (a,), driving(fleet := _fleet(a)) as site:
+        for _ in range(5):
+            site.nginx.stop()
+            shutil.rmtree(site.config.with_name("nginx.conf.lbctl"), ignore_errors=True)
+            if site.config.with_name("nginx.conf.orig").exists():
+                site.config.with_name("nginx.conf.orig").replace(site.config)
+            site.restart_driver()
+            newest = site.prepared(fleet)
+            site.nginx.start()
+            assert background.wait(site.driver.converge(newest)).outcome == "applied"
+            assert site.get().replica == "a"
+
+
+def test_weights_wait_for_their_turn_and_go_along_with_health_that_does_not() -> None:
+    with replicas("a", "b", "c") as members, driving(fleet := _fleet(*members), min_interval="60s") as site:
         newest = site.prepared(fleet)
         told: list[tuple[float, str]] = []
         running = background.start(site.driver.run(lambda applied: told.append((time.monotonic(), applied.outcome))))
@@ -182,14 +200,15 @@ def test_health_goes_at_once_and_weights_wait_for_their_turn() -> None:
             _want(site, newest)
             eventually(lambda: len(told) == 1)
             for weight in (2.0, 3.0, 4.0):
-                _want(site, site.prepared(fleet, {"a": 1.0, "b": weight}))
-            eventually(lambda: len(told) == 2, 8)
-            eventually(lambda: site.load(100, 4, keep_alive=False).by_replica["b"] == 80)
-            time.sleep(1)
+                _want(site, site.prepared(fleet, {"a": 1.0, "b": weight, "c": 1.0}))
+            _want(site, site.prepared(fleet, {"a": 1.0, "b": 4.0, "c": 1.0}, frozenset({"c"})))
+            eventually(lambda: len(told) == 2)
+            load = site.load(100, 4, keep_alive=False)
         finally:
             running.cancel()
     assert [outcome for _, outcome in told] == ["applied", "applied"]
-    assert 3.9 <= told[1][0] - told[0][0] <= 5
+    assert 4.9 <= told[1][0] - told[0][0] <= 6.5
+    assert load.by_replica == {"a": 20, "b": 80}
 
 
 def _want(site: Site, newest: Any) -> None:
@@ -201,9 +220,5 @@ def _want(site: Site, newest: Any) -> None:
 
 def _name(site: Site) -> str:
     """What the certificate of the listener is called."""
-    import ssl
-
-    from cryptography import x509
-
     pem = ssl.get_server_certificate((HOST, site.port))
     return str(x509.load_pem_x509_certificate(pem.encode()).subject.rdns[0].rfc4514_string()).removeprefix("CN=")

@@ -43,9 +43,9 @@ def test_a_replica_that_fails_posts_is_ejected_and_the_other_goes_on(kind: Kind)
         b.behave(status=500)
         failing = gateway.load(40, 1, _POST)
         after = gateway.load(60, 4, _POST)
-    assert failing.statuses == {200: 37, 500: 3}
+    assert 3 <= failing.statuses[500] <= 6  # Envoy tells its threads a moment after the third
     after.assert_no_failure()
-    assert (after.by_replica, b.requests) == ({"a": 60}, 3)
+    assert (after.by_replica, b.requests) == ({"a": 60}, failing.statuses[500])
 
 
 @_EJECTING

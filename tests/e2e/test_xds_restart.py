@@ -13,7 +13,7 @@ from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
 _TIMES = 20
-_MOVED = "membership_change$|cluster_manager.cluster_(added|modified|removed)$|listener_(added|modified|removed)$|rds.*config_reload$"
+_MOVED = "(membership_change|cluster_(added|modified|removed)|listener_(added|modified|removed)|rds.*config_reload)$"
 
 
 def _fleet(a: Replica, b: Replica) -> Fleet:

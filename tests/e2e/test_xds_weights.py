@@ -12,7 +12,8 @@ from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
-_SOON = 1.0
+_SOON = 0.6
+"""Seconds from a changed file to its effect, on a busy machine."""
 
 
 def _pool(members: list[Replica], *weights: float) -> dict[str, object]:
@@ -43,12 +44,13 @@ def test_the_shares_follow_a_new_weight_and_nothing_else_moves() -> None:
             assert [load.load.shares()["a"] for load in loads] == pytest.approx([0.5, 0.5], abs=0.05)
 
             control.write({**fleet, "pools": {"pool": _pool(pair, 3, 1)}})
-            written = time.monotonic()
             eventually(lambda: all(_heavier(envoy, a, b) for envoy in envoys), _SOON, 0.01)
-            moved = time.monotonic()
-            control.write({**fleet, "pools": {"pool": _pool(pair, 1, 4)}})  # Envoy may put off a second one
+            control.write({**fleet, "pools": {"pool": _pool(pair, 1, 99)}})
             eventually(lambda: all(_heavier(envoy, b, a) for envoy in envoys), _SOON, 0.01)
-            assert time.monotonic() - written < 2 * _SOON
+            moved = time.monotonic()
+            time.sleep(0.3)
+            assert [load.since(moved).shares()["b"] > 0.9 for load in loads] == [True, True]
+
             change(control, {**fleet, "pools": {"pool": _pool(pair, 3, 1)}})
             moved = time.monotonic()
             time.sleep(2)

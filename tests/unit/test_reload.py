@@ -13,6 +13,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, Replica
 from lbctl.ir.topology import Topology
 from lbctl.serve import reload
+from lbctl.serve.settings import legible
 from tests.support_reload import Fleet, sizes
 
 
@@ -40,6 +41,34 @@ def test_every_file_beside_the_yaml_is_to_be_followed(fleet: Fleet) -> None:
         "secrets/keys.yaml", "targets.json", "tls/ca.crt", "tls/proxies.crt", "tls/server.crt", "tls/server.key",
         "tls/xds.crt", "tls/xds.key", "token",
     }  # fmt: skip
+
+
+def test_what_has_not_changed_in_the_files_is_the_same_object_again(fleet: Fleet) -> None:
+    first = _topology(fleet)
+    fleet.write(9)
+    second = _topology(fleet)
+    assert [len(pool.replicas) for pool in second.pools] == [4, 9]
+    assert [new is old for new, old in zip(second.pools, first.pools, strict=True)] == [True, False]
+    assert (second.listeners, second.routes) == (first.listeners, first.routes)
+    assert second.listeners is first.listeners
+    assert second.routes is first.routes
+
+
+def _topology(fleet: Fleet) -> Topology:
+    outcome = fleet.load()
+    assert outcome.loaded is not None
+    return outcome.loaded.compiled.topology
+
+
+def test_texts_that_are_read_again_are_understood_once(fleet: Fleet) -> None:
+    paths = [str(fleet.folder)]
+    outcome, known = fleet.load(), legible(paths)
+    assert outcome.loaded is not None
+    assert known is not None
+    assert known is legible(paths)
+    assert known.root is outcome.loaded.source.root
+    fleet.write(9)
+    assert legible(paths) is not known
 
 
 def test_a_bad_file_is_refused_with_everything_that_is_wrong_and_a_good_one_is_loaded_again(fleet: Fleet) -> None:

@@ -1,13 +1,13 @@
-"""The simulated fleet is a fleet: what queueing theory and conservation say of it, and what the control loop does to it."""
+"""The simulated fleet behaves like one, and what the control loop does to it."""
 
 from __future__ import annotations
 
 import statistics
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from lbctl.control.effects import Verdict
 from lbctl.ir.pools import Weighting
 from lbctl.simulate.engine import Engine, Fault, Request
 from lbctl.simulate.run import Outcome, run
@@ -81,10 +81,11 @@ def test_on_a_healthy_fleet_nothing_is_changed(algorithm: str, members: tuple[Me
 
 
 @pytest.mark.parametrize("algorithm", PROXIES)
-def test_a_halved_replica_has_its_fair_weight_within_half_a_minute(algorithm: str) -> None:
+def test_a_halved_replica_is_within_five_points_of_its_fair_share_within_half_a_minute(algorithm: str) -> None:
     outcome = run(Scenario(HALVED, algorithm=algorithm), SEED)
-    assert outcome.weights(60.0)[3] == 1.0
-    assert outcome.weights(90.0)[3] == pytest.approx(0.5, abs=0.13)
+    assert set(outcome.weights(60.0)) == {1.0}
+    weights = [weight or 0.0 for weight in outcome.weights(90.0)]
+    assert weights[3] / sum(weights) == pytest.approx(0.5 / 3.5, abs=0.05)
 
 
 @pytest.mark.parametrize("algorithm", PROXIES)
@@ -138,8 +139,6 @@ def test_a_wedged_engine_is_taken_out_in_time_and_comes_back() -> None:
     assert min(out) <= 100 + 15 + 2 * 5 + 1
     assert outcome.weights(out[-1] + 120)[3] is not None
     assert not [item for item in outcome.requests if item.replica == 3 and min(out) + 1 < item.arrived < 160]
-    wedge: Verdict = "out"
-    assert wedge == "out"
 
 
 def test_static_weights_are_static() -> None:
@@ -150,4 +149,4 @@ def test_static_weights_are_static() -> None:
 def test_changes_wait_for_a_proxy_that_must_be_reloaded() -> None:
     history = run(replace(Scenario(HALVED), push_every=30.0), SEED).history
     times = [at for at, _ in history]
-    assert min(after - before for before, after in zip(times, times[1:], strict=False)) >= 30.0
+    assert min(after - before for before, after in pairwise(times)) >= 30.0

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from lbctl.model.node import plain
-from lbctl.targets.features import FEATURES
+from lbctl.targets.features import FEATURES, Feature
 from lbctl.targets.usage import cleartext, used
 from tests.support_fleet import GROUND, reading
 from tests.support_schema import NAME, choices, keys, leaves, places
@@ -48,6 +48,13 @@ def test_the_fixture_of_the_schema_asks_for_every_feature_but_other_values_of_a_
         "pool.balance.least_time", "pool.balance.random",
     }  # fmt: skip
     assert {feature.id for feature in FEATURES} - asked == other
+
+
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.id)
+def test_who_seeks_one_feature_finds_all_that_there_is_of_it(feature: Feature) -> None:
+    source, _ = reading(FULL.read_text())
+    assert source is not None
+    assert used(source.root, {feature.id}) == [item for item in used(source.root) if item[0] == feature]
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,12 @@ def _no_action(message: Any) -> None:
     message.virtual_hosts[1].routes[0].ClearField("action")
 
 
+def _nothing_in_an_action(message: Any) -> None:
+    """It is then, byte for byte, what other kinds of messages may well be."""
+    message.virtual_hosts[1].routes[0].route.Clear()
+    message.virtual_hosts[1].routes[0].route.SetInParent()
+
+
 def _a_line_in_a_header(message: Any) -> None:
     message.virtual_hosts[0].routes[0].request_headers_to_add[0].header.key = "x-a\nx-b"
 
@@ -169,6 +175,7 @@ _BROKEN: list[tuple[str, str, Callable[[Any], None], str, tuple[str, ...]]] = [
     (RDS, "public", _no_cluster, "route.cluster must have at least 1", ("routes", "rest")),
     (RDS, "public", _no_way, "match.path_specifier one of these must be given", ("routes", "chat")),
     (RDS, "public", _no_action, "action one of these must be given", ("routes", "chat")),
+    (RDS, "public", _nothing_in_an_action, "cluster_specifier one of these must be given", ("routes", "chat")),
     (RDS, "public", _a_line_in_a_header, "holds characters that a header cannot have", ("routes", "rest")),
     (RDS, "public", _no_retries, "base_interval must be more than 0s", ("routes", "rest")),
     (LDS, "public", _no_filter_name, "filters[0].name must have at least 1", ("listeners", "public")),

@@ -17,6 +17,7 @@ from lbctl.apply.agent_check import AgentCheck, Down
 from lbctl.apply.haproxy import commands, diff, running
 from lbctl.apply.haproxy.applied import SOON, Applied, Progress
 from lbctl.apply.haproxy.diff import Addresses, Cut
+from lbctl.apply.haproxy.files import bare
 from lbctl.apply.haproxy.reload import Reloaded, Reloader
 from lbctl.apply.haproxy.running import Place, Running, UnreadableError
 from lbctl.apply.haproxy.runtime import Runtime
@@ -95,13 +96,13 @@ class HaproxyDriver:
         if told is None:
             return found if found.reload else await self._on_disk(bundle, found)
         if told.done:
-            self._loaded = (bundle.main.text, found.pid)
+            self._loaded = (bare(bundle), found.pid)
             return replace(found, reloaded=True)
         return replace(found, again=told.again or found.again, failure=told.failure, complaints=told.complaints)
 
     async def _reload(self, bundle: Bundle, pid: int | None) -> Reloaded | None:
         """None where it cannot be, or was, and nothing would come of it again."""
-        if self._reloader is None or self._loaded == (bundle.main.text, pid):
+        if self._reloader is None or self._loaded == (bare(bundle), pid):
             return None
         return await self._reloader.reload(bundle)
 

@@ -41,8 +41,10 @@ class Files:
     def difference(self, bundle: Bundle) -> Difference:
         there = self._read(bundle)
         wanted = {item.name: item.text for item in self._named(bundle).files}
-        bare = {name: _bare(text) for name, text in there.items()} == {name: _bare(t) for name, t in wanted.items()}
-        return Difference(there != wanted, bare)
+        alike = there.keys() == wanted.keys() and all(
+            _bare(text) == _bare(wanted[name]) for name, text in there.items()
+        )
+        return Difference(there != wanted, alike)
 
     async def check(self, bundle: Bundle) -> tuple[Complaint, ...]:
         """What HAProxy's own checker says against it; empty where it accepts."""
@@ -79,6 +81,11 @@ class Files:
         found = ((name, self._config.parent / name) for name in names)
         readable = ((name, path) for name, path in found if path.is_file() and os.access(path, os.R_OK))
         return {name: path.read_text(errors="replace") for name, path in readable}
+
+
+def bare(bundle: Bundle) -> str:
+    """All that it says, without weights."""
+    return "\x00".join(_bare(item.text) for item in bundle.files)
 
 
 def _bare(text: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from lbctl.apply.haproxy import processes, running
-from lbctl.apply.haproxy.files import Files
+from lbctl.apply.haproxy.files import Files, bare
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.ir.proxies import Reload
 from lbctl.targets.haproxy import shape
@@ -61,15 +61,15 @@ class Reloader:
         self._refused: tuple[str, Reloaded] | None = None
 
     async def reload(self, bundle: Bundle, *, weights_alone: bool = False) -> Reloaded:
-        """What failed once is not tried again before it is different."""
-        text = "\x00".join(item.text for item in bundle.files)
-        if self._refused is not None and self._refused[0] == text:
+        """What failed is not tried again before it is different, in more than weights where those go another way."""
+        key = bare(bundle) if self._runtime else "\x00".join(item.text for item in bundle.files)
+        if self._refused is not None and self._refused[0] == key:
             return self._refused[1]
         wait = self._wait(self._told.min_interval / 1000 if weights_alone else AT_LEAST)
         if wait > 0:
             return Reloaded(False, again=wait)
         found = await self._checked(bundle)
-        self._refused = None if found.done else (text, found)
+        self._refused = None if found.done else (key, found)
         return found
 
     async def write(self, bundle: Bundle) -> Reloaded:
@@ -94,36 +94,32 @@ class Reloader:
             before = await asyncio.to_thread(self.files.put, bundle)
         except OSError as error:
             return Reloaded(False, f"cannot write {error.filename or self._config}: {error.strerror}")
-        failure = await self._run(shape.of(bundle))
-        if not failure:
-            return Reloaded(True)
-        return Reloaded(False, await self._back(before, failure))
+        old, there = await self._worker(), await asyncio.to_thread(processes.haproxies, self._config)
+        self._last = self._clock()
+        done = await processes.run(self._told.command, _COMMAND)
+        if done.code != 0:
+            return Reloaded(False, await self._back(before, f"the reload command failed: {done.words}", again=False))
+        failure = await (self._asked(old, shape.of(bundle)) if self._runtime else self._seen(there))
+        return Reloaded(False, await self._back(before, failure, again=True)) if failure else Reloaded(True)
 
-    async def _back(self, before: Bundle, failure: str) -> str:
-        """Reloaded once more, so that what runs is what lies there, also if the new one was only slow."""
+    async def _back(self, before: Bundle, failure: str, *, again: bool) -> str:
+        """`again`: reloaded once more, so that what runs is what lies there, also if the new one was only slow."""
         if not before.files:
             return f"{failure}; there is no older file"
         try:
             await asyncio.to_thread(self.files.put_back, before)
         except OSError as error:
             return f"{failure}; and the old file cannot be put back: {error.strerror}"
+        if not again:
+            return f"{failure}; the old file is back"
+        old = await self._worker()
         done = await processes.run(self._told.command, _COMMAND)
+        await self._another_than(old)
         and_then = f", and its reload failed: {done.words}" if done.code != 0 else ""
         return f"{failure}; the old file is back{and_then}"
 
-    async def _run(self, wanted: str) -> str:
-        """Why the new one does not run; empty where it does."""
-        old = await self._worker()
-        there = await asyncio.to_thread(processes.haproxies, self._config)
-        self._last = self._clock()
-        done = await processes.run(self._told.command, _COMMAND)
-        if done.code != 0:
-            return f"the reload command failed: {done.words}"
-        if self._runtime is not None:
-            return await self._asked(old, wanted)
-        return await self._seen(there)
-
     async def _asked(self, old: int | None, wanted: str) -> str:
+        """Why the new one does not run; empty where it does."""
         said = "it did not come up"
         async for _ in self._moments(self._comes_up):
             new = await self._says()
@@ -133,7 +129,16 @@ class Reloader:
                 said = f"another configuration than {self._config} came up"
         return f"HAProxy did not take the new configuration: {said} within {self._comes_up:g} s"
 
+    async def _another_than(self, old: int | None) -> None:
+        """So that what comes next is said to the worker that stays."""
+        if self._runtime is not None:
+            async for _ in self._moments(self._comes_up):
+                new = await self._says()
+                if new is not None and new[0] != old:
+                    return
+
     async def _seen(self, before: frozenset[int]) -> str:
+        """As `_asked`, where nobody can be asked."""
         since: dict[int, float] = {}
         async for moment in self._moments(self._comes_up):
             new = await asyncio.to_thread(processes.haproxies, self._config) - before

@@ -62,7 +62,7 @@ class Layout:
         self, name: str, pool: Pool, drained: frozenset[str], proxy: Proxy, placement: Placement, hosts: Hosts,
         out: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
-        """`out`: of the drained, those that their own clients leave too. A replica whose host has several addresses is an
+        """`out`: those of `drained` that their own clients leave too. A replica whose host has several addresses is an
         endpoint for each; one whose host has none is left out."""
         self._pool = pool
         self._message = endpoint_pb2.ClusterLoadAssignment(cluster_name=name)

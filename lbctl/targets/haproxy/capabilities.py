@@ -131,5 +131,9 @@ CAPABILITIES: dict[str, Capability] = {
     **{feature: Rendered(note) for feature, note in _NOTES.items()},
     **_UNSUPPORTED,
     **CONTROL_PLANE,
+    "proxies.weights": Rendered(
+        "as a `stats socket` for the user that HAProxy runs as, or as an agent check of each replica every 2 s; with "
+        "agents the weights of the file are the capacities"
+    ),
 }
 """Feature id → capability, for every feature."""

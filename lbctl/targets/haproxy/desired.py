@@ -43,8 +43,8 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """`backends`: all that hold replicas, those without any too. Homes come before what tracks them. `limits`: variables
-    of the process with their values."""
+    """`backends`: all that hold replicas, those without any too. Homes come before what tracks them. `limits`: of
+    `most`, variable and value."""
 
     backends: frozenset[str]
     servers: tuple[Server, ...]

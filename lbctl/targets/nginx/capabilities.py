@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from lbctl.targets.target import CONTROL_PLANE, Capability, Rendered, Since, Unsupported
 
 _NO_CHECKS = "nginx has active checks in its commercial edition only"
-_BY_CONNECT = "a replica that refuses connections is left out for a while (max_fails)"
+_BY_CONNECT = "a replica that refuses connections is left out for a while (max_fails); `lbctl serve` does the checks"
 _DONE = Rendered()
 
 _LISTENERS: Mapping[str, Capability] = {
@@ -138,7 +138,8 @@ _POOLS: Mapping[str, Capability] = {
     ),
     "pool.circuit_breaker.per_replica": _DONE,
     "pool.slow_start": Unsupported(
-        "nginx ramps in its commercial edition only", "a new replica gets its whole share at once"
+        "nginx ramps in its commercial edition only",
+        "a new replica gets its whole share at once; `lbctl serve` raises its weight in steps",
     ),
     "pool.discovery.dns": Since(
         (1, 27, 3),
@@ -162,4 +163,8 @@ CAPABILITIES: Mapping[str, Capability] = {
     **_HEALTH,
     **_FLEET,
     **CONTROL_PLANE,
+    "pool.drain_deadline": Unsupported(
+        "nginx cannot end the requests of one replica alone",
+        "it finishes what it has, at most 30 minutes after a reload; `lbctl serve` takes it out after the deadline",
+    ),
 }

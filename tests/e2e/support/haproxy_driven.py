@@ -67,6 +67,18 @@ class Driven(Client):
         self._keys.setdefault("reload", {"command": command})
         self.driver = HaproxyDriver(self._named())
 
+    @property
+    def listeners(self) -> dict[str, Any]:
+        """Those that the fleet has now."""
+        return dict(self._fleet["listeners"])
+
+    def eventually_shares(self, wanted: object) -> None:
+        """Waits until the shares of a hundred requests are these, at most twenty seconds."""
+        deadline = time.monotonic() + 20
+        while (shares := self.load(100, 4).shares()) != wanted:
+            assert time.monotonic() < deadline, f"{shares} instead of {wanted}"
+            time.sleep(0.2)
+
     def change(self, fleet: Fleet) -> None:
         """The fleet as it is from now on; nothing is applied."""
         self._fleet = fleet

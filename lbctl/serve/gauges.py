@@ -1,0 +1,101 @@
+"""What stands at the moment of telemetry and weights, for Prometheus and for autoscalers: asked when somebody looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lbctl.ir.pools import Pool
+from lbctl.ir.snapshot import weights_of
+from lbctl.serve import insight
+from lbctl.serve.live import controlled
+from lbctl.serve.publisher import Publisher
+from lbctl.serve.telemetry import Telemetry
+
+_MODES = ("acting", "frozen", "blind", "held")
+
+
+class Gauges(Collector):
+    """`clock`: the scraper's."""
+
+    def __init__(self, publisher: Publisher, telemetry: Telemetry, clock: Callable[[], float]) -> None:
+        self._publisher = publisher
+        self._telemetry = telemetry
+        self._clock = clock
+
+    def collect(self) -> Iterator[Metric]:
+        served = self._publisher.served
+        pools = controlled(served.whole.topology) if served else ()
+        yield from self._weights()
+        yield from self._pools(pools)
+        yield self._ages(pools)
+        yield self._sources(pools)
+
+    def _weights(self) -> Iterator[Metric]:
+        weight = GaugeMetricFamily(
+            "lbctl_replica_weight",
+            "The weight that proxies are told, on the scale of capacity.",
+            labels=["pool", "replica"],
+        )
+        out = GaugeMetricFamily(
+            "lbctl_replica_out", "1 for a replica that deep health has taken out.", labels=["pool", "replica", "reason"]
+        )
+        served = self._publisher.served
+        if served is not None:
+            for pool in served.whole.topology.pools:
+                for item, value in zip(pool.replicas, weights_of(pool, served.whole), strict=True):
+                    weight.add_metric([pool.name, item.name], value)
+        for name, found in self._publisher.live.out.items():
+            for replica, words in found.items():
+                out.add_metric([name, replica, words[0] if words else ""], 1)
+        yield weight
+        yield out
+
+    def _pools(self, pools: tuple[Pool, ...]) -> Iterator[Metric]:
+        utilisation = GaugeMetricFamily(
+            "lbctl_pool_utilisation", "How full the replicas are, by capacity, from 0 to 1.", labels=["pool"]
+        )
+        queue = GaugeMetricFamily("lbctl_pool_queue", "Requests that wait in the engines.", labels=["pool"])
+        mode = GaugeMetricFamily("lbctl_pool_mode", "1 for how weights are decided now.", labels=["pool", "mode"])
+        reports = self._telemetry.loop.reports
+        for pool in pools:
+            for family, value in (
+                (utilisation, insight.utilisation(pool, reports)),
+                (queue, insight.queue(pool, reports)),
+            ):
+                if value is not None:
+                    family.add_metric([pool.name], value)
+            state = self._telemetry.loop.state.pools.get(pool.name)
+            for name in _MODES if state else ():
+                mode.add_metric([pool.name, name], float(state is not None and state.mode == name))
+        yield from (utilisation, queue, mode)
+
+    def _ages(self, pools: tuple[Pool, ...]) -> Metric:
+        """Of the newest sample of each replica; nothing for one of which there never was any."""
+        ages = GaugeMetricFamily(
+            "lbctl_sample_age_seconds", "Of a replica's newest sample.", labels=["pool", "replica"]
+        )
+        now = self._clock()
+        for pool in pools:
+            for item in pool.replicas:
+                found = (state.age(now) for state in self._telemetry.scraper.states(pool.name, item.name))
+                known = [age for age in found if age is not None]
+                if known:
+                    ages.add_metric([pool.name, item.name], min(known))
+        return ages
+
+    def _sources(self, pools: tuple[Pool, ...]) -> Metric:
+        failing = GaugeMetricFamily(
+            "lbctl_sources_failing", "Sources whose last look gave nothing, by why.", labels=["pool", "kind", "reason"]
+        )
+        for pool in pools:
+            counts: dict[tuple[str, str], int] = {}
+            for item in pool.replicas:
+                for state in self._telemetry.scraper.states(pool.name, item.name):
+                    if state.reason:
+                        counts[state.kind, state.reason] = counts.get((state.kind, state.reason), 0) + 1
+            for (kind, reason), count in sorted(counts.items()):
+                failing.add_metric([pool.name, kind, reason], count)
+        return failing

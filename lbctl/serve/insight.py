@@ -1,0 +1,146 @@
+"""What is known of replicas and what was made of it, as values that JSON knows: signals, decisions, who has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lbctl.control.decisions import Decision
+from lbctl.control.overrides import Override
+from lbctl.ir.pools import Pool, Telemetry
+from lbctl.serve import report
+from lbctl.serve.scrape_state import Report, SourceState
+from lbctl.signals.merge import Signal
+from lbctl.signals.signal import SIGNALS
+from lbctl.targets.envoy.endpoints import envoy_weights
+
+Row = dict[str, Any]
+
+
+def signals(
+    pool: Pool, reports: Mapping[tuple[str, str], Report], states: Mapping[str, tuple[SourceState, ...]], now: float
+) -> list[Row]:
+    """A row a replica. `states`: replica → its sources as last looked at; `now`: on their clock."""
+    return [_signals(pool, name, reports.get((pool.name, name)), found, now) for name, found in states.items()]
+
+
+def decision(
+    item: Decision, pool: Pool, weights: tuple[float, ...], place: int, held: Iterable[Override], now: float
+) -> Row:
+    """`weights`: of the whole pool as the proxies are told them; `place`: of the replica in it."""
+    mine = [each for each in held if each.pool == item.pool and each.replica in ("", item.replica)]
+    return {
+        "pool": item.pool,
+        "replica": item.replica,
+        "strategy": item.strategy,
+        "mode": item.mode,
+        "mode_words": item.mode_words or None,
+        "capacity": item.capacity,
+        "signals": {name: _signal(name, signal, now) for name, signal in sorted(item.signals.items())},
+        "age": _short(item.age),
+        "evidence_age": _short(item.evidence_age),
+        "speed": _short(item.signal),
+        "normalised": _short(item.normalised),
+        "across_types": _short(item.across),
+        "wished": _short(item.wished),
+        "clamped": _short(item.goal),
+        "damped": _short(item.damped),
+        "beyond_deadband": _short(item.sent),
+        "decided": _short(item.weight),
+        "sent": _short(weights[place]),
+        "share": _short(weights[place] / (sum(weights) or 1.0)),
+        "quantised": {"envoy": envoy_weights(pool, weights)[place]},
+        "ramp": _short(item.ramp),
+        "verdict": item.verdict,
+        "words": list(item.words),
+        "overrides": [override(each) for each in mine],
+    }
+
+
+def override(item: Override) -> Row:
+    return {
+        "kind": item.kind,
+        "pool": item.pool,
+        "replica": item.replica or None,
+        "value": item.value,
+        "reason": item.reason or None,
+        "since": report.when(item.since),
+        "until": report.when(item.until),
+    }
+
+
+def acknowledged(rows: Iterable[Mapping[str, Any]], version: str) -> Row:
+    """Which of the connected Envoys have taken this version."""
+    here = [row for row in rows if row["connected"] and row["proxy"] is not None]
+    waiting = sorted({str(row["node"]) for row in here if row["last_good"] != version})
+    return {"envoys": len(here), "have_it": len(here) - len(waiting), "waiting": waiting}
+
+
+def utilisation(pool: Pool, reports: Mapping[tuple[str, str], Report]) -> float | None:
+    """How full the pool is, from 0 to 1: the mean over the replicas that tell, by capacity, of the larger of their
+    cache and their GPU. None where nobody tells."""
+    parts = []
+    for replica in pool.replicas:
+        found = reports.get((pool.name, replica.name))
+        told = [found.signals.get("kv_cache"), found.signals.get("gpu")] if found else []
+        known = [value for value in told if value is not None]
+        if known and not replica.drain:
+            parts.append((replica.capacity, max(known)))
+    total = sum(capacity for capacity, _ in parts)
+    return sum(capacity * value for capacity, value in parts) / total if total else None
+
+
+def queue(pool: Pool, reports: Mapping[tuple[str, str], Report]) -> float | None:
+    """Requests that wait in the engines of the pool. None where nobody tells."""
+    found = (reports.get((pool.name, item.name)) for item in pool.replicas)
+    told = [item.signals.get("queue") for item in found if item is not None]
+    known = [value for value in told if value is not None]
+    return sum(known) if known else None
+
+
+def stale_after(pool: Pool, replica: str) -> float:
+    """Seconds."""
+    own = next((item.telemetry for item in pool.replicas if item.name == replica), None)
+    return (own or pool.telemetry or Telemetry()).stale_after / 1000
+
+
+def _signals(pool: Pool, name: str, found: Report | None, states: tuple[SourceState, ...], now: float) -> Row:
+    oldest = stale_after(pool, name)
+    known = {**found.signals.stale, **found.signals.values} if found else {}
+    return {
+        "pool": pool.name,
+        "replica": name,
+        "stale_after": oldest,
+        "signals": {
+            each: {
+                **_signal(each, signal, now),
+                "source": states[signal.source].kind,
+                "fresh": signal.age(now) <= oldest,
+            }
+            for each, signal in sorted(known.items())
+            if signal.source < len(states)
+        },
+        "sources": [_source(item, now) for item in states],
+    }
+
+
+def _source(item: SourceState, now: float) -> Row:
+    return {
+        "kind": item.kind,
+        "url": item.url,
+        "ok": item.ok,
+        "age": _short(item.age(now)),
+        "reason": item.reason or None,
+        "words": item.words or None,
+        "bytes": item.size,
+        "seconds": _short(item.seconds),
+        "refused": [{"metric": name, "reason": reason} for name, reason in item.refused],
+    }
+
+
+def _signal(name: str, signal: Signal, now: float) -> Row:
+    return {"value": signal.value, "unit": SIGNALS[name].unit, "age": _short(signal.age(now))}
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
