@@ -65,7 +65,7 @@ def _lines(row: Row) -> Iterator[tuple[str, str]]:
     yield "quantised", ", ".join(f"{kind}: {value}" for kind, value in row["quantised"].items())
     told = row["acknowledged"]
     waiting = f"; not yet: {', '.join(told['waiting'])}" if told["waiting"] else ""
-    yield "acknowledged", f"by {told['have_it']} of {told['envoys']} Envoys{waiting}"
+    yield "acknowledged", f"by {told['have_it']} of {told['proxies']} proxies{waiting}"
     yield "health", row["verdict"] + (f": {'; '.join(row['words'])}" if row["words"] else "")
 
 

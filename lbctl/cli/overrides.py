@@ -87,23 +87,28 @@ def unset(replica: str, server: str, token_file: str | None, tls_ca: str | None)
 
 
 @click.command("freeze")
-@click.argument("pool")
+@click.argument("pool", required=False)
 @_held("freeze")
 def freeze(
-    pool: str, ttl: str | None, reason: str | None, server: str, token_file: str | None, tls_ca: str | None
+    pool: str | None, ttl: str | None, reason: str | None, server: str, token_file: str | None, tls_ca: str | None
 ) -> int:
-    """Keep the weights of a pool as they are. Health goes on."""
-    answer = _hold(Server(server, token_file, tls_ca), {"kind": "freeze", "pool": pool}, ttl, reason)
-    click.echo(f"lbctl: the weights of {pool} stay{_until(answer)}", err=True)
+    """Keep the weights of a pool, or of all, as they are. Health goes on."""
+    remote = Server(server, token_file, tls_ca)
+    for name in _pools(remote, pool):
+        answer = _hold(remote, {"kind": "freeze", "pool": name}, ttl, reason)
+        click.echo(f"lbctl: the weights of {name} stay{_until(answer)}", err=True)
     return 0
 
 
 @click.command("unfreeze")
-@click.argument("pool")
+@click.argument("pool", required=False)
 @server_options("unfreeze")
-def unfreeze(pool: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
-    """Let the weights of a pool move again."""
-    return _let_go(Server(server, token_file, tls_ca), {"kind": "freeze", "pool": pool}, pool)
+def unfreeze(pool: str | None, server: str, token_file: str | None, tls_ca: str | None) -> int:
+    """Let the weights of a pool, or of all, move again."""
+    remote = Server(server, token_file, tls_ca)
+    for name in _pools(remote, pool):
+        _let_go(remote, {"kind": "freeze", "pool": name}, name)
+    return 0
 
 
 def place(text: str) -> tuple[str, str]:
@@ -117,6 +122,11 @@ def place(text: str) -> tuple[str, str]:
 def _place(text: str) -> dict[str, str]:
     pool, replica = place(text)
     return {"pool": pool, "replica": replica}
+
+
+def _pools(remote: Server, pool: str | None) -> list[str]:
+    """That one, or all whose weights move."""
+    return [pool] if pool else [row["pool"] for row in remote.get("/api/v1/status")["control"]]
 
 
 def _hold(remote: Server, asked: dict[str, Any], ttl: str | None, reason: str | None) -> dict[str, Any]:

@@ -33,7 +33,8 @@ class RemoteError(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running control plane. RemoteError wherever it gives no answer of its own."""
+    """A running control plane. RemoteError wherever it gives no answer of its own, click's own where what was asked
+    cannot be."""
 
     url: str
     token_file: str | None
@@ -148,6 +149,8 @@ def _content(url: str, status: int, content: bytes) -> dict[str, Any]:
         raise RemoteError(f"{url} is not an lbctl serve: it answered {status}, and no JSON")
     if status in (401, 403):
         raise RemoteError(f"{url} does not let us in: {answer.get('error')} (give it with --token-file)")
+    if status == 400:
+        raise click.ClickException(str(answer.get("error")))
     if status != 200:
         raise RemoteError(f"{url} answered {status}: {answer.get('error')}")
     return answer

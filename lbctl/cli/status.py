@@ -16,7 +16,7 @@ from lbctl.cli.remote import Server, age, form_choice, server_options, show, tab
 
 option = options_of("status")
 Row = dict[str, Any]
-_FINE = frozenset({"SYNCED", "GONE"})
+_FINE = frozenset({"SYNCED", "GONE", "NOT DRIVEN"})
 _DEGRADED = 3
 _SHORT = 12
 """Characters of a version that tell it from others."""

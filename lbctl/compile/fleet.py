@@ -18,6 +18,7 @@ from lbctl.compile.proxies import control, proxies
 from lbctl.compile.residency import check_residency
 from lbctl.compile.routes import routes
 from lbctl.compile.sources import SourceMap
+from lbctl.compile.telemetry import check_telemetry
 from lbctl.ir.topology import Topology
 from lbctl.model.fleet import Source
 
@@ -42,6 +43,7 @@ def compile_fleet(source: Source, oldest: Mapping[str, Version], diagnostics: Di
     )
     check_headers(ctx)
     check_residency(ctx, topology.routes, topology.pools)
+    check_telemetry(ctx)
     return None if diagnostics.failed else Compiled(topology, SourceMap(source.root, _places(source)))
 
 

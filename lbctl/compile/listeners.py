@@ -7,8 +7,9 @@ from itertools import pairwise
 
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address, maybe, whole
-from lbctl.compile.precedence import order, rules_of
+from lbctl.compile.precedence import rules_of
 from lbctl.ir import listeners as ir
+from lbctl.ir.matching import order
 from lbctl.model import listener as model
 
 

@@ -9,16 +9,14 @@ from lbctl.compile.capacity import capacities, gpu_count, throughputs
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address, maybe, pairs, whole
 from lbctl.compile.discovery import with_discovered
+from lbctl.compile.telemetry import telemetry, weighting
 from lbctl.ir import pools as ir
 from lbctl.ir.address import Address
 from lbctl.model import pool as model
-from lbctl.model.telemetry import Telemetry, Weighting
 
 IN_FLIGHT = 512
 """Requests at once that one replica is trusted with where the fleet says nothing: twice what an engine batches by
 default (vLLM's max_num_seqs is 256), so that the breaker is a fuse and not the scheduler."""
-_EVIDENCE = frozenset({"vllm", "sglang", "tgi", "triton", "trtllm", "lmdeploy", "nim", "llamacpp"})
-"""Kinds of sources that tell how fast a replica is at its present batch."""
 
 
 def pools(ctx: Context) -> tuple[ir.Pool, ...]:
@@ -70,8 +68,8 @@ def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float],
         load_shedding=maybe(
             pool.health.load_shedding, lambda item: ir.LoadShedding(float(item.min_healthy), int(item.retry_after))
         ),
-        telemetry=_telemetry(pool.telemetry),
-        weighting=_weighting(pool),
+        telemetry=telemetry(pool.telemetry),
+        weighting=weighting(pool),
         tls=maybe(pool.tls, lambda item: ir.PoolTls(item.ca, item.server_name, item.certificate, item.key)),
     )
 
@@ -107,7 +105,7 @@ def _replica(item: model.Replica, capacity: float) -> ir.Replica:
         gpu_count=gpu_count(item),
         devices=tuple(item.devices),
         labels=pairs(item.labels) if item.labels else (),
-        telemetry=_telemetry(item.telemetry),
+        telemetry=telemetry(item.telemetry),
     )
 
 
@@ -238,35 +236,3 @@ def _passive(section: model.Passive, relieved: bool) -> ir.PassiveCheck:
         ejection_time=int(section.ejection_time),
         max_ejection=100.0 if relieved and not written else float(section.max_ejection),
     )
-
-
-def _telemetry(section: Telemetry | None) -> ir.Telemetry | None:
-    if section is None:
-        return None
-    sources = tuple(
-        ir.MetricsSource(item.kind, item.url, item.signal, item.metric, item.query, item.unit, pairs(item.match_labels))
-        for item in section.sources
-    )
-    return ir.Telemetry(int(section.interval), int(section.timeout), int(section.stale_after), sources)
-
-
-def _weighting(pool: model.Pool) -> ir.Weighting:
-    section = pool.weighting or Weighting()
-    return ir.Weighting(
-        strategy=section.strategy or _default_strategy(pool),
-        smoothing=int(section.adaptive.smoothing),
-        act_above=float(section.adaptive.act_above),
-        release_below=float(section.adaptive.release_below),
-        across_types=float(section.adaptive.across_types),
-        composite=tuple(sorted(section.composite.items())),
-        max_step_down=float(section.max_step.down),
-        max_step_up=float(section.max_step.up),
-        deadband=float(section.deadband),
-        floor=float(section.floor),
-        ceiling=float(section.ceiling),
-    )
-
-
-def _default_strategy(pool: model.Pool) -> str:
-    evidence = pool.telemetry and any(item.kind in _EVIDENCE for item in pool.telemetry.sources)
-    return "adaptive" if evidence and pool.balance.algorithm != "hash" else "static"

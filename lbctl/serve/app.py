@@ -24,6 +24,7 @@ from lbctl.serve import log
 from lbctl.serve.by_hand import ByHand
 from lbctl.serve.changes import Changes
 from lbctl.serve.doors import CannotListenError, Doors
+from lbctl.serve.driving import Driving, driven
 from lbctl.serve.gauges import Gauges
 from lbctl.serve.live import Live
 from lbctl.serve.metrics import Metrics
@@ -73,6 +74,7 @@ class App:
         self._overview: Overview
         self._telemetry: Telemetry
         self._by_hand: ByHand
+        self._driving: Driving
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -130,6 +132,7 @@ class App:
             self._follow_drains(),
             self._telemetry.run(),
             self._by_hand.run(),
+            self._driving.run(),
         )
 
     async def _begin(self) -> None:
@@ -145,10 +148,13 @@ class App:
         self._telemetry = Telemetry(self._publisher, self._changes, self._metrics.stages, self._store, kept_live)
         kept_by_hand = await asyncio.to_thread(self._store.overrides) if self._store else ()
         self._by_hand = ByHand(self._publisher, self._changes, self._telemetry, self._store, kept_by_hand)
+        self._driving = Driving(self._telemetry.eject, dry_run=options.dry_run)
+        self._publisher.followers.append(self._driving.follow)
+        self._publisher.beside = driven
         self._metrics.registry.register(Gauges(self._publisher, self._telemetry, time.monotonic))
         self._overview = Overview(
             options, self._doors, self._publisher, self._changes, self._ledger, self._metrics, self._telemetry,
-            self._by_hand,
+            self._by_hand, self._driving,
         )  # fmt: skip
         await self._changes.begin(kept)
         gc.freeze()

@@ -70,10 +70,10 @@ def override(item: Override) -> Row:
 
 
 def acknowledged(rows: Iterable[Mapping[str, Any]], version: str) -> Row:
-    """Which of the connected Envoys have taken this version."""
+    """Which of the connected proxies have taken this version."""
     here = [row for row in rows if row["connected"] and row["proxy"] is not None]
     waiting = sorted({str(row["node"]) for row in here if row["last_good"] != version})
-    return {"envoys": len(here), "have_it": len(here) - len(waiting), "waiting": waiting}
+    return {"proxies": len(here), "have_it": len(here) - len(waiting), "waiting": waiting}
 
 
 def utilisation(pool: Pool, reports: Mapping[tuple[str, str], Report]) -> float | None:

@@ -47,6 +47,8 @@ class Loop:
         self.live = kept
         self.state = State()
         self.reports: dict[tuple[str, str], Report] = {}
+        self.ejected: Mapping[str, frozenset[str]] = {}
+        """Pool → replicas that active checks hold out."""
         self.sampled: float | None = None
         """When the newest sample was taken that has changed `live`."""
         self._moved = moved
@@ -116,7 +118,10 @@ class Loop:
         begun = time.perf_counter()
         for pool, reports in waiting.items():
             news = {name: seen for name, report in reports.items() if (seen := seen_of(report)) is not None}
-            self._say(Looked(self._clock(), pool, news), max((item.at for item in reports.values()), default=None))
+            ejected = self.ejected.get(pool, frozenset())
+            self._say(
+                Looked(self._clock(), pool, news, ejected), max((item.at for item in reports.values()), default=None)
+            )
         self._say(Ticked(self._clock()))
         took = time.perf_counter() - begun
         self._gather = min(max(_GATHER, _COST * took), _GATHER_MOST)

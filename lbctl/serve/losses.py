@@ -1,4 +1,4 @@
-"""What the Envoys that are served cannot say of the fleet, but for what the control plane does in their place."""
+"""What the proxies that are driven cannot say of the fleet, but for what the control plane does in their place."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ from lbctl.targets.features import FEATURES
 from lbctl.targets.load import Loaded
 
 _DONE_HERE = frozenset({"control", "pool.drain_deadline", "pool.telemetry", "pool.weighting", "pool.health.deep"})
+_DONE_FOR = {
+    "nginx": frozenset(
+        {"pool.slow_start", "pool.health.http", "pool.health.http.body", "pool.health.grpc", "pool.health.tcp"}
+    )
+}
+"""Kind → what else is done in its place."""
 
 
 def losses(loaded: Loaded, snapshot: Snapshot, proxies: Iterable[Proxy]) -> tuple[Diagnostic, ...]:
     """Warnings at their places, each once; among them every route that answers 503 because it cannot be protected."""
-    done = {item.code for item in FEATURES if item.id in _DONE_HERE}
     found: dict[Diagnostic, None] = {}
     for proxy in proxies:
+        here = _DONE_HERE | _DONE_FOR.get(proxy.kind, frozenset())
+        done = {item.code for item in FEATURES if item.id in here}
         told = assess(target(proxy.kind), proxy.version, view(snapshot, proxy), loaded.compiled.sources)
         found |= dict.fromkeys(item for item in told.diagnostics if item.code not in done)
     return tuple(found)

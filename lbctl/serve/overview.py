@@ -15,6 +15,7 @@ from lbctl.serve import insight, report
 from lbctl.serve.by_hand import ByHand
 from lbctl.serve.changes import Changes
 from lbctl.serve.doors import Doors
+from lbctl.serve.driving import Driving
 from lbctl.serve.live import controlled
 from lbctl.serve.metrics import Metrics
 from lbctl.serve.publisher import Publisher
@@ -40,6 +41,7 @@ class Overview:
         metrics: Metrics,
         telemetry: Telemetry,
         by_hand: ByHand,
+        driving: Driving,
     ) -> None:
         self.ending = False
         self._since = time.time()
@@ -51,6 +53,7 @@ class Overview:
         self._metrics = metrics
         self._telemetry = telemetry
         self._by_hand = by_hand
+        self._driving = driving
 
     def ready(self) -> str:
         if self.ending:
@@ -62,7 +65,7 @@ class Overview:
         return "" if self._doors.opened.xds or self._options.dry_run else _STARTING
 
     def status(self) -> dict[str, Any]:
-        served, rows = self._publisher.served, self._ledger.proxies()
+        served, rows = self._publisher.served, self.proxies()
         return {
             "version": __version__,
             "since": report.when(self._since),
@@ -74,7 +77,9 @@ class Overview:
             "restart": self._doors.restart_needed(served.loaded.source) if served else [],
             "proxies": dict(sorted(Counter(str(row["state"]) for row in rows).items())),
             "unmatched": [
-                {"node": row["node"], "reason": row["reason"]} for row in rows if row["connected"] and row["reason"]
+                {"node": row["node"], "reason": row["reason"]}
+                for row in rows
+                if row["kind"] == "envoy" and row["connected"] and row["reason"]
             ],
             "overrides": self.overrides(),
             "control": self._control(),
@@ -83,7 +88,7 @@ class Overview:
         }
 
     def proxies(self) -> list[dict[str, Any]]:
-        return self._ledger.proxies()
+        return [*({**row, "kind": "envoy"} for row in self._ledger.proxies()), *self._driving.rows()]
 
     def pools(self) -> list[dict[str, Any]]:
         served = self._publisher.served
@@ -106,7 +111,7 @@ class Overview:
         served = self._publisher.served
         if served is None:
             return []
-        told = insight.acknowledged(self._ledger.proxies(), served.edition.version)
+        told = insight.acknowledged(self.proxies(), served.edition.version)
         found = (self._decisions(pool, weights_of(pool, served.whole)) for pool in controlled(served.whole.topology))
         return [{**row, "acknowledged": told} for rows in found for row in rows]
 

@@ -22,7 +22,7 @@ from lbctl.ir.topology import Topology
 from lbctl.serve import drains, log, report
 from lbctl.serve.answers import judged, unresolved
 from lbctl.serve.discover import Discover, Discovered
-from lbctl.serve.live import Live
+from lbctl.serve.live import Live, Reasons
 from lbctl.serve.losses import losses
 from lbctl.serve.metrics import Metrics
 from lbctl.targets import target
@@ -40,7 +40,8 @@ _KIND = "envoy"
 @dataclass(frozen=True, slots=True)
 class Served:
     """`whole`: the fleet with the replicas that are `out` still in it; `edition` is without them. `losses`: what the
-    proxies cannot say of it. `at`: since when this version is served, in seconds since the epoch."""
+    proxies cannot say of it. `at`: since when this version is served, in seconds since the epoch. `sick`: who deep
+    health has taken out, and why."""
 
     loaded: Loaded
     origin: Origin
@@ -50,6 +51,7 @@ class Served:
     out: Mapping[str, frozenset[str]]
     losses: tuple[Diagnostic, ...]
     at: float
+    sick: Mapping[str, Reasons]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ class Sent:
 class Publisher:
     """`accepted`: discovery's answers as they count; `held`: why some do not. `drained`: since when which replica of
     which pool is, as the state has kept it. `live`, `overrides`: what the control loop and what operators have decided,
-    taken with the next edition. `followers` are told of each, after the Envoys."""
+    taken with the next edition. `followers` are told of each, after the Envoys; `beside`: the
+    proxies that they drive."""
 
     def __init__(
         self, metrics: Metrics, drained: Mapping[tuple[str, str], float], now: Callable[[], float] = time.time
@@ -73,6 +76,7 @@ class Publisher:
         self.held: tuple[Diagnostic, ...] = ()
         self.live = Live()
         self.overrides: Overrides = ()
+        self.beside: Callable[[Topology], tuple[Proxy, ...]] = lambda _: ()
         self.followers: list[Callable[[Served], None]] = []
         self.served: Served | None = None
         self.earlier: Edition | None = None
@@ -168,8 +172,8 @@ class Publisher:
         new = old is None or old.edition.version != edition.version
         at = now if old is None or new else old.at
         changed = _changed(old.edition if old else None, edition, proxies) if new else {}
-        lost = old.losses if old and old.loaded is loaded else losses(loaded, snapshot, proxies)
-        return Served(loaded, origin, edition, all_of_it, since, out, lost, at), Sent(new, changed)
+        lost = old.losses if old and old.loaded is loaded else losses(loaded, snapshot, (*proxies, *self.beside(whole)))
+        return Served(loaded, origin, edition, all_of_it, since, out, lost, at, live.out), Sent(new, changed)
 
 
 def _envoys(topology: Topology) -> tuple[Proxy, ...]:

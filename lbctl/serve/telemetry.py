@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from lbctl.ir.pools import Pool
@@ -63,6 +63,10 @@ class Telemetry:
         if pools != self._pools:
             self._pools = pools
             self.scraper.watch(_watched(pools))
+
+    def eject(self, ejected: Mapping[str, frozenset[str]]) -> None:
+        """Pool → replicas that active checks hold out."""
+        self.loop.ejected = ejected
 
     async def run(self) -> None:
         """Until it is cancelled, or one of its parts fails."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from lbctl.base.registry import Registry
+from lbctl.targets.reading import Reader
 from lbctl.targets.target import Target
 
 _PACKAGES = Registry(
@@ -20,6 +21,12 @@ KINDS = _PACKAGES.names
 def target(kind: str) -> Target:
     """The target of that name, imported when it is first asked for. UnknownName for any other."""
     found: Target = import_module(_PACKAGES.get(kind)).TARGET
+    return found
+
+
+def reader(kind: str) -> Reader:
+    """How that kind of proxy reads a request."""
+    found: Reader = import_module(f"{_PACKAGES.get(kind)}.reading").read
     return found
 
 

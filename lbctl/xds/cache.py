@@ -169,7 +169,7 @@ def _moved(before: Snapshot, now: Snapshot) -> frozenset[str]:
 def _filed(topology: Topology) -> list[Proxy]:
     """Those that the files name, and the one that nobody named where such a one is served."""
     named = [item for item in topology.proxies if item.kind == KIND]
-    if topology.proxies and topology.control.unmatched_nodes == "nothing":
+    if named and topology.control.unmatched_nodes == "nothing":
         return named
     return [*named, Proxy("", KIND, target(KIND).versions[0])]
 

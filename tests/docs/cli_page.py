@@ -35,9 +35,19 @@ def page() -> str:
     for name in group.list_commands(top):
         command = group.get_command(top, name)
         assert command is not None
-        context = click.Context(command, parent=top, info_name=name, terminal_width=_WIDTH)
-        blocks.append(_block(f"lbctl {name}", command.get_help(context)))
+        blocks += _blocks(command, top, name)
     return "\n".join(blocks)
+
+
+def _blocks(command: click.Command, parent: click.Context, name: str) -> list[str]:
+    """Its own, and one for each of the commands that it holds."""
+    context = click.Context(command, parent=parent, info_name=name, terminal_width=_WIDTH)
+    blocks = [_block(context.command_path, command.get_help(context))]
+    for each in command.list_commands(context) if isinstance(command, click.Group) else ():
+        inner = command.get_command(context, each)
+        assert inner is not None
+        blocks += _blocks(inner, context, each)
+    return blocks
 
 
 def _block(title: str, text: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lbctl.cli import run
 from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, driven
 from tests.e2e.support.engines import Engine, engines
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
@@ -107,12 +108,59 @@ def test_without_exporters_nobody_loses_its_weight_and_no_request_fails() -> Non
 
 def test_a_saturated_engine_that_makes_progress_stays_in() -> None:
     deep = {"deep": {"stalled_after": "1s"}}
-    with engines("a", "b", slots=2) as members:
-        with controlling(_fleet(members, health=deep)) as control, control.envoy("edge", ["edge"]) as envoy:
-            with envoy.client().steady(40, Request("POST", "/v1/completions?n=30", timeout=60.0)) as load:
-                eventually(lambda: min(item.in_flight for item in members) > 20)
-                time.sleep(4)
-                assert [_health(envoy, item) for item in members] == ["HEALTHY", "HEALTHY"]
-                assert len(set(_weights(envoy, members))) == 1
-            assert not control.metric("lbctl_replica_out")
-            load.load.assert_no_failure()
+    with (
+        engines("a", "b", slots=2) as members,
+        controlling(_fleet(members, health=deep)) as control,
+        control.envoy("edge", ["edge"]) as envoy,
+    ):
+        with envoy.client().steady(16, Request("POST", "/v1/completions?n=30", timeout=60.0)) as load:
+            eventually(lambda: min(item.in_flight for item in members) > 8)
+            time.sleep(4)
+            assert [_health(envoy, item) for item in members] == ["HEALTHY", "HEALTHY"]
+            assert len(set(_weights(envoy, members))) == 1
+        assert not control.metric("lbctl_replica_out")
+        load.load.assert_no_failure()
+
+
+def test_what_is_decided_is_told_with_its_inputs_and_operators_come_first(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with engines("a", "b", "c") as members:
+        fleet = _fleet(members, weighting={"adaptive": {"smoothing": "1s"}})
+        with controlling(fleet) as control, control.envoy("edge", ["edge"]) as envoy:
+            with envoy.client().steady(30, _GENERATE):
+                members[0].speed = 0.4
+                eventually(lambda: _weights(envoy, members)[0] < _weights(envoy, members)[1])
+                assert _say(capfd, control, "explain", "weight", "pool/a")[0] == 0
+                told = _say(capfd, control, "explain", "weight", "pool/a")[1]
+                assert "normalised     -0." in told
+                assert "acknowledged   by 1 of 1 proxies" in told
+                assert "signal         running = " in told
+                rows = _say(capfd, control, "status", "signals")[1].splitlines()
+                assert any(row.split()[:3] == ["pool", "a", "kv_cache"] for row in rows)
+                token = ("--token-file", str(control.state / "api-token"))
+
+                assert _say(capfd, control, "weight", "set", "pool/a", "3", "--reason", "tried", *token)[0] == 0
+                eventually(lambda: _weights(envoy, members)[0] > 4 * _weights(envoy, members)[1])
+                assert "by hand    weight pool/a 3: tried" in _say(capfd, control, "status")[1]
+                assert _say(capfd, control, "weight", "unset", "pool/a", *token)[0] == 0
+                eventually(lambda: _weights(envoy, members)[0] < _weights(envoy, members)[1])
+
+                assert _say(capfd, control, "drain", "pool/b", "--ttl", "2s", "--wait", *token)[0] == 0
+                assert _health(envoy, members[1]) == "DRAINING"
+                eventually(lambda: _health(envoy, members[1]) == "HEALTHY")
+                code, _, said = _say(capfd, control, "drain", "pool/z", *token)
+                assert (code, "has no replica" in said) == (1, True), said
+            metrics = control.metrics()
+            assert metrics['lbctl_replica_weight{pool="pool",replica="a"}'] < 0.8
+            assert 0 < metrics['lbctl_pool_utilisation{pool="pool"}'] < 1
+            assert metrics['lbctl_pool_queue{pool="pool"}'] >= 0
+            assert metrics["lbctl_sample_to_acked_seconds_count"] > 0
+
+
+def _say(capfd: pytest.CaptureFixture[str], control: ControlPlane, *words: str) -> tuple[int, str, str]:
+    """A command against this control plane: its exit code and both outputs."""
+    capfd.readouterr()
+    code = run([*words, "--server", control.url])
+    out, err = capfd.readouterr()
+    return code, out, err

@@ -30,6 +30,7 @@ SPLIT = FLEET.replace("pool: p", "split: {p: 1, q: 1}").replace(
     '9001"}]}', '9001"}]}, q: {replicas: [{address: "127.0.0.1:9002"}]}'
 )
 BOUNDED = FLEET.replace('9001"}]', '9001"}], balance: {algorithm: hash, hash: {key: {header: x}, bounded_load: AT}}')
+SOURCE = FLEET.replace('9001"}]', '9001"}], telemetry: {sources: [▶{url: "http://x/", KEYS}]}')
 POOL = "version: 1\npools:\n  p:\n    replicas:\n"
 
 TEXTS: Mapping[str, tuple[str | bytes, str]] = {
@@ -79,6 +80,24 @@ TEXTS: Mapping[str, tuple[str | bytes, str]] = {
         FLEET.replace("pool: p", "pool: p, regions: ▶[west]").replace('9001"', '9001", region: east'), "LB115",
     ),
     "residency of replicas without a region": (FLEET.replace("pool: p", "pool: p, regions: ▶[west]"), "LB115"),
+    "custom source without a metric": (
+        SOURCE.replace("KEYS", "kind: custom, signal: queue"), "LB601",
+    ),
+    "custom source without a signal": (
+        SOURCE.replace("KEYS", "kind: custom, metric: my_queue"), "LB601",
+    ),
+    "PromQL without a query": (SOURCE.replace("KEYS", "kind: prometheus, signal: queue"), "LB601"),
+    "PromQL without a signal": (SOURCE.replace("KEYS", "kind: prometheus, query: up"), "LB601"),
+    "unknown unit": (
+        SOURCE.replace("▶", "").replace("KEYS", "kind: custom, metric: m, signal: queue, unit: ▶furlongs"), "LB602",
+    ),
+    "unit of something else": (
+        SOURCE.replace("▶", "").replace("KEYS", "kind: custom, metric: m, signal: temperature, unit: ▶GiB"), "LB602",
+    ),
+    "source of a replica": (
+        POOL + '      - {address: "a:1", telemetry: {sources: [▶{kind: custom, url: "http://x/", metric: m}]}}\n',
+        "LB601",
+    ),
     "tag": (FLEET + "control: ▶!!python/object:os.system {}\n", "LB007"),
     "alias": (FLEET + "control: ▶*x\n", "LB006"),
 }  # fmt: skip

@@ -113,6 +113,8 @@ def test_slow_start_is_on_except_with_hash() -> None:
     [
         ("vllm", "{}", "adaptive"),
         ("dcgm", "{}", "static"),
+        ("lmdeploy", "{}", "static"),
+        ("tfserving", "{}", "adaptive"),
         ("vllm", "{algorithm: hash, hash: {key: {header: x}}}", "static"),
     ],
 )
@@ -137,3 +139,13 @@ def test_all_of_a_pool_may_be_ejected_where_another_stands_behind_it(
         '  q: {replicas: [{address: "b:1"}]}\n'
     )
     assert [item.passive.max_ejection for item in made.topology.pools if item.passive] == [expected, 50]
+
+
+def test_adaptive_where_no_source_gives_evidence_is_a_warning() -> None:
+    made, found = compiling(
+        "version: 1\npools:\n"
+        '  p: {replicas: [{address: "a:1"}], weighting: {strategy: adaptive},'
+        ' telemetry: {sources: [{kind: dcgm, url: "http://{host}/"}]}}\n'
+    )
+    assert made is not None
+    assert [(item.code, item.severity, item.path[-1]) for item in found] == [("LB603", "warning", "strategy")]

@@ -14,15 +14,11 @@ from google.protobuf.any_pb2 import Any
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import affinity, auth, hashing, limits, matches, prompts
+from lbctl.targets.envoy import affinity, auth, hashing, limits, matches, prompts, reading
 from lbctl.targets.envoy.sources import NAMESPACE
 from lbctl.targets.envoy.wire import extension, pack
 
 BUFFER = "envoy.filters.http.buffer"
-HELD = 1_048_576
-"""Bytes of a request that are held without a limit of the listener's: for its model, or for another try."""
-_JSON = r"(?i)(application/((.*\+)?json|x-www-form-urlencoded)|text/.*)(\s*;.*)?"
-"""What may be JSON: curl calls it a form. Streams and uploads are not held."""
 REQUEST_ID = "x-request-id"
 
 
@@ -62,7 +58,7 @@ def unrouted(view: View, listener: Listener) -> dict[str, Any]:
     many a request has none before its body was read."""
     if listener.max_body is not None or not _read(view, listener):
         return {}
-    whole = buffer_pb2.BufferPerRoute(buffer={"max_request_bytes": {"value": HELD}})
+    whole = buffer_pb2.BufferPerRoute(buffer={"max_request_bytes": {"value": reading.HELD}})
     return {BUFFER: pack(whole)}
 
 
@@ -89,7 +85,7 @@ def _max_body(view: View, listener: Listener) -> list[dict[str, object]]:
     """413 as soon as more arrives; the request is held until it is whole."""
     if listener.max_body is not None:
         return [extension(BUFFER, buffer_pb2.Buffer(max_request_bytes={"value": listener.max_body}))]
-    idle = extension(BUFFER, buffer_pb2.Buffer(max_request_bytes={"value": HELD}))
+    idle = extension(BUFFER, buffer_pb2.Buffer(max_request_bytes={"value": reading.HELD}))
     return [{**idle, "disabled": True}] if _read(view, listener) else []
 
 
@@ -114,7 +110,7 @@ def _body_fields(view: View, listener: Listener) -> list[dict[str, object]]:
     rules = _read(view, listener)
     if not rules:
         return []
-    types = {"allow_content_types_regex": {"regex": _JSON}, "allow_empty_content_type": True}
+    types = {"allow_content_types_regex": {"regex": reading.JSON}, "allow_empty_content_type": True}
     config = json_to_metadata_pb2.JsonToMetadata(request_rules={"rules": rules, **types})
     found = [extension("envoy.filters.http.json_to_metadata", config)]
     return [*found, _model_header()] if _by_model(listener) else found

@@ -15,7 +15,7 @@ from envoy.config.route.v3 import route_components_pb2, route_pb2
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import affinity, auth, filters, forwards, matches, replies
+from lbctl.targets.envoy import affinity, auth, filters, forwards, matches, reading, replies
 from lbctl.targets.envoy.plan import Plan
 from lbctl.targets.envoy.wire import header_option
 
@@ -68,7 +68,7 @@ def _virtual_host(
 
 def _body_limit(listener: Listener) -> int:
     """A filter that needs the whole body (a model in it, a limit of it) holds what the listener allows."""
-    return max(filters.HELD, listener.max_body or 0)
+    return max(reading.HELD, listener.max_body or 0)
 
 
 def _no_route(table: Table) -> route_components_pb2.Route:

@@ -1,0 +1,91 @@
+"""Telemetry and weighting: where signals come from, whether a source says enough, and what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from lbctl.base.diagnostics import Path
+from lbctl.compile.context import Context
+from lbctl.compile.convert import pairs
+from lbctl.ir import pools as ir
+from lbctl.model import pool as model
+from lbctl.model.telemetry import Source, Telemetry, Weighting
+from lbctl.signals import KINDS, custom, table
+
+_NEEDS = {"custom": ("signal", "metric"), "prometheus": ("signal", "query")}
+"""Kind of source → the keys that it says nothing without."""
+_EXAMPLES = {
+    "custom": "{kind: custom, url: …, metric: my_queue_depth, signal: queue, unit: requests}",
+    "prometheus": "{kind: prometheus, url: …, query: …, signal: queue}",
+}
+
+
+def telemetry(section: Telemetry | None) -> ir.Telemetry | None:
+    if section is None:
+        return None
+    sources = tuple(
+        ir.MetricsSource(item.kind, item.url, item.signal, item.metric, item.query, item.unit, pairs(item.match_labels))
+        for item in section.sources
+    )
+    return ir.Telemetry(int(section.interval), int(section.timeout), int(section.stale_after), sources)
+
+
+def weighting(pool: model.Pool) -> ir.Weighting:
+    section = pool.weighting or Weighting()
+    return ir.Weighting(
+        strategy=section.strategy or _default_strategy(pool),
+        smoothing=int(section.adaptive.smoothing),
+        act_above=float(section.adaptive.act_above),
+        release_below=float(section.adaptive.release_below),
+        across_types=float(section.adaptive.across_types),
+        composite=tuple(sorted(section.composite.items())),
+        max_step_down=float(section.max_step.down),
+        max_step_up=float(section.max_step.up),
+        deadband=float(section.deadband),
+        floor=float(section.floor),
+        ceiling=float(section.ceiling),
+    )
+
+
+def check_telemetry(ctx: Context) -> None:
+    """LB601 for a source that does not say what it is about, LB602 for a unit that cannot be, LB603 (a warning) for
+    `adaptive` without a source that gives it evidence."""
+    for name, pool in sorted(ctx.fleet.pools.items()):
+        for section, path in _sections(name, pool):
+            for index, source in enumerate(section.sources):
+                _check(ctx, source, (*path, "sources", index))
+        if pool.weighting and pool.weighting.strategy == "adaptive" and not _has_evidence(pool):
+            ctx.warn(
+                "LB603",
+                "no source of this pool gives evidence of speed: it stays on its capacities",
+                ("pools", name, "weighting", "strategy"),
+                f"kinds that give it: {', '.join(kind for kind in KINDS if table(kind).evidence)}",
+            )
+
+
+def _sections(name: str, pool: model.Pool) -> Iterator[tuple[Telemetry, Path]]:
+    if pool.telemetry:
+        yield pool.telemetry, ("pools", name, "telemetry")
+    for index, replica in enumerate(pool.replicas):
+        if replica.telemetry:
+            yield replica.telemetry, ("pools", name, "replicas", index, "telemetry")
+
+
+def _check(ctx: Context, source: Source, path: Path) -> None:
+    needs = _NEEDS.get(source.kind, ())
+    missing = [key for key in needs if getattr(source, key) is None]
+    if missing:
+        message = f"a source of the kind {source.kind} needs {' and '.join(missing)}"
+        ctx.error("LB601", message, path, _EXAMPLES[source.kind])
+    problem = custom.problem(source.signal, source.unit) if needs and source.signal else None
+    if problem:
+        ctx.error("LB602", problem, (*path, "unit"))
+
+
+def _default_strategy(pool: model.Pool) -> str:
+    return "adaptive" if _has_evidence(pool) and pool.balance.algorithm != "hash" else "static"
+
+
+def _has_evidence(pool: model.Pool) -> bool:
+    sections: Sequence[Telemetry] = [section for section, _ in _sections("", pool)]
+    return any(item.kind in KINDS and table(item.kind).evidence for each in sections for item in each.sources)

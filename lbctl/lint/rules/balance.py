@@ -1,0 +1,173 @@
+"""Which replica gets the next request: algorithms, hashes, affinity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lbctl.ir.pools import Pool
+from lbctl.lint.rule import Edit, Found, rule
+from lbctl.lint.sample import LLM, sample
+from lbctl.lint.subject import Subject, serving
+
+MIXED = """\
+- {name: a, address: "10.0.0.1:8000", gpu: H100-SXM}
+- {name: b, address: "10.0.0.2:8000", gpu: H100-SXM}
+- {name: c, address: "10.0.0.3:8000", gpu: A100-80GB}
+"""
+_UNLIKE = 2.0
+"""The largest capacity of a pool over its smallest, from which on its replicas count as unlike."""
+
+
+@rule(
+    "LB210",
+    "warning",
+    "round robin or random before generation or unlike GPUs",
+    what="A pool that generates text, or whose replicas differ in capacity, is balanced by round robin or at random.",
+    why="One request holds a GPU for 50 ms, the next for 30 s: turns are not work. A replica that got three long "
+    "prompts gets its next turn all the same, and its queue grows while others idle. Only the number of requests in "
+    "flight tells who is free.",
+    before=sample("balance: {algorithm: round_robin}\n"),
+    after=sample("balance: {algorithm: least_request}\n"),
+    ignore="Every request takes the same time, as fixed-size embeddings do.",
+)
+def blind_turns(fleet: Subject) -> Iterator[Found]:
+    for pool in fleet.pools:
+        algorithm = pool.balance.algorithm
+        if algorithm not in ("round_robin", "random"):
+            continue
+        what = "a model that generates" if fleet.generates(pool.name) else "GPUs of unlike capacity"
+        if fleet.generates(pool.name) or _spread(pool) >= _UNLIKE:
+            path = ("pools", pool.name, "balance", "algorithm")
+            message = f"{algorithm} before {what}: turns are not work"
+            yield Found(path, message, "algorithm: least_request", Edit(path, "least_request"))
+
+
+@rule(
+    "LB211",
+    "note",
+    "HAProxy's least_request does not hold weights at low load",
+    what="The fleet names an HAProxy, and a pool with least_request has replicas of which one counts twice another.",
+    why="HAProxy's leastconn takes any idle server, whatever its weight: with fewer requests than replicas an L4 gets "
+    "as many as an H100, and each takes several times as long there.",
+    before=sample(
+        "balance: {algorithm: least_request}\n",
+        replicas="""\
+- {name: a, address: "10.0.0.1:8000", gpu: A100-80GB}
+- {name: b, address: "10.0.0.2:8000", gpu: A100-80GB}
+- {name: c, address: "10.0.0.3:8000", gpu: A10}
+""",
+        more="proxies: {edge: {kind: haproxy}}\n",
+    ),
+    after=sample(
+        routes="chat: {match: {path_prefix: /v1/chat}, split: {llama: 100, llama-small: 17}}\n",
+        pools="""\
+llama-small:
+  replicas:
+    - {name: c, address: "10.0.0.3:8000", gpu: A10}
+""",
+        more="proxies: {edge: {kind: haproxy}}\n",
+    ),
+    ignore="The fleet is busy: from a few requests per replica on, leastconn holds the weights.",
+)
+def weights_at_low_load(fleet: Subject) -> Iterator[Found]:
+    if "haproxy" not in fleet.kinds:
+        return
+    for pool in fleet.pools:
+        if pool.balance.algorithm == "least_request" and _spread(pool) >= _UNLIKE:
+            message = f"HAProxy takes an idle replica whatever its weight, and these differ {_spread(pool):.1f}-fold"
+            hint = "a pool for each kind of GPU, and a split by their capacities"
+            yield Found(("pools", pool.name, "balance", "algorithm"), message, hint)
+
+
+@rule(
+    "LB213",
+    "warning",
+    "a hash without bounded load",
+    what="A pool is balanced by hash, and nothing bounds what one replica may get.",
+    why="Keys are not equal: one long conversation or one large tenant makes its replica the hot one, its KV cache "
+    "thrashes, and the hits that the hash was for are gone. In simulation the 99th percentile of the time to the "
+    "first token was six times that of a hash bounded at 1.25.",
+    before=sample("balance: {algorithm: hash, hash: {key: {header: x-session}}}\n"),
+    after=sample("balance: {algorithm: hash, hash: {key: {header: x-session}, bounded_load: 1.25}}\n"),
+    ignore="State that only one replica has must be found again, whatever it costs; or the proxies are nginx alone, "
+    "whose hash has no bound.",
+)
+def unbounded_hash(fleet: Subject) -> Iterator[Found]:
+    for pool in fleet.pools:
+        if pool.balance.algorithm == "hash" and pool.balance.bounded_load is None:
+            path = ("pools", pool.name, "balance", "hash", "bounded_load")
+            yield Found(path, "nothing bounds what a hot key does to its replica", "bounded_load: 1.25", Edit(path, 1.25))
+
+
+@rule(
+    "LB214",
+    "warning",
+    "a hash whose weights move",
+    what="A pool is balanced by hash, and its weighting follows live signals.",
+    why="On a ring a weight is a part of the keys: each move sends conversations to replicas that do not have their "
+    "cache, which makes those slower, which moves weights again.",
+    before=sample(
+        LLM + "balance: {algorithm: hash, hash: {key: {header: x-session}, bounded_load: 1.25}}\n"
+        "weighting: {strategy: adaptive}\n"
+    ),
+    after=sample(
+        LLM + "balance: {algorithm: hash, hash: {key: {header: x-session}, bounded_load: 1.25}}\n"
+        "weighting: {strategy: static}\n"
+    ),
+    ignore="Faults are more frequent than requests that profit from a cache.",
+)
+def moving_ring(fleet: Subject) -> Iterator[Found]:
+    for pool in fleet.pools:
+        if pool.balance.algorithm == "hash" and pool.weighting.strategy != "static":
+            path = ("pools", pool.name, "weighting", "strategy")
+            message = f"{pool.weighting.strategy} weights move keys from replica to replica"
+            yield Found(path, message, "strategy: static, or no weighting", Edit(path, "static"))
+
+
+@rule(
+    "LB215",
+    "note",
+    "a hash of the prompt where a session's header is at hand",
+    what="A pool is hashed by the beginning of the prompt, and a route to it already knows a header or cookie that "
+    "names the client.",
+    why="To hash the prompt a proxy must hold the body before it knows where to send it, which costs memory and the "
+    "time to the first token, and nginx cannot at all. A header that stands for the conversation finds the same cache.",
+    before=sample(
+        "balance: {algorithm: hash, hash: {key: {prompt_prefix: 256}, bounded_load: 1.25}}\n",
+        routes="chat: {match: {path_prefix: /v1/chat}, pool: llama, rate_limit: [{by: {header: x-session}, "
+        "concurrent: 4}]}\n",
+    ),
+    after=sample(
+        "balance: {algorithm: hash, hash: {key: {header: x-session}, bounded_load: 1.25}}\n",
+        routes="chat: {match: {path_prefix: /v1/chat}, pool: llama, rate_limit: [{by: {header: x-session}, "
+        "concurrent: 4}]}\n",
+    ),
+    ignore="Many sessions share one long prompt, and its cache is worth more than each session's own.",
+)
+def prompt_before_session(fleet: Subject) -> Iterator[Found]:
+    for pool in fleet.pools:
+        key = pool.balance.key
+        known = _session(fleet, pool) if key and key.kind == "prompt_prefix" else ""
+        if known:
+            message = f"the proxy holds each body to hash its prompt, but {known} names the client"
+            yield Found(("pools", pool.name, "balance", "hash", "key"), message, "key: {header: NAME}")
+
+
+def _session(fleet: Subject, pool: Pool) -> str:
+    if pool.affinity is not None:
+        return f"the cookie {pool.affinity.cookie}"
+    for route, action in fleet.forwards:
+        if pool.name not in action.pools:
+            continue
+        if action.sticky is not None:
+            return f"the {action.sticky.kind} {action.sticky.name} of route {route.name}"
+        limit = next((item.header for item in route.rate_limits if item.header), "")
+        if limit:
+            return f"the header {limit} of route {route.name}"
+    return ""
+
+
+def _spread(pool: Pool) -> float:
+    """The largest capacity over the smallest."""
+    capacities = [item.capacity for item in serving(pool)]
+    return max(capacities) / min(capacities) if capacities else 1.0

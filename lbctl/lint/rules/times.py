@@ -1,0 +1,79 @@
+"""How long is waited for a model, and how long connections to it are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lbctl.lint.rule import Edit, Found, rule
+from lbctl.lint.sample import LLM, sample
+from lbctl.lint.subject import Subject, sources_of
+
+_SHORTEST_IDLE = 120_000
+_KEEP_ALIVE = 5_000
+"""Milliseconds after which uvicorn closes an idle connection: vLLM, SGLang and most Python servers stand on it."""
+_LONGER = frozenset({"tgi", "triton", "tfserving", "torchserve", "llamacpp"})
+"""Servers that are no uvicorn."""
+
+
+def _chat(timeouts: str) -> str:
+    return f"chat: {{match: {{path_prefix: /v1/chat}}, pool: llama, timeouts: {timeouts}}}\n"
+
+
+@rule(
+    "LB310",
+    "warning",
+    "a total timeout before a model that generates",
+    what="A route to a generative model ends requests after a total time.",
+    why="A long answer is no error. Cut after 30 s it has burned 30 s of a GPU for nothing, the client asks again, and "
+    "the next try is cut at the same place.",
+    before=sample(routes=_chat("{request: 30s}")),
+    after=sample(routes=_chat("{request: unlimited, idle: 5m}")),
+    ignore="Answers have a bounded length (`max_tokens`) and the timeout is far above what that takes.",
+)
+def cut_short(fleet: Subject) -> Iterator[Found]:
+    for route, _ in fleet.forwards:
+        if route.request_timeout is not None and fleet.streams(route):
+            path = ("routes", route.name, "timeouts", "request")
+            message = f"every answer that takes longer than {route.request_timeout / 1000:g} s is cut"
+            yield Found(path, message, "request: unlimited; `idle` ends what is stuck", Edit(path, "unlimited"))
+
+
+@rule(
+    "LB311",
+    "warning",
+    "an idle timeout under two minutes before a model that generates",
+    what="A route to a generative model gives up when no byte comes for less than 120 s.",
+    why="Before the first token there is silence: a long prompt behind a queue may wait a minute and more. The proxy "
+    "gives up just when the fleet is busy, and the retry makes it busier.",
+    before=sample(routes=_chat("{idle: 60s}")),
+    after=sample(routes=_chat("{idle: 5m}")),
+    ignore="Prompts are short and queues are bounded well below it.",
+)
+def silent_too_long(fleet: Subject) -> Iterator[Found]:
+    for route, _ in fleet.forwards:
+        if route.idle_timeout is not None and route.idle_timeout < _SHORTEST_IDLE and fleet.streams(route):
+            path = ("routes", route.name, "timeouts", "idle")
+            message = f"{route.idle_timeout / 1000:g} s of silence are usual before the first token of a long prompt"
+            yield Found(path, message, "idle: 5m", Edit(path, "5m"))
+
+
+@rule(
+    "LB312",
+    "warning",
+    "idle connections kept longer than the server keeps them",
+    what="A pool's proxies keep idle HTTP/1 connections for 5 s or longer, and its servers stand on uvicorn, which closes "
+    "them after 5 s.",
+    why="The side that sends must close first. Else now and then a POST meets a connection that the server is just "
+    "closing: nobody knows whether the model has seen it, so that it cannot be repeated and fails.",
+    before=sample(LLM + "connections: {idle: 60s}\n"),
+    after=sample(LLM + "connections: {idle: 4s}\n"),
+    ignore="The servers were started with a longer keep-alive (`--timeout-keep-alive`).",
+)
+def stale_connections(fleet: Subject) -> Iterator[Found]:
+    for pool in fleet.pools:
+        kinds = {source.kind for source in sources_of(pool)}
+        if pool.protocol != "http1" or pool.connections.idle < _KEEP_ALIVE or kinds & _LONGER:
+            continue
+        path = ("pools", pool.name, "connections", "idle")
+        message = f"kept for {pool.connections.idle / 1000:g} s, but uvicorn closes after 5 s: a POST may meet the end"
+        yield Found(path, message, "idle: 4s, or shorter than the server's own keep-alive", Edit(path, "4s"))

@@ -1,0 +1,33 @@
+"""The small fleets of the pages: one listener, one route, one pool of two like replicas, of which nothing is to be said."""
+
+from __future__ import annotations
+
+import textwrap
+
+TWO = """\
+- {name: a, address: "10.0.0.1:8000", gpu: H100-SXM}
+- {name: b, address: "10.0.0.2:8000", gpu: H100-SXM}
+"""
+LLM = 'telemetry: {sources: [{kind: vllm, url: "http://{host}:{port}/metrics"}]}\n'
+"""Of a pool that vLLM serves."""
+
+
+def sample(
+    pool: str = "",
+    *,
+    replicas: str = TWO,
+    routes: str = "chat: {match: {path_prefix: /v1/chat}, pool: llama}\n",
+    listener: str = 'gateway: {bind: "127.0.0.1:8080"}\n',
+    pools: str = "",
+    more: str = "",
+) -> str:
+    """A whole fleet. `pool`: lines of the pool `llama`; `pools`: further ones; `more`: further sections."""
+    held = f"replicas:\n{_in(replicas, 1)}{pool}"
+    return (
+        f"version: 1\nlisteners:\n{_in(listener, 1)}routes:\n{_in(routes, 1)}"
+        f"pools:\n  llama:\n{_in(held, 2)}{_in(pools, 1)}{more}"
+    )
+
+
+def _in(text: str, levels: int) -> str:
+    return textwrap.indent(text, "  " * levels)

@@ -1,0 +1,82 @@
+"""How Envoy reads a request: the path as a browser would write it, with what stands in it decoded only where that
+changes nothing for anybody; slashes unescaped and merged, dot segments resolved; JSON bodies whole."""
+
+from __future__ import annotations
+
+import re
+
+from lbctl.ir.listeners import Listener
+from lbctl.ir.matching import Request
+from lbctl.targets import reading as r
+
+HELD = 1_048_576
+"""Bytes of a request that are held without a limit of the listener's: for its model, or for another try."""
+JSON = r"(?i)(application/((.*\+)?json|x-www-form-urlencoded)|text/.*)(\s*;.*)?"
+"""Content types of what may be JSON: curl calls it a form. Streams and uploads are not held."""
+_ESCAPED_SLASH = re.compile("%(2[fF]|5[cC])")
+_DOT = re.compile(r"\.|%2[eE]")
+_HEX = re.compile("%([0-9A-Fa-f]{2})")
+_UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
+_WRITTEN_ESCAPED = re.compile(r'[\0- "<>`{}^#?\x7f-\xff]')
+_METHODS = frozenset(
+    ["ACL", "BIND", "CHECKOUT", "CONNECT", "COPY", "DELETE", "GET", "HEAD", "LINK", "LOCK", "MERGE", "MKACTIVITY", "MKCALENDAR", "MKCOL", "MOVE", "MSEARCH", "NOTIFY", "OPTIONS", "PATCH", "POST", "PROPFIND", "PROPPATCH", "PURGE", "PUT", "REBIND", "REPORT", "SEARCH", "SOURCE", "SUBSCRIBE", "TRACE", "UNBIND", "UNLINK", "UNLOCK", "UNSUBSCRIBE"]
+)
+
+
+def read(message: r.Message, listener: Listener, version: r.Version) -> Request | r.Refusal:
+    del version
+    if message.method not in _METHODS:
+        return r.Refusal(400, f"{message.method} is no method to Envoy")
+    path = _path(message.path)
+    if path is None:
+        return r.Refusal(400, "the path is wrongly encoded")
+    headers = r.joined(message, [name for name, _ in message.headers], ",".join)
+    model = headers.get(r.MODEL_HEADER)
+    reads = model is None and r.by_model(listener) and _is_json(headers.get("content-type"))
+    large = r.body_too_large(message, listener.max_body or (HELD if reads else None))
+    if large:
+        return large
+    if reads:
+        model = r.model_in(message.body, first=False)
+    return Request(message.method, r.host_of(message), path, headers, model)
+
+
+def _is_json(content_type: str | None) -> bool:
+    return content_type is None or re.fullmatch(JSON, content_type) is not None
+
+
+def _path(raw: str) -> str | None:
+    """As Chromium's library writes it, which Envoy uses; then without double slashes, but for a path that is nothing
+    else: Envoy leaves two."""
+    path = _ESCAPED_SLASH.sub(lambda found: "/" if found[1].startswith("2") else "\\", raw)
+    written, at = "", 0
+    while at < len(path):
+        dot = _DOT.match(path, at)
+        if dot:
+            written, at = _dotted(path, written, dot.end())
+            continue
+        escape = _HEX.match(path, at)
+        if escape:
+            byte = chr(int(escape[1], 16))
+            if byte == "\0":
+                return None
+            written += byte if _UNRESERVED.fullmatch(byte) else escape[0]
+            at = escape.end()
+            continue
+        character = "/" if path[at] == "\\" else path[at]
+        written += f"%{ord(character):02X}" if _WRITTEN_ESCAPED.fullmatch(character) else character
+        at += 1
+    return r.merged(written) if written.strip("/") or len(written) < 2 else "//"
+
+
+def _dotted(path: str, written: str, after: int) -> tuple[str, int]:
+    """What is written after a dot that ends at `after`, and where to go on."""
+    if not written.endswith("/"):
+        return written + ".", after
+    if after == len(path) or path[after] in "/\\":
+        return written, after + 1
+    second = _DOT.match(path, after)
+    if second and (second.end() == len(path) or path[second.end()] in "/\\"):
+        above = written[:-1].rfind("/")
+        return written[: above + 1] if above >= 0 else written, second.end() + 1
+    return written + ".", after

@@ -1,0 +1,119 @@
+"""A HAProxy and an nginx as operators run them beside `lbctl serve`: what a fleet says of them, and how they run."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lbctl.cli import run
+from tests.e2e.support.binaries import require
+from tests.e2e.support.client import Client
+from tests.e2e.support.fleet import Fleet, put, started, write
+from tests.e2e.support.ports import HOST, free_port
+from tests.e2e.support.proxies import Haproxy, Nginx, Proxy
+
+_OWN = "events {{}}\nhttp {{ server {{ listen {host}:{port}; return 204; }} }}\n"
+
+
+class _Master(Haproxy):
+    """`haproxy -W -db`: reloaded by SIGUSR2 to the master."""
+
+    def _command(self) -> list[str]:
+        return [str(self.binary), "-W", "-db", "-f", str(self.config)]
+
+
+class Edge(Client):
+    """A proxy that is not yet started, and a client of its listener. `sections` are for the fleet that it is of."""
+
+    def __init__(self, name: str, directory: Path, entry: dict[str, Any]) -> None:
+        super().__init__(free_port())
+        self.name = name
+        self.directory = directory
+        self.entry = entry
+
+    @property
+    def sections(self) -> Fleet:
+        """To be merged into a fleet."""
+        return {
+            "listeners": {self.name: {"bind": f"{HOST}:{self.port}"}},
+            "proxies": {self.name: {**self.entry, "listeners": [self.name]}},
+        }
+
+    @property
+    def config(self) -> Path:
+        return Path(str(self.entry["config"]))
+
+
+@contextmanager
+def haproxy(name: str = "ha", *, min_interval: str = "1s", **keys: Any) -> Iterator[Edge]:
+    """With a Runtime API, unless `keys` say otherwise."""
+    with _directory() as directory:
+        reload = ["/bin/sh", "-c", f"kill -USR2 $(cat {directory}/pid)"]
+        entry = {
+            "kind": "haproxy",
+            "version": "2.6",
+            "config": str(directory / "haproxy.cfg"),
+            "reload": {"command": reload, "min_interval": min_interval},
+            **(keys or {"runtime_api": str(directory / "admin.sock")}),
+        }
+        yield Edge(name, directory, entry)
+
+
+@contextmanager
+def nginx(name: str = "ng", *, min_interval: str = "1s") -> Iterator[Edge]:
+    with _directory() as directory:
+        binary = str(require("nginx"))
+        config = directory / "etc" / "nginx.conf"
+        command = [binary, "-p", f"{directory}/", "-c", str(config), "-g", "daemon off; pid nginx.pid;", "-s", "reload"]
+        entry = {
+            "kind": "nginx",
+            "version": "1.22",
+            "config": str(config),
+            "reload": {"command": command, "min_interval": min_interval},
+        }
+        yield Edge(name, directory, entry)
+
+
+@contextmanager
+def started_edge(edge: Edge, fleet: Fleet) -> Iterator[Edge]:
+    """HAProxy on what `lbctl render` makes of the fleet, nginx on a configuration of its owner's."""
+    with started(_process(edge, fleet)):
+        yield edge
+
+
+def _process(edge: Edge, fleet: Fleet) -> Proxy:
+    if edge.entry["kind"] == "nginx":
+        own = free_port()
+        put(edge.directory, {"etc/nginx.conf": _OWN.format(host=HOST, port=own)})
+        return Nginx(require("nginx"), edge.directory, edge.config, [own])
+    source = edge.directory / "source"
+    source.mkdir()
+    _command("render", "-t", "haproxy", "--proxy", edge.name, "-d", str(edge.directory), str(write(fleet, source)))
+    return _WithPid(require("haproxy"), edge.directory, edge.config, [edge.port])
+
+
+class _WithPid(_Master):
+    """Writes the master's process id beside its configuration."""
+
+    def _spawn(self, command: Sequence[str]) -> None:
+        super()._spawn(command)
+        (self.directory / "pid").write_text(str(self.process.pid))
+
+
+def _command(*words: str) -> None:
+    code = run(list(words))
+    assert code == 0, f"lbctl {' '.join(words)} ended with {code}"
+
+
+@contextmanager
+def _directory() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="lbctl-e2e-"))
+    directory.chmod(0o755)  # nginx serves as another user
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

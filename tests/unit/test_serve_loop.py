@@ -1,0 +1,239 @@
+"""The control loop as it runs: reports in, what proxies are to have out; and what of that outlives the process."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from lbctl.control import overrides
+from lbctl.control.overrides import Override
+from lbctl.ir.pools import MetricsSource, Pool, Telemetry
+from lbctl.ir.topology import Topology
+from lbctl.serve.live import Live
+from lbctl.serve.loop import Loop, seen_of
+from lbctl.serve.scrape_state import Report, SourceState
+from lbctl.serve.stages import Stages
+from lbctl.serve.store import Store
+from lbctl.serve.telemetry import earlier
+from tests.support_control import NAME, pool, replica, seen
+
+_TELEMETRY = Telemetry(sources=(MetricsSource("vllm", "http://{host}/metrics"),))
+
+
+class _Running:
+    """A loop on a fleet, and its clock. `moved`: how often it has said that there is news."""
+
+    def __init__(
+        self,
+        *pools: Pool,
+        kept: Live = Live(),  # noqa: B008 -- a frozen value
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.now = 1000.0
+        self.moved = 0
+        clock = clock or (lambda: self.now)
+        self.loop = Loop(self._count, Stages(CollectorRegistry(), clock), kept, clock)
+        self.follow(*pools)
+
+    def _count(self) -> None:
+        self.moved += 1
+
+    def follow(self, *pools: Pool) -> None:
+        self.loop.follow(Topology((), (), pools))
+
+    def look(self, seconds: float = 5.0, **news: dict[str, Any]) -> None:
+        """A look at each of these replicas, and what is decided of them."""
+        self.now += seconds
+        for name, told in news.items():
+            self.loop.report(_report(name, self.now, **told))
+        self.loop.decide()
+
+    def sent(self, name: str) -> float:
+        return self.loop.live.weights.get(NAME, {}).get(name, 1.0)
+
+
+def _report(name: str, at: float, **told: Any) -> Report:
+    state = SourceState("vllm", "http://x/metrics", at, at)
+    return Report(NAME, name, at, 0, seen(at, **told).signals, (state,))
+
+
+def _fleet(*names: str, **more: Any) -> Pool:
+    return pool(tuple(replica(name) for name in names), telemetry=_TELEMETRY, **more)
+
+
+def test_a_slow_replica_loses_weight_and_of_the_pool_that_tells_nothing_there_is_no_word() -> None:
+    silent = replace(pool(3, telemetry=None), name="silent")
+    running = _Running(_fleet("a", "b", "c"), silent)
+    for _ in range(6):
+        running.look(a={"speed": 0.5}, b={}, c={})
+    assert running.sent("a") == pytest.approx(0.5, abs=0.05)
+    assert running.sent("b") == 1.0
+    assert set(running.loop.live.weights) == {NAME}
+    assert running.loop.decisions("silent") == ()
+
+
+def test_reports_that_come_together_are_one_decision() -> None:
+    running = _Running(_fleet("a", "b", "c"))
+    for _ in range(5):
+        running.look(a={"speed": 0.5}, b={}, c={})
+    steps = running.moved
+    assert 0 < steps <= 5
+    running.look(a={"speed": 0.5}, b={}, c={})
+    assert running.moved - steps <= 1
+
+
+def test_the_loop_runs_by_itself_and_a_report_is_decided_on_at_once() -> None:
+    async def play() -> float:
+        clock = asyncio.get_running_loop().time
+        running = _Running(_fleet("a", "b"), clock=clock)
+        work = asyncio.create_task(running.loop.run())
+        begun = clock()
+        try:
+            for _ in range(40):
+                for name, speed in (("a", 0.3), ("b", 1.0)):
+                    running.loop.report(_report(name, clock(), speed=speed))
+                await asyncio.sleep(0.02)
+                if running.moved:
+                    return clock() - begun
+        finally:
+            work.cancel()
+        return 99.0
+
+    assert asyncio.run(play()) < 0.5
+
+
+def _stalled(running: _Running, name: str, looks: int) -> None:
+    others = {other: {"progress": 1.0, "running": 0.0} for other in "abc" if other != name}
+    for number in range(looks):
+        for each in others.values():
+            each["progress"] = 10.0 + number
+        running.look(**{name: {"progress": 7.0, "running": 3.0}}, **others)
+
+
+def test_a_stalled_replica_is_out_with_its_reason_and_an_operator_can_let_it_in() -> None:
+    running = _Running(_fleet("a", "b", "c"))
+    _stalled(running, "a", 6)
+    assert set(running.loop.live.out) == {NAME}
+    assert "stalled" in running.loop.live.out[NAME]["a"][0]
+    assert running.loop.live.gone == {NAME: frozenset({"a"})}
+    running.loop.let_in(NAME, "a")
+    assert running.loop.live.out == {}
+
+
+def test_a_look_that_failed_is_no_news() -> None:
+    at = 1000.0
+    fine = _report("a", at)
+    failed = replace(fine, at=at + 5, sources=(SourceState("vllm", "http://x", at + 5, at, "timeout", "late"),))
+    never = replace(fine, sources=(SourceState("vllm", "http://x", at + 5, None, "timeout", "late"),))
+    assert seen_of(fine) is not None
+    found = seen_of(failed)
+    assert found is not None
+    assert found.at == at
+    assert seen_of(never) is None
+
+
+def test_a_pool_that_goes_or_stops_telling_leaves_nothing_behind() -> None:
+    running = _Running(_fleet("a", "b", "c"))
+    for _ in range(6):
+        running.look(a={"speed": 0.5}, b={}, c={})
+    assert running.loop.live.weights
+    running.follow(pool((replica("a"), replica("b"), replica("c")), telemetry=None))
+    assert running.loop.live == Live()
+    assert running.loop.reports == {}
+
+
+def test_a_frozen_pool_keeps_its_weights_and_moves_again_afterwards() -> None:
+    running = _Running(_fleet("a", "b", "c"))
+    running.loop.freeze({NAME: "a trial"})
+    for _ in range(6):
+        running.look(a={"speed": 0.5}, b={}, c={})
+    assert running.sent("a") == 1.0
+    assert running.loop.decisions(NAME)[0].mode_words == "a trial"
+    running.loop.freeze({})
+    for _ in range(4):
+        running.look(a={"speed": 0.5}, b={}, c={})
+    assert running.sent("a") < 0.6
+
+
+def test_what_was_decided_before_a_restart_still_holds() -> None:
+    kept = Live({NAME: {"a": 0.5, "b": 1.0, "c": 1.0}}, {NAME: {"c": ("XID 79",)}})
+    running = _Running(_fleet("a", "b", "c"), kept=kept)
+    assert running.sent("a") == 0.5
+    assert running.loop.live.out == {NAME: {"c": ("XID 79",)}}
+    running.look(a={"progress": 1.0}, b={"progress": 1.0}, c={"progress": 1.0})
+    running.look(a={"progress": 2.0}, b={"progress": 2.0}, c={"progress": 1.0})
+    assert running.loop.live.out, "it has not yet moved"
+    for number in range(3):
+        running.look(**{name: {"progress": 3.0 + number} for name in "abc"})
+    assert running.loop.live.out == {}
+
+
+# ── What is kept ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    found = Store.open(tmp_path / "state")
+    asyncio.run(found.lock(lambda _: None))
+    return found
+
+
+def test_weights_of_a_minute_ago_count_older_ones_do_not_and_who_was_out_is_out(store: Store) -> None:
+    live = Live({"p": {"a": 0.5}}, {"p": {"b": ("stalled",)}})
+    assert earlier(store, 1000.0) == Live()
+    store.keep_live(live, 1000.0)
+    assert earlier(store, 1050.0) == live
+    assert earlier(store, 2000.0) == Live({}, live.out)
+    store.close()
+
+
+def test_overrides_are_kept_as_they_were(store: Store) -> None:
+    held = (Override("drain", "p", "a", None, "", 5.0, 10.0), Override("weight", "p", "b", 2.5, "why", 6.0))
+    store.keep_overrides(held)
+    assert store.overrides() == held
+    store.keep_overrides(())
+    assert store.overrides() == ()
+    store.close()
+
+
+def test_a_state_of_the_version_before_still_opens_and_keeps_what_it_had(store: Store, tmp_path: Path) -> None:
+    store.keep_drains({("p", "a"): 1.0})
+    store.close()
+    database = sqlite3.connect(tmp_path / "state" / "lbctl.db")
+    database.executescript("DROP TABLE live; DROP TABLE overrides; PRAGMA user_version = 1;")
+    database.close()
+    again = Store.open(tmp_path / "state")
+    asyncio.run(again.lock(lambda _: None))
+    assert again.notes == []
+    assert again.drains() == {("p", "a"): 1.0}
+    assert again.live() is None
+    assert again.overrides() == ()
+    again.close()
+
+
+# ── Overrides ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_override_takes_the_place_of_the_one_before_and_ends_in_time() -> None:
+    first = Override("weight", "p", "a", 2.0, until=10.0)
+    held = overrides.put(overrides.put((), first), replace(first, value=3.0, until=20.0))
+    assert [item.value for item in held] == [3.0]
+    assert overrides.current(held, 19.0) == held
+    assert overrides.current(held, 20.0) == ()
+    assert overrides.removed(held, ("weight", "p", "a")) == ()
+
+
+def test_a_weight_by_hand_is_over_what_was_decided_and_of_what_is_gone_nothing_is_left() -> None:
+    held = (Override("drain", "p", "a"), Override("freeze", "p", reason="x"), Override("weight", "p", "b", 9.0))
+    assert overrides.weighted(held, {"p": {"a": 1.0, "b": 2.0}}) == {"p": {"a": 1.0, "b": 9.0}}
+    assert overrides.drained(held) == {"p": frozenset({"a"})}
+    assert overrides.frozen(held) == {"p": "x"}
+    fleet = Topology((), (), (replace(pool((replica("b"),)), name="p"),))
+    assert [item.kind for item in overrides.within(held, fleet)] == ["freeze", "weight"]
