@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Mapping
+from pathlib import Path
 
 import click
 
@@ -28,6 +30,7 @@ def command(ads: Ads, proxy_admin: str | None, directory: str | None) -> int:
     """
     from lbctl.targets.envoy.bootstrap import Joining, bootstrap
 
+    _check_files({"--tls-ca": ads.ca, "--tls-cert": ads.certificate, "--tls-key": ads.key})
     admin = address_of("--proxy-admin", proxy_admin) if proxy_admin else None
     if admin and not _on_loopback(admin):
         click.echo(
@@ -50,6 +53,13 @@ def command(ads: Ads, proxy_admin: str | None, directory: str | None) -> int:
         directory=os.path.abspath(directory) if directory is not None else None,  # noqa: PTH100 -- a str
     )
     return _written(bootstrap(joining), directory)
+
+
+def _check_files(given: Mapping[str, str]) -> None:
+    """An Envoy that does not find them does not start. They are named as they lie on this machine."""
+    for flag, file in given.items():
+        if file and not Path(file).is_file():
+            raise click.UsageError(f"{flag}: there is no file {file}")
 
 
 def _on_loopback(where: Address) -> bool:

@@ -25,7 +25,7 @@ def _held(command: str) -> _Decorator:
     option = options_of(command)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        function = server_options(command)(function)
+        function = server_options(command, writes=True)(function)
         function = option("--reason", metavar="TEXT", help="Why; shown with it.")(function)
         return option("--ttl", metavar="D", help="It ends by itself after this time, as 30m.")(function)
 
@@ -52,7 +52,7 @@ def drain(
 
 @click.command("undrain")
 @click.argument("replica", metavar="POOL/REPLICA")
-@server_options("undrain")
+@server_options("undrain", writes=True)
 def undrain(replica: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """End a drain, and what deep health holds against the replica."""
     return _let_go(Server(server, token_file, tls_ca), {"kind": "drain", **_place(replica)}, replica)
@@ -80,7 +80,7 @@ def set_(
 
 @weight.command("unset")
 @click.argument("replica", metavar="POOL/REPLICA")
-@server_options("weight_unset")
+@server_options("weight_unset", writes=True)
 def unset(replica: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Let the weight of a replica follow its signals again."""
     return _let_go(Server(server, token_file, tls_ca), {"kind": "weight", **_place(replica)}, replica)
@@ -102,7 +102,7 @@ def freeze(
 
 @click.command("unfreeze")
 @click.argument("pool", required=False)
-@server_options("unfreeze")
+@server_options("unfreeze", writes=True)
 def unfreeze(pool: str | None, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Let the weights of a pool, or of all, move again."""
     remote = Server(server, token_file, tls_ca)

@@ -20,8 +20,11 @@ from lbctl.cli.options import options_of
 DEFAULT_SERVER = "http://127.0.0.1:18080"
 _TOKEN = "/var/lib/lbctl/api-token"
 """Where `serve` makes one when nobody tells it otherwise."""
+_WRITING = f"The token of its API, which this always needs; default: {_TOKEN}, for the default server alone."
 _TIMEOUT = (5.0, 60.0)
 """Seconds to connect, and to wait for an answer: a reload reads all files first."""
+_LONGEST = 200
+"""Characters of a reason."""
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -81,15 +84,19 @@ class Server:
         return token
 
 
-def server_options(command: str) -> _Decorator:
-    """--server, --token-file and --tls-ca, as one `server` handed to the command."""
+def server_options(command: str, *, writes: bool = False) -> _Decorator:
+    """--server, --token-file and --tls-ca. `writes`: the command does what always needs the token."""
     option = options_of(command)
+    token = _WRITING if writes else "The token of its API, where it asks for one."
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for each in reversed(
             (
-                option("--server", metavar="URL", default=DEFAULT_SERVER, show_default=True, help="A running serve."),
-                option("--token-file", metavar="FILE", help="The token of its API, where it asks for one."),
+                option(
+                    "--server", metavar="URL", default=DEFAULT_SERVER, show_default=True, callback=_url,
+                    help="A running serve.",
+                ),
+                option("--token-file", metavar="FILE", help=token),
                 option("--tls-ca", metavar="FILE", help="Who signed its certificate; default: the system's CAs."),
             )
         ):
@@ -97,6 +104,15 @@ def server_options(command: str) -> _Decorator:
         return function
 
     return decorate
+
+
+def _url(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https"):
+        raise click.UsageError(f"--server: {_plain(text)} is no URL: it begins with http:// or https://")
+    if not parts.hostname:
+        raise click.UsageError(f"--server: {_plain(text)} names no host")
+    return text
 
 
 form_choice = click.Choice(["table", "json", "yaml"])
@@ -161,5 +177,5 @@ def _words(error: Exception) -> str:
     inner: BaseException = error
     while inner.__context__ is not None:
         inner = inner.__context__
-    reason = getattr(inner, "strerror", None) or str(inner)
-    return " ".join(str(reason).split())[:200]
+    reason = " ".join(str(getattr(inner, "strerror", None) or inner).split())[:_LONGEST]
+    return reason if reason.isprintable() else "what answers there does not speak HTTP; is it the port of the API?"

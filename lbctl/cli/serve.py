@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import click
 
@@ -12,11 +13,12 @@ from lbctl.cli.options import options_of
 from lbctl.ir.address import Address
 
 option = options_of("serve")
+_STATE_HELP = "Where it keeps what must survive; default: the fleet's `control.state`, else /var/lib/lbctl."
 
 
 @click.command("serve")
 @paths_argument
-@option("--state", metavar="DIR", help="Where it keeps what must survive; default: the fleet's `control.state`.")
+@option("--state", metavar="DIR", help=_STATE_HELP)
 @option("--xds-bind", metavar="A", help="Where proxies connect; default: the fleet's `control.xds.bind`.")
 @option("--api-bind", metavar="A", help="Where the API listens; default: the fleet's `control.api.bind`.")
 @option("--dry-run", is_flag=True, help="Decide and log; send nothing, keep nothing.")
@@ -31,6 +33,7 @@ def command(
     """
     if "-" in paths:
         raise click.UsageError("serve watches files: standard input cannot be watched")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own lines would be no lines of this log
     gc.disable()  # until it serves: what is read and built before that stays
     from lbctl.serve.app import Options, run
 

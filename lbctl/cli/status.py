@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import click
@@ -66,7 +67,7 @@ def _problems(summary: Row) -> Iterator[str]:
 
 def _proxy_problems(rows: list[Row]) -> Iterator[str]:
     for row in rows:
-        if row["state"] not in _FINE:
+        if row["state"] not in _FINE and row["kind"] != "reader":
             yield f"{row['node']} is {row['state']}" + (f": {row['reason']}" if row["reason"] else "")
 
 
@@ -101,7 +102,7 @@ def _print_summary(summary: Row) -> None:
     lines += [("by hand", _override(item)) for item in summary.get("overrides", [])]
     lines += [("unmatched", f"{item['node']}: {item['reason']}") for item in summary.get("unmatched", [])]
     lines += [("name", f"{item['name']}: {item['error']}") for item in summary.get("names", []) if item["error"]]
-    findings = [item for item in fleet.get("diagnostics", []) if item["severity"] == "error"]
+    findings = [item for item in fleet.get("diagnostics", []) if item["severity"] in ("error", "warning")]
     for name, text in lines:
         click.echo(f"{name:<10} {_one_line(text)}")
     for text in dict.fromkeys(item["text"] for item in (*findings, *fleet.get("shrink", []))):
@@ -123,22 +124,26 @@ def _snapshot(row: Row) -> str:
 def _files(fleet: Row) -> str:
     names = ", ".join(fleet.get("paths", []))
     if fleet.get("valid"):
-        return f"{names}: served"
+        count = sum(item["severity"] == "warning" for item in fleet.get("diagnostics", []))
+        return f"{names}: served" + (f", {count} warning{'s' if count > 1 else ''}" if count else "")
     return f"{names}: NOT served: {fleet.get('refused') or 'not read yet'}"
 
 
 def _proxy(row: Row) -> Iterator[tuple[str, ...]]:
     """A line for each type; one for a node that has asked for nothing."""
-    who = (row["node"], row["proxy"] or "-")
-    since = age(time.time() - row["since"])
+    who = (row["node"], "(reader)" if row["kind"] == "reader" else row["proxy"] or "-")
     good = row["last_good"][:_SHORT] or "-"
     if not row["types"] or row["reason"]:
-        yield (*who, "-", row["state"], "-", "-", good, since, row["reason"])
+        yield (*who, "-", row["state"], "-", "-", good, _since(row), row["reason"])
         return
     for kind in row["types"]:
         state = kind["state"] if row["connected"] else "GONE"
         versions = (kind["offered"][:_SHORT] or "-", kind["acked"][:_SHORT] or "-")
-        yield (*who, kind["type"], state, *versions, good, since, _words(row, kind))
+        yield (*who, kind["type"], state, *versions, good, _since(kind), _words(row, kind))
+
+
+def _since(row: Row) -> str:
+    return age(time.time() - datetime.fromisoformat(row["since"]).timestamp())
 
 
 def _words(row: Row, kind: Row) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.context import Context, Version
+from lbctl.compile.drained import check_drained
 from lbctl.compile.headers import check_headers
 from lbctl.compile.listeners import listeners
 from lbctl.compile.pools import default_name, pools
@@ -43,6 +44,7 @@ def compile_fleet(source: Source, oldest: Mapping[str, Version], diagnostics: Di
     )
     check_headers(ctx)
     check_residency(ctx, topology.routes, topology.pools)
+    check_drained(ctx, topology.routes, topology.pools)
     check_telemetry(ctx)
     return None if diagnostics.failed else Compiled(topology, SourceMap(source.root, _places(source)))
 

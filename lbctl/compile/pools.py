@@ -169,10 +169,7 @@ def _breaker(pool: model.Pool) -> ir.CircuitBreaker:
     """A retry is of a request that no replica got, and adds no work: with one replica gone every request may need one
     until its failures are counted, so that as many are allowed as requests. As many may wait: Envoy counts as waiting
     also what only waits for a connection to open, and a burst on cold connections is nothing but that."""
-    given = pool.circuit_breaker
-    replicas = max(1, sum(not item.drain for item in pool.replicas))
-    if pool.discovery and pool.discovery.dns:
-        replicas = pool.discovery.dns.max_replicas
+    given, replicas = pool.circuit_breaker, _room(pool)
     requests = given.max_requests or replicas * (given.per_replica.max_requests or IN_FLIGHT)
     return ir.CircuitBreaker(
         max_connections=given.max_connections or replicas * (given.per_replica.max_connections or IN_FLIGHT),
@@ -182,6 +179,15 @@ def _breaker(pool: model.Pool) -> ir.CircuitBreaker:
         replica_max_connections=given.per_replica.max_connections,
         replica_max_requests=given.per_replica.max_requests,
     )
+
+
+def _room(pool: model.Pool) -> int:
+    """For how many replicas a breaker is sized: the next power of two of their number, drained ones too. A breaker is
+    part of Envoy's cluster, and Envoy closes all connections to a pool whose cluster changes: so no drain may change
+    it, and a further replica seldom. That is at most twice the room, and it is a fuse."""
+    if pool.discovery and pool.discovery.dns:
+        return pool.discovery.dns.max_replicas
+    return 1 << (max(1, len(pool.replicas)) - 1).bit_length()
 
 
 def _slow_start(ctx: Context, name: str, pool: model.Pool) -> ir.SlowStart | None:

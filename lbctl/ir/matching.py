@@ -22,13 +22,13 @@ _META = re.compile(r"[\\.\[\](){}*+?|^$]")
 @dataclass(frozen=True, slots=True)
 class Request:
     """A request as a proxy compares it: `host` in lower case without port, `path` decoded as far as that proxy decodes
-    it, without query, one character a byte; `headers` by lower-case name, one value each; `model`: None where it names
-    none."""
+    it, without query, one character a byte; `headers` by lower-case name, each with the values of which one must be the
+    wanted one; `model`: None where it names none."""
 
     method: str
     host: str
     path: str
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     model: str | None = None
 
 
@@ -56,8 +56,8 @@ def criteria(rule: Rule, request: Request) -> Iterator[Criterion]:
     if rule.methods:
         yield Criterion("method", "|".join(rule.methods), request.method, request.method in rule.methods)
     for name, wanted in rule.headers:
-        found = request.headers.get(name)
-        yield Criterion("header", wanted, found, found == wanted, name)
+        found = request.headers.get(name, ())
+        yield Criterion("header", wanted, ", ".join(found) if found else None, wanted in found, name)
     if rule.models:
         holds = request.model is not None and any(_named(item, request.model) for item in rule.models)
         yield Criterion("model", "|".join(rule.models), request.model, holds)

@@ -29,46 +29,37 @@ class Page:
 
 def text(page: Page) -> str:
     """For a terminal."""
-    return "\n".join([f"{page.code} ({page.severity}): {page.title}", *_blocks(page, "{}", _plain)])
+    blocks = [f"{page.code} ({page.severity}): {page.title}", *map(_wrapped, _prose(page))]
+    for title, fleet in _fleets(page):
+        blocks.append(f"{title}:\n\n{textwrap.indent(fleet.rstrip(), '    ')}")
+    if page.ignore:
+        blocks.append(_wrapped(f"When to ignore it: {page.ignore}"))
+    return "\n\n".join(blocks) + "\n"
 
 
 def markdown(page: Page) -> str:
     """A section of docs/rules.md."""
-    return "\n".join([f"## {page.code}: {page.title}", "", f"*{page.severity}*", *_blocks(page, "**{}**", _fenced)])
-
-
-def _blocks(page: Page, heading: str, yaml: type[_Yaml]) -> Iterator[str]:
-    for title, prose in (("", page.what), ("Why", page.why), ("What to do", page.advice)):
-        if prose:
-            yield f"\n{yaml.wrapped(f'{heading.format(title)}: {prose}' if title else prose)}"
-    for title, fleet in (("Before", page.before), ("After", page.after)):
-        if fleet:
-            yield f"\n{heading.format(title)}\n\n{yaml.block(fleet)}"
+    blocks = [f"### {page.code}: {page.title}", f"*{page.severity}*", *_prose(page)]
+    blocks += (f"{title}:\n\n```yaml\n{fleet}```" for title, fleet in _fleets(page))
     if page.ignore:
-        yield f"\n{yaml.wrapped(f'{heading.format('When to ignore it')}: {page.ignore}')}"
-    yield ""
+        blocks.append(f"When to ignore it: {page.ignore}")
+    return "\n\n".join(blocks) + "\n"
 
 
-class _Yaml:
-    """How a form shows prose and fleets."""
-
-    @staticmethod
-    def wrapped(prose: str) -> str:
-        return prose
-
-    @staticmethod
-    def block(fleet: str) -> str:
-        return f"```yaml\n{fleet}```"
+def _prose(page: Page) -> Iterator[str]:
+    yield page.what
+    if page.why:
+        yield f"Why: {page.why}"
+    if page.advice:
+        yield f"What to do: {page.advice}"
 
 
-_fenced = _Yaml
+def _fleets(page: Page) -> Iterator[tuple[str, str]]:
+    if page.before:
+        yield "Before", page.before
+    if page.after:
+        yield "After", page.after
 
 
-class _plain(_Yaml):
-    @staticmethod
-    def wrapped(prose: str) -> str:
-        return textwrap.fill(prose, _WIDTH, break_on_hyphens=False, break_long_words=False)
-
-    @staticmethod
-    def block(fleet: str) -> str:
-        return textwrap.indent(fleet.rstrip("\n"), "    ")
+def _wrapped(prose: str) -> str:
+    return textwrap.fill(prose, _WIDTH, break_on_hyphens=False, break_long_words=False)

@@ -8,7 +8,12 @@ TWO = """\
 - {name: a, address: "10.0.0.1:8000", gpu: H100-SXM}
 - {name: b, address: "10.0.0.2:8000", gpu: H100-SXM}
 """
-LLM = 'telemetry: {sources: [{kind: vllm, url: "http://{host}:{port}/metrics"}]}\n'
+LLM = """\
+telemetry:
+  sources:
+    - {kind: vllm, url: "http://{host}:{port}/metrics"}
+    - {kind: dcgm, url: "http://{host}:9400/metrics"}
+"""
 """Of a pool that vLLM serves."""
 
 

@@ -217,9 +217,14 @@ class App:
         log.event("asked to read the files again", signal="SIGHUP")
         if not hasattr(self, "_changes"):  # it has not read them yet
             return
-        task = asyncio.get_running_loop().create_task(self._reload())
+        task = asyncio.get_running_loop().create_task(self._reload_as_asked())
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
+
+    async def _reload_as_asked(self) -> None:
+        await self._reload()
+        again, reading = self._doors.offer_again(), self._changes.reading
+        log.event("the files were read", result=reading.result if reading else None, offered_again=again or None)
 
     async def _reload(self) -> None:
         await self._changes.reload()

@@ -136,7 +136,8 @@ class Changes:
         except CannotListenError:
             raise
         except Exception as error:  # noqa: BLE001 -- files that we fail on must not end what is served
-            log.failure("lbctl itself failed on these files; what is served stays as it is")
+            stays = "; what is served stays as it is" if self._publisher.served else ""
+            log.failure(f"lbctl itself failed on these files{stays}")
             words = f"lbctl itself failed on these files ({type(error).__name__}: {error}); the log has more"
             self._note("unsound", (Diagnostic("LB999", words),), "lbctl itself failed on them")
 
@@ -165,7 +166,8 @@ class Changes:
         """Errors are logged each time, the rest once."""
         log.findings(item for item in found if item.severity == "error" or item not in self._told)
         self._told |= frozenset(found)
-        log.error("the files are not served; what is served stays as it is", reason=why)
+        stays = "; what is served stays as it is" if self._publisher.served else ""
+        log.error(f"the files are not served{stays}", reason=why)
         self._note(result, found, why, shrink)
 
     async def _serve_running(self, outcome: Outcome) -> None:
@@ -195,7 +197,7 @@ class Changes:
         self, result: Result, found: tuple[Diagnostic, ...], refused: str | None = None,
         shrink: tuple[Diagnostic, ...] = (),
     ) -> None:  # fmt: skip
-        self._metrics.reloaded(result)
+        self._metrics.reloaded(result, sum(item.severity == "warning" for item in found))
         self.reading = Reading(result, found, time.time(), refused, shrink)
 
     # ── What must outlive the process ────────────────────────────────────────────────────────────────────────────────
@@ -224,7 +226,8 @@ class Changes:
         served = self._publisher.served
         if sent.new and served is not None:
             words = "published" if self._publisher.send else "would be published"
-            log.event(words, version=served.edition.version, because_of=why, **sent.changed)
+            names = ",".join(sent.names) or None
+            log.event(words, version=served.edition.version, because_of=why, **sent.changed, names=names)
 
     @property
     def _where(self) -> Path | None:

@@ -63,7 +63,8 @@ class Doors:
             api = Api(serving, Access(chosen.control.api_bind, chosen.token, self._api_tls))
             port = await api.start()
         except OSError as error:
-            raise _refused(f"the API cannot listen on {chosen.control.api_bind}: {error}") from None
+            hint = "; a dry run beside another serve needs an --api-bind of its own" if self._options.dry_run else ""
+            raise _refused(f"the API cannot listen on {chosen.control.api_bind}: {error}{hint}") from None
         self._api = api
         address = str(_with_port(chosen.control, "api_bind", port).api_bind)
         self.opened = replace(self.opened, api=address)
@@ -88,6 +89,10 @@ class Doors:
         security = "none" if control.xds_tls is None else "mtls" if control.xds_tls.client_ca else "tls"
         log.event("proxies are served", xds=address, security=security, state=chosen.state)
         return server.publish
+
+    def offer_again(self) -> int:
+        """What proxies have refused, once more; how many resources that are, of every node."""
+        return self._server.offer_again() if self._server else 0
 
     def renew(self) -> None:
         """Reads the own certificates again: for connections from now on; those that stand keep theirs."""

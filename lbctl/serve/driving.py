@@ -93,19 +93,20 @@ class Driving:
         wanted = {name: item for name, item in proxies.items() if not why[name]}
         for name in [name for name, hand in self._hands.items() if wanted.get(name) != hand.proxy]:
             await self._let_go(name)
-        await self._check(served, [item for item in wanted.values() if item.kind == "nginx"])
-        for name, proxy in wanted.items():
-            if name not in self._hands:
-                self._begin(proxy)
+        new = wanted.keys() - self._hands.keys()
+        for name in sorted(new):
+            self._begin(wanted[name])
+        unaided = [item for item in wanted.values() if item.kind == "nginx"]
+        await self._check(served, unaided, patient=any(item.name in new for item in unaided))
+        for name in wanted.keys() & self._hands.keys():
             self._hands[name].want(served)
 
-    async def _check(self, served: Served, proxies: list[Proxy]) -> None:
-        """nginx's active checks, of the pools that it has."""
+    async def _check(self, served: Served, proxies: list[Proxy], *, patient: bool) -> None:
+        """nginx's active checks, of the pools that it has. `patient`: wait for the first results."""
         pools = _reached(served.edition.snapshot, proxies)
         self._files = files_on_disk(served.loaded.source) if pools else {}
-        new = any(proxy.name not in self._hands for proxy in proxies)
         self._prober.follow(pools)
-        if new:
+        if patient:
             await self._prober.first(_FIRST_CHECKS)
         for pool, words in self._prober.troubles.items():
             log.warn("active checks cannot be done; its replicas stay as they are", pool=pool, why=words)

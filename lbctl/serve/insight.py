@@ -71,7 +71,7 @@ def override(item: Override) -> Row:
 
 def acknowledged(rows: Iterable[Mapping[str, Any]], version: str) -> Row:
     """Which of the connected proxies have taken this version."""
-    here = [row for row in rows if row["connected"] and row["proxy"] is not None]
+    here = [row for row in rows if row["connected"] and row["proxy"] is not None and row["kind"] != "reader"]
     waiting = sorted({str(row["node"]) for row in here if row["last_good"] != version})
     return {"proxies": len(here), "have_it": len(here) - len(waiting), "waiting": waiting}
 

@@ -56,9 +56,9 @@ def failure(message: str, **fields: object) -> None:
 
 
 def findings(diagnostics: Iterable[Diagnostic]) -> None:
-    """Each as its own line, as the commands show it."""
+    """Each as its own line, as the commands show it; a line begins with its level anyhow."""
     for item in diagnostics:
-        event(str(item), _SEVERITIES[item.severity])
+        event(str(item).removeprefix(f"{item.severity} "), _SEVERITIES[item.severity])
 
 
 class _Lines(logging.Formatter):

@@ -65,6 +65,7 @@ class Metrics:
         for result in RESULTS:
             self._reloads.labels(result)
         self._valid = Gauge("lbctl_fleet_valid", "Whether the files, as last read, are served.", registry=registry)
+        self._warnings = Gauge("lbctl_fleet_warnings", "Warnings of the last reading of the files.", registry=registry)
         self._built = Histogram(
             "lbctl_build_seconds", "Making and checking a snapshot.", buckets=_BUILD_BUCKETS, registry=registry
         )
@@ -95,8 +96,9 @@ class Metrics:
         del node_id
         self._unmatched.inc()
 
-    def reloaded(self, result: Result) -> None:
-        """The files were read; valid is what is served as it stands there."""
+    def reloaded(self, result: Result, warnings: int = 0) -> None:
+        """The files were read; valid is what is served as it stands there. `warnings`: that were found."""
+        self._warnings.set(warnings)
         self._reloads.labels(result).inc()
         self._valid.set(result in ("published", "unchanged"))
 

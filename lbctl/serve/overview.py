@@ -75,7 +75,7 @@ class Overview:
             "snapshot": self._snapshot(),
             "fleet": self._fleet(),
             "restart": self._doors.restart_needed(served.loaded.source) if served else [],
-            "proxies": dict(sorted(Counter(str(row["state"]) for row in rows).items())),
+            "proxies": dict(sorted(Counter(str(row["state"]) for row in rows if row["kind"] != "reader").items())),
             "unmatched": [
                 {"node": row["node"], "reason": row["reason"]}
                 for row in rows
@@ -88,7 +88,7 @@ class Overview:
         }
 
     def proxies(self) -> list[dict[str, Any]]:
-        return [*({**row, "kind": "envoy"} for row in self._ledger.proxies()), *self._driving.rows()]
+        return [report.proxy(row) for row in (*self._ledger.proxies(), *self._driving.rows())]
 
     def pools(self) -> list[dict[str, Any]]:
         served = self._publisher.served
@@ -123,10 +123,12 @@ class Overview:
 
     async def reload(self, allow_shrink: bool) -> dict[str, Any]:
         await self._changes.reload(allow_shrink=allow_shrink)
+        again = self._doors.offer_again()
         reading = self._changes.reading
         return {
             "result": reading.result if reading else "invalid",
             "refused": reading.refused if reading else None,
+            "offered_again": again,
             "snapshot": self._snapshot(),
             "diagnostics": report.findings(reading.diagnostics if reading else ()),
         }

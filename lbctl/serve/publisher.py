@@ -35,6 +35,8 @@ _FIRST_ANSWER = 5.0
 _EMPTY_START = 20.0
 """Seconds that the first fleet waits for a pool whose name has no answer: proxies may still have its replicas."""
 _KIND = "envoy"
+_FEW = 5
+"""Changed resources that the log names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,12 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What came of it. `changed`: resources by type, as far as the proxies of the fleet see them."""
+    """What came of it. `changed`: resources by type, as far as the proxies of the fleet see them; `names`: theirs,
+    with the type, where they are few."""
 
     new: bool
     changed: Mapping[str, int] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
 
 
 class Publisher:
@@ -171,9 +175,9 @@ class Publisher:
         old = self.served
         new = old is None or old.edition.version != edition.version
         at = now if old is None or new else old.at
-        changed = _changed(old.edition if old else None, edition, proxies) if new else {}
+        moved = _moved(old.edition if old else None, edition, proxies) if new else set()
         lost = old.losses if old and old.loaded is loaded else losses(loaded, snapshot, (*proxies, *self.beside(whole)))
-        return Served(loaded, origin, edition, all_of_it, since, out, lost, at, live.out), Sent(new, changed)
+        return Served(loaded, origin, edition, all_of_it, since, out, lost, at, live.out), _sent(new, moved)
 
 
 def _envoys(topology: Topology) -> tuple[Proxy, ...]:
@@ -182,9 +186,16 @@ def _envoys(topology: Topology) -> tuple[Proxy, ...]:
     return named or (Proxy(_KIND, _KIND, target(_KIND).versions[0]),)
 
 
-def _changed(before: Edition | None, after: Edition, proxies: Iterable[Proxy]) -> dict[str, int]:
+def _moved(before: Edition | None, after: Edition, proxies: Iterable[Proxy]) -> set[tuple[str, str]]:
+    """(short type, name)"""
     moved = set()
     for proxy in proxies:
         old = before.resources(proxy) if before else None
         moved |= report.moved(old, after.resources(proxy))
-    return {short: count for short in report.SHORTS if (count := sum(kind == short for kind, _ in moved))}
+    return moved
+
+
+def _sent(new: bool, moved: set[tuple[str, str]]) -> Sent:
+    counts = {short: count for short in report.SHORTS if (count := sum(kind == short for kind, _ in moved))}
+    few = sorted(moved) if len(moved) <= _FEW else []
+    return Sent(new, counts, tuple(f"{kind}/{name}" for kind, name in few))

@@ -56,6 +56,20 @@ def restart_needed(running: Control, written: Control) -> list[str]:
     ]
 
 
+def proxy(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the ledger or of a proxy that is driven, with its times as text. `kind` of who only looks: reader."""
+    kind = "reader" if row.get("reader") else row.get("kind", "envoy")
+    return {
+        **{name: value for name, value in row.items() if name != "reader"},
+        "kind": kind,
+        "since": when(row["since"]),
+        "types": [
+            {**item, **{name: when(item[name]) for name in ("since", "pushed_at", "acked_at")}} for item in row["types"]
+        ],
+        "nacks": [{**item, "at": when(item["at"])} for item in row["nacks"]],
+    }
+
+
 def pools(snapshot: Snapshot, since: Since, out: Mapping[str, frozenset[str]]) -> list[dict[str, Any]]:
     """Every pool with its replicas. `snapshot` is of the whole fleet, with the replicas that are `out` still in it."""
     return [_pool(pool, snapshot, since, out.get(pool.name, frozenset())) for pool in snapshot.topology.pools]

@@ -56,7 +56,7 @@ def settings(options: Options, source: Source | None) -> Settings:
         xds_tls=_rooted_tls(source, ("control", "xds", "tls"), written.xds_tls),
         api_tls=_rooted_tls(source, ("control", "api", "tls"), written.api_tls),
     )
-    state = Path(options.state or _rooted(source, ("control", "state"), written.state))
+    state = Path(options.state or _rooted(source, ("control", "state"), written.state)).absolute()
     named = written.api_token_file
     token = Path(_rooted(source, ("control", "api", "token_file"), named)) if named else state / _TOKEN
     return Settings(replace(control, state=str(state)), state, token)

@@ -88,7 +88,7 @@ def choice(action: Forward, request: Request) -> Choice:
 
 def cookies(request: Request, name: str) -> Iterator[str]:
     """Every value of the cookie, in the order in which they stand."""
-    for item in _COOKIE.split(request.headers.get("cookie", "")):
+    for item in _COOKIE.split(";".join(request.headers.get("cookie", ()))):
         known, equals, value = item.strip().partition("=")
         if equals and known == name:
             yield value
@@ -96,7 +96,7 @@ def cookies(request: Request, name: str) -> Iterator[str]:
 
 def _holds(pin: Pin, request: Request) -> bool:
     if pin.kind == "header":
-        return request.headers.get(pin.name.lower()) == pin.value
+        return pin.value in request.headers.get(pin.name.lower(), ())
     return next(cookies(request, pin.name), None) == pin.value
 
 

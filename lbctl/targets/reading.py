@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lbctl.ir.listeners import Listener
@@ -83,9 +83,9 @@ def model_in(body: bytes, first: bool) -> str | None:
     return model if isinstance(model, str) else None
 
 
-def joined(message: Message, names: Iterable[str], one: Callable[[list[str]], str]) -> dict[str, str]:
-    """The headers with one value each; `one` makes it of several."""
-    return {name: one(message.values(name)) for name in names}
+def headers(message: Message) -> dict[str, tuple[str, ...]]:
+    """Each line of a header by itself."""
+    return {name: tuple(message.values(name)) for name, _ in message.headers}
 
 
 def body_too_large(message: Message, most: int | None) -> Refusal | None:

@@ -56,11 +56,17 @@ CONTROL_PLANE: Mapping[str, Capability] = {
         "no proxy counts how long a replica has been drained",
         "it finishes what it has, however long that takes; `lbctl serve` takes it out after the deadline",
     ),
-    "pool.health.deep": Unsupported("no proxy reads a GPU's telemetry", "active and passive health alone decide"),
-    "pool.telemetry": Unsupported("no proxy reads a model server's metrics", "nothing is read"),
-    "pool.weighting": Unsupported("no proxy follows live signals", "weights are the capacities of the file"),
+    "pool.health.deep": Unsupported(
+        "no proxy reads a GPU's telemetry", "active and passive health alone decide, unless `lbctl serve` drives it"
+    ),
+    "pool.telemetry": Unsupported(
+        "no proxy reads a model server's metrics", "nothing is read, unless `lbctl serve` drives it"
+    ),
+    "pool.weighting": Unsupported(
+        "no proxy follows live signals", "weights are the capacities of the file, unless `lbctl serve` drives it"
+    ),
     "proxies.weights": Unsupported("this is a way into HAProxy", "it is not read"),
-    "control": Unsupported("no proxy reads it: it is for the control plane", "`lbctl serve` acts on it, for Envoy"),
+    "control": Unsupported("no proxy reads it: it is for the control plane", "`lbctl serve` acts on it"),
 }
 """What no proxy does by itself: it takes a control plane. Every proxy's table says it alike."""
 

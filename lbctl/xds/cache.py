@@ -26,6 +26,7 @@ from lbctl.xds.pieces import Pieces
 from lbctl.xds.resource import Resource, Resources
 
 REFUSED = "LB921"
+_ONCE = "it is not sent again before it changes; if the cause was elsewhere and has gone: lbctl reload"
 
 
 class UnsoundError(Exception):
@@ -78,7 +79,7 @@ class Edition:
         """LB921: what an Envoy says about a resource, at the place in the YAML that this was made from."""
         resource = self._find(type_url, name)
         path = refusals.place(resource, words) if resource else ()
-        found = Diagnostic(REFUSED, f"Envoy refuses what was sent for this: {self.told(words)}", path=path)
+        found = Diagnostic(REFUSED, f"Envoy refuses what was sent for this: {self.told(words)}", path=path, hint=_ONCE)
         return self.loaded.compiled.sources.placed(found)
 
     def told(self, words: str) -> str:

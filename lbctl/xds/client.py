@@ -36,6 +36,8 @@ _HINTS = (
     ("Socket closed", " (it may want TLS, or a client's certificate)"),
     ("WRONG_VERSION_NUMBER", " (it does not speak TLS)"),
 )
+_CUT = "Internal error from Core"
+"""What the library says of a connection that ends while a message is being written."""
 _FAREWELL = 0.5
 """Seconds, for a server that does not end what its client has ended."""
 
@@ -125,6 +127,8 @@ def _channel(server: Server) -> grpc.aio.Channel:
 
 
 def _ended(server: Server, code: grpc.StatusCode, details: str | None) -> Exception:
+    if details == _CUT:
+        return UnreachableError(f"{server.address} has ended the connection")
     words = _PREAMBLE.sub("", details or "") or code.name.lower().replace("_", " ")
     if code in _REFUSALS:
         return RefusedError(f"{server.address} refuses this node: {words}")

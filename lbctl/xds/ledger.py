@@ -16,9 +16,13 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.xds.resource import SHORT
 from lbctl.xds.stream import Node, TypeStatus
 
+_Key = tuple[str, bool]
+"""A node's id, and whether it only looks: a reader takes an Envoy's name and is none."""
 Row = dict[str, object]
-"""What the API says of a node, ready for JSON. Times are seconds since the epoch."""
+"""What is known of a node, made of JSON's own types. Times are seconds since the epoch."""
 
+READER = "lbctl"
+"""The agent of those who only look, as `lbctl xds`, under whatever node's name: they tell nothing of what it has."""
 _KEPT_FOR = 3600.0
 _KEPT_NODES = 1000
 _KEPT_NACKS = 10
@@ -58,8 +62,9 @@ class Nack:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A stream, as seen from outside. `version`: the edition last offered, `good`: the one last accepted whole;
-    `reason`: why it is given nothing new; `words`: by type, what was last said against it, without secrets."""
+    """A stream, as seen from outside. `version`: the edition last offered, at `offered`; `good`: the one last accepted
+    whole; `reason`: why it is given nothing new; `words`: by type, what was last said against it, without secrets.
+    `pushed`, `acked`, `refused`: when that last happened, by type."""
 
     node: Node
     peer: str
@@ -70,9 +75,19 @@ class Entry:
     reason: str = ""
     version: str = ""
     good: str = ""
+    offered: float = 0.0
     pushed: dict[str, float] = field(default_factory=dict)
     acked: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, float] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_reader(self) -> bool:
+        return self.node.agent == READER
+
+    @property
+    def key(self) -> _Key:
+        return self.node.id, self.is_reader
 
     def closed(self) -> Entry:
         """The same, without hold on the stream."""
@@ -96,46 +111,48 @@ class Ledger:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._here: dict[str, _Record] = {}
-        self._gone: dict[str, _Record] = {}  # in the order in which they left
+        self._here: dict[_Key, _Record] = {}
+        self._gone: dict[_Key, _Record] = {}  # in the order in which they left
 
     def now(self) -> float:
         return self._clock()
 
     def enter(self, entry: Entry) -> None:
         """A stream whose node is known."""
-        node = entry.node.id
-        if node not in self._here:
-            self._here[node] = self._gone.pop(node) if node in self._gone else _Record()
-        self._here[node].streams.append(entry)
+        key = entry.key
+        if key not in self._here:
+            self._here[key] = self._gone.pop(key) if key in self._gone else _Record()
+        self._here[key].streams.append(entry)
 
     def leave(self, entry: Entry) -> None:
-        node = entry.node.id
-        record = self._here[node]
+        key = entry.key
+        record = self._here[key]
         record.streams.remove(entry)
         if record.ended and record.ended[0].peer != entry.peer:
             record.ended.clear()
         record.ended.append(entry.closed())
         if not record.streams:
             record.left = self._clock()
-            self._gone[node] = self._here.pop(node)
-            self._forget()
+            del self._here[key]
+            if not entry.is_reader:
+                self._gone[key] = record
+                self._forget()
 
     def nacked(self, entry: Entry, nack: Nack) -> None:
-        self._here[entry.node.id].nacks.append(nack)
+        self._here[entry.key].nacks.append(nack)
 
     def good(self, entry: Entry) -> None:
         """Everything of the edition that this stream was last offered has been accepted."""
-        record = self._here[entry.node.id]
+        record = self._here[entry.key]
         entry.good = entry.version
         if all(other.good == entry.version for other in record.streams):
             record.good = entry.version
 
     def proxies(self) -> list[Row]:
-        """A row for each node and connection, by node id, those that have left included.
+        """A row for each node and connection, by node id, those that have left included unless they only looked.
 
         `state`: the worst of its types — SYNCED, WAITING (asked for what does not exist), STALE (sent or due, not yet
-        accepted), NACKED — or REFUSED (gets nothing new: `reason`) or GONE.
+        accepted), NACKED — or REFUSED (gets nothing new: `reason`) or, whatever it was, GONE.
         """
         self._forget()
         known = sorted([*self._here.items(), *self._gone.items()], key=lambda item: item[0])
@@ -168,6 +185,7 @@ def _row(record: _Record, entries: list[Entry]) -> Row:
         "sub_zone": first.node.sub_zone,
         "envoy": first.node.version,
         "proxy": first.proxy,
+        "reader": first.is_reader,
         "peer": first.peer,
         "delta": first.delta,
         "connected": bool(record.streams),
@@ -176,24 +194,25 @@ def _row(record: _Record, entries: list[Entry]) -> Row:
         "reason": reason,
         "version": first.version,
         "last_good": record.good,
-        "types": [_type(entry, status) for entry, status in types],
+        "types": [_type(record, entry, status) for entry, status in types],
         "nacks": _nacks(record),
     }
 
 
 def _state(record: _Record, reason: str, types: Iterable[TypeStatus]) -> str:
-    if reason:
-        return "REFUSED"
     if not record.streams:
         return "GONE"
+    if reason:
+        return "REFUSED"
     states = {status.state for status in types}
     return next((state for state in _WORST_FIRST if state in states), "WAITING")
 
 
-def _type(entry: Entry, status: TypeStatus) -> Row:
+def _type(record: _Record, entry: Entry, status: TypeStatus) -> Row:
     return {
         "type": SHORT.get(status.type_url, status.type_url),
         "state": status.state,
+        "since": _since(entry, status) if record.streams else record.left,
         "wildcard": status.wildcard,
         "names": len(status.names),
         "offered": status.offered_version,
@@ -203,6 +222,19 @@ def _type(entry: Entry, status: TypeStatus) -> Row:
         "message": entry.words.get(status.type_url, "") if status.state == "NACKED" else "",
         "nacked": list(status.nacked),
     }
+
+
+def _since(entry: Entry, status: TypeStatus) -> float:
+    """When the type came into its state; what is due and not sent waits since it was offered."""
+    kind = status.type_url
+    pushed, acked = entry.pushed.get(kind, 0.0), entry.acked.get(kind, 0.0)
+    told = {
+        "SYNCED": acked,
+        "NACKED": entry.refused.get(kind, 0.0),
+        "STALE": pushed if pushed > acked else entry.offered,
+        "WAITING": 0.0,
+    }
+    return max(entry.since, told[status.state])
 
 
 def _nacks(record: _Record) -> list[Row]:

@@ -113,6 +113,11 @@ class Server:
         taken from none of them before their routes have moved."""
         self._house.earlier = Publication(edition)
 
+    def offer_again(self) -> int:
+        """What nodes have refused, once more: for somebody who has removed the cause. How many resources that are, of
+        every node."""
+        return sum(session.again() for session in tuple(self._sessions))
+
     def check_certificate(self) -> str:
         """Has a changed certificate read now, not at the next handshake. What is wrong with its files, if anything."""
         return self._credentials.check() if self._credentials else ""

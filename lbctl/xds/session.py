@@ -17,7 +17,7 @@ import grpc
 
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.topology import Topology
-from lbctl.xds.ledger import Entry, Ledger, Nack, Observer
+from lbctl.xds.ledger import READER, Entry, Ledger, Nack, Observer
 from lbctl.xds.nodes import Refused
 from lbctl.xds.publication import Publication, Remembered, Seat
 from lbctl.xds.resource import SHORT, Resources
@@ -26,8 +26,6 @@ from lbctl.xds.wire import read
 
 Context = grpc.aio.ServicerContext[object, bytes]
 _LOG = logging.getLogger(__name__)
-READER = "lbctl"
-"""The agent of those who only look, as `lbctl xds`, under whatever node's name: they tell nothing of what it has."""
 _LONGEST = 253
 _LONGEST_WORDS = 4000
 _MOST_FINDINGS = 20
@@ -123,11 +121,19 @@ class Session:
             return
         self._entry.reason = ""
         self._entry.version = publication.edition.version
+        self._entry.offered = self._house.ledger.now()
         if self._offered is None and self._entry.node.agent != READER:
             self._house.newest[self._entry.node.id, self._service.only] = self
         self._offered = publication
         self._stream.offer(found)
         self._wake()
+
+    def again(self) -> int:
+        """Offers once more what the node has refused; how many resources that are."""
+        count = self._stream.again() if self._entry is not None else 0
+        if count:
+            self._wake()
+        return count
 
     def _greet(self, message: bytes) -> None:
         """Before the first request: the node's last stream may have left something to it."""
@@ -169,6 +175,7 @@ class Session:
         ledger.enter(self._entry)
         if self._house.publication is not None:
             self.follow(self._house.publication)
+        _LOG.info("xds: %s has connected", _who(self._entry), extra=_fields(self._entry, kind=self._service.kind))
 
     def _sans(self) -> frozenset[str]:
         names = self._context.auth_context().get("x509_subject_alternative_name", ())
@@ -249,6 +256,7 @@ class Session:
         self._refused = True
         words = publication.edition.told(answer.message)[:_LONGEST_WORDS]
         entry.words[answer.type_url] = words
+        entry.refused[answer.type_url] = self._house.ledger.now()
         names = answer.names[:_MOST_FINDINGS]
         findings = tuple(publication.edition.place(answer.type_url, name, words) for name in names)
         at = self._house.ledger.now()
@@ -287,6 +295,7 @@ class Session:
         if self._entry is None:
             return
         self._house.ledger.leave(self._entry)
+        _LOG.info("xds: %s has left", _who(self._entry), extra=_fields(self._entry, kind=self._service.kind))
         key = (self._entry.node.id, self._service.only)
         if self._house.newest.get(key) is self:
             del self._house.newest[key]
@@ -297,6 +306,10 @@ class Session:
 def _peer(context: Context) -> str:
     """`127.0.0.1:43210`, `[::1]:43210`; of a unix socket, its path."""
     return unquote(context.peer().partition(":")[2])
+
+
+def _who(entry: Entry) -> str:
+    return "a reader" if entry.is_reader else "a node"
 
 
 def _fields(entry: Entry, **more: object) -> dict[str, object]:

@@ -115,6 +115,11 @@ class Stream:
         if self._only not in (None, CDS):
             self._before = None
 
+    def again(self) -> int:
+        """What was refused may be sent once more: its cause may have been elsewhere. How many resources that are."""
+        self._calm = False
+        return sum(subscription.again() for subscription in self._subscriptions.values())
+
     def _hold(self, kind: str, moved: Collection[str], earlier: Resources) -> None:
         if kind not in self._held:
             return

@@ -210,6 +210,15 @@ class Subscription:
         if self.covers(name):
             self._owed.add(name)
 
+    def again(self) -> int:
+        """Forgets what was refused, so that it is sent once more. How many resources that are: what the client was to
+        get and did not."""
+        stuck = tuple(self.stuck)
+        self._dirty.update(stuck)
+        self.stuck.clear()
+        self._refused.clear()
+        return len(stuck)
+
     def owes(self, name: str) -> bool:
         """Whether a response that is still to come will have it."""
         return name in self._owed

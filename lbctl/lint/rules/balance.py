@@ -9,11 +9,6 @@ from lbctl.lint.rule import Edit, Found, rule
 from lbctl.lint.sample import LLM, sample
 from lbctl.lint.subject import Subject, serving
 
-MIXED = """\
-- {name: a, address: "10.0.0.1:8000", gpu: H100-SXM}
-- {name: b, address: "10.0.0.2:8000", gpu: H100-SXM}
-- {name: c, address: "10.0.0.3:8000", gpu: A100-80GB}
-"""
 _UNLIKE = 2.0
 """The largest capacity of a pool over its smallest, from which on its replicas count as unlike."""
 
@@ -59,6 +54,10 @@ def blind_turns(fleet: Subject) -> Iterator[Found]:
         more="proxies: {edge: {kind: haproxy}}\n",
     ),
     after=sample(
+        replicas="""\
+- {name: a, address: "10.0.0.1:8000", gpu: A100-80GB}
+- {name: b, address: "10.0.0.2:8000", gpu: A100-80GB}
+""",
         routes="chat: {match: {path_prefix: /v1/chat}, split: {llama: 100, llama-small: 17}}\n",
         pools="""\
 llama-small:

@@ -157,10 +157,13 @@ def _endpoints(message: cluster_pb2.Cluster, name: str) -> None:
 
 
 def _replicas(message: cluster_pb2.Cluster, upstream: Upstream) -> None:
-    """Weights may come at any time, and RANDOM would not see them."""
+    """Weights may come at any time, and RANDOM would not see them. It is the same cluster whether they differ now or
+    not."""
     _endpoints(message, upstream.name)
     if message.lb_policy == cluster_pb2.Cluster.RANDOM:
         message.lb_policy = cluster_pb2.Cluster.ROUND_ROBIN
+        if upstream.pool.slow_start:
+            clusters.slow_start(message.round_robin_lb_config.slow_start_config, upstream.pool)
 
 
 def _told(where: Address) -> bool:

@@ -1,7 +1,7 @@
 """The bootstrap of an Envoy that gets everything else from a control plane by ADS.
 
-It holds what cannot come by xDS: who the node is, how the control plane is reached and checked, and the admin port
-where one was asked for. There is no secret in it, only paths. Envoy reads the certificates of a bootstrap once; it
+It holds what cannot come by xDS: who the node is, how the control plane is reached and checked, how large a regular
+expression may be, and the admin port where one was asked for. There is no secret in it, only paths. Envoy reads the certificates of a bootstrap once; it
 watches those that a file of secrets names, so with TLS such files lie beside it, unless it has to stand alone.
 """
 
@@ -20,6 +20,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from lbctl.ir.address import Address
+from lbctl.targets.envoy.runtime import add_limits
 from lbctl.targets.envoy.text import Writer
 from lbctl.targets.envoy.wire import address, duration, extension, is_ip, pack
 from lbctl.targets.target import Bundle, File
@@ -75,12 +76,14 @@ def _frame(joining: Joining) -> bootstrap_pb2.Bootstrap:
             {"envoy_grpc": {"cluster_name": _CLUSTER, "retry_policy": {"retry_back_off": _BACK_OFF}}},
         ],
     }
-    return bootstrap_pb2.Bootstrap(
+    message = bootstrap_pb2.Bootstrap(
         node={"id": joining.node, "cluster": "lbctl", "locality": locality or None},
         admin={"address": address(joining.admin)} if joining.admin else None,
         dynamic_resources={"ads_config": ads, "cds_config": source, "lds_config": source},
         static_resources={"clusters": [_cluster(joining)]},
     )
+    add_limits(message, {})
+    return message
 
 
 def _cluster(joining: Joining) -> cluster_pb2.Cluster:

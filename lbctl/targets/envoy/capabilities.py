@@ -12,7 +12,10 @@ CAPABILITIES: dict[str, Capability] = {
     "listener.h2c": Rendered("told from HTTP/1.1 by its preface"),
     "listener.client_address": Rendered("a filter chain for the trusted networks, another for the rest"),
     "listener.proxy_protocol": Rendered(),
-    "listener.max_connections": Rendered("for the process, all worker threads together"),
+    "listener.max_connections": Rendered(
+        "for the process, all worker threads together; under `lbctl serve` each certificate, and peers within and "
+        "outside the trusted networks, are counted apart"
+    ),
     "listener.max_body": Rendered(
         "a request is held until it is whole, so streams are exempt: routes with WebSocket or "
         "to gRPC pools have no limit"
@@ -110,7 +113,10 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.circuit_breaker.per_replica": Rendered(
         "HTTP/1.1: the smaller of the two limits; HTTP/2: max_requests streams for each worker thread"
     ),
-    "pool.slow_start": Rendered("not with hash or random; from when Envoy first saw the replica"),
+    "pool.slow_start": Rendered(
+        "not with hash, nor random unless weights differ or `lbctl serve` drives it; from when Envoy first saw the "
+        "replica"
+    ),
     "pool.health.http": Rendered("host: the pool's name, unless one is given"),
     "pool.health.http.body": Rendered("within the first 64 KiB"),
     "pool.health.grpc": Rendered(),

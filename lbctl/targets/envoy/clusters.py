@@ -101,9 +101,9 @@ def _balance(message: cluster_pb2.Cluster, pool: Pool, placement: Placement) -> 
             factor = round(pool.balance.bounded_load * 100)
             common.consistent_hashing_lb_config.hash_balance_factor.value = factor
     elif pool.slow_start and message.lb_policy == cluster_pb2.Cluster.ROUND_ROBIN:
-        _slow_start(message.round_robin_lb_config.slow_start_config, pool)
+        slow_start(message.round_robin_lb_config.slow_start_config, pool)
     elif pool.slow_start and message.lb_policy == cluster_pb2.Cluster.LEAST_REQUEST:
-        _slow_start(message.least_request_lb_config.slow_start_config, pool)
+        slow_start(message.least_request_lb_config.slow_start_config, pool)
 
 
 def policy(pool: Pool) -> str:
@@ -118,7 +118,7 @@ def uneven(pool: Pool) -> bool:
     return len({item.capacity for item in pool.replicas}) > 1
 
 
-def _slow_start(message: cluster_pb2.Cluster.SlowStartConfig, pool: Pool) -> None:
+def slow_start(message: cluster_pb2.Cluster.SlowStartConfig, pool: Pool) -> None:
     if pool.slow_start is None:
         return
     message.slow_start_window.CopyFrom(duration(pool.slow_start.window))

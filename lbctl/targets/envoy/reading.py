@@ -30,19 +30,18 @@ def read(message: r.Message, listener: Listener, version: r.Version) -> Request 
     path = _path(message.path)
     if path is None:
         return r.Refusal(400, "the path is wrongly encoded")
-    headers = r.joined(message, [name for name, _ in message.headers], ",".join)
-    model = headers.get(r.MODEL_HEADER)
-    reads = model is None and r.by_model(listener) and _is_json(headers.get("content-type"))
+    model = next(iter(message.values(r.MODEL_HEADER)), None)
+    reads = model is None and r.by_model(listener) and _is_json(",".join(message.values("content-type")))
     large = r.body_too_large(message, listener.max_body or (HELD if reads else None))
     if large:
         return large
     if reads:
         model = r.model_in(message.body, first=False)
-    return Request(message.method, r.host_of(message), path, headers, model)
+    return Request(message.method, r.host_of(message), path, r.headers(message), model)
 
 
-def _is_json(content_type: str | None) -> bool:
-    return content_type is None or re.fullmatch(JSON, content_type) is not None
+def _is_json(content_type: str) -> bool:
+    return not content_type or re.fullmatch(JSON, content_type) is not None
 
 
 def _path(raw: str) -> str | None:

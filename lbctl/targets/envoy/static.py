@@ -22,13 +22,11 @@ from envoy.service.discovery.v3 import discovery_pb2
 
 from lbctl.ir.pools import DnsDiscovery
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import auth, clusters, endpoints, listeners, resources
+from lbctl.targets.envoy import auth, clusters, endpoints, listeners, resources, runtime
 from lbctl.targets.envoy.plan import Plan, Upstream, plan
 from lbctl.targets.envoy.resources import Delivery
 from lbctl.targets.envoy.tls import FILES
 from lbctl.targets.envoy.wire import address, extension, pack
-
-_LIMIT = "envoy.resource_limits.listener.{}.connection_limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ def _named(message: bootstrap_pb2.Bootstrap, path: str) -> None:
 
 
 def frame(view: View) -> bootstrap_pb2.Bootstrap:
-    """What is Envoy's own: who it is, its admin port where one was asked for, how many connections it takes."""
+    """What is Envoy's own: who it is, its admin port where one was asked for, how much it takes."""
     proxy = view.proxy
     locality = {key: value for key, value in (("region", proxy.region), ("zone", proxy.zone)) if value}
     message = bootstrap_pb2.Bootstrap(
@@ -79,10 +77,7 @@ def frame(view: View) -> bootstrap_pb2.Bootstrap:
         admin={"address": address(proxy.admin)} if proxy.admin else None,
     )
     limits = {item.name: item.max_connections for item in view.listeners if item.max_connections is not None}
-    if limits:
-        layer = message.layered_runtime.layers.add(name="limits").static_layer
-        for name, limit in limits.items():
-            layer[_LIMIT.format(name)] = limit
+    runtime.add_limits(message, limits)
     if limits and len(limits) == len(view.listeners):
         _limit_all(message, limits)
     return message

@@ -23,12 +23,11 @@ def read(message: r.Message, listener: Listener, version: r.Version) -> Request 
     large = r.body_too_large(message, listener.max_body)
     if large:
         return large
-    headers = r.joined(message, [name for name, _ in message.headers], lambda values: values[-1])
-    model = headers.get(r.MODEL_HEADER)
+    model = next(reversed(message.values(r.MODEL_HEADER)), None)
     if model is None and r.by_model(listener):
         model = r.model_in(message.body, first=True)
         if model is None:
             deep = r.body_too_large(message, listener.inspect)
             if deep:
                 return deep
-    return Request(message.method, r.host_of(message), path, headers, model)
+    return Request(message.method, r.host_of(message), path, r.headers(message), model)

@@ -25,9 +25,10 @@ def read(message: r.Message, listener: Listener, version: r.Version) -> Request 
     large = r.body_too_large(message, listener.max_body)
     if large:
         return large
-    names = [name for name, _ in message.headers if _PASSED.fullmatch(name)]
-    headers = r.joined(message, names, ", ".join if version >= _JOINS_HEADERS else lambda values: values[0])
-    return Request(message.method, r.host_of(message), path, headers, headers.get(r.MODEL_HEADER))
+    headers = {name: values for name, values in r.headers(message).items() if _PASSED.fullmatch(name)}
+    one = {name: ", ".join(values) if version >= _JOINS_HEADERS else values[0] for name, values in headers.items()}
+    single = {name: (value,) for name, value in one.items()}
+    return Request(message.method, r.host_of(message), path, single, one.get(r.MODEL_HEADER))
 
 
 def _path(raw: str) -> str | None:

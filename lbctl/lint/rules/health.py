@@ -1,0 +1,193 @@
+"""Who notices that a replica is gone, how soon, and how gently it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lbctl.ir.pools import HttpCheck, Pool, TcpCheck
+from lbctl.lint.rule import Edit, Found, rule
+from lbctl.lint.sample import LLM, sample
+from lbctl.lint.subject import Subject, sources_of
+from lbctl.signals import KINDS, table
+
+_LIVENESS = {"/v2/health/live": "/v2/health/ready", "/v1/health/live": "/v1/health/ready"}
+"""Paths that say that the process runs → those of the same API that say that the model does."""
+_ONLY_ALIVE = frozenset({*_LIVENESS, "/live", "/livez", "/health/live", "/healthz/live"})
+_READY = {
+    "vllm": "/health", "sglang": "/health_generate", "tgi": "/health", "triton": "/v2/health/ready",
+    "trtllm": "/health", "lmdeploy": "/health", "nim": "/v1/health/ready", "llamacpp": "/health",
+    "kserve": "/v2/health/ready",
+}  # fmt: skip
+"""Kind of server → its path that says that the model is ready."""
+_GPU_HEALTH = frozenset({"temperature", "throttle", "xid"})
+_LONGEST = 60_000
+_MOST_CHECKS = 100
+_SHORTEST_WINDOW = 5_000
+_SPOT = """\
+- {name: a, address: "10.0.0.1:8000", gpu: H100-SXM}
+- {name: b, address: "10.0.0.2:8000", gpu: H100-SXM, labels: {spot: "true"}}
+"""
+
+
+@rule(
+    "LB321",
+    "warning",
+    "a check that proves only that the process lives",
+    what="An active check asks for liveness, or opens a TCP connection, where the server can say that its model is ready.",
+    why="The port is open long before 140 GB of weights are loaded, and long after the engine has died. Such a check "
+    "sends requests to a replica that cannot answer them.",
+    before=sample("health: {active: {http: {path: /v2/health/live}}}\n"),
+    after=sample("health: {active: {http: {path: /v2/health/ready}}}\n"),
+    ignore="Readiness goes away under load on this server, and taking busy replicas out would be worse.",
+)
+def only_alive(fleet: Subject) -> Iterator[Found]:
+    for pool in fleet.pools:
+        path = ("pools", pool.name, "health", "active")
+        ready = next((_READY[item.kind] for item in sources_of(pool) if item.kind in _READY), "")
+        match pool.active.probe if pool.active else None:
+            case HttpCheck(path=asked) if asked in _ONLY_ALIVE:
+                better = _LIVENESS.get(asked, "")
+                mend = Edit((*path, "http", "path"), better) if better else None
+                hint = f"path: {better or ready or 'the one that says that the model is ready'}"
+                yield Found((*path, "http", "path"), f"{asked} answers 200 before the model is loaded", hint, mend)
+            case TcpCheck() if ready:
+                message = "a port that opens says nothing of the model behind it"
+                yield Found((*path, "tcp"), message, f"http: {{path: {ready}}}")
+
+
+@rule(
+    "LB322",
+    "note",
+    "nothing tells of the GPUs",
+    what="A pool with GPUs is under `lbctl serve`, and no source of its telemetry tells of temperature, throttling or "
+    "errors of the driver.",
+    why="A GPU that has fallen off its bus leaves a server that answers 200 on /health; one that throttles is three times "
+    "as slow and looks busy. Only the GPU's own exporter knows.",
+    before=sample('telemetry: {sources: [{kind: vllm, url: "http://{host}:{port}/metrics"}]}\n'),
+    after=sample(LLM),
+    ignore="Something else drains replicas whose GPU is sick.",
+)
+def blind_to_gpus(fleet: Subject) -> Iterator[Found]:
+    for pool in fleet.pools:
+        kinds = {item.kind for item in sources_of(pool)}
+        told = {item.signal for item in sources_of(pool)}
+        told |= {name for kind in kinds & set(KINDS) for name in table(kind).series}
+        if kinds and not told & _GPU_HEALTH and any(item.gpu for item in pool.replicas):
+            message = "no source tells of temperature, throttling or XID errors"
+            hint = 'add {kind: dcgm, url: "http://{host}:9400/metrics"}, or nvidia_gpu_exporter, or amd'
+            yield Found(("pools", pool.name, "telemetry", "sources"), message, hint)
+
+
+@rule(
+    "LB323",
+    "warning",
+    "a dead replica is noticed after more than a minute",
+    what="Interval × `unhealthy_threshold` + timeout of an active check are more than 60 s.",
+    why="Every request that is sent there meanwhile waits for its connect timeout, and with long streams least_request "
+    "prefers the replica that answers nothing, since it is so idle.",
+    before=sample("health: {active: {http: {path: /health}, interval: 30s, unhealthy_threshold: 5}}\n"),
+    after=sample("health: {active: {http: {path: /health}, interval: 10s, unhealthy_threshold: 3}}\n"),
+    ignore="Passive health or `lbctl serve` finds the dead sooner.",
+)
+def slow_to_notice(fleet: Subject) -> Iterator[Found]:
+    for pool in fleet.pools:
+        check = pool.active
+        if check is None:
+            continue
+        worst = check.interval * check.unhealthy_threshold + check.timeout
+        if worst > _LONGEST:
+            path = ("pools", pool.name, "health", "active", "interval")
+            message = f"{check.unhealthy_threshold} checks every {check.interval / 1000:g} s: up to {worst / 1000:g} s"
+            yield Found(path, message, "interval: 10s and unhealthy_threshold: 3 take 33 s")
+
+
+@rule(
+    "LB324",
+    "warning",
+    "more than 100 health checks a second",
+    what="The active checks of all instances of the fleet's proxies are more than 100 a second in sum.",
+    why="Each proxy instance checks every replica by itself. Checks that ask the engine cost it time between steps, and "
+    "at start-up they come at once.",
+    before=sample(
+        "health: {active: {http: {path: /health}, interval: 10s}}\n",
+        more="proxies: {edge: {kind: envoy, instances: 600}}\n",
+    ),
+    after=sample(
+        "health: {active: {http: {path: /health}, interval: 25s, unhealthy_threshold: 2}}\n",
+        more="proxies: {edge: {kind: envoy, instances: 600}}\n",
+    ),
+    ignore="The checked path costs the server nothing.",
+)
+def too_many_checks(fleet: Subject) -> Iterator[Found]:
+    instances = sum(item.instances for item in fleet.topology.proxies if item.kind != "nginx") or 1
+    rates = {item.name: instances * _checks(item) for item in fleet.pools}
+    total = sum(rates.values())
+    if total > _MOST_CHECKS:
+        worst = max(rates, key=lambda name: (rates[name], name))
+        message = f"{total:.0f} checks a second in all, {rates[worst]:.0f} of them here, by {instances} checking for itself"
+        yield Found(("pools", worst, "health", "active", "interval"), message, "a longer interval, and a lower threshold")
+
+
+def _checks(pool: Pool) -> float:
+    """A second, from one instance."""
+    return 1000 * len(pool.replicas) / pool.active.interval if pool.active else 0.0
+
+
+@rule(
+    "LB325",
+    "warning",
+    "out at the first blip, or never",
+    what="One failure is enough to take a replica out, or `max_ejection: 0%` keeps every replica in.",
+    why="One lost packet, one bad prompt that ends in a 500, and a tenth of the GPUs idles for 30 s, while their "
+    "requests crowd the others, which then fail too. Never is the other end: a dead replica gets its share for ever.",
+    before=sample("health: {passive: {consecutive_5xx: 1}}\n"),
+    after=sample("health: {passive: {consecutive_5xx: 5}}\n"),
+    ignore="The failure that is counted cannot be chance.",
+)
+def hasty(fleet: Subject) -> Iterator[Found]:
+    for pool in fleet.pools:
+        path = ("pools", pool.name, "health")
+        if pool.active is not None and pool.active.unhealthy_threshold == 1:
+            yield _blip((*path, "active", "unhealthy_threshold"), "one slow answer", 3)
+        passive = pool.passive
+        if passive is None:
+            continue
+        if passive.consecutive_5xx == 1:
+            yield _blip((*path, "passive", "consecutive_5xx"), "one 5xx of the model", 5)
+        if passive.consecutive_connect_failures == 1:
+            yield _blip((*path, "passive", "consecutive_connect_failures"), "one lost packet", 3)
+        if passive.error_min_requests <= 2:
+            yield _blip((*path, "passive", "error_rate", "min_requests"), "one failure in two", 20)
+        if passive.max_ejection == 0:
+            where = (*path, "passive", "max_ejection")
+            yield Found(where, "no replica is ever taken out", "max_ejection: 50%", Edit(where, "50%"))
+
+
+def _blip(path: tuple[str, ...], what: str, better: int) -> Found:
+    return Found(path, f"{what} takes the replica out", f"{path[-1]}: {better}", Edit(path, better))
+
+
+@rule(
+    "LB326",
+    "warning",
+    "no slow start where replicas come and go",
+    what="A pool that is discovered, or has replicas labelled `spot`, has a slow start that does nothing: under 5 s, or "
+    "from 100 % on.",
+    why="A new replica has an empty queue, so that least_request sends it everything, and a cold cache, so that it is slow "
+    "at it. In simulation a ramp of 60 s took the 99th percentile from 25 s to 1.4 s.",
+    before=sample("slow_start: {window: 1s}\n", replicas=_SPOT),
+    after=sample("slow_start: {window: 60s}\n", replicas=_SPOT),
+    ignore="Replicas are warmed before they are announced.",
+)
+def cold(fleet: Subject) -> Iterator[Found]:
+    for pool in fleet.pools:
+        ramp = pool.slow_start
+        spot = any(key == "spot" and value != "false" for item in pool.replicas for key, value in item.labels)
+        if ramp is None or not (pool.discovery or spot):
+            continue
+        if ramp.window < _SHORTEST_WINDOW or ramp.min_weight >= 100:
+            key = "window" if ramp.window < _SHORTEST_WINDOW else "min_weight"
+            path = ("pools", pool.name, "slow_start", key)
+            better = "60s" if key == "window" else "10%"
+            message = "a replica that has just come is flooded while its cache is cold"
+            yield Found(path, message, f"{key}: {better}", Edit(path, better))

@@ -1,0 +1,84 @@
+"""Two versions of a model beside each other, and the step from one to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from lbctl.ir.routes import Forward
+from lbctl.lint.rule import Edit, Found, rule
+from lbctl.lint.sample import sample
+from lbctl.lint.subject import Subject
+
+_V1 = "model: {name: llama-3.1-8b, version: v1}\n"
+_V2 = """\
+llama-v2:
+  model: {name: llama-3.1-8b, version: v2}
+  replicas:
+    - {name: c, address: "10.0.0.3:8000", gpu: H100-SXM}
+    - {name: d, address: "10.0.0.4:8000", gpu: H100-SXM}
+"""
+
+
+def _split(more: str) -> str:
+    return f"chat: {{match: {{path_prefix: /v1/chat}}, split: {{llama: 95, llama-v2: 5}}{more}}}\n"
+
+
+def _rollout(requests: int) -> str:
+    return f"""\
+chat:
+  match: {{path_prefix: /v1/chat}}
+  split: {{llama: 95, llama-v2: 5}}
+  sticky_split: {{cookie: variant}}
+  rollout:
+    to: llama-v2
+    steps: [{{percent: 5%, hold: 10m}}, {{percent: 100%}}]
+    analysis: {{min_requests: {requests}, max_latency: {{percentile: p99, ratio: 1.2}}}}
+"""
+
+
+@rule(
+    "LB710",
+    "warning",
+    "a split between versions of a model that mixes them",
+    what="A route splits its requests between pools of different models or versions, and neither a sticky split nor a pin "
+    "keeps a client with one of them.",
+    why="Each turn of a conversation is drawn anew: the second answer comes from another model, whose cache has nothing of "
+    "the first. Complaints cannot be told apart by version, and the metrics of both are mixed.",
+    before=sample(_V1, routes=_split(""), pools=_V2),
+    after=sample(_V1, routes=_split(", sticky_split: {cookie: variant, ttl: 1h}"), pools=_V2),
+    ignore="Requests have nothing to do with each other, as embeddings of one index version must not be split at all.",
+)
+def mixes_versions(fleet: Subject) -> Iterator[Found]:
+    for route, action in fleet.forwards:
+        if len(_models(fleet, action)) > 1 and action.sticky is None and not action.pins:
+            message = "each request of a client is drawn anew: one conversation, several models"
+            yield Found(("routes", route.name, "split"), message, "sticky_split: {cookie: NAME, ttl: 1h}")
+
+
+def _models(fleet: Subject, action: Forward) -> set[tuple[str, str | None]]:
+    models = (fleet.pool(item.pool).model for item in action.shares if item.weight)
+    return {(item.name, item.version) for item in models if item is not None}
+
+
+@rule(
+    "LB711",
+    "warning",
+    "a rollout whose sample cannot carry its percentile",
+    what="`analysis.min_requests` is fewer than 10 ÷ (1 − p) for the percentile p that it judges.",
+    why="Of 200 requests two are beyond the 99th percentile: one long prompt decides whether a model is rolled back.",
+    before=sample(_V1, routes=_rollout(200), pools=_V2),
+    after=sample(_V1, routes=_rollout(1000), pools=_V2),
+    ignore="Requests are too few, and a person judges (`on_failure: pause`).",
+)
+def thin_sample(fleet: Subject) -> Iterator[Found]:
+    for route in fleet.topology.routes:
+        analysis = route.rollout.analysis if route.rollout else None
+        if analysis is None or analysis.latency_metric is None:
+            continue
+        percentile = int(analysis.latency_percentile.removeprefix("p"))
+        least = ceil(10 * 100 / (100 - percentile))
+        if analysis.min_requests < least:
+            path = ("routes", route.name, "rollout", "analysis", "min_requests")
+            message = f"{analysis.min_requests} requests cannot tell {analysis.latency_percentile} from chance"
+            yield Found(path, message, f"min_requests: {least}", Edit(path, least))

@@ -1,0 +1,305 @@
+"""What is read of the replicas, and whether it can carry what hangs on it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from lbctl.base.diagnostics import Path
+from lbctl.compile.gpus import GPUS
+from lbctl.control.weighting.composite import DEFAULT
+from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
+from lbctl.lint.rule import Edit, Found, rule
+from lbctl.lint.sample import sample
+from lbctl.lint.subject import Subject, sources_of, telemetries
+from lbctl.signals import KINDS, table
+
+_LONGEST_INTERVAL = 60_000
+_LONGEST_DELAY = 30_000
+_GAIN = {"least_request": 2.0, "least_time": 2.0}
+"""Largest gain × (delay + 10 s) ÷ interval that did not oscillate in simulation, by the algorithm underneath."""
+_GAIN_OTHERWISE = 0.5
+_DERIVED = {
+    "ttft": ("ttft_seconds", "ttft_count"),
+    "token_latency": ("itl_seconds", "itl_count"),
+    "throughput": ("decode_tokens",),
+}
+_DCGM = '    - {kind: dcgm, url: "http://{host}:9400/metrics"}\n'
+_VLLM = '    - {kind: vllm, url: "http://{host}:{port}/metrics"}\n'
+_TRITON = '    - {kind: triton, url: "http://{host}:8002/metrics"}\n'
+
+
+def _read(sources: str, more: str = "", interval: str = "5s", stale: str = "15s") -> str:
+    return f"telemetry:\n  interval: {interval}\n  stale_after: {stale}\n  sources:\n{sources}{more}"
+
+
+@rule(
+    "LB610",
+    "warning",
+    "telemetry too slow for the weights that follow it",
+    what="The weights follow samples that are older, or come more seldom, than any at which their law was shown to be "
+    "stable: adaptive beyond an interval of 60 s or a timeout of 30 s; composite where gain × (delay + 10 s) ÷ interval "
+    "is above 2 with least_request, 0.5 otherwise.",
+    why="A loop that acts on old news swings: everything goes where the queue was short, then back. Swinging weights were "
+    "far worse in simulation than none.",
+    before=sample(_read(_VLLM + _DCGM, "weighting: {strategy: adaptive}\n", "2m", "5m")),
+    after=sample(_read(_VLLM + _DCGM, "weighting: {strategy: adaptive}\n", "5s", "15s")),
+    ignore="The pool is simulated or measured with these times, and was still.",
+)
+def too_slow(fleet: Subject) -> Iterator[Found]:
+    for pool in fleet.pools:
+        if pool.weighting.strategy != "static" and pool.telemetry is not None:
+            words = _too_slow(pool, pool.telemetry)
+            if words:
+                hint = "interval: 5s and timeout: 2s, with smoothing: 20s; or strategy: static"
+                yield Found(("pools", pool.name, "telemetry", "interval"), words, hint)
+
+
+def _too_slow(pool: Pool, telemetry: Telemetry) -> str:
+    if pool.weighting.strategy == "adaptive":
+        late = telemetry.interval > _LONGEST_INTERVAL or telemetry.timeout > _LONGEST_DELAY
+        return "adaptive weights are proven to an interval of 60 s and a delay of 30 s" if late else ""
+    gain = 1 - math.exp(-telemetry.interval / pool.weighting.smoothing)
+    swing = gain * (telemetry.interval + telemetry.timeout + 10_000) / telemetry.interval
+    most = _GAIN.get(pool.balance.algorithm, _GAIN_OTHERWISE)
+    return f"gain × delay ÷ interval is {swing:.1f}, and from {most:g} on this loop swings" if swing > most else ""
+
+
+@rule(
+    "LB611",
+    "warning",
+    "a composite score as weight",
+    what="A pool's weights are a score of load signals (`strategy: composite`).",
+    why="Queues and utilisation depend on the weight, so the score follows what it causes: on nginx the 99th percentile "
+    "was 1.1 to 2.5 times that of fixed weights. A wedged replica looks idle and attracts requests (forty times).",
+    before=sample(_read(_VLLM + _DCGM, "weighting: {strategy: composite}\n")),
+    after=sample(_read(_VLLM + _DCGM, "weighting: {strategy: adaptive}\n")),
+    ignore="It was measured with this fleet against `static`, and was better.",
+)
+def follows_itself(fleet: Subject) -> Iterator[Found]:
+    for pool in fleet.pools:
+        if pool.weighting.strategy == "composite":
+            path = ("pools", pool.name, "weighting", "strategy")
+            yield Found(path, "a score of load follows what it causes, and likes a wedged replica", "strategy: adaptive")
+
+
+@rule(
+    "LB612",
+    "warning",
+    "samples that are stale after one that is lost",
+    what="`stale_after` is under two intervals.",
+    why="One scrape that times out, which busy engines do, and the replica counts as unknown: its weight goes back, its "
+    "deep health is not judged, for want of one page.",
+    before=sample(_read(_VLLM + _DCGM, "", "10s", "15s")),
+    after=sample(_read(_VLLM + _DCGM, "", "10s", "30s")),
+    ignore="Never.",
+)
+def stale_at_once(fleet: Subject) -> Iterator[Found]:
+    for pool in fleet.pools:
+        for path, telemetry in telemetries(pool):
+            if telemetry.stale_after < 2 * telemetry.interval:
+                where, better = (*path, "stale_after"), f"{3 * telemetry.interval}ms"
+                if telemetry.interval % 1000 == 0:
+                    better = f"{3 * telemetry.interval // 1000}s"
+                message = f"{telemetry.stale_after / 1000:g} s, and samples come every {telemetry.interval / 1000:g} s"
+                yield Found(where, message, f"stale_after: {better}", Edit(where, better))
+
+
+@rule(
+    "LB613",
+    "warning",
+    "weights that want a signal which no source gives",
+    what="A pool's weighting uses a signal, or evidence of speed, that none of its sources can give.",
+    why="What is absent is unknown and never 0, so the weights quietly follow the rest, or nothing.",
+    before=sample(_read(_DCGM, "weighting: {strategy: adaptive}\n")),
+    after=sample(_read(_VLLM + _DCGM, "weighting: {strategy: adaptive}\n")),
+    ignore="The source gives it in a version that lbctl does not know.",
+)
+def wants_more(fleet: Subject) -> Iterator[Found]:
+    for pool in fleet.pools:
+        path, strategy = ("pools", pool.name, "weighting", "strategy"), pool.weighting.strategy
+        sources = list(sources_of(pool))
+        if strategy == "adaptive" and fleet.written(path) and not any(_has_evidence(item) for item in sources):
+            yield Found(path, _why_not(sources), "a source of the engine, as kind: vllm, or strategy: static")
+        if strategy == "composite":
+            given = {name for item in sources for name in _gives(item)}
+            for name, _ in pool.weighting.composite or DEFAULT:
+                if name not in given:
+                    where = ("pools", pool.name, "weighting", "composite", name)
+                    yield Found(where, f"no source of this pool gives {name}", "leave it out, or add a source")
+
+
+def _has_evidence(source: MetricsSource) -> bool:
+    return source.kind in KINDS and bool(table(source.kind).evidence)
+
+
+def _why_not(sources: list[MetricsSource]) -> str:
+    if not sources:
+        return "this pool has no source at all"
+    words = next((table(item.kind).without for item in sources if item.kind in KINDS), "")
+    return f"no source tells how fast a replica is{': ' + words if words else ''}"
+
+
+def _gives(source: MetricsSource) -> set[str]:
+    if source.kind not in KINDS:
+        return {source.signal} if source.signal else set()
+    known = table(source.kind)
+    derived = {name for name, parts in _DERIVED.items() if all(part in known.series for part in parts)}
+    return set(known.series) | derived | ({"progress"} if known.heartbeat else set())
+
+
+@rule(
+    "LB614",
+    "warning",
+    "a metric that newer versions no longer have",
+    what="A `metric` or `query` names a metric that its server has removed or renamed.",
+    why="After the next update of the engine the query answers nothing, and whoever takes nothing for 0 sends everything to "
+    "the replica that says nothing. It has happened to most of the balancers that read these names.",
+    before=sample(
+        _read(
+            _DCGM + "    - {kind: custom, signal: kv_cache, metric: \"vllm:gpu_cache_usage_perc\", unit: ratio, "
+            'url: "http://{host}:{port}/metrics"}\n'
+        )
+    ),
+    after=sample(
+        _read(
+            _DCGM + "    - {kind: custom, signal: kv_cache, metric: \"vllm:kv_cache_usage_perc\", unit: ratio, "
+            'url: "http://{host}:{port}/metrics"}\n'
+        )
+    ),
+    ignore="The engine is pinned to a version that has it.",
+)
+def removed(fleet: Subject) -> Iterator[Found]:
+    gone = {name: instead for kind in KINDS for name, instead in table(kind).removed.items()}
+    for pool in fleet.pools:
+        for path, telemetry in telemetries(pool):
+            for index, source in enumerate(telemetry.sources):
+                for key, value in (("metric", source.metric), ("query", source.query)):
+                    yield from _gone((*path, "sources", index, key), value or "", gone)
+
+
+def _gone(path: Path, value: str, gone: dict[str, str]) -> Iterator[Found]:
+    for name, instead in gone.items():
+        pattern = re.compile(rf"(?<![\w:]){re.escape(name)}(?=(_sum|_count|_bucket)?(?![\w:]))")
+        if pattern.search(value):
+            certain = re.fullmatch(r"[\w:]+", instead) is not None
+            mend = Edit(path, pattern.sub(instead, value)) if certain else None
+            yield Found(path, f"{name} is gone in newer versions", f"use {instead}", mend)
+
+
+@rule(
+    "LB615",
+    "note",
+    "free memory of an engine that takes it all",
+    what="`min_free_memory` stands in a pool whose engine reserves the GPU's memory at its start.",
+    why="vLLM and its like take nine tenths of the memory for their cache whatever the load: free memory says nothing, and "
+    "lbctl does not judge it there. `kv_cache` is what fills up.",
+    before=sample(_read(_VLLM + _DCGM, "health: {deep: {min_free_memory: 2GiB}}\n")),
+    after=sample(_read(_VLLM + _DCGM)),
+    ignore="The pool changes its engine soon.",
+)
+def reserved(fleet: Subject) -> Iterator[Found]:
+    for pool in fleet.pools:
+        kinds = {source.kind for source in sources_of(pool) if source.kind in KINDS}
+        engines = sorted(kind for kind in kinds if table(kind).reserves_memory)
+        if pool.deep.min_free_memory is not None and engines:
+            path = ("pools", pool.name, "health", "deep", "min_free_memory")
+            message = f"{engines[0]} reserves the memory at its start: this is not judged"
+            yield Found(path, message, "leave it out", Edit(path, None))
+
+
+@rule(
+    "LB616",
+    "warning",
+    "two replicas on one GPU whose memory cannot suffice",
+    what="Replicas share a GPU by host and device, and both run an engine that reserves its memory, or their "
+    "`min_free_memory` together are more than the GPU has.",
+    why="The second engine does not start, or dies of memory under load and takes the first one's requests with it. With "
+    "thresholds that cannot both hold, deep health takes both out.",
+    before=sample(
+        _read(_VLLM + _DCGM),
+        replicas="""\
+- {name: a, address: "10.0.0.1:8000", gpu: H100-SXM, devices: ["0"]}
+- {name: b, address: "10.0.0.1:8001", gpu: H100-SXM, devices: ["0"]}
+""",
+    ),
+    after=sample(
+        _read(_VLLM + _DCGM),
+        replicas="""\
+- {name: a, address: "10.0.0.1:8000", gpu: H100-SXM, devices: ["0"]}
+- {name: b, address: "10.0.0.1:8001", gpu: H100-SXM, devices: ["1"]}
+""",
+    ),
+    ignore="Each engine was given its part (`--gpu-memory-utilization`).",
+)
+def crowded(fleet: Subject) -> Iterator[Found]:
+    there: dict[tuple[str, str], list[tuple[Pool, Replica]]] = {}
+    for pool in fleet.pools:
+        for replica in pool.replicas:
+            for device in replica.devices:
+                there.setdefault((replica.address.host, device), []).append((pool, replica))
+    for (host, device), sharing in there.items():
+        words = _crowd(sharing) if len(sharing) > 1 else ""
+        if words:
+            pool, last = sharing[-1]
+            message = f"GPU {device} of {host} is also that of {sharing[0][1].name}: {words}"
+            yield Found(("pools", pool.name, "replicas", last.name, "devices"), message, "a GPU, or a MIG slice, for each")
+
+
+def _crowd(sharing: list[tuple[Pool, Replica]]) -> str:
+    if sum(_reserves(pool, replica) for pool, replica in sharing) > 1:
+        return "each engine reserves most of its memory"
+    wanted = sum(pool.deep.min_free_memory or 0 for pool, _ in sharing)
+    gpu = GPUS.get(sharing[0][1].gpu or "")
+    if gpu and gpu.memory_gb and wanted > gpu.memory_gb * 1e9:
+        return f"they want {wanted / 2**30:.0f} GiB free of {gpu.memory_gb:g} GB"
+    return ""
+
+
+def _reserves(pool: Pool, replica: Replica) -> bool:
+    telemetry = replica.telemetry or pool.telemetry
+    kinds = {source.kind for source in telemetry.sources if source.kind in KINDS} if telemetry else set()
+    return any(table(kind).reserves_memory for kind in kinds)
+
+
+@rule(
+    "LB617",
+    "warning",
+    "replicas that share a host and do not say which GPU is theirs",
+    what="Several replicas have one host, a source reads that host's GPUs, and `devices` is missing.",
+    why="Without `devices` all GPUs of the host are each replica's: one GPU that is hot or dead takes all of them out, and "
+    "the utilisation is that of the neighbours.",
+    before=sample(
+        _read(_VLLM + _DCGM),
+        replicas="""\
+- {name: a, address: "10.0.0.1:8000", gpu: H100-SXM}
+- {name: b, address: "10.0.0.1:8001", gpu: H100-SXM}
+""",
+    ),
+    after=sample(
+        _read(_VLLM + _DCGM),
+        replicas="""\
+- {name: a, address: "10.0.0.1:8000", gpu: H100-SXM, devices: ["0"]}
+- {name: b, address: "10.0.0.1:8001", gpu: H100-SXM, devices: ["1"]}
+""",
+    ),
+    ignore="Each replica truly uses all GPUs of the host.",
+)
+def whose(fleet: Subject) -> Iterator[Found]:
+    hosts: dict[str, list[tuple[str, Replica]]] = {}
+    for pool in fleet.pools:
+        for replica in pool.replicas:
+            if _reads_gpus(replica.telemetry or pool.telemetry):
+                hosts.setdefault(replica.address.host, []).append((pool.name, replica))
+    for host, there in hosts.items():
+        silent = [(pool, item) for pool, item in there if not item.devices]
+        if len(there) > 1 and silent:
+            pool, first = silent[0]
+            message = f"{len(there)} replicas are on {host}, and each counts all of its GPUs as its own"
+            yield Found(("pools", pool, "replicas", first.name, "devices"), message, 'devices: ["0"] and so on')
+
+
+def _reads_gpus(telemetry: Telemetry | None) -> bool:
+    kinds = {source.kind for source in telemetry.sources if source.kind in KINDS} if telemetry else set()
+    return any(table(kind).gpus is not None for kind in kinds)

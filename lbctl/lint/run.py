@@ -1,0 +1,109 @@
+"""One run: every rule on one fleet, what its proxies cannot say, less what its comments silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
+from lbctl.compile.sources import SourceMap
+from lbctl.lint.ignores import MALFORMED, UNUSED, ignores, split
+from lbctl.lint.proxies import losses, summed
+from lbctl.lint.rule import Edit, Found, Rule
+from lbctl.lint.rules import rules
+from lbctl.lint.subject import Load, Subject
+from lbctl.model.fleet import Source, understand
+from lbctl.model.load import Text
+from lbctl.model.node import Node, descend
+from lbctl.targets.features import FEATURES
+from lbctl.targets.load import complete
+
+FILES = frozenset({"LB110", "LB503"})
+"""A file that is not here: said by `validate`. Where a pipeline lints there are neither certificates nor keys."""
+BY_PROXIES = frozenset({feature.code for feature in FEATURES} | {"LB206", "LB499"})
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """A finding's certain mend: the edit, and where the value, or the nearest thing around it, stands."""
+
+    edit: Edit
+    at: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Linted:
+    """`valid`: the fleet has no errors of its own, and the rules have judged it. `unused`: places of comments that
+    silence nothing."""
+
+    findings: tuple[Diagnostic, ...]
+    valid: bool
+    mends: tuple[Mend, ...] = ()
+    unused: tuple[Position, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which codes count: those that begin with one of `select` (all, where it is empty) and with none of `ignore`."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+    def __call__(self, code: str) -> bool:
+        return (not self.select or code.startswith(self.select)) and not (self.ignore and code.startswith(self.ignore))
+
+
+@dataclass(slots=True)
+class _Judged:
+    """What the rules have found, in the order of codes, each place once."""
+
+    findings: dict[tuple[str, Position], Diagnostic] = field(default_factory=dict)
+    mends: dict[Diagnostic, Mend] = field(default_factory=dict)
+
+
+def lint(texts: Sequence[Text], diagnostics: Diagnostics, chosen: Callable[[str], bool], load: Load | None) -> Linted:
+    """`texts`: the fleet's files as they were read; `diagnostics`: what was wrong with reading them."""
+    source = understand(texts, diagnostics)
+    loaded = complete(source, diagnostics) if source else None
+    if loaded is None:
+        return Linted(tuple(diagnostics), valid=False)
+    own = [item for item in diagnostics if item.code not in FILES and chosen(item.code)]
+    active = [item for item in rules().values() if chosen(item.code) and (load is not None or not item.asked)]
+    judged = _judge(Subject(loaded, load), active, loaded.compiled.sources)
+    told = [(proxy, item) for proxy, item in losses(loaded) if chosen(item.code)]
+    comments, wrong = ignores(texts)
+    everything = [*own, *judged.findings.values(), *(item for _, item in told)]
+    codes = {item.code for item in active} | {code for code in BY_PROXIES if chosen(code)} | {item.code for item in own}
+    left, unused = split(everything, comments, codes)
+    kept = set(left)
+    shown = Diagnostics()
+    shown.extend(item for item in left if item not in {lost for _, lost in told})
+    shown.extend(summed((proxy, item) for proxy, item in told if item in kept))
+    shown.extend(item for item in (*wrong, *unused) if chosen(item.code))
+    mends = tuple(mend for item, mend in judged.mends.items() if item in kept)
+    return Linted(tuple(shown), True, mends, tuple(item.position for item in unused if item.position and chosen(UNUSED)))
+
+
+def _judge(subject: Subject, active: Sequence[Rule], sources: SourceMap) -> _Judged:
+    judged = _Judged()
+    for item in active:
+        for found in item.check(subject):
+            position = place(sources, found)
+            diagnostic = Diagnostic(
+                item.code, found.message, position, sources.written(found.path), found.hint, item.severity
+            )
+            judged.findings.setdefault((item.code, position), diagnostic)
+            if found.mend is not None:
+                judged.mends.setdefault(diagnostic, Mend(found.mend, position))
+    return judged
+
+
+def place(sources: SourceMap, found: Found) -> Position:
+    """Of the value where one is written, else of the key of the nearest thing around it."""
+    written = sources.written(found.path)
+    node = descend(sources.root, written)
+    if node is not None:
+        return node.key_position if isinstance(node.value, dict | list) and node.key_line else node.position
+    return sources.position(found.path, key=True)
+
+
