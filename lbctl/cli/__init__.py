@@ -14,11 +14,14 @@ from lbctl import __version__
 
 _COMMANDS = {
     "validate": ("lbctl.cli.validate", "Check a fleet: every error in one run."),
+    "lint": ("lbctl.cli.lint", "What is legal and unwise for inference."),
+    "rule": ("lbctl.cli.rule", "What a code means, offline."),
     "render": ("lbctl.cli.render", "The configuration of nginx, HAProxy or Envoy."),
+    "diff": ("lbctl.cli.diff", "What a change does: replicas, shares of traffic, requests, settings."),
     "serve": ("lbctl.cli.serve", "The control plane: watches the fleet and drives Envoy by xDS."),
     "reload": ("lbctl.cli.reload", "Have a running serve read its files now."),
     "status": ("lbctl.cli.status", "What a running serve does, and what each proxy has of it."),
-    "explain": ("lbctl.cli.explain", "Why a running serve gives a replica its weight."),
+    "explain": ("lbctl.cli.explain", "Why a request takes its route, why a replica has its weight."),
     "drain": ("lbctl.cli.overrides:drain", "Send nothing new to a replica."),
     "undrain": ("lbctl.cli.overrides:undrain", "End a drain, or what deep health holds against a replica."),
     "weight": ("lbctl.cli.overrides:weight", "Hold the weight of a replica by hand."),

@@ -1,4 +1,6 @@
-"""`lbctl explain`: why something is as it is. `weight`: from a replica's signals to what the proxies were told."""
+"""`lbctl explain`: why something is as it is.
+
+`weight`: from a replica's signals to what the proxies were told; `route`: from a request to its route and pool."""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from lbctl.base.diagnostics import did_you_mean
 from lbctl.cli.options import options_of
 from lbctl.cli.overrides import place
 from lbctl.cli.remote import Server, age, form_choice, server_options, show
+from lbctl.targets import KINDS
 
 option = options_of("explain_weight")
 Row = dict[str, Any]
@@ -18,7 +21,7 @@ Row = dict[str, Any]
 
 @click.group("explain")
 def command() -> None:
-    """Why a weight is what it is."""
+    """Why a request takes its route, and why a weight is what it is."""
 
 
 @command.command("weight")
@@ -41,6 +44,34 @@ def weight(replica: str, form: str, server: str, token_file: str | None, tls_ca:
     for label, text in _lines(found):
         click.echo(f"{label:<14} {text if text.isprintable() else ascii(text)[1:-1]}")
     return 0
+
+
+route_option = options_of("explain_route")
+
+
+@command.command("route")
+@click.argument("method", metavar="METHOD")
+@click.argument("url", metavar="URL")
+@click.argument("paths", metavar="PATH…", nargs=-1, required=True)
+@route_option(
+    "-H", "--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="A header; several may be given."
+)
+@route_option("--body", metavar="FILE", help="The request's body: some routes look for the model in it.")
+@route_option("--listener", metavar="NAME", help="Where the request comes in; default: by the URL's port.")
+@route_option("-t", "--target", "kind", type=click.Choice(KINDS), help="On that kind of proxy alone.")
+@route_option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+def route(
+    method: str, url: str, paths: tuple[str, ...], headers: tuple[str, ...], body: str | None, listener: str | None,
+    kind: str | None, form: str,
+) -> int:  # fmt: skip
+    """Which route and pool of the fleet in PATH… a request takes, and why, on each kind of proxy.
+
+    URL is a whole one, or a path. Nothing is sent: what would match, what decides between routes, the pin or the draw,
+    and the policy, each setting with the line that it came from.
+    """
+    from lbctl.cli.explain_route import Asked, answer
+
+    return answer(Asked(method, url, headers, body, kind, listener, form), paths)
 
 
 def _lines(row: Row) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,7 @@ _TOKEN = "/var/lib/lbctl/api-token"
 _WRITING = f"The token of its API, which this always needs; default: {_TOKEN}, for the default server alone."
 _TIMEOUT = (5.0, 60.0)
 """Seconds to connect, and to wait for an answer: a reload reads all files first."""
+_NO_HTTP = "what listens there does not speak HTTP, as the port for proxies does not"
 _LONGEST = 200
 """Characters of a reason."""
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -178,4 +179,4 @@ def _words(error: Exception) -> str:
     while inner.__context__ is not None:
         inner = inner.__context__
     reason = " ".join(str(getattr(inner, "strerror", None) or inner).split())[:_LONGEST]
-    return reason if reason.isprintable() else "what answers there does not speak HTTP; is it the port of the API?"
+    return reason if reason.isprintable() else _NO_HTTP

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import click
 
 from lbctl.apply.files import write_bundle
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
-from lbctl.base.quantities import QuantityError, parse_version
 from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
+from lbctl.cli.proxy import chosen
 from lbctl.compile.fleet import Compiled
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot
@@ -75,7 +75,7 @@ def command(
 
 def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
     source, compiled = loaded.source, loaded.compiled
-    proxy = _proxy(compiled, options)
+    proxy = chosen(compiled.topology, options.kind, options.proxy, options.version)
     if not compiled.topology.listeners:
         message = "the fleet has no listeners: there is nothing to render"
         diagnostics.add(
@@ -123,34 +123,6 @@ def _write(bundle: Bundle, options: _Options) -> int:
         click.echo(f"lbctl: cannot write {place}: {error.strerror}", err=True)
         return 1
     return 0
-
-
-def _proxy(compiled: Compiled, options: _Options) -> Proxy:
-    """The proxy to render for: the named one, the only one of the kind, or one that the fleet does not name."""
-    of_kind = [item for item in compiled.topology.proxies if item.kind == options.kind]
-    if options.proxy is not None:
-        of_kind = [item for item in of_kind if item.name == options.proxy]
-        if not of_kind:
-            known = ", ".join(f"{item.name} ({item.kind})" for item in compiled.topology.proxies) or "none"
-            raise click.UsageError(f"the fleet has no {options.kind} named {options.proxy!r}; its proxies: {known}")
-    if len(of_kind) > 1:
-        names = ", ".join(item.name for item in of_kind)
-        raise click.UsageError(f"the fleet names several {options.kind} proxies ({names}): choose one with --proxy")
-    oldest = target(options.kind).versions[0]
-    taken = any(item.name == options.kind for item in compiled.topology.proxies)
-    unnamed = f"-{options.kind}" if taken else options.kind
-    chosen = of_kind[0] if of_kind else Proxy(unnamed, options.kind, oldest)
-    return replace(chosen, version=_version(options, oldest)) if options.version is not None else chosen
-
-
-def _version(options: _Options, oldest: tuple[int, ...]) -> tuple[int, ...]:
-    try:
-        version = parse_version(options.version)
-    except QuantityError as error:
-        raise click.UsageError(f"--proxy-version: {error} ({error.hint})") from None
-    if version < oldest:
-        raise click.UsageError(f"--proxy-version: the oldest supported is {'.'.join(map(str, oldest))}")
-    return version
 
 
 def _root(options: _Options, proxy: Proxy) -> str:

@@ -5,17 +5,26 @@ from __future__ import annotations
 import click
 
 from lbctl.base.diagnostics import Diagnostics
+from lbctl.cli.findings import FORMS, written
 from lbctl.cli.fleet import load, paths_argument, show
+from lbctl.cli.options import options_of
 
 
 @click.command("validate")
 @paths_argument
-def command(paths: tuple[str, ...]) -> int:
+@options_of("validate")(
+    "-o", "form", type=click.Choice(FORMS), default="text", show_default=True, help="The form of the findings."
+)
+def command(paths: tuple[str, ...], form: str) -> int:
     """Check the fleet in PATH… (files, directories, or - for standard input).
 
-    Prints every error with file, line and column to standard error. Exit code 1 if there is one.
+    Shows every error with file, line and column: as text on standard error, in another form on standard output. Exit
+    code 1 if there is one.
     """
     diagnostics = Diagnostics()
     loaded = load(paths, diagnostics)
-    show(diagnostics)
+    if form == "text":
+        show(diagnostics)
+    else:
+        click.echo(written(diagnostics, form), nl=False)
     return 0 if loaded else 1

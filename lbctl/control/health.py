@@ -260,4 +260,4 @@ def _way_back(rule: Rules, was: Health, pulse: Pulse, now: float) -> Health:
     if now - was.since < patience:
         return was
     reasons = (f"on trial after: {was.reasons[0] if was.reasons else 'an ejection'}",)
-    return was._replace(phase="trial", reasons=reasons, since=now, mark=pulse.progress, complaints=(), good=0)
+    return was._replace(phase="trial", reasons=reasons, since=now, complaints=(), good=0)

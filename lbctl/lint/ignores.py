@@ -7,7 +7,7 @@ reason in parentheses silences nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic, Position
@@ -47,23 +47,26 @@ def ignores(texts: Iterable[Text]) -> tuple[list[Ignore], list[Diagnostic]]:
 
 def split(
     findings: Iterable[Diagnostic], ignored: Collection[Ignore], judged: Collection[str]
-) -> tuple[list[Diagnostic], list[Diagnostic]]:
-    """What is left of the findings, and a finding for each comment whose code was judged and not found on its line."""
-    by_place = {(item.position.file, item.position.line, item.code): item for item in ignored}
+) -> tuple[list[Diagnostic], list[Ignore]]:
+    """What is left of the findings, and the comments whose code was judged and not found on their line."""
+    places = {(item.position.file, item.position.line, item.code) for item in ignored}
     left, used = [], set()
     for item in findings:
         place = (item.position.file, item.position.line, item.code) if item.position else None
-        if place in by_place:
+        if place in places:
             used.add(place)
         else:
             left.append(item)
-    return left, list(_unused(by_place[place] for place in by_place if place not in used and place[2] in judged))
+    return left, [
+        item
+        for item in ignored
+        if item.code in judged and (item.position.file, item.position.line, item.code) not in used
+    ]
 
 
-def _unused(ignored: Iterable[Ignore]) -> Iterator[Diagnostic]:
-    for item in ignored:
-        message = f"{item.code} is not found on this line: the comment silences nothing"
-        yield Diagnostic(UNUSED, message, item.position, (), "remove it", "warning")
+def useless(item: Ignore) -> Diagnostic:
+    message = f"{item.code} is not found on this line: the comment silences nothing"
+    return Diagnostic(UNUSED, message, item.position, (), "remove it", "warning")
 
 
 def _quoted(before: str) -> bool:

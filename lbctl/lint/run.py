@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.compile.sources import SourceMap
-from lbctl.lint.ignores import MALFORMED, UNUSED, ignores, split
+from lbctl.lint.ignores import UNUSED, Ignore, ignores, split, useless
 from lbctl.lint.proxies import losses, summed
 from lbctl.lint.rule import Edit, Found, Rule
 from lbctl.lint.rules import rules
 from lbctl.lint.subject import Load, Subject
-from lbctl.model.fleet import Source, understand
+from lbctl.model.fleet import understand
 from lbctl.model.load import Text
-from lbctl.model.node import Node, descend
+from lbctl.model.node import descend
 from lbctl.targets.features import FEATURES
 from lbctl.targets.load import complete
 
@@ -25,21 +25,23 @@ BY_PROXIES = frozenset({feature.code for feature in FEATURES} | {"LB206", "LB499
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """A finding's certain mend: the edit, and where the value, or the nearest thing around it, stands."""
+    """A finding's certain mend, by its path in the YAML. `at`: where the value stands, or, unless it is `written`, the
+    nearest thing around it."""
 
     edit: Edit
     at: Position
+    written: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Linted:
-    """`valid`: the fleet has no errors of its own, and the rules have judged it. `unused`: places of comments that
-    silence nothing."""
+    """`valid`: the fleet has no errors of its own, and the rules have judged it. `unused`: what of its comments
+    silences nothing."""
 
     findings: tuple[Diagnostic, ...]
     valid: bool
     mends: tuple[Mend, ...] = ()
-    unused: tuple[Position, ...] = ()
+    unused: tuple[Ignore, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +77,16 @@ def lint(texts: Sequence[Text], diagnostics: Diagnostics, chosen: Callable[[str]
     everything = [*own, *judged.findings.values(), *(item for _, item in told)]
     codes = {item.code for item in active} | {code for code in BY_PROXIES if chosen(code)} | {item.code for item in own}
     left, unused = split(everything, comments, codes)
+    unused = unused if chosen(UNUSED) else []
     kept = set(left)
     shown = Diagnostics()
-    shown.extend(item for item in left if item not in {lost for _, lost in told})
+    lost = {item for _, item in told}
+    shown.extend(item for item in left if item not in lost)
     shown.extend(summed((proxy, item) for proxy, item in told if item in kept))
-    shown.extend(item for item in (*wrong, *unused) if chosen(item.code))
+    shown.extend(item for item in wrong if chosen(item.code))
+    shown.extend(map(useless, unused))
     mends = tuple(mend for item, mend in judged.mends.items() if item in kept)
-    return Linted(tuple(shown), True, mends, tuple(item.position for item in unused if item.position and chosen(UNUSED)))
+    return Linted(tuple(shown), True, mends, tuple(unused))
 
 
 def _judge(subject: Subject, active: Sequence[Rule], sources: SourceMap) -> _Judged:
@@ -94,7 +99,9 @@ def _judge(subject: Subject, active: Sequence[Rule], sources: SourceMap) -> _Jud
             )
             judged.findings.setdefault((item.code, position), diagnostic)
             if found.mend is not None:
-                judged.mends.setdefault(diagnostic, Mend(found.mend, position))
+                path = sources.written(found.mend.path)
+                written = descend(sources.root, path) is not None
+                judged.mends.setdefault(diagnostic, Mend(replace(found.mend, path=path), position, written))
     return judged
 
 
@@ -105,5 +112,3 @@ def place(sources: SourceMap, found: Found) -> Position:
     if node is not None:
         return node.key_position if isinstance(node.value, dict | list) and node.key_line else node.position
     return sources.position(found.path, key=True)
-
-

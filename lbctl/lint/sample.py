@@ -1,4 +1,5 @@
-"""The small fleets of the pages: one listener, one route, one pool of two like replicas, of which nothing is to be said."""
+"""The small fleets of the pages: one listener, one route, one pool of two like replicas, of which nothing is to be "
+"said."""
 
 from __future__ import annotations
 

@@ -18,7 +18,9 @@ from lbctl.targets.load import Loaded
 
 GENERATIVE_KINDS = frozenset({"vllm", "sglang", "tgi", "trtllm", "lmdeploy", "nim", "llamacpp"})
 """Engines that make tokens."""
-_WHOLE = re.compile(r"embed|rerank|classif|score|pooling|moderation|\bbge\b|\bgte\b|\be5\b|clip|whisper|resnet|yolo|bert")
+_WHOLE = re.compile(
+    r"embed|rerank|classif|score|pooling|moderation|\bbge\b|\bgte\b|\be5\b|clip|whisper|resnet|yolo|bert"
+)
 """In a path or a model's name: answers at once, however it is served."""
 _STREAMS = re.compile(r"/(chat|completions?|generate|generate_stream|responses|messages)(/|$)")
 

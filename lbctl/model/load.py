@@ -20,7 +20,7 @@ from lbctl.model.node import Node, Scalar, find, plain
 from lbctl.model.text import MOST_BYTES
 from lbctl.model.yaml import read
 
-__all__ = ["Node", "Scalar", "Text", "find", "load", "merged", "plain", "texts", "yaml_files"]
+__all__ = ["Node", "Scalar", "Text", "find", "is_fleet_file", "load", "merged", "plain", "texts", "yaml_files"]
 
 _MERGED = ("listeners", "routes", "pools", "proxies", "gpus")
 _STDIN = "-"
@@ -121,11 +121,12 @@ def _expanded(given: str, diagnostics: Diagnostics) -> Iterator[_Source]:
 
 def yaml_files(directory: Path) -> list[Path]:
     """What a directory means as a PATH, in no order. OSError where it cannot be listed."""
-    return [
-        file
-        for file in directory.iterdir()
-        if file.suffix in _SUFFIXES and not file.name.startswith(".") and not file.is_dir()
-    ]
+    return [file for file in directory.iterdir() if is_fleet_file(file.name) and not file.is_dir()]
+
+
+def is_fleet_file(name: str) -> bool:
+    """Whether a file of that name counts where a directory is given."""
+    return name.endswith(_SUFFIXES) and not name.startswith(".")
 
 
 def _name(source: _Source) -> str:

@@ -47,6 +47,8 @@ class Serving(Protocol):
 
     def pools(self) -> list[dict[str, Any]]: ...
 
+    def fleet(self) -> dict[str, str]: ...
+
     def signals(self) -> list[dict[str, Any]]: ...
 
     def decisions(self) -> list[dict[str, Any]]: ...
@@ -97,6 +99,7 @@ class Api:
                 web.get("/api/v1/status", self._status),
                 web.get("/api/v1/proxies", self._proxies),
                 web.get("/api/v1/pools", self._pools),
+                web.get("/api/v1/fleet", self._fleet),
                 web.get("/api/v1/signals", self._signals),
                 web.get("/api/v1/decisions", self._decisions),
                 web.get("/api/v1/overrides", self._overrides),
@@ -144,6 +147,9 @@ class Api:
 
     async def _pools(self, _request: web.Request) -> web.Response:
         return _json({"pools": self._serving.pools()})
+
+    async def _fleet(self, _request: web.Request) -> web.Response:
+        return _json({"settings": self._serving.fleet()})
 
     async def _signals(self, _request: web.Request) -> web.Response:
         return _json({"signals": self._serving.signals()})

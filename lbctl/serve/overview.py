@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from lbctl import __version__
+from lbctl.base.diagnostics import dotted
+from lbctl.ir.facts import of_fleet
 from lbctl.ir.pools import Pool
 from lbctl.ir.snapshot import weights_of
 from lbctl.ir.topology import Topology
@@ -93,6 +95,12 @@ class Overview:
     def pools(self) -> list[dict[str, Any]]:
         served = self._publisher.served
         return report.pools(served.whole, served.since, served.out) if served else []
+
+    def fleet(self) -> dict[str, str]:
+        """Every setting of the files that are served, but for the replicas': path → value."""
+        served = self._publisher.served
+        found = of_fleet(served.loaded.compiled.topology) if served else {}
+        return {dotted(path): value for path, value in found.items()}
 
     def signals(self) -> list[dict[str, Any]]:
         served, scraper, now = self._publisher.served, self._telemetry.scraper, time.monotonic()

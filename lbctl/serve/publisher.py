@@ -181,8 +181,10 @@ class Publisher:
 
 
 def _envoys(topology: Topology) -> tuple[Proxy, ...]:
-    """The proxies that the fleet names, or one that it does not name."""
+    """The Envoys that the fleet names, or one that it does not name, where such a one is served."""
     named = tuple(item for item in topology.proxies if item.kind == _KIND)
+    if topology.proxies and topology.control.unmatched_nodes == "nothing":
+        return named
     return named or (Proxy(_KIND, _KIND, target(_KIND).versions[0]),)
 
 

@@ -19,7 +19,7 @@ class Stages:
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sampled: float | None = None
-        self._sent_at = 0.0
+        self._sending_at = 0.0
         self._step = Histogram(
             "lbctl_decision_seconds",
             "Making one decision about all that was reported.",
@@ -41,15 +41,18 @@ class Stages:
         self._step.observe(took)
         self._decided.observe(max(0.0, age))
 
-    def sent(self, sampled: float | None) -> None:
-        """What that sample has changed is with the proxies' streams."""
-        self._sampled, self._sent_at = sampled, self._clock()
-        if sampled is not None:
-            self._sent.observe(self._sent_at - sampled)
+    def sending(self, sampled: float | None) -> None:
+        """What is sent from now on is of that sample; None: of none."""
+        self._sampled, self._sending_at = sampled, self._clock()
+
+    def sent(self) -> None:
+        """It is with the proxies' streams."""
+        if self._sampled is not None:
+            self._sent.observe(self._clock() - self._sampled)
 
     def acked(self, seconds: float) -> None:
         """An Envoy has acknowledged endpoints `seconds` after they were sent."""
         now = self._clock()
-        fresh = now - seconds >= self._sent_at and now - self._sent_at < _STILL
+        fresh = now - seconds >= self._sending_at and now - self._sending_at < _STILL
         if self._sampled is not None and fresh:
             self._acked.observe(now - self._sampled)

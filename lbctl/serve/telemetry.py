@@ -91,10 +91,10 @@ class Telemetry:
         while True:
             await self._news.wait()
             self._news.clear()
-            sampled = self.loop.sampled
+            self._stages.sending(self.loop.sampled)
             self._publisher.live = self.loop.live
             await self._changes.refresh("signals", keep=False)
-            self._stages.sent(sampled)
+            self._stages.sent()
 
     async def _keep(self) -> None:
         while True:

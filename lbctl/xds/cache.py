@@ -124,6 +124,14 @@ class Edition:
         return repr(told).encode() if told else b""
 
     @cached_property
+    def told_elsewhere(self) -> bytes:
+        """Where no Envoy is served, other proxies are: what they are told is the version."""
+        live = self.snapshot
+        weights = {pool: dict(sorted(found.items())) for pool, found in sorted(live.weights.items())}
+        held = [{pool: sorted(names) for pool, names in sorted(each.items())} for each in (live.drained, live.out)]
+        return repr((live.topology, weights, held)).encode()
+
+    @cached_property
     def _places(self) -> tuple[frozenset[str | None], frozenset[str | None]]:
         replicas = [item for pool in self.snapshot.topology.pools if pool.locality for item in pool.replicas]
         return frozenset(item.region for item in replicas), frozenset(item.zone for item in replicas)
@@ -148,7 +156,7 @@ class Builder:
         filed = [edition.resources(item) for item in _filed(snapshot.topology)]
         for item in proxies:
             edition.resources(item)
-        edition.settle(_version(filed, edition.whereabouts))
+        edition.settle(_version(filed, edition.whereabouts if filed else edition.told_elsewhere))
         self._last = edition
         return edition
 
@@ -170,7 +178,7 @@ def _moved(before: Snapshot, now: Snapshot) -> frozenset[str]:
 def _filed(topology: Topology) -> list[Proxy]:
     """Those that the files name, and the one that nobody named where such a one is served."""
     named = [item for item in topology.proxies if item.kind == KIND]
-    if named and topology.control.unmatched_nodes == "nothing":
+    if topology.proxies and topology.control.unmatched_nodes == "nothing":
         return named
     return [*named, Proxy("", KIND, target(KIND).versions[0])]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,18 +77,16 @@ async def read(server: Server, reader: Reader, patience: float = 5.0) -> AsyncGe
                 changes, requests = reader.take(message)
                 await _write(call, requests)
                 yield changes
-        except grpc.aio.AioRpcError as error:
-            raise _ended(server, error.code(), error.details()) from None
         except DecodeError as error:
             raise UnreachableError(f"{server.address} answers, and this is no ADS: {error}") from None
-        except asyncio.InvalidStateError:
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass
         except GeneratorExit:
             await _leave(call)
             raise
         finally:
             call.cancel()
-        raise _ended(server, await call.code(), await call.details())
+        raise _ended(server, *await _told(channel, call, reader.open()[:1]))
 
 
 async def _connect(server: Server, channel: grpc.aio.Channel, patience: float) -> None:
@@ -100,6 +99,24 @@ async def _connect(server: Server, channel: grpc.aio.Channel, patience: float) -
                 state = channel.get_state(try_to_connect=True)
     except TimeoutError:
         raise UnreachableError(f"{server.address}: no gRPC connection within {patience:g} s") from None
+
+
+async def _told(channel: grpc.aio.Channel, call: _Call, first: Iterable[bytes]) -> tuple[grpc.StatusCode, str | None]:
+    """How the call has ended. One that ended during a write does not say: then one that says less is asked."""
+    for requests in ((), first):
+        code, details = await call.code(), await call.details()
+        if details != _CUT:
+            return code, details
+        other: _Call = channel.stream_stream(_METHOD)()
+        with suppress(TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            async with asyncio.timeout(_FAREWELL):
+                await _write(other, requests)
+                if await other.read() is grpc.aio.EOF:
+                    return await other.code(), await other.details()
+        if other.done() and not other.cancelled():
+            return await other.code(), await other.details()
+        other.cancel()
+    return code, details
 
 
 async def _leave(call: _Call) -> None:

@@ -214,7 +214,8 @@ class Subscription:
         """Forgets what was refused, so that it is sent once more. How many resources that are: what the client was to
         get and did not."""
         stuck = tuple(self.stuck)
-        self._dirty.update(stuck)
+        if self._refused:
+            self._dirty.update(stuck, self._unsure)
         self.stuck.clear()
         self._refused.clear()
         return len(stuck)

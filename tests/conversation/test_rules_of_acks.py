@@ -121,6 +121,39 @@ def test_a_refusal_that_names_one_holds_up_no_other(delta: bool, short: str) -> 
     assert client.status(short).nacked == ("llama-v",)
 
 
+@BOTH
+@pytest.mark.parametrize(("short", "bad"), [("cds", "a1 b2"), ("eds", "a1 b2"), ("lds", "public2"), ("rds", "public2")])
+def test_what_was_refused_is_sent_once_more_when_somebody_asks_for_that(delta: bool, short: str, bad: str) -> None:
+    client = started(FLEET, delta=delta)
+    client.offer(fleet(**{"cds": "a1 b1", "eds": "a1 b1", "lds": "public1", "rds": "public1"} | {short: bad}))
+    words = f"{bad.split()[-1][:-1]}: the port is taken"
+    for _ in range(3):
+        for got in client.pull():
+            if got.short == short:
+                client.nack(got, words)
+            else:
+                client.ack(got)
+        assert client.pull() == []
+        assert client.state(short) == "NACKED"
+        assert client.stream.again() == 1
+    assert bad.split()[-1] in " ".join(client.hear())
+    assert client.state(short) == "SYNCED"
+    assert client.stream.again() == 0
+    assert client.pull() == []
+
+
+@BOTH
+def test_a_removal_that_was_refused_is_sent_once_more_too(delta: bool) -> None:
+    client = started(FLEET, delta=delta)
+    client.offer(fleet(cds="a1 b1", eds="a1 b1"))
+    (got,) = client.pull()
+    client.nack(got, "public: cannot go now")
+    assert client.pull() == []
+    client.stream.again()
+    assert client.hear()[0].startswith("lds")
+    assert client.state("lds") == "SYNCED"
+
+
 def test_delta_clusters_that_were_not_named_are_sent_again_without_the_faulty_one() -> None:
     client = started(FLEET, delta=True)
     client.offer(fleet(cds="a2 b2 c1", eds="a1 b1 c1", lds="public1", rds="public1"))

@@ -77,6 +77,23 @@ def test_a_change_reaches_every_stream_and_what_is_equal_is_not_sent(delta: bool
 
 
 @BOTH
+def test_what_was_refused_is_offered_again_when_that_is_asked_for(delta: bool) -> None:
+    async def talk() -> None:
+        async with running() as it, connected(it.port, delta=delta) as client:
+            it.publish(Edition("e1", cluster("a")))
+            await client.ask(CDS)
+            await client.ack(await client.read(), error="the port is taken")
+            await until(lambda: it.row("edge-1")["state"] == "NACKED")
+            assert it.server.offer_again() == 1
+            assert await client.take() == ["a"]
+            await until(lambda: it.row("edge-1")["state"] == "SYNCED")
+            assert it.row("edge-1")["last_good"] == "e1"
+            assert it.server.offer_again() == 0
+
+    asyncio.run(talk())
+
+
+@BOTH
 def test_a_client_that_has_not_answered_yet_gets_the_newest_only(delta: bool) -> None:
     async def talk() -> None:
         async with running() as it, connected(it.port, delta=delta) as client:

@@ -106,7 +106,7 @@ def test_a_node_is_bound_to_what_its_certificate_says(place: Place) -> None:
                 assert await liar.status() == grpc.StatusCode.PERMISSION_DENIED
                 words = await liar.call.details()
                 assert "spiffe://example.com/edge-*" in words
-            await until(lambda: it.row("edge-2")["state"] == "REFUSED" and not it.row("edge-2")["connected"])
+            await until(lambda: it.row("edge-2")["state"] == "GONE" and it.row("edge-2")["reason"])
             assert it.row("edge-2")["proxy"] is None
             assert it.seen.strays == ["edge-2"]
 

@@ -58,7 +58,7 @@ def test_every_replica_gets_about_the_share_that_its_weight_promised(env: dict[s
         done = demo(env)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {gpu: (float(promised), float(seen)) for _, gpu, _, promised, seen in ROW.findall(done.stdout)}
-    assert set(rows) == {"H100-SXM", "A100-80GB", "L4"}
+    assert set(rows) == {"H100-PCIe", "A100-80GB", "L4"}
     assert [gpu for gpu, (promised, seen) in rows.items() if abs(promised - seen) > 6] == [], done.stdout
     assert "; 0 failed" in done.stdout
     assert processes_of(tmp_path) == []

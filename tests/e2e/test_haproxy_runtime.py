@@ -200,7 +200,7 @@ def test_the_limit_of_a_pool_grows_with_its_replicas(version: Binary, three: lis
         assert "<512>" in gateway.ask(f"get var {variable}")
         gateway.change({**fleet, "pools": {"pool": pool_of(three)}})
         assert gateway.apply().done
-        assert "<1536>" in gateway.ask(f"get var {variable}")
+        assert "<2048>" in gateway.ask(f"get var {variable}")
         assert gateway.worker == worker
 
 

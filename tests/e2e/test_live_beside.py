@@ -89,14 +89,19 @@ def test_a_wedged_engine_is_out_of_haproxy_and_nginx_too_whatever_the_pace_of_we
 
 
 def test_an_agent_check_carries_the_weights_where_nobody_may_use_the_runtime_api() -> None:
+    """In a fleet without any Envoy."""
     with ExitStack() as stack:
         members = stack.enter_context(engines("a", "b", "c"))
         ha = stack.enter_context(edges.haproxy(agent_check={"bind": f"127.0.0.1:{_three_ports()}"}))
-        control = stack.enter_context(_driving(_fleet(members, ha, balance={"algorithm": "round_robin"}), ha))
+        fleet = _fleet(members, ha, balance={"algorithm": "round_robin"})
+        del fleet["proxies"]["edge"], fleet["listeners"]["edge"]
+        control = stack.enter_context(_driving(fleet, ha))
+        before = control.status["snapshot"]["version"]
         load = stack.enter_context(ha.steady(100, _GENERATE))
         time.sleep(1)
         members[0].speed = 0.4
         eventually(lambda: control.metrics()['lbctl_replica_weight{pool="pool",replica="a"}'] < 0.5)
+        assert control.status["snapshot"]["version"] != before
         time.sleep(3)  # HAProxy asks every two seconds
         moved = time.monotonic()
         time.sleep(3)

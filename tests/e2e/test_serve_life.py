@@ -161,6 +161,51 @@ def test_sighup_and_the_command_read_the_files_again() -> None:
         assert "nothing has changed" in done.stderr
 
 
+def test_sighup_says_what_came_of_it_though_nothing_has_changed() -> None:
+    with controlling(fleet()) as control:
+        control.signal(signal.SIGHUP)
+        said(control, "the files were read result=unchanged")
+
+
+def test_a_start_without_a_fleet_does_not_speak_of_what_is_served() -> None:
+    with controlling(fleet(), start=False) as control:
+        control.write_text("version: 1\npools: {a: {}}\n")
+        control.start(ready=False)
+        said(control, "the files are not served reason=")
+        assert "stays as it is" not in control.log
+        assert " error error " not in control.log
+
+
+def test_who_comes_and_goes_is_in_the_log_and_a_reader_does_not_count() -> None:
+    with controlling(fleet()) as control:
+        with control.envoy("edge") as envoy:
+            assert envoy.node == "edge"
+            said(control, "xds: a node has connected node=edge proxy=")
+            look = ["xds", "get", "--xds", f"{HOST}:{control.xds}", "--node", "nobody"]
+            assert command(look).returncode == 0
+            said(control, "xds: a reader has left node=nobody")
+            eventually(lambda: set(control.proxies) == {"edge"})
+            eventually(lambda: lbctl(control, "status", "--check").returncode == 0)
+        said(control, "xds: a node has left node=edge")
+        assert lbctl(control, "status", "--check").returncode == 0
+
+
+def test_a_dry_run_where_the_api_is_already_says_what_to_give_it() -> None:
+    with controlling(fleet()) as control, second(control, ["--dry-run"]) as other:
+        other.kill()
+        other.api = control.api
+        other.start(ready=False)
+        assert ended(other) == 1
+        assert "--api-bind" in other.log
+
+
+def test_few_changed_resources_are_named_in_the_log() -> None:
+    here = fleet()
+    with controlling(here) as control:
+        control.write({**here, "pools": {"pool": {"replicas": [{"name": "a", "address": f"{HOST}:10"}]}}})
+        said(control, "eds=1 names=eds/pool")
+
+
 def test_a_reload_without_the_token_is_4_and_says_where_it_is() -> None:
     with controlling(fleet()) as control:
         done = lbctl(control, "reload")

@@ -6,6 +6,8 @@ stands here for any such content.
 
 from __future__ import annotations
 
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.support.client import Client
 from tests.e2e.support.control import ControlPlane, controlling, driven
 from tests.e2e.support.driving import change, loaded, synced
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
+from tests.e2e.support.ports import HOST
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
@@ -93,6 +97,34 @@ def test_a_refused_route_table_is_sent_once_harms_nobody_and_is_shown_with_its_l
         for envoy in (delta, sotw, other):
             assert envoy.client().get("/large").replica == "two"
         assert "NACKED" not in "".join(_shown(control).values())
+
+
+@pytest.mark.parametrize("delta", [True, False], ids=["delta", "sotw"])
+@pytest.mark.parametrize("how", ["command", "signal"])
+def test_what_was_refused_because_of_a_port_that_was_taken_heals_with_a_reload(delta: bool, how: str) -> None:
+    with replicas("one") as (one,), socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        fleet = fleet_of([one])
+        extra = {**fleet, "listeners": {**fleet["listeners"], "extra": {"bind": f"{HOST}:{port}"}}}
+        with controlling(fleet) as control, control.envoy("edge", delta=delta) as envoy:
+            synced(control)
+            control.write(extra)
+            eventually(lambda: _state(control, "edge") == "NACKED")
+            control.signal(signal.SIGHUP)
+            eventually(lambda: envoy.updates("lds")["lds.update_rejected"] == 2)
+            assert "offered_again=1" in control.log
+            assert envoy.client().get("/").ok, "the listener that it has goes on"
+
+            taken.close()
+            time.sleep(1)
+            assert _state(control, "edge") == "NACKED", "nobody has asked for it"
+            if how == "signal":
+                control.signal(signal.SIGHUP)
+            else:
+                assert control.reload().json()["offered_again"] == 1
+            synced(control)
+            assert Client(port).get("/").replica == "one"
+            assert control.reload().json()["offered_again"] == 0
 
 
 @pytest.mark.parametrize("delta", [True, False], ids=["delta", "sotw"])

@@ -84,6 +84,11 @@ def test_everything_comes_by_delta_ads_and_envoy_waits_for_it(printed: Any) -> N
     assert dynamic["ads_config"]["grpc_services"][0]["envoy_grpc"]["cluster_name"] == CLUSTER
 
 
+def test_regular_expressions_are_bounded_by_re2_alone_and_not_by_envoys_hundred_instructions(printed: Any) -> None:
+    (layer,) = printed()["layered_runtime"]["layers"]
+    assert layer["static_layer"]["re2.max_program_size.error_level"] >= 350_000
+
+
 def test_its_cluster_has_a_name_that_no_pool_can_have(printed: Any, tmp_path: Path) -> None:
     (found,) = printed()["static_resources"]["clusters"]
     fleet = tmp_path / "fleet.yaml"
@@ -96,9 +101,12 @@ def test_an_admin_port_for_everybody_is_warned_of(capsys: pytest.CaptureFixture[
     assert "can read the configuration and stop the proxy" in capsys.readouterr().err
 
 
-def test_the_certificate_of_the_control_plane_must_be_for_its_name(printed: Any) -> None:
+def test_the_certificate_of_the_control_plane_must_be_for_its_name(printed: Any, tmp_path: Path) -> None:
+    authority = tmp_path / "ca.crt"
+    authority.touch()
+
     def wanted(where: str) -> tuple[str, Any]:
-        (cluster,) = printed("--xds", where, "--tls-ca", "/ca.crt")["static_resources"]["clusters"]
+        (cluster,) = printed("--xds", where, "--tls-ca", str(authority))["static_resources"]["clusters"]
         config = cluster["transport_socket"]["typed_config"]
         names = config["common_tls_context"]["validation_context"]["match_typed_subject_alt_names"]
         return config.get("sni", ""), names
@@ -140,7 +148,16 @@ def test_without_a_directory_it_says_that_certificates_are_read_once(
 
 def test_a_relative_path_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, printed: Any) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "tls").mkdir()
+    (tmp_path / "tls" / "ca.crt").touch()
     assert f"{tmp_path}/tls/ca.crt" in str(printed("--tls-ca", "tls/ca.crt"))
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bootstrap", "--tls-ca", str(tmp_path / "ca.crt")]) == 64
+    said = capsys.readouterr()
+    assert f"there is no file {tmp_path}/ca.crt" in said.err
+    assert said.out == ""
 
 
 def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,10 +76,18 @@ def test_replicas_stand_in_the_order_of_their_names() -> None:
 
 
 @given(st.integers(1, 20), st.integers(0, 5))
-def test_a_breaker_is_sized_from_the_replicas_that_are_not_drained(live: int, drained: int) -> None:
+def test_a_breaker_has_room_for_every_replica_and_at_most_for_twice_as_many(live: int, drained: int) -> None:
     listed = [f'{{address: "10.0.0.{i}:80", drain: {str(i >= live).lower()}}}' for i in range(live + drained)]
     breaker = pool_of(f"{{replicas: [{', '.join(listed)}]}}").circuit_breaker
-    assert breaker == CircuitBreaker(*[512 * live] * 4)
+    room = breaker.max_requests // 512
+    assert breaker == CircuitBreaker(*[512 * room] * 4)
+    assert live + drained <= room < 2 * (live + drained)
+
+
+@pytest.mark.parametrize(("replicas", "room"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (8, 8), (9, 16), (17, 32)])
+def test_a_breaker_grows_by_powers_of_two(replicas: int, room: int) -> None:
+    listed = ", ".join(f'{{address: "10.0.0.{i}:80"}}' for i in range(replicas))
+    assert pool_of(f"{{replicas: [{listed}]}}").circuit_breaker.max_requests == 512 * room
 
 
 def test_a_breaker_follows_the_limits_of_a_replica() -> None:
@@ -88,6 +96,11 @@ def test_a_breaker_follows_the_limits_of_a_replica() -> None:
         f"{{{both}, circuit_breaker: {{per_replica: {{max_connections: 64, max_requests: 10}}}}}}"
     ).circuit_breaker
     assert breaker == CircuitBreaker(128, 20, 20, 20, 64, 10)
+
+
+def test_a_drain_changes_no_breaker() -> None:
+    both = '{{replicas: [{{address: "a:1", drain: {}}}, {{address: "b:1"}}, {{address: "c:1"}}]}}'
+    assert pool_of(both.format("true")).circuit_breaker == pool_of(both.format("false")).circuit_breaker
 
 
 def test_a_breaker_that_is_written_stays_as_written() -> None:

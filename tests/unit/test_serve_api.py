@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import pytest
 
 from lbctl.cli import run
 from lbctl.ir.address import Address
+from lbctl.serve import report
 from lbctl.serve.api import Access, Api
 from lbctl.serve.metrics import Metrics
 from tests.e2e.support.certs import Authority, client_context, server_context
@@ -251,12 +255,14 @@ def test_beyond_loopback_everything_but_the_probes_needs_the_token_over_tls(
     conversation(fleet, token, script, "0.0.0.0", server_context(pair), client_context(authority.ca))
 
 
+SOON = report.when(time.time() - 5)
 NACKED = {
-    "node": "edge-1", "proxy": "edge", "state": "NACKED", "reason": "", "connected": True, "since": 0.0,
+    "node": "edge-1", "proxy": "edge", "kind": "envoy", "state": "NACKED", "reason": "", "connected": True,
+    "since": "2026-01-01T00:00:00.000Z",
     "last_good": "0123456789abcdef",
     "types": [
-        {"type": "cds", "state": "NACKED", "offered": "2222", "acked": "1111", "message": "no \x1b[2J"},
-        {"type": "eds", "state": "SYNCED", "offered": "3333", "acked": "3333", "message": ""},
+        {"type": "cds", "state": "NACKED", "offered": "2222", "acked": "1111", "message": "no \x1b[2J", "since": SOON},
+        {"type": "eds", "state": "SYNCED", "offered": "3333", "acked": "3333", "message": "", "since": SOON},
     ],
     "nacks": [{"type": "cds", "findings": ["fleet.yaml:3:5: error LB921 pools.chat: no"]}],
 }  # fmt: skip
@@ -276,11 +282,67 @@ def test_the_status_of_a_refusal_has_the_words_at_their_line_and_fails_the_check
         assert shown[1][:5] == ["edge-1", "edge", "cds", "NACKED", "2222"]
         assert shown[1][6] == "0123456789ab"
         assert shown[1][8] == "fleet.yaml:3:5: error LB921 pools.chat: no"
+        assert 5 <= int(shown[1][7].removesuffix("s")) < 60, "since when it is refused, not since when it is connected"
         assert shown[2][3] == "SYNCED"
         assert await asyncio.to_thread(run, ["status", "proxies", "--check", *server]) == 3
         assert "edge-1 is NACKED" in capsys.readouterr().err
 
     conversation(fleet, token, script)
+
+
+def test_who_only_looks_is_shown_as_that_and_does_not_fail_the_check(
+    fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fleet, "proxies", lambda: [NACKED | {"kind": "reader"}])
+    monkeypatch.setattr(fleet, "status", lambda: {"ready": True, "fleet": {"valid": True}})
+
+    async def script(ask: Ask) -> None:
+        server = ["--server", (await ask("GET", "/api/v1/status")).url]
+        assert await asyncio.to_thread(run, ["status", "proxies", "--check", *server]) == 0
+        assert "(reader)" in capsys.readouterr().out
+
+    conversation(fleet, token, script)
+
+
+def test_the_warnings_of_the_files_are_in_the_status(
+    fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "fleet.yaml:3:5: warning LB931 listeners.web.tls: the key is not the certificate's"
+    found = {"valid": True, "paths": ["fleet/"], "diagnostics": [{"severity": "warning", "text": text}]}
+    monkeypatch.setattr(fleet, "status", lambda: {"ready": True, "fleet": found})
+
+    async def script(ask: Ask) -> None:
+        server = ["--server", (await ask("GET", "/api/v1/status")).url]
+        assert await asyncio.to_thread(run, ["status", *server]) == 0
+        shown = capsys.readouterr().out
+        assert "fleet/: served, 1 warning\n" in shown
+        assert shown.endswith(f"  {text}\n")
+
+    conversation(fleet, token, script)
+
+
+def test_a_server_without_a_scheme_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status", "--server", "127.0.0.1:18080"]) == 64
+    assert "begins with http://" in capsys.readouterr().err
+
+
+def test_a_port_that_does_not_speak_http_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"\0\0\x12\x04\0\xff\x01\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert run(["status", "--server", f"http://127.0.0.1:{other.getsockname()[1]}"]) == 4
+        thread.join()
+    said = capsys.readouterr().err
+    assert said.strip().isprintable()
+    assert "\\x" not in said
+    assert "does not speak HTTP" in said
 
 
 def test_the_metrics_count_what_is_told(fleet: Fleet, token: Path) -> None:
@@ -290,7 +352,7 @@ def test_the_metrics_count_what_is_told(fleet: Fleet, token: Path) -> None:
     counted.acked("eds", 0.004)
     counted.nacked("cds")
     counted.unmatched("stranger\n1")
-    counted.reloaded("invalid")
+    counted.reloaded("invalid", warnings=2)
 
     async def script(ask: Ask) -> None:
         answer = await ask("GET", "/metrics")
@@ -306,6 +368,7 @@ def test_the_metrics_count_what_is_told(fleet: Fleet, token: Path) -> None:
             "lbctl_xds_unmatched_nodes_total 1.0",
             'lbctl_reloads_total{result="invalid"} 1.0',
             "lbctl_fleet_valid 0.0",
+            "lbctl_fleet_warnings 2.0",
             "lbctl_ready 0.0",
         }
         assert "stranger" not in answer.text

@@ -248,6 +248,49 @@ def test_a_reload_keeps_every_resource_that_it_does_not_change(old: str, new: st
     assert changed(before.resources(ANY), after.resources(ANY)) == expected
 
 
+_KEYS = (
+    "",
+    ", balance: {algorithm: random}, protocol: http2",
+    ", balance: {algorithm: hash, hash: {key: {header: x-user}}}",
+    ", circuit_breaker: {per_replica: {max_requests: 8, max_connections: 8}}, health: {active: {tcp: {}}}",
+    ", health: {load_shedding: {min_healthy: 50%, retry_after: 2s}}",
+    ", locality: {prefer: zone}",
+)
+
+
+def _moved(before: Sequence[str], after: Sequence[str], keys: str) -> set[str]:
+    """What a reload changes where a pool has these replicas, each written as its further keys."""
+
+    def fleet(replicas: Sequence[str]) -> Loaded:
+        listed = ", ".join(f'{{name: r{i}, address: "10.0.0.{i}:80"{more}}}' for i, more in enumerate(replicas, 1))
+        return loaded(
+            'version: 1\nlisteners: {l: {bind: "127.0.0.1:80"}}\nroutes: {r: {match: {path_prefix: /}, pool: p}}\n'
+            f"pools: {{p: {{replicas: [{listed}]{keys}}}}}\n"
+        )
+
+    builder, old, new = Builder(), fleet(before), fleet(after)
+    first, second = builder.build(old, snapshot_of(old)), builder.build(new, snapshot_of(new))
+    return changed(first.resources(ANY), second.resources(ANY))
+
+
+@pytest.mark.parametrize("keys", _KEYS)
+def test_a_drained_replica_leaves_the_cluster_and_its_connections_as_they_are(keys: str) -> None:
+    one, two = [", weight: 1"] * 3, [", weight: 1", ", weight: 1, drain: true", ", weight: 1"]
+    assert _moved(one, two, keys) == _moved(two, one, keys) == {"eds p"}
+    assert _moved(two, [f"{item}, drain: true" for item in one], keys) == {"eds p"}
+
+
+@pytest.mark.parametrize("keys", _KEYS)
+@pytest.mark.parametrize("weight", [1, 3])
+def test_a_further_replica_leaves_the_cluster_as_it_is_until_their_number_passes_a_power_of_two(
+    keys: str, weight: int
+) -> None:
+    three = [", weight: 1"] * 3
+    four = [*three, f", weight: {weight}"]
+    assert _moved(three, four, keys) == _moved(four, three, keys) == {"eds p"}
+    assert _moved(four, [*four, four[0]], keys) == {"cds p", "eds p"}
+
+
 def test_a_variant_that_gets_nothing_any_more_lets_its_cookie_go() -> None:
     _, after = _both({"splits": {"chat": (Share("v1", 100), Share("v2", 0))}})
     table = route_pb2.RouteConfiguration.FromString(after.of(RDS)["public"].body)

@@ -7,8 +7,8 @@ from typing import Any
 
 from lbctl.base.diagnostics import Diagnostic, Position
 from lbctl.xds.events import State
-from lbctl.xds.ledger import Entry, Ledger, Nack
-from lbctl.xds.resource import CDS, EDS, TYPES
+from lbctl.xds.ledger import READER, Entry, Ledger, Nack
+from lbctl.xds.resource import CDS, EDS, LDS, RDS, TYPES
 from lbctl.xds.stream import Node, TypeStatus
 
 
@@ -69,7 +69,35 @@ def test_a_node_that_gets_nothing_new_says_why_here_and_gone() -> None:
     ledger.enter(one)
     assert (only(ledger)["state"], only(ledger)["reason"]) == ("REFUSED", one.reason)
     ledger.leave(one)
-    assert (only(ledger)["state"], only(ledger)["connected"]) == ("REFUSED", False)
+    gone = only(ledger)
+    assert (gone["state"], gone["reason"], gone["connected"]) == ("GONE", one.reason, False)
+
+
+def test_who_only_looks_is_a_row_of_its_own_and_leaves_nothing_behind() -> None:
+    ledger = Ledger()
+    envoy, reader = entry("edge-1", status()), entry("edge-1", status(CDS, "STALE"), peer="127.0.0.1:2")
+    reader.node = Node("edge-1", agent=READER)
+    ledger.enter(envoy)
+    ledger.good(envoy)
+    ledger.enter(reader)
+    assert [(row["reader"], row["state"], row["last_good"]) for row in ledger.proxies()] == [
+        (False, "SYNCED", "e1"), (True, "STALE", ""),
+    ]  # fmt: skip
+    ledger.leave(reader)
+    assert only(ledger)["reader"] is False
+    ledger.leave(envoy)
+    assert only(ledger)["state"] == "GONE"
+
+
+def test_each_type_says_since_when_it_is_in_its_state() -> None:
+    clock = Clock()
+    ledger = Ledger(clock)
+    one = entry("n", status(CDS), status(EDS, "STALE"), status(LDS, "NACKED"), status(RDS, "WAITING"))
+    one.acked, one.pushed, one.refused = {CDS: 1001.0}, {EDS: 1002.0, LDS: 1002.0}, {LDS: 1003.0}
+    ledger.enter(one)
+    assert [item["since"] for item in only(ledger)["types"]] == [1001.0, 1002.0, 1003.0, 1000.0]
+    ledger.leave(one)
+    assert {item["since"] for item in only(ledger)["types"]} == {clock.now}
 
 
 def test_streams_of_one_connection_are_one_row_and_two_proxies_of_one_id_are_two() -> None:

@@ -95,7 +95,9 @@ def unbounded_hash(fleet: Subject) -> Iterator[Found]:
     for pool in fleet.pools:
         if pool.balance.algorithm == "hash" and pool.balance.bounded_load is None:
             path = ("pools", pool.name, "balance", "hash", "bounded_load")
-            yield Found(path, "nothing bounds what a hot key does to its replica", "bounded_load: 1.25", Edit(path, 1.25))
+            yield Found(
+                path, "nothing bounds what a hot key does to its replica", "bounded_load: 1.25", Edit(path, 1.25)
+            )
 
 
 @rule(

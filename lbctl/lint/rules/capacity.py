@@ -97,8 +97,8 @@ def top_heavy(fleet: Subject) -> Iterator[Found]:
     "warning",
     "a single replica",
     what="A pool that gets at least half of a route's requests has one replica, and the route has no fallback.",
-    why="A model takes minutes to load. Every restart, driver fault and rollout of that one process is an outage of the "
-    "route for as long.",
+    why="A model takes minutes to load. Every restart, driver fault and rollout of that one process is an outage of "
+    "the route for as long.",
     before=sample(replicas='- {name: a, address: "10.0.0.1:8000", gpu: H100-SXM}\n'),
     after=sample(),
     ignore="Development, or what may be away for minutes.",

@@ -33,7 +33,8 @@ _SPOT = """\
     "LB321",
     "warning",
     "a check that proves only that the process lives",
-    what="An active check asks for liveness, or opens a TCP connection, where the server can say that its model is ready.",
+    what="An active check asks for liveness, or opens a TCP connection, where the server can say that its model is "
+    "ready.",
     why="The port is open long before 140 GB of weights are loaded, and long after the engine has died. Such a check "
     "sends requests to a replica that cannot answer them.",
     before=sample("health: {active: {http: {path: /v2/health/live}}}\n"),
@@ -61,8 +62,8 @@ def only_alive(fleet: Subject) -> Iterator[Found]:
     "nothing tells of the GPUs",
     what="A pool with GPUs is under `lbctl serve`, and no source of its telemetry tells of temperature, throttling or "
     "errors of the driver.",
-    why="A GPU that has fallen off its bus leaves a server that answers 200 on /health; one that throttles is three times "
-    "as slow and looks busy. Only the GPU's own exporter knows.",
+    why="A GPU that has fallen off its bus leaves a server that answers 200 on /health; one that throttles is three "
+    "times as slow and looks busy. Only the GPU's own exporter knows.",
     before=sample('telemetry: {sources: [{kind: vllm, url: "http://{host}:{port}/metrics"}]}\n'),
     after=sample(LLM),
     ignore="Something else drains replicas whose GPU is sick.",
@@ -106,8 +107,8 @@ def slow_to_notice(fleet: Subject) -> Iterator[Found]:
     "warning",
     "more than 100 health checks a second",
     what="The active checks of all instances of the fleet's proxies are more than 100 a second in sum.",
-    why="Each proxy instance checks every replica by itself. Checks that ask the engine cost it time between steps, and "
-    "at start-up they come at once.",
+    why="Each proxy instance checks every replica by itself. Checks that ask the engine cost it time between steps, "
+    "and at start-up they come at once.",
     before=sample(
         "health: {active: {http: {path: /health}, interval: 10s}}\n",
         more="proxies: {edge: {kind: envoy, instances: 600}}\n",
@@ -124,8 +125,10 @@ def too_many_checks(fleet: Subject) -> Iterator[Found]:
     total = sum(rates.values())
     if total > _MOST_CHECKS:
         worst = max(rates, key=lambda name: (rates[name], name))
-        message = f"{total:.0f} checks a second in all, {rates[worst]:.0f} of them here, by {instances} checking for itself"
-        yield Found(("pools", worst, "health", "active", "interval"), message, "a longer interval, and a lower threshold")
+        message = f"{total:.0f} checks a second in all ({instances} times each replica), {rates[worst]:.0f} of them here"
+        yield Found(
+            ("pools", worst, "health", "active", "interval"), message, "a longer interval, and a lower threshold"
+        )
 
 
 def _checks(pool: Pool) -> float:
@@ -171,10 +174,10 @@ def _blip(path: tuple[str, ...], what: str, better: int) -> Found:
     "LB326",
     "warning",
     "no slow start where replicas come and go",
-    what="A pool that is discovered, or has replicas labelled `spot`, has a slow start that does nothing: under 5 s, or "
-    "from 100 % on.",
-    why="A new replica has an empty queue, so that least_request sends it everything, and a cold cache, so that it is slow "
-    "at it. In simulation a ramp of 60 s took the 99th percentile from 25 s to 1.4 s.",
+    what="A pool that is discovered, or has replicas labelled `spot`, has a slow start that does nothing: under 5 s, "
+    "or from 100 % on.",
+    why="A new replica has an empty queue, so that least_request sends it everything, and a cold cache, so that it is "
+    "slow at it. In simulation a ramp of 60 s took the 99th percentile from 25 s to 1.4 s.",
     before=sample("slow_start: {window: 1s}\n", replicas=_SPOT),
     after=sample("slow_start: {window: 60s}\n", replicas=_SPOT),
     ignore="Replicas are warmed before they are announced.",

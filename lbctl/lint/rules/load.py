@@ -15,7 +15,8 @@ SHOWN = Load(7.0, 2.0)
 _HOW = (
     "`lbctl lint --rate R --mean-service D` states the load: R requests a second, each of which keeps a replica busy "
     "for D. A replica works on one at a time, or on `circuit_breaker.per_replica.max_requests` where that is written "
-    "(D is then the time of a request in a full batch). The page's fleets are judged with `--rate 7/s --mean-service 2s`. "
+    "(D is then the time of a request in a full batch). The page's fleets are judged with `--rate 7/s --mean-service "
+    "2s`. "
 )
 
 

@@ -24,8 +24,8 @@ def _zoned(*zones: str) -> str:
     "warning",
     "one dead zone sheds the whole pool",
     what="A pool with load shedding falls under its `min_healthy` when its largest zone dies.",
-    why="Shedding answers 503 to everybody: what was to be the loss of a zone is then the loss of the model, though the "
-    "GPUs of the other zones are well.",
+    why="Shedding answers 503 to everybody: what was to be the loss of a zone is then the loss of the model, though "
+    "the GPUs of the other zones are well.",
     before=sample("health: {load_shedding: {min_healthy: 50%}}\n", replicas=_zoned("us-a", "us-a", "us-b")),
     after=sample("health: {load_shedding: {min_healthy: 50%}}\n", replicas=_zoned("us-a", "us-b")),
     ignore="The other zones truly cannot carry anything useful by themselves.",

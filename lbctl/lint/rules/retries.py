@@ -28,8 +28,8 @@ def _route(name: str, retry: str, more: str = "") -> str:
     "warning",
     "more than two further tries",
     what="A route may try a request more than twice again.",
-    why="When several replicas are away, further tries only move the crowd to those that are left; the third one seldom "
-    "finds what two did not, and each takes its backoff from the time to the first token.",
+    why="When several replicas are away, further tries only move the crowd to those that are left; the third one "
+    "seldom finds what two did not, and each takes its backoff from the time to the first token.",
     before=sample(routes=_route("chat", "{attempts: 5, budget: 20%}")),
     after=sample(routes=_route("chat", "{attempts: 2, budget: 20%}")),
     ignore="The pool has very many replicas of which many go at once (spot).",
@@ -84,15 +84,13 @@ def unbounded(fleet: Subject) -> Iterator[Found]:
     "LB316",
     "note",
     "one request that may become many",
-    what="Tries × fallback × the proxies of the fleet that stand behind one another, multiplied: how many requests one of a "
-    "client's may become at worst. It is shown from 4 on where the model may have seen them, else from 7 on.",
+    what="Tries × fallback × the proxies of the fleet that stand behind one another, multiplied: how many requests "
+    "one of a client's may become at worst. It is shown from 4 on where the model may have seen them, else from 7 on.",
     why="Each layer looks modest. Multiplied, they are what a fleet gets at the worst time: when its replicas fail.",
     before=sample(
         routes=_route("embed", "{attempts: 2, idempotent: true, budget: 20%}", ", fallback: spare"), pools=_SPARE
     ),
-    after=sample(
-        routes=_route("embed", "{attempts: 1, budget: 20%}", ", fallback: spare"), pools=_SPARE
-    ),
+    after=sample(routes=_route("embed", "{attempts: 1, budget: 20%}", ", fallback: spare"), pools=_SPARE),
     ignore="The product is known, and the pools' breakers are sized for it.",
 )
 def amplified(fleet: Subject) -> Iterator[Found]:
@@ -107,9 +105,7 @@ def amplified(fleet: Subject) -> Iterator[Found]:
             yield Found(("routes", route.name, "retry"), message, "fewer tries, in one layer alone")
 
 
-def _factors(
-    fleet: Subject, route: Route, action: Forward, seen: frozenset[str]
-) -> list[tuple[int, str]]:
+def _factors(fleet: Subject, route: Route, action: Forward, seen: frozenset[str]) -> list[tuple[int, str]]:
     found = [(1 + route.retry.attempts, "tries")]
     if action.fallback:
         found.append((2, "with the fallback"))

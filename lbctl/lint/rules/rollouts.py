@@ -41,10 +41,10 @@ chat:
     "LB710",
     "warning",
     "a split between versions of a model that mixes them",
-    what="A route splits its requests between pools of different models or versions, and neither a sticky split nor a pin "
-    "keeps a client with one of them.",
-    why="Each turn of a conversation is drawn anew: the second answer comes from another model, whose cache has nothing of "
-    "the first. Complaints cannot be told apart by version, and the metrics of both are mixed.",
+    what="A route splits its requests between pools of different models or versions, and neither a sticky split nor a "
+    "pin keeps a client with one of them.",
+    why="Each turn of a conversation is drawn anew: the second answer comes from another model, whose cache has "
+    "nothing of the first. Complaints cannot be told apart by version, and the metrics of both are mixed.",
     before=sample(_V1, routes=_split(""), pools=_V2),
     after=sample(_V1, routes=_split(", sticky_split: {cookie: variant, ttl: 1h}"), pools=_V2),
     ignore="Requests have nothing to do with each other, as embeddings of one index version must not be split at all.",

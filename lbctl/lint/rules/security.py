@@ -37,8 +37,8 @@ def _metrics(host: str) -> str:
     "warning",
     "a listener beyond loopback without TLS",
     what="A listener is bound to an address that others can reach, and has no `tls`.",
-    why="Prompts are people's letters, code and records, and keys travel with each of them: on the wire they can be read "
-    "and changed.",
+    why="Prompts are people's letters, code and records, and keys travel with each of them: on the wire they can be "
+    "read and changed.",
     before=sample(listener='gateway: {bind: "0.0.0.0:8080"}\n'),
     after=sample(listener=f'gateway: {{bind: "0.0.0.0:8443", {_TLS}}}\n'),
     ignore="Another balancer before it ends TLS, and the way between them is yours alone.",
@@ -76,8 +76,9 @@ def unverified(fleet: Subject) -> Iterator[Found]:
     "`--insecure`.",
     before=sample(more='control: {xds: {bind: "0.0.0.0:18000"}}\n'),
     after=sample(
-        more='control: {xds: {bind: "0.0.0.0:18000", tls: {certificate: tls/xds.crt, key: tls/xds.key, client_ca: '
-        "tls/proxies-ca.crt}}}\n"
+        more="control:\n  xds:\n"
+        '    bind: "0.0.0.0:18000"\n'
+        "    tls: {certificate: tls/xds.crt, key: tls/xds.key, client_ca: tls/proxies-ca.crt}\n"
     ),
     ignore="The network admits the proxies alone, and serve is started with `--insecure`.",
 )
@@ -96,8 +97,10 @@ def open_xds(fleet: Subject) -> Iterator[Found]:
     why="The API moves traffic: drains, weights, rollouts. `lbctl serve` refuses to start so (LB511).",
     before=sample(more='control: {api: {bind: "0.0.0.0:18080"}}\n'),
     after=sample(
-        more='control: {api: {bind: "0.0.0.0:18080", token_file: secrets/api-token, tls: {certificate: tls/api.crt, key: '
-        "tls/api.key}}}\n"
+        more="control:\n  api:\n"
+        '    bind: "0.0.0.0:18080"\n'
+        "    token_file: secrets/api-token\n"
+        "    tls: {certificate: tls/api.crt, key: tls/api.key}\n"
     ),
     ignore="Never.",
 )
@@ -113,7 +116,8 @@ def open_api(fleet: Subject) -> Iterator[Found]:
     "error",
     "a secret in the YAML",
     what="A value looks like a key or token (its beginning is that of a known kind, or it is a credential's header).",
-    why="Fleet files stand in git, in diffs and in tickets. A GPU key that leaks is spent by strangers within the hour.",
+    why="Fleet files stand in git, in diffs and in tickets. A GPU key that leaks is spent by strangers within the "
+    "hour.",
     before=sample(
         routes="chat: {match: {path_prefix: /v1/chat}, pool: llama, headers: {request: {set: {authorization: "
         "Bearer not-a-real-key-1}}}}\n"
@@ -155,8 +159,8 @@ def _is_credential(path: Path) -> bool:
     "LB525",
     "warning",
     "a key file that everybody may read",
-    what="A private key, a token or a list of API keys is readable by all users of this machine. A list that holds nothing "
-    "but hashes is no secret.",
+    what="A private key, a token or a list of API keys is readable by all users of this machine. A list that holds "
+    "nothing but hashes is no secret.",
     why="Every process on the host, also one that broke out of a model's container, can then be your gateway.",
     before=sample(listener=f'gateway: {{bind: "127.0.0.1:8443", {_TLS}}}   # tls/server.key is -rw-r--r--\n'),
     after=sample(listener=f'gateway: {{bind: "127.0.0.1:8443", {_TLS}}}   # tls/server.key is -rw-------\n'),
@@ -172,7 +176,9 @@ def open_keys(fleet: Subject) -> Iterator[Found]:
 def _key_files(fleet: Subject) -> Iterator[tuple[Path, Node]]:
     source, keys = fleet.loaded.source, fleet.loaded.secrets.api_keys
     for path, node in named_files(source.root):
-        if path[-1] == "key" or (path[-2:] == ("api_keys", "file") and any(k.key for k in keys.get(str(node.value), ()))):
+        if path[-1] == "key" or (
+            path[-2:] == ("api_keys", "file") and any(k.key for k in keys.get(str(node.value), ()))
+        ):
             yield path, node
     for path in (("control", "xds", "tls", "key"), ("control", "api", "tls", "key"), ("control", "api", "token_file")):
         own = fleet.written(path)
@@ -193,8 +199,8 @@ def _readable_by_all(place: File) -> bool:
     "error",
     "metrics from a link-local or metadata address",
     what="A source of telemetry has a URL on a link-local address or that of a cloud's metadata service.",
-    why="There the cloud hands out credentials of the machine. Nothing that serves metrics of a GPU stands there, so it is "
-    "an error or an attack; `lbctl serve` does not fetch it.",
+    why="There the cloud hands out credentials of the machine. Nothing that serves metrics of a GPU stands there, so "
+    "it is an error or an attack; `lbctl serve` does not fetch it.",
     before=sample(_metrics("169.254.169.254")),
     after=sample(_metrics("{host}")),
     ignore="Never.",

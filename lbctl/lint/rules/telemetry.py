@@ -27,11 +27,15 @@ _DERIVED = {
 }
 _DCGM = '    - {kind: dcgm, url: "http://{host}:9400/metrics"}\n'
 _VLLM = '    - {kind: vllm, url: "http://{host}:{port}/metrics"}\n'
-_TRITON = '    - {kind: triton, url: "http://{host}:8002/metrics"}\n'
+_TGI = '    - {kind: tgi, url: "http://{host}:{port}/metrics"}\n'
 
 
 def _read(sources: str, more: str = "", interval: str = "5s", stale: str = "15s") -> str:
     return f"telemetry:\n  interval: {interval}\n  stale_after: {stale}\n  sources:\n{sources}{more}"
+
+
+def _scored(signals: str) -> str:
+    return f"weighting:\n  strategy: composite   # lbctl: ignore LB611 (measured here)\n  composite: {signals}\n"
 
 
 @rule(
@@ -39,10 +43,10 @@ def _read(sources: str, more: str = "", interval: str = "5s", stale: str = "15s"
     "warning",
     "telemetry too slow for the weights that follow it",
     what="The weights follow samples that are older, or come more seldom, than any at which their law was shown to be "
-    "stable: adaptive beyond an interval of 60 s or a timeout of 30 s; composite where gain × (delay + 10 s) ÷ interval "
-    "is above 2 with least_request, 0.5 otherwise.",
-    why="A loop that acts on old news swings: everything goes where the queue was short, then back. Swinging weights were "
-    "far worse in simulation than none.",
+    "stable: adaptive beyond an interval of 60 s or a timeout of 30 s; composite where gain × (delay + 10 s) ÷ "
+    "interval is above 2 with least_request, 0.5 otherwise.",
+    why="A loop that acts on old news swings: everything goes where the queue was short, then back. Swinging weights "
+    "were far worse in simulation than none.",
     before=sample(_read(_VLLM + _DCGM, "weighting: {strategy: adaptive}\n", "2m", "5m")),
     after=sample(_read(_VLLM + _DCGM, "weighting: {strategy: adaptive}\n", "5s", "15s")),
     ignore="The pool is simulated or measured with these times, and was still.",
@@ -71,8 +75,9 @@ def _too_slow(pool: Pool, telemetry: Telemetry) -> str:
     "warning",
     "a composite score as weight",
     what="A pool's weights are a score of load signals (`strategy: composite`).",
-    why="Queues and utilisation depend on the weight, so the score follows what it causes: on nginx the 99th percentile "
-    "was 1.1 to 2.5 times that of fixed weights. A wedged replica looks idle and attracts requests (forty times).",
+    why="Queues and utilisation depend on the weight, so the score follows what it causes: on nginx the 99th "
+    "percentile was 1.1 to 2.5 times that of fixed weights. A wedged replica looks idle and attracts requests (forty "
+    "times).",
     before=sample(_read(_VLLM + _DCGM, "weighting: {strategy: composite}\n")),
     after=sample(_read(_VLLM + _DCGM, "weighting: {strategy: adaptive}\n")),
     ignore="It was measured with this fleet against `static`, and was better.",
@@ -81,7 +86,9 @@ def follows_itself(fleet: Subject) -> Iterator[Found]:
     for pool in fleet.pools:
         if pool.weighting.strategy == "composite":
             path = ("pools", pool.name, "weighting", "strategy")
-            yield Found(path, "a score of load follows what it causes, and likes a wedged replica", "strategy: adaptive")
+            yield Found(
+                path, "a score of load follows what it causes, and likes a wedged replica", "strategy: adaptive"
+            )
 
 
 @rule(
@@ -89,8 +96,8 @@ def follows_itself(fleet: Subject) -> Iterator[Found]:
     "warning",
     "samples that are stale after one that is lost",
     what="`stale_after` is under two intervals.",
-    why="One scrape that times out, which busy engines do, and the replica counts as unknown: its weight goes back, its "
-    "deep health is not judged, for want of one page.",
+    why="One scrape that times out, which busy engines do, and the replica counts as unknown: its weight goes back, "
+    "its deep health is not judged, for want of one page.",
     before=sample(_read(_VLLM + _DCGM, "", "10s", "15s")),
     after=sample(_read(_VLLM + _DCGM, "", "10s", "30s")),
     ignore="Never.",
@@ -110,35 +117,22 @@ def stale_at_once(fleet: Subject) -> Iterator[Found]:
     "LB613",
     "warning",
     "weights that want a signal which no source gives",
-    what="A pool's weighting uses a signal, or evidence of speed, that none of its sources can give.",
-    why="What is absent is unknown and never 0, so the weights quietly follow the rest, or nothing.",
-    before=sample(_read(_DCGM, "weighting: {strategy: adaptive}\n")),
-    after=sample(_read(_VLLM + _DCGM, "weighting: {strategy: adaptive}\n")),
+    what="A composite score uses a signal that none of the pool's sources can give. (`adaptive` without evidence is "
+    "LB603.)",
+    why="What is absent is unknown and never 0, so the score quietly consists of the rest, and with one signal left "
+    "it is that signal.",
+    before=sample(_read(_TGI + _DCGM, _scored("{ttft: 0.5, gpu: 0.5}"))),
+    after=sample(_read(_TGI + _DCGM, _scored("{queue: 0.5, gpu: 0.5}"))),
     ignore="The source gives it in a version that lbctl does not know.",
 )
 def wants_more(fleet: Subject) -> Iterator[Found]:
     for pool in fleet.pools:
-        path, strategy = ("pools", pool.name, "weighting", "strategy"), pool.weighting.strategy
-        sources = list(sources_of(pool))
-        if strategy == "adaptive" and fleet.written(path) and not any(_has_evidence(item) for item in sources):
-            yield Found(path, _why_not(sources), "a source of the engine, as kind: vllm, or strategy: static")
-        if strategy == "composite":
-            given = {name for item in sources for name in _gives(item)}
+        if pool.weighting.strategy == "composite":
+            given = {name for item in sources_of(pool) for name in _gives(item)}
             for name, _ in pool.weighting.composite or DEFAULT:
                 if name not in given:
                     where = ("pools", pool.name, "weighting", "composite", name)
                     yield Found(where, f"no source of this pool gives {name}", "leave it out, or add a source")
-
-
-def _has_evidence(source: MetricsSource) -> bool:
-    return source.kind in KINDS and bool(table(source.kind).evidence)
-
-
-def _why_not(sources: list[MetricsSource]) -> str:
-    if not sources:
-        return "this pool has no source at all"
-    words = next((table(item.kind).without for item in sources if item.kind in KINDS), "")
-    return f"no source tells how fast a replica is{': ' + words if words else ''}"
 
 
 def _gives(source: MetricsSource) -> set[str]:
@@ -154,17 +148,17 @@ def _gives(source: MetricsSource) -> set[str]:
     "warning",
     "a metric that newer versions no longer have",
     what="A `metric` or `query` names a metric that its server has removed or renamed.",
-    why="After the next update of the engine the query answers nothing, and whoever takes nothing for 0 sends everything to "
-    "the replica that says nothing. It has happened to most of the balancers that read these names.",
+    why="After the next update of the engine the query answers nothing, and whoever takes nothing for 0 sends "
+    "everything to the replica that says nothing. It has happened to most of the balancers that read these names.",
     before=sample(
         _read(
-            _DCGM + "    - {kind: custom, signal: kv_cache, metric: \"vllm:gpu_cache_usage_perc\", unit: ratio, "
+            _DCGM + '    - {kind: custom, signal: kv_cache, metric: "vllm:gpu_cache_usage_perc", unit: ratio, '
             'url: "http://{host}:{port}/metrics"}\n'
         )
     ),
     after=sample(
         _read(
-            _DCGM + "    - {kind: custom, signal: kv_cache, metric: \"vllm:kv_cache_usage_perc\", unit: ratio, "
+            _DCGM + '    - {kind: custom, signal: kv_cache, metric: "vllm:kv_cache_usage_perc", unit: ratio, '
             'url: "http://{host}:{port}/metrics"}\n'
         )
     ),
@@ -193,8 +187,8 @@ def _gone(path: Path, value: str, gone: dict[str, str]) -> Iterator[Found]:
     "note",
     "free memory of an engine that takes it all",
     what="`min_free_memory` stands in a pool whose engine reserves the GPU's memory at its start.",
-    why="vLLM and its like take nine tenths of the memory for their cache whatever the load: free memory says nothing, and "
-    "lbctl does not judge it there. `kv_cache` is what fills up.",
+    why="vLLM and its like take nine tenths of the memory for their cache whatever the load: free memory says "
+    "nothing, and lbctl does not judge it there. `kv_cache` is what fills up.",
     before=sample(_read(_VLLM + _DCGM, "health: {deep: {min_free_memory: 2GiB}}\n")),
     after=sample(_read(_VLLM + _DCGM)),
     ignore="The pool changes its engine soon.",
@@ -215,8 +209,8 @@ def reserved(fleet: Subject) -> Iterator[Found]:
     "two replicas on one GPU whose memory cannot suffice",
     what="Replicas share a GPU by host and device, and both run an engine that reserves its memory, or their "
     "`min_free_memory` together are more than the GPU has.",
-    why="The second engine does not start, or dies of memory under load and takes the first one's requests with it. With "
-    "thresholds that cannot both hold, deep health takes both out.",
+    why="The second engine does not start, or dies of memory under load and takes the first one's requests with it. "
+    "With thresholds that cannot both hold, deep health takes both out.",
     before=sample(
         _read(_VLLM + _DCGM),
         replicas="""\
@@ -244,7 +238,9 @@ def crowded(fleet: Subject) -> Iterator[Found]:
         if words:
             pool, last = sharing[-1]
             message = f"GPU {device} of {host} is also that of {sharing[0][1].name}: {words}"
-            yield Found(("pools", pool.name, "replicas", last.name, "devices"), message, "a GPU, or a MIG slice, for each")
+            yield Found(
+                ("pools", pool.name, "replicas", last.name, "devices"), message, "a GPU, or a MIG slice, for each"
+            )
 
 
 def _crowd(sharing: list[tuple[Pool, Replica]]) -> str:
@@ -268,8 +264,8 @@ def _reserves(pool: Pool, replica: Replica) -> bool:
     "warning",
     "replicas that share a host and do not say which GPU is theirs",
     what="Several replicas have one host, a source reads that host's GPUs, and `devices` is missing.",
-    why="Without `devices` all GPUs of the host are each replica's: one GPU that is hot or dead takes all of them out, and "
-    "the utilisation is that of the neighbours.",
+    why="Without `devices` all GPUs of the host are each replica's: one GPU that is hot or dead takes all of them "
+    "out, and the utilisation is that of the neighbours.",
     before=sample(
         _read(_VLLM + _DCGM),
         replicas="""\
@@ -293,11 +289,11 @@ def whose(fleet: Subject) -> Iterator[Found]:
             if _reads_gpus(replica.telemetry or pool.telemetry):
                 hosts.setdefault(replica.address.host, []).append((pool.name, replica))
     for host, there in hosts.items():
-        silent = [(pool, item) for pool, item in there if not item.devices]
+        silent = [(name, item) for name, item in there if not item.devices]
         if len(there) > 1 and silent:
-            pool, first = silent[0]
+            owner, first = silent[0]
             message = f"{len(there)} replicas are on {host}, and each counts all of its GPUs as its own"
-            yield Found(("pools", pool, "replicas", first.name, "devices"), message, 'devices: ["0"] and so on')
+            yield Found(("pools", owner, "replicas", first.name, "devices"), message, 'devices: ["0"] and so on')
 
 
 def _reads_gpus(telemetry: Telemetry | None) -> bool:

@@ -61,8 +61,8 @@ def silent_too_long(fleet: Subject) -> Iterator[Found]:
     "LB312",
     "warning",
     "idle connections kept longer than the server keeps them",
-    what="A pool's proxies keep idle HTTP/1 connections for 5 s or longer, and its servers stand on uvicorn, which closes "
-    "them after 5 s.",
+    what="A pool's proxies keep idle HTTP/1 connections for 5 s or longer, and its servers stand on uvicorn, which "
+    "closes them after 5 s.",
     why="The side that sends must close first. Else now and then a POST meets a connection that the server is just "
     "closing: nobody knows whether the model has seen it, so that it cannot be repeated and fails.",
     before=sample(LLM + "connections: {idle: 60s}\n"),

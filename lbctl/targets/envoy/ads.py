@@ -162,8 +162,7 @@ def _replicas(message: cluster_pb2.Cluster, upstream: Upstream) -> None:
     _endpoints(message, upstream.name)
     if message.lb_policy == cluster_pb2.Cluster.RANDOM:
         message.lb_policy = cluster_pb2.Cluster.ROUND_ROBIN
-        if upstream.pool.slow_start:
-            clusters.slow_start(message.round_robin_lb_config.slow_start_config, upstream.pool)
+        clusters.slow_start(message.round_robin_lb_config.slow_start_config, upstream.pool)
 
 
 def _told(where: Address) -> bool:

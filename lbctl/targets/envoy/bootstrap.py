@@ -1,8 +1,9 @@
 """The bootstrap of an Envoy that gets everything else from a control plane by ADS.
 
 It holds what cannot come by xDS: who the node is, how the control plane is reached and checked, how large a regular
-expression may be, and the admin port where one was asked for. There is no secret in it, only paths. Envoy reads the certificates of a bootstrap once; it
-watches those that a file of secrets names, so with TLS such files lie beside it, unless it has to stand alone.
+expression may be, and the admin port where one was asked for. There is no secret in it, only paths. Envoy reads the
+certificates of a bootstrap once; it watches those that a file of secrets names, so with TLS such files lie beside it,
+unless it has to stand alone.
 """
 
 from __future__ import annotations

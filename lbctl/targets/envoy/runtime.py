@@ -11,9 +11,8 @@ from envoy.config.bootstrap.v3 import bootstrap_pb2
 
 _PROGRAM = "re2.max_program_size.error_level"
 _PROGRAM_SIZE = 1_000_000
-"""Envoy refuses regular expressions of more than 100 instructions, which `[a-z]{1,63}` has already. lbctl bounds their
-length, RE2 their memory (8 MiB, some 350,000 instructions), and matching takes linear time: so RE2's bound is the one
-that holds."""
+"""By itself Envoy refuses regular expressions of more than 100 instructions, and `[a-z]{1,63}` has 130. Here it is more
+than RE2 lets any have in its 8 MiB (some 350,000), and so RE2's own bound holds; matching takes linear time."""
 _CONNECTIONS = "envoy.resource_limits.listener.{}.connection_limit"
 
 

@@ -1,0 +1,144 @@
+"""`lbctl diff`: what a change does before it is done, against other files, a git revision, or what runs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.cli import revision
+from lbctl.cli.diff_text import as_json, lines
+from lbctl.cli.fleet import load, paths_argument, show
+from lbctl.cli.options import options_of
+from lbctl.cli.proxy import chosen, unnamed
+from lbctl.cli.remote import Server, form_choice, server_options
+from lbctl.cli.remote import show as show_value
+from lbctl.ir.diff import difference
+from lbctl.ir.snapshot import Snapshot
+from lbctl.targets import KINDS, target
+from lbctl.targets.load import Loaded
+from lbctl.targets.prepare import prepare
+from lbctl.targets.target import File
+
+option = options_of("diff")
+_GIT = "git:"
+_LIVE = "live"
+_DIFFERENT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    against: tuple[str, ...]
+    kind: str | None
+    proxy: str | None
+    form: str
+
+
+@click.command("diff")
+@paths_argument
+@option(
+    "--against", metavar="PATH|git:REV|live", multiple=True, default=("git:HEAD",), show_default=True,
+    help="What is there now: other files, the same ones at a revision, or what a running serve does.",
+)  # fmt: skip
+@option("-t", "--target", "kind", type=click.Choice(KINDS), help="Compare the text for that kind of proxy instead.")
+@option("--proxy", metavar="NAME", help="With -t: the proxy of the fleet, where it names several of the kind.")
+@option("--exit-code", "tells", is_flag=True, help="Exit code 2 where something differs.")
+@option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+@server_options("diff")
+def command(
+    paths: tuple[str, ...], against: tuple[str, ...], kind: str | None, proxy: str | None, tells: bool, form: str,
+    server: str, token_file: str | None, tls_ca: str | None,
+) -> int:  # fmt: skip
+    """What changes when the fleet in PATH… takes the place of another.
+
+    Pools, replicas, the share of traffic that each gains or loses, requests that go elsewhere, and every setting with
+    its old and new value. Order, comments and defaults that are written out are no difference.
+    """
+    options = _Options(against, kind, proxy, form)
+    _check(options)
+    diagnostics = Diagnostics()
+    new = load(paths, diagnostics)
+    old = _other(paths, against, diagnostics) if against != (_LIVE,) else None
+    show(item for item in diagnostics if item.severity == "error")
+    if new is None or (old is None and against != (_LIVE,)):
+        return 1
+    if old is None:
+        from lbctl.cli.diff_live import compare
+
+        differs = compare(new.compiled, Server(server, token_file, tls_ca), form)
+    else:
+        differs = _native(old, new, options) if kind else _fleets(old, new, form)
+    return _DIFFERENT if differs and tells else 0
+
+
+def _check(options: _Options) -> None:
+    special = [item for item in options.against if item == _LIVE or item.startswith(_GIT)]
+    if special and len(options.against) > 1:
+        raise click.UsageError(f"--against {special[0]} stands alone: one fleet is compared with one other")
+    if options.kind and (options.against == (_LIVE,) or options.form != "table"):
+        raise click.UsageError("-t compares text: it goes with neither --against live nor -o")
+    if options.proxy and not options.kind:
+        raise click.UsageError("--proxy goes with -t")
+
+
+def _other(paths: tuple[str, ...], against: tuple[str, ...], diagnostics: Diagnostics) -> Loaded | None:
+    """Its errors are told beside those of the first: both sides in one run."""
+    found = Diagnostics()
+    if against[0].startswith(_GIT):
+        loaded = revision.load(paths, against[0].removeprefix(_GIT), found)
+    else:
+        loaded = load(against, found)
+    diagnostics.extend(found)
+    return loaded
+
+
+def _fleets(old: Loaded, new: Loaded, form: str) -> bool:
+    found = difference(old.compiled.topology, new.compiled.topology)
+    if form != "table":
+        show_value(as_json(found, new.compiled.sources), form)
+        return bool(found)
+    for line in lines(found, new.compiled.sources):
+        click.echo(line)
+    return bool(found)
+
+
+# ── The native text ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _native(old: Loaded, new: Loaded, options: _Options) -> bool:
+    before, after = _files(old, new, options), _files(new, new, options)
+    differs = False
+    for name in dict.fromkeys([*before, *after]):
+        for line in _file(name, before.get(name), after.get(name)):
+            click.echo(line)
+            differs = True
+    return differs
+
+
+def _files(loaded: Loaded, new: Loaded, options: _Options) -> dict[str, File]:
+    """The old side is rendered for the proxy that the new one names, where it has it."""
+    assert options.kind is not None
+    topology = loaded.compiled.topology
+    wanted = chosen(new.compiled.topology, options.kind, options.proxy)
+    proxy = next((item for item in topology.proxies if item.name == wanted.name), unnamed(topology, options.kind))
+    snapshot = Snapshot(topology, secrets=loaded.secrets)
+    prepared = prepare(target(options.kind), loaded.compiled, wanted if loaded is new else proxy, snapshot)
+    return {item.name: item for item in prepared.target.render(prepared.view).files}
+
+
+def _file(name: str, old: File | None, new: File | None) -> Iterator[str]:
+    before, after = old.text if old else "", new.text if new else ""
+    if before == after:
+        return
+    if (old and old.secret) or (new and new.secret):
+        yield f"# {name} differs; it holds secrets and is not shown"
+        return
+    split: Iterable[Any] = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), f"old/{name}" if old else "/dev/null",
+        f"new/{name}" if new else "/dev/null", lineterm="",
+    )  # fmt: skip
+    yield from split

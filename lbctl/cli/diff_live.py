@@ -1,0 +1,147 @@
+"""`lbctl diff --against live`: the files beside a running `serve`, and which of the two is ahead.
+
+The files are ahead where they say what `serve` has not taken yet; the fleet is ahead where it does what no file says:
+overrides by hand, weights that follow the signals, replicas that are out. Both can be true of one replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import click
+
+from lbctl.base.diagnostics import dotted
+from lbctl.cli.remote import RemoteError, Server, show
+from lbctl.compile.fleet import Compiled
+from lbctl.ir.facts import of_fleet
+from lbctl.ir.pools import DnsDiscovery, Pool, Replica
+from lbctl.ir.topology import Topology
+
+Row = dict[str, Any]
+_COMPARED = ("address", "region", "zone", "gpu", "priority", "capacity")
+_MOST = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """`who` is ahead at `path`; `files` and `live` are the two values, None where that side has none."""
+
+    who: Literal["files", "fleet"]
+    path: str
+    files: str | None
+    live: str | None
+    why: str = ""
+
+
+def compare(compiled: Compiled, server: Server, form: str) -> bool:
+    """Prints what differs; whether something does."""
+    status = server.get("/api/v1/status")
+    served = status.get("snapshot")
+    if not isinstance(served, dict):
+        raise RemoteError(f"{server.url} serves no fleet yet: {status.get('waiting')}")
+    try:
+        held: list[Row] = server.get("/api/v1/overrides")["overrides"]
+        found = sorted(
+            {
+                *_settings(compiled.topology, server.get("/api/v1/fleet")["settings"]),
+                *_pools(compiled.topology, server.get("/api/v1/pools")["pools"], held),
+                *_overrides(held),
+            },
+            key=lambda item: (item.who, item.path),
+        )
+    except (KeyError, TypeError, AttributeError):
+        raise RemoteError(f"{server.url} answers in words of another version of lbctl") from None
+    if served.get("from") != "files":
+        click.echo("lbctl: serve runs on the last good fleet of its state: its files have errors", err=True)
+    _print(found, form)
+    return bool(found)
+
+
+def _print(found: list[Ahead], form: str) -> None:
+    files, fleet = ([item for item in found if item.who == who] for who in ("files", "fleet"))
+    verdict = "both" if files and fleet else "files" if files else "fleet" if fleet else "neither"
+    if form != "table":
+        show({"ahead": verdict, "differences": [asdict(item) for item in found]}, form)
+        return
+    for items, head in ((files, "the files are ahead"), (fleet, "the fleet is ahead")):
+        if items:
+            click.echo(f"{head}:")
+        for item in items[:_MOST]:
+            why = f"  ({item.why})" if item.why else ""
+            line = f"  {item.path}: {_shown(item.live)} → {_shown(item.files)}{why}"
+            click.echo(line if line.isprintable() else ascii(line)[1:-1])
+        if len(items) > _MOST:
+            click.echo(f"  … and {len(items) - _MOST} more (-o json has all)")
+    words = {"both": "both are ahead", "neither": "no difference"}
+    click.echo(words.get(verdict, f"{len(found)} difference{'' if len(found) == 1 else 's'}"))
+
+
+def _shown(value: str | None) -> str:
+    return "(not there)" if value is None else value
+
+
+# ── What is compared ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _settings(topology: Topology, served: dict[str, str]) -> Iterator[Ahead]:
+    written = {dotted(path): value for path, value in of_fleet(topology).items()}
+    for path in written.keys() | served.keys():
+        if written.get(path) != served.get(path):
+            yield Ahead("files", path, written.get(path), served.get(path))
+
+
+def _pools(topology: Topology, rows: list[Row], held: list[Row]) -> Iterator[Ahead]:
+    live = {row["name"]: row for row in rows}
+    drained = {(row["pool"], row["replica"]) for row in held if row["kind"] == "drain"}
+    for pool in topology.pools:
+        if pool.name in live:
+            by_name = {row["name"]: row for row in live[pool.name]["replicas"]}
+            yield from _replicas(pool, by_name, {replica for name, replica in drained if name == pool.name})
+
+
+def _replicas(pool: Pool, live: dict[str, Row], by_hand: set[str]) -> Iterator[Ahead]:
+    """Those that a name resolves to are found by `serve` alone."""
+    written = {item.name: item for item in pool.replicas}
+    found = isinstance(pool.discovery, DnsDiscovery)
+    for name in (written.keys() | live.keys()) if not found else live.keys():
+        path = f"pools.{pool.name}.replicas.{name}"
+        replica, row = written.get(name), live.get(name)
+        if row is None:
+            yield Ahead("files", path, str(written[name].address), None, "new replica")
+        elif replica is None and not found:
+            yield Ahead("files", path, None, str(row["address"]), "removed replica")
+        else:
+            yield from _replica(path, replica, row, name in by_hand)
+
+
+def _replica(path: str, replica: Replica | None, row: Row, by_hand: bool) -> Iterator[Ahead]:
+    for key in _COMPARED if replica else ():
+        mine, served = _word(getattr(replica, key)), _word(row[key])
+        if mine != served:
+            yield Ahead("files", f"{path}.{key}", mine, served)
+    if _word(row["weight"]) != _word(row["capacity"]):
+        yield Ahead("fleet", f"{path}.weight", _word(row["capacity"]), _word(row["weight"]), "live weight")
+    if row["out"]:
+        yield Ahead("fleet", path, "in", "out", "taken out: sick, or its drain deadline is over")
+    drained = replica is not None and replica.drain
+    if bool(row["drained"]) != drained and not row["out"] and not by_hand:
+        yield Ahead("files", f"{path}.drain", _word(drained), _word(bool(row["drained"])))
+
+
+def _overrides(rows: list[Row]) -> Iterator[Ahead]:
+    for row in rows:
+        about = f"pools.{row['pool']}" + (f".replicas.{row['replica']}" if row["replica"] else "")
+        value = "true" if row["value"] is None else _word(row["value"])
+        until = f", until {row['until']}" if row["until"] else ""
+        reason = f": {row['reason']}" if row["reason"] else ""
+        yield Ahead("fleet", f"{about} by hand, {row['kind']}", None, value, f"override{until}{reason}")
+
+
+def _word(value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:.6g}" if isinstance(value, float | int) else str(value)

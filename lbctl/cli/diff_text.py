@@ -1,0 +1,151 @@
+"""How a difference of two fleets is shown: for people as short sections, for machines as values that JSON knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from lbctl.base.diagnostics import dotted
+from lbctl.compile.origin import origin
+from lbctl.compile.sources import SourceMap
+from lbctl.ir.diff import Difference, Elsewhere, Setting, Thing, Traffic
+from lbctl.ir.listeners import Rule
+from lbctl.ir.matching import shown
+
+_MOST = 12
+"""Lines of one kind below one head; the rest is counted."""
+_SIGNS = {"added": "+", "removed": "-"}
+
+
+def lines(found: Difference, sources: SourceMap) -> Iterator[str]:
+    """`sources`: of the new side."""
+    if not found:
+        yield "no difference"
+        return
+    sections = (_things(found.things), _traffic(found.traffic), _requests(found.elsewhere), _settings(found, sources))
+    for section in sections:
+        yield from (line if line.isprintable() else ascii(line)[1:-1] for line in section)
+    yield ", ".join(_counts(found))
+
+
+def as_json(found: Difference, sources: SourceMap) -> dict[str, Any]:
+    return {
+        "same": not found,
+        "things": [{"change": item.kind, "path": dotted(item.path), "words": item.words} for item in found.things],
+        "traffic": [
+            {
+                "route": item.route,
+                "pool": item.pool,
+                "replica": item.replica or None,
+                "old": round(item.old, 9),
+                "new": round(item.new, 9),
+            }
+            for item in found.traffic
+        ],
+        "requests": [
+            {"listener": item.listener, "match": match(item.rule), "old": list(item.old), "new": list(item.new)}
+            for item in found.elsewhere
+        ],
+        "settings": [
+            {"path": dotted(item.path), "old": item.old, "new": item.new, "at": _at(item, sources)}
+            for item in found.settings
+        ],
+    }
+
+
+def match(rule: Rule) -> dict[str, Any]:
+    """The conditions of a rule."""
+    return {
+        "host": rule.host or None,
+        "path": shown(rule.path),
+        "methods": list(rule.methods),
+        "headers": dict(rule.headers),
+        "models": list(rule.models),
+    }
+
+
+def conditions(rule: Rule) -> str:
+    """The same as one line, as `POST api.example.com/v1/… with x-tier: gold`."""
+    methods = f"{'|'.join(rule.methods)} " if rule.methods else ""
+    path = shown(rule.path)
+    path = f" {path}" if rule.path.kind == "regex" and rule.host else path
+    extra = [f"{name}: {value}" for name, value in rule.headers]
+    extra += [f"model {'|'.join(rule.models)}"] if rule.models else []
+    return f"{methods}{rule.host}{path}" + (f" with {', '.join(extra)}" if extra else "")
+
+
+# ── Sections ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _things(things: Sequence[Thing]) -> Iterator[str]:
+    for section, items in groupby(things, key=lambda item: "replicas" if len(item.path) > 2 else str(item.path[0])):
+        yield section
+        names = [("/".join(map(str, item.path[1::2])), item) for item in items]
+        width = max(len(name) for name, _ in names)
+        yield from _capped([f"  {_SIGNS[item.kind]} {name:<{width}}  {item.words}" for name, item in names])
+
+
+def _traffic(rows: Sequence[Traffic]) -> Iterator[str]:
+    """The largest moves first, a pool before its replicas."""
+    if rows:
+        yield "traffic (share of the route's requests, by weight)"
+    for route, items in groupby(rows, key=lambda item: item.route):
+        moved = sorted(items, key=lambda item: (bool(item.replica), -abs(item.new - item.old), item.pool, item.replica))
+        names = [f"{item.pool}/{item.replica}" if item.replica else item.pool for item in moved]
+        width = max(map(len, names[:_MOST]))
+        yield f"  {route}"
+        shares = (f"{_share(item.old)} → {_share(item.new)}  {100 * (item.new - item.old):+.2f}" for item in moved)
+        yield from _capped([f"    {name:<{width}}  {share}" for name, share in zip(names, shares, strict=True)], 4)
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:6.2f}%"
+
+
+def _requests(rows: Sequence[Elsewhere]) -> Iterator[str]:
+    if rows:
+        yield "requests that go elsewhere"
+    yield from _capped(
+        [f"  {item.listener}: {conditions(item.rule)}: {_takers(item.old)} → {_takers(item.new)}" for item in rows]
+    )
+
+
+def _takers(routes: tuple[str, ...]) -> str:
+    return ", else ".join(name or "404" for name in routes)
+
+
+def _settings(found: Difference, sources: SourceMap) -> Iterator[str]:
+    if found.settings:
+        yield "settings"
+    rows = []
+    for item in found.settings:
+        where = _at(item, sources)
+        old, new = item.old or "(not there)", item.new or "(not there)"
+        rows.append(f"  {dotted(item.path)}: {old} → {new}" + (f"  {where}" if where else ""))
+    yield from _capped(rows, most=10 * _MOST)
+
+
+def _at(item: Setting, sources: SourceMap) -> str | None:
+    """Where the new value is written; None for one that is not."""
+    found = origin(sources, item.path) if item.new is not None else None
+    return str(found) if found else None
+
+
+def _capped(rows: Sequence[str], indent: int = 2, most: int = _MOST) -> Iterator[str]:
+    yield from rows[:most]
+    if len(rows) > most:
+        yield f"{' ' * indent}… and {len(rows) - most} more (-o json has all)"
+
+
+def _counts(found: Difference) -> Iterator[str]:
+    added = sum(item.kind == "added" for item in found.things)
+    for count, word in (
+        (added, "added"),
+        (len(found.things) - added, "removed"),
+        (len(found.settings), "settings changed"),
+        (len(found.elsewhere), "ways of requests moved"),
+        (len(found.traffic), "shares moved"),
+    ):
+        if count:
+            yield f"{count} {word}"

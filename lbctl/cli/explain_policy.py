@@ -1,0 +1,42 @@
+"""What holds for a request on its way, setting by setting, each with the line of YAML that it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lbctl.base.diagnostics import Path, dotted
+from lbctl.compile.fleet import Compiled
+from lbctl.compile.origin import origin
+from lbctl.ir import facts
+from lbctl.ir.listeners import Listener
+from lbctl.ir.routes import Respond, Route
+
+Row = dict[str, Any]
+_LISTENER = ("max_body", "timeouts")
+_ROUTE = (
+    "timeouts", "retry", "rate_limit", "auth", "headers", "rewrite", "queue_priority", "websocket", "regions",
+)  # fmt: skip
+_POOL = ("protocol", "affinity", "locality", "connections", "timeouts", "circuit_breaker")
+
+
+def policy(compiled: Compiled, listener: Listener, route: Route, pools: tuple[str, ...]) -> list[Row]:
+    """The listener's, the route's and those of the pools that the request may go to. `at`: None for a default."""
+    return [
+        {"path": dotted(path), "value": value, "at": str(place) if (place := origin(compiled.sources, path)) else None}
+        for path, value in _told(compiled, listener, route, pools)
+    ]
+
+
+def _told(compiled: Compiled, listener: Listener, route: Route, pools: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
+    yield from _some(facts.of_listener(listener), _LISTENER)
+    yield from _some(facts.of_route(route, ()), ("headers",) if isinstance(route.action, Respond) else _ROUTE)
+    for pool in compiled.topology.pools:
+        if pool.name in pools:
+            told = facts.of_pool(pool)
+            yield from _some(told, _POOL)
+            yield from ((path, value) for path, value in told.items() if path[2:4] == ("health", "load_shedding"))
+
+
+def _some(told: facts.Facts, keys: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
+    return ((path, value) for path, value in told.items() if path[2] in keys)

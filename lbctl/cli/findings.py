@@ -1,0 +1,152 @@
+"""Findings as a pipeline wants them: text, JSON, GitHub's annotations, SARIF 2.1.0; nothing else goes to standard
+output.
+
+The order is that of files and lines; GitHub, which shows ten of a kind, gets the worst first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from lbctl import __version__
+from lbctl.base.diagnostics import Diagnostic, Severity, dotted
+
+FORMS = ("text", "json", "github", "sarif")
+_MOST = 10
+"""Annotations of one step that GitHub shows."""
+_RANK: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
+_COMMANDS: dict[Severity, str] = {"error": "error", "warning": "warning", "note": "notice"}
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def written(findings: Iterable[Diagnostic], form: str) -> str:
+    """What standard output holds, with its last newline; for `text` one finding a line."""
+    found = list(findings)
+    match form:
+        case "json":
+            return _json(found)
+        case "github":
+            return "".join(f"{line}\n" for line in _github(found))
+        case "sarif":
+            return json.dumps(_sarif(found), indent=2, ensure_ascii=False) + "\n"
+        case _:
+            return "".join(f"{item}\n" for item in found)
+
+
+def counted(found: Sequence[Diagnostic]) -> str:
+    """`3 findings: 1 error, 2 warnings`."""
+    counts = Counter(item.severity for item in found)
+    parts = [_number(counts[severity], severity) for severity in _RANK if counts[severity]]
+    return f"{_number(len(found), 'finding')}: {', '.join(parts)}" if found else "no findings"
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _json(found: Sequence[Diagnostic]) -> str:
+    counts = Counter(item.severity for item in found)
+    whole = {
+        "findings": [_object(item) for item in found],
+        "counts": {severity: counts[severity] for severity in _RANK},
+    }
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+def _object(item: Diagnostic) -> dict[str, Any]:
+    place = item.position
+    return {
+        "code": item.code,
+        "severity": item.severity,
+        "message": item.message,
+        "hint": item.hint or None,
+        "path": dotted(item.path) or None,
+        "file": place.file if place else None,
+        "line": place.line or None if place else None,
+        "column": place.column or None if place else None,
+    }
+
+
+def _github(found: Sequence[Diagnostic]) -> list[str]:
+    worst = sorted(found, key=lambda item: _RANK[item.severity])
+    shown = f", {_MOST} of them annotated" if len(worst) > _MOST else ""
+    return [*map(_annotation, worst[:_MOST]), f"lbctl: {counted(found)}{shown}"]
+
+
+def _annotation(item: Diagnostic) -> str:
+    place = item.position
+    parts = []
+    if place is not None and place.file != "-":
+        parts.append(f"file={_property(place.file)}")
+        if place.line:
+            parts += [f"line={place.line}", f"col={place.column}"]
+    parts.append(f"title={_property(item.code)}")
+    return f"::{_COMMANDS[item.severity]} {','.join(parts)}::{_data(_sentence(item))}"
+
+
+def _sentence(item: Diagnostic) -> str:
+    path = f"{dotted(item.path)}: " if item.path else ""
+    return f"{path}{item.message}{f' ({item.hint})' if item.hint else ''}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _sarif(found: Sequence[Diagnostic]) -> dict[str, Any]:
+    codes = sorted({item.code for item in found})
+    driver = {
+        "name": "lbctl",
+        "version": __version__,
+        "semanticVersion": __version__,
+        "rules": _rules(codes),
+    }
+    results = [_result(item, codes.index(item.code)) for item in found]
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _rules(codes: Sequence[str]) -> list[dict[str, Any]]:
+    from lbctl.lint.page import markdown, text
+    from lbctl.lint.pages import pages
+
+    known = pages()
+    return [
+        {
+            "id": code,
+            "shortDescription": {"text": known[code].title},
+            "fullDescription": {"text": known[code].what},
+            "help": {"text": text(known[code]), "markdown": markdown(known[code])},
+            "defaultConfiguration": {"level": known[code].severity},
+        }
+        for code in codes
+    ]
+
+
+def _result(item: Diagnostic, index: int) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "ruleId": item.code,
+        "ruleIndex": index,
+        "level": item.severity,
+        "message": {"text": _sentence(item)},
+    }
+    place = item.position
+    if place is not None and place.file != "-":
+        physical: dict[str, Any] = {"artifactLocation": {"uri": _uri(place.file)}}
+        if place.line:
+            physical["region"] = {"startLine": place.line, "startColumn": max(1, place.column)}
+        result["locations"] = [{"physicalLocation": physical}]
+    return result
+
+
+def _uri(file: str) -> str:
+    """Relative to the working directory where the PATH was; an absolute one with its scheme."""
+    return f"file://{quote(file)}" if file.startswith("/") else quote(file.removeprefix("./"))

@@ -1,0 +1,135 @@
+"""`lbctl lint`: what is legal and unwise for inference."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from lbctl.base.diagnostics import Diagnostics, did_you_mean
+from lbctl.base.quantities import QuantityError, parse_duration, parse_rate
+from lbctl.cli.findings import FORMS, counted, written
+from lbctl.cli.fleet import paths_argument
+from lbctl.cli.options import options_of
+from lbctl.lint.run import Choice, Linted, lint
+from lbctl.lint.subject import Load
+from lbctl.model.load import Text, texts
+
+option = options_of("lint")
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The flags, as they are meant."""
+
+    chosen: Callable[[str], bool]
+    fail_on: str
+    fix: bool
+    load: Load | None
+    form: str
+
+
+@click.command("lint")
+@paths_argument
+@option("--select", multiple=True, metavar="CODES", help="Only these, with commas; LB3 means all that begin so.")
+@option("--ignore", multiple=True, metavar="CODES", help="Not these.")
+@option(
+    "--fail-on",
+    type=click.Choice(["error", "warning"]),
+    default="error",
+    show_default=True,
+    help="The least severity that makes the exit code 1.",
+)
+@option("--fix", is_flag=True, help="Make the mends that are certain, in the files; comments stay.")
+@option("--rate", metavar="R", help="The load to judge the fleet by: requests in a time, as 50/s.")
+@option("--mean-service", metavar="D", help="How long one request keeps a replica busy, as 800ms; with --rate.")
+@option("-o", "form", type=click.Choice(FORMS), default="text", show_default=True, help="The form of the findings.")
+def command(
+    paths: tuple[str, ...],
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    fail_on: str,
+    fix: bool,
+    rate: str | None,
+    mean_service: str | None,
+    form: str,
+) -> int:
+    """Say what in the fleet in PATH… is legal and unwise for inference.
+
+    The errors of the fleet and what its proxies cannot say are among the findings, which go to standard output. A
+    comment `# lbctl: ignore CODE (reason)` silences one on its line; `lbctl rule CODE` explains it.
+    """
+    if fix and "-" in paths:
+        raise click.UsageError("--fix changes files, and - is standard input")
+    options = _Options(Choice(_codes(select), _codes(ignore)), fail_on, fix, _load(rate, mean_service), form)
+    diagnostics = Diagnostics()
+    found = texts(paths, diagnostics, sys.stdin.buffer if "-" in paths else None)
+    linted = lint(found, diagnostics, options.chosen, options.load)
+    if fix and linted.valid:
+        mended = _mended(found, linted, options)
+        linted = _again(mended, options)
+        if not _saved(found, mended):
+            return 1
+    click.echo(written(linted.findings, form), nl=False)
+    if form == "text":
+        click.echo(f"lbctl: {counted(linted.findings)}", err=True)
+    return 1 if _fails(linted, fail_on) else 0
+
+
+def _fails(linted: Linted, fail_on: str) -> bool:
+    bad = {"error"} if fail_on == "error" else {"error", "warning"}
+    return any(item.severity in bad for item in linted.findings)
+
+
+def _mended(found: Sequence[Text], linted: Linted, options: _Options) -> list[Text]:
+    """First what is unwise, then the comments that silence nothing any more."""
+    from lbctl.lint.mend import mended, uncommented
+
+    once = mended(found, linted.mends)
+    return uncommented(once, _again(once, options).unused)
+
+
+def _again(found: Sequence[Text], options: _Options) -> Linted:
+    return lint(found, Diagnostics(), options.chosen, options.load)
+
+
+def _saved(before: Sequence[Text], after: Sequence[Text]) -> bool:
+    """Whether every file that changed could be written."""
+    from lbctl.lint.mend import replaced
+
+    changed = [new for old, new in zip(before, after, strict=True) if new.data != old.data]
+    try:
+        for item in changed:
+            replaced(Path(item.name), item.data)
+            click.echo(f"lbctl: mended {item.name}", err=True)
+    except OSError as error:
+        click.echo(f"lbctl: cannot write {error.filename}: {error.strerror}", err=True)
+        return False
+    return True
+
+
+def _codes(given: Sequence[str]) -> tuple[str, ...]:
+    """Codes or their beginnings; a usage error for one that no code begins with."""
+    from lbctl.lint.pages import pages
+
+    wanted = tuple(code.strip().upper() for item in given for code in item.split(",") if code.strip())
+    for code in wanted:
+        if not any(known.startswith(code) for known in pages()):
+            hint = did_you_mean(code, pages())
+            raise click.UsageError(f"no code begins with {code!r}{f'; {hint}' if hint else ''}")
+    return wanted
+
+
+def _load(rate: str | None, mean_service: str | None) -> Load | None:
+    if (rate is None) != (mean_service is None):
+        raise click.UsageError("--rate and --mean-service go together")
+    if rate is None:
+        return None
+    try:
+        coming, busy = parse_rate(f"{rate}/s" if rate.isdigit() else rate), parse_duration(mean_service)
+    except QuantityError as error:
+        raise click.UsageError(f"{error}{f' ({error.hint})' if error.hint else ''}") from None
+    return Load(coming.requests * 1000 / coming.per, busy / 1000)

@@ -1,0 +1,157 @@
+"""A fleet as it stood at a revision of its git repository: the same files, and the files that they name.
+
+Nothing is checked out: git is asked for each file's content, by its own program and without a shell. What the fleet
+names beside its YAML is put into a directory of its own for as long as it is read.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, show
+from lbctl.compile.files import named_files
+from lbctl.model.fleet import Source, understand
+from lbctl.model.load import Text, is_fleet_file
+from lbctl.targets.load import Loaded, complete
+
+_PATIENCE = 60
+_REGULAR = "100"
+"""How the modes of regular files begin."""
+
+
+class NoGitError(click.ClickException):
+    """There is no git to ask."""
+
+    exit_code = 4
+
+
+class _AbsentError(Exception):
+    """What is asked for is not there; `words` say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A path within a repository: `top` is its directory, `commit` the full name of the revision, `inside` the path
+    from the top, "" for the top itself."""
+
+    top: str
+    commit: str
+    inside: str
+
+    def git(self, *arguments: str) -> bytes:
+        return _git(self.top, *arguments)
+
+    def content(self, inside: str) -> bytes:
+        return self.git("cat-file", "blob", f"{self.commit}:{inside}")
+
+    def named(self, inside: str) -> _Place:
+        return _Place(self.top, self.commit, inside)
+
+
+def load(paths: Sequence[str], revision: str, diagnostics: Diagnostics) -> Loaded | None:
+    """The fleet in `paths` at `revision`, or None where it has errors. LB001 for what was not there."""
+    with tempfile.TemporaryDirectory(prefix="lbctl-diff-") as room:
+        found = [item for path in paths for item in _texts(path, revision, room, diagnostics)]
+        places = {text.name: (place, text) for place, text in found}
+        if diagnostics.failed:
+            return None
+        source = understand([text for _, (_, text) in sorted(places.items())], diagnostics)
+        if source is None:
+            return None
+        _fetch(source, {name: place for name, (place, _) in places.items()})
+        return complete(source, diagnostics)
+
+
+def _texts(path: str, revision: str, room: str, diagnostics: Diagnostics) -> Iterator[tuple[_Place, Text]]:
+    try:
+        place = _placed(path, revision)
+        for inside in _files(place, revision):
+            root = Path(room) / posixpath.dirname(inside)
+            root.mkdir(parents=True, exist_ok=True)
+            yield place.named(inside), Text(f"git:{revision}:{inside}", place.content(inside), str(root))
+    except _AbsentError as absent:
+        diagnostics.add(Diagnostic("LB001", str(absent), Position(path)))
+
+
+def _placed(path: str, revision: str) -> _Place:
+    if path == "-":
+        raise _AbsentError("standard input has no revisions")
+    if not revision or revision.startswith("-"):
+        raise _AbsentError(f"{show(revision)} is no revision")
+    whole = Path(path).resolve()
+    there = next(item for item in (whole, *whole.parents) if item.is_dir())
+    try:
+        top = _git(str(there), "rev-parse", "--show-toplevel").decode().rstrip("\n")
+    except _AbsentError as error:
+        raise _AbsentError(f"this is in no git repository: {error}") from None
+    try:
+        commit = _git(top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").decode().strip()
+    except _AbsentError:
+        raise _AbsentError(f"there is no revision {show(revision)}") from None
+    inside = os.path.relpath(whole, Path(top).resolve())
+    return _Place(top, commit, "" if inside == "." else inside)
+
+
+def _files(place: _Place, revision: str) -> list[str]:
+    """A file is itself, a directory its YAML."""
+    try:
+        kind = place.git("cat-file", "-t", f"{place.commit}:{place.inside}").decode().strip()
+    except _AbsentError:
+        raise _AbsentError(f"it was not there at {show(revision)}") from None
+    if kind != "tree":
+        return [place.inside]
+    rows = place.git("ls-tree", "-z", f"{place.commit}:{place.inside}").decode(errors="replace").split("\0")
+    split = (row.partition("\t") for row in rows if row.startswith(_REGULAR))
+    found = [posixpath.join(place.inside, name) for _, _, name in split if is_fleet_file(name)]
+    if not found:
+        raise _AbsentError(f"a directory without YAML at {show(revision)}")
+    return found
+
+
+def _fetch(source: Source, places: dict[str, _Place]) -> None:
+    """What the fleet names by a relative path, into the directory that stands for its own."""
+    for _, node in named_files(source.root):
+        written, place = str(node.value), places[node.file]
+        inside = posixpath.normpath(posixpath.join(posixpath.dirname(place.inside), written))
+        if written.startswith("/") or inside.startswith(".."):
+            continue
+        try:
+            content = place.content(inside)
+        except _AbsentError:
+            continue
+        target = Path(source.roots[node.file]) / posixpath.relpath(inside, posixpath.dirname(place.inside) or ".")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+
+
+def _git(directory: str, *arguments: str) -> bytes:
+    try:
+        done = subprocess.run(
+            ["git", "-C", directory, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
+            env={**_environment(), "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except FileNotFoundError:
+        raise NoGitError("git is not installed: a revision cannot be read") from None
+    except subprocess.TimeoutExpired:
+        raise NoGitError(f"git did not answer within {_PATIENCE} seconds") from None
+    if done.returncode:
+        words = done.stderr.decode(errors="replace").strip().splitlines()
+        raise _AbsentError(words[0].removeprefix("fatal: ") if words else "git refused")
+    return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    """Without what a hook was told of its own repository: each path says by itself where it belongs."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

@@ -1,0 +1,29 @@
+"""`lbctl rule`: what a code means, offline."""
+
+from __future__ import annotations
+
+import click
+
+from lbctl.base.diagnostics import did_you_mean
+
+
+@click.command("rule")
+@click.argument("code", required=False)
+def command(code: str | None) -> int:
+    """Explain CODE: what it is, why it hurts on GPUs, YAML before and after, when to ignore it.
+
+    Without CODE: the list of all codes.
+    """
+    from lbctl.lint.page import text
+    from lbctl.lint.pages import pages
+
+    known = pages()
+    if code is None:
+        click.echo("".join(f"{page.code}  {page.severity:<7}  {page.title}\n" for page in known.values()), nl=False)
+        return 0
+    page = known.get(code.upper())
+    if page is None:
+        hint = did_you_mean(code.upper(), known)
+        raise click.UsageError(f"there is no code {code!r}{f'; {hint}' if hint else ''} (`lbctl rule` lists them)")
+    click.echo(text(page), nl=False)
+    return 0

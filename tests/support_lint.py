@@ -1,0 +1,37 @@
+"""Fleets through lint, without a process in between."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.lint.run import Choice, Linted, lint
+from lbctl.lint.subject import Load
+from lbctl.model.load import Text
+
+_MODE = re.compile(r"# (\S+) is (-[rwx-]{9})")
+
+
+def linted(text: str, load: Load | None = None, root: Path | None = None, choice: Choice | None = None) -> Linted:
+    """`root`: the directory of the fleet; a comment `# PATH is -rw-------` in it says which file is there."""
+    for path, mode in _MODE.findall(text) if root else ():
+        file = (root or Path()) / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        file.chmod(sum((letter != "-") << (8 - bit) for bit, letter in enumerate(mode[1:])))
+    return lint([Text("fleet.yaml", text.encode(), str(root or "."))], Diagnostics(), choice or Choice(), load)
+
+
+def findings(text: str, load: Load | None = None, root: Path | None = None) -> list[Diagnostic]:
+    return list(linted(text, load, root).findings)
+
+
+def codes(text: str) -> list[str]:
+    return [item.code for item in findings(text)]
+
+
+def pointed(text: str, item: Diagnostic) -> str:
+    """The text of the line from where the finding points."""
+    assert item.position is not None
+    return text.splitlines()[item.position.line - 1][item.position.column - 1 :]
