@@ -18,7 +18,7 @@ demo: $(VENV)/.demo  ## three proxies rendered, a real Envoy before three replic
 
 test: $(VENV)/.test  ## everything, with the real proxies; ARGS="-k word" for less
 	@.ci/need nginx haproxy
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
 
 check: $(VENV)/.test  ## types, style, and which part may import which
 	$(BIN)/mypy

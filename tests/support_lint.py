@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.lint.run import Choice, Linted, lint
+from lbctl.lint.sample import LLM, sample
 from lbctl.lint.subject import Load
 from lbctl.model.load import Text
 
@@ -35,3 +36,16 @@ def pointed(text: str, item: Diagnostic) -> str:
     """The text of the line from where the finding points."""
     assert item.position is not None
     return text.splitlines()[item.position.line - 1][item.position.column - 1 :]
+
+
+POOR = sample(
+    LLM + "connections: {idle: 60s}\nbalance: {algorithm: round_robin}\n",
+    listener='gateway: {bind: "0.0.0.0:8080"}\n',
+    replicas="""\
+- {name: a, address: "10.0.0.1:8000", gpu: B200}
+- {name: b, address: "10.0.0.2:8000", gpu: L4}
+- {name: c, address: "10.0.0.3:8000", gpu: L4}
+""",
+    more='control: {api: {bind: "0.0.0.0:18080"}}\n',
+)
+"""Legal, and unwise in many ways, of each severity."""

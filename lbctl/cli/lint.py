@@ -113,14 +113,19 @@ def _saved(before: Sequence[Text], after: Sequence[Text]) -> bool:
 
 def _codes(given: Sequence[str]) -> tuple[str, ...]:
     """Codes or their beginnings; a usage error for one that no code begins with."""
+    wanted = tuple(code.strip().upper() for item in given for code in item.split(",") if code.strip())
+    if wanted:
+        _check(wanted)
+    return wanted
+
+
+def _check(wanted: Sequence[str]) -> None:
     from lbctl.lint.pages import pages
 
-    wanted = tuple(code.strip().upper() for item in given for code in item.split(",") if code.strip())
     for code in wanted:
         if not any(known.startswith(code) for known in pages()):
             hint = did_you_mean(code, pages())
             raise click.UsageError(f"no code begins with {code!r}{f'; {hint}' if hint else ''}")
-    return wanted
 
 
 def _load(rate: str | None, mean_service: str | None) -> Load | None:

@@ -94,7 +94,11 @@ def server_options(command: str, *, writes: bool = False) -> _Decorator:
         for each in reversed(
             (
                 option(
-                    "--server", metavar="URL", default=DEFAULT_SERVER, show_default=True, callback=_url,
+                    "--server",
+                    metavar="URL",
+                    default=DEFAULT_SERVER,
+                    show_default=True,
+                    callback=_url,
                     help="A running serve.",
                 ),
                 option("--token-file", metavar="FILE", help=token),

@@ -58,8 +58,9 @@ class Pulse(NamedTuple):
 
 class Health(NamedTuple):
     """`complaints`: what is wrong by the newest look; `reasons`: why the phase is not "in". `since`: when the phase
-    began, with the progress counter at `mark`. `xids`: as last told, None before. `fatal`: an XID that has not yet
-    taken it out. `denied`: it would be out, but too many are. `good`: looks without complaint, no more than needed."""
+    began; `mark`: the progress counter when it went out. `xids`: as last told, None before. `fatal`: an XID that has
+    not yet taken it out. `denied`: it would be out, but too many are. `good`: looks without complaint, no more than
+    needed."""
 
     phase: Phase = "in"
     reasons: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarstring import ScalarString
 
 from lbctl.base.diagnostics import Diagnostics, Path
@@ -69,13 +70,18 @@ def replaced(file: File, data: bytes) -> None:
 
 
 def _mended(text: Text, mends: Sequence[Mend]) -> Text:
-    before = text.data.decode("utf-8-sig")
-    yaml, base = _closest(before)
-    document = yaml.load(before)
+    before = text.data.decode()
+    try:
+        yaml, base = _closest(before)
+        document = yaml.load(before)
+    except YAMLError:
+        return text
     done = [item for item in mends if _edit(document, item)]
-    after = _transplanted(before, base, _dumped(yaml, document)) if done else before
-    found = read(after.encode(), text.name, Diagnostics())
-    return replace(text, data=after.encode()) if found is not None and plain(found) == document else text
+    if not done:
+        return text
+    after = _transplanted(before, base, _dumped(yaml, document)).encode()
+    found = read(after, text.name, Diagnostics())
+    return replace(text, data=after) if found is not None and plain(found) == document else text
 
 
 def _closest(text: str) -> tuple[YAML, str]:
@@ -104,13 +110,24 @@ def _dumped(yaml: YAML, document: Any) -> str:
 
 def _transplanted(text: str, base: str, edited: str) -> str:
     """`text` with the lines that differ between `base`, which is the same in ruamel's form, and `edited`."""
-    own, plainly, wanted = (item.splitlines(keepends=True) for item in (text, base, edited))
+    own, plainly, wanted = text.splitlines(keepends=True), base.splitlines(), edited.splitlines()
     if len(own) != len(plainly):
         return text
+    newline = "\r\n" if own[0].endswith("\r\n") else "\n"
     out: list[str] = []
-    for tag, first, last, start, end in difflib.SequenceMatcher(None, plainly, wanted, autojunk=False).get_opcodes():
-        out += own[first:last] if tag == "equal" else wanted[start:end]
+    for tag, first, last, start, stop in difflib.SequenceMatcher(None, plainly, wanted, autojunk=False).get_opcodes():
+        if tag == "equal":
+            out += own[first:last]
+        elif last - first == stop - start:
+            out += map(_like, own[first:last], wanted[start:stop])
+        else:
+            out += [line + newline for line in wanted[start:stop]]
     return "".join(out)
+
+
+def _like(old: str, new: str) -> str:
+    """The new line with the indent and the line end of the old one."""
+    return old[: len(old) - len(old.lstrip())] + new.lstrip() + old[len(old.rstrip("\r\n")) :]
 
 
 def _edit(document: Any, mend: Mend) -> bool:

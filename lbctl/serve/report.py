@@ -115,6 +115,7 @@ def _same(one: Resource, other: Resource) -> bool:
 
 def _pool(pool: Pool, snapshot: Snapshot, since: Since, out: frozenset[str]) -> dict[str, Any]:
     weights = snapshot.weights.get(pool.name, {})
+    out |= snapshot.out.get(pool.name, frozenset())
     in_use = [item for item in pool.replicas if not _is_drained(pool, item, snapshot) and item.name not in out]
     level = min((item.priority for item in in_use), default=0)
     carrying = {item.name: weights.get(item.name, item.capacity) for item in in_use if item.priority == level}

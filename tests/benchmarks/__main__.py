@@ -42,7 +42,8 @@ def rows(directory: Path) -> Iterator[Row]:
     yield Row("validate, quickstart", ("validate", str(QUICKSTART)), 0.300)
     small = _written(directory, 100, 10)
     large = _written(directory, 100, 100)
-    commands = {"validate": ("validate",)} | {f"render {kind}": ("render", "-t", kind) for kind in KINDS}
+    commands: dict[str, tuple[str, ...]] = {"validate": ("validate",), "lint": ("lint",)}
+    commands |= {f"render {kind}": ("render", "-t", kind) for kind in KINDS}
     for name, command in commands.items():
         before, after = f"{name}, 1,000 replicas", f"{name}, 10,000 replicas"
         yield Row(before, (*command, str(small)))

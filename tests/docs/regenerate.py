@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lbctl.cli import gpus, schema
+from lbctl.lint import pages as rule_pages
 from lbctl.signals import page as signals_page
 from lbctl.targets import capability_page
 from tests.docs import cli_page
@@ -15,6 +16,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/capabilities.md": capability_page.page,
     "docs/cli.md": cli_page.page,
     "docs/gpus.md": gpus.page,
+    "docs/rules.md": rule_pages.document,
     "docs/signals.md": signals_page.page,
     "schemas/lbctl.schema.json": schema.page,
 }

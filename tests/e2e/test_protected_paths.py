@@ -23,6 +23,7 @@ _WRITTEN = (
     "/%zz/../admin/x",
     "/admin/%",
     "/admin/%00",
+    "/x%00/../admin",
 )
 
 

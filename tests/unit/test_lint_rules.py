@@ -245,7 +245,7 @@ def test_removed_metrics_are_found_in_queries_as_whole_names(query: str, expecte
 def test_thresholds_on_one_gpu_that_cannot_both_hold_are_found_across_pools() -> None:
     replicas = '- {name: a, address: "10.0.0.1:8000", gpu: L4, devices: ["0"]}\n'
     deep = "health: {deep: {min_free_memory: 16GiB}}\n"
-    second = f"other:\n  {deep}  replicas: [{{name: b, address: \"10.0.0.1:8001\", gpu: L4, devices: [\"0\"]}}]\n"
+    second = f'other:\n  {deep}  replicas: [{{name: b, address: "10.0.0.1:8001", gpu: L4, devices: ["0"]}}]\n'
     routes = "chat: {match: {path_prefix: /v1/chat}, pool: llama, fallback: other}\n"
     assert codes(sample(deep, replicas=replicas, routes=routes, pools=second)) == ["LB616"]
     assert codes(sample(deep, replicas=replicas, routes=routes, pools=second.replace("16GiB", "2GiB"))) == []

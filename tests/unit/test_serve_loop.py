@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from envoy.config.core.v3 import health_check_pb2
 from prometheus_client import CollectorRegistry
 
 from lbctl.control import overrides
 from lbctl.control.overrides import Override
-from lbctl.ir.pools import MetricsSource, Pool, Telemetry
+from lbctl.ir.address import Address
+from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.topology import Topology
 from lbctl.serve.live import Live
 from lbctl.serve.loop import Loop, seen_of
@@ -22,6 +25,7 @@ from lbctl.serve.scrape_state import Report, SourceState
 from lbctl.serve.stages import Stages
 from lbctl.serve.store import Store
 from lbctl.serve.telemetry import earlier
+from lbctl.targets.envoy.endpoints import Layout, Placement, as_written
 from tests.support_control import NAME, pool, replica, seen
 
 _TELEMETRY = Telemetry(sources=(MetricsSource("vllm", "http://{host}/metrics"),))
@@ -237,3 +241,15 @@ def test_a_weight_by_hand_is_over_what_was_decided_and_of_what_is_gone_nothing_i
     assert overrides.frozen(held) == {"p": "x"}
     fleet = Topology((), (), (replace(pool((replica("b"),)), name="p"),))
     assert [item.kind for item in overrides.within(held, fleet)] == ["freeze", "weight"]
+
+
+# ── Who is out, to each proxy ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_who_is_out_loses_its_own_clients_and_who_is_drained_keeps_them() -> None:
+    upstream = pool((Replica("a", Address("10.0.0.1", 1)), Replica("b", Address("10.0.0.2", 1))))
+    layout = Layout(
+        "p", upstream, frozenset({"a", "b"}), Proxy("", "envoy", ()), Placement(), as_written, frozenset({"b"})
+    )
+    found = [item.health_status for group in layout.unweighed.endpoints for item in group.lb_endpoints]
+    assert found == [health_check_pb2.DRAINING, health_check_pb2.UNHEALTHY]

@@ -125,7 +125,9 @@ def too_many_checks(fleet: Subject) -> Iterator[Found]:
     total = sum(rates.values())
     if total > _MOST_CHECKS:
         worst = max(rates, key=lambda name: (rates[name], name))
-        message = f"{total:.0f} checks a second in all ({instances} times each replica), {rates[worst]:.0f} of them here"
+        message = (
+            f"{total:.0f} checks a second in all ({instances} times each replica), {rates[worst]:.0f} of them here"
+        )
         yield Found(
             ("pools", worst, "health", "active", "interval"), message, "a longer interval, and a lower threshold"
         )

@@ -1,0 +1,188 @@
+"""The pages of codes about reading a fleet's files and about what they refer to."""
+
+from __future__ import annotations
+
+from lbctl.base.diagnostics import Severity
+from lbctl.lint.page import Page
+
+
+def told(code: str, title: str, what: str, advice: str, severity: Severity = "error") -> Page:
+    """The page of a code that no fleet has to show."""
+    return Page(code, title, what, advice=advice, severity=severity)
+
+
+READING = (
+    told(
+        "LB001",
+        "no such file or directory",
+        "A PATH is not there, or is a directory without *.yaml and *.yml.",
+        "Check the path; sub-directories and dot-files of a directory are not read.",
+    ),
+    told(
+        "LB002",
+        "a file that cannot be read",
+        "A PATH is no regular file, or this user may not read it.",
+        "Give files and directories alone; `-` is standard input.",
+    ),
+    told("LB003", "not UTF-8", "The bytes of a file are no UTF-8 text.", "Save it as UTF-8, without UTF-16."),
+    told(
+        "LB004",
+        "not the YAML of a fleet",
+        "The text is no YAML, or no map of keys and values, or it holds a second document.",
+        "Begin with `version: 1`, `listeners:`, `routes:`, `pools:`; look at the line above the one that is shown too.",
+    ),
+    told(
+        "LB005",
+        "too large",
+        "A file, its nesting, its number of values or one of its numbers is beyond a limit that "
+        "keeps a hostile file from exhausting memory.",
+        "Split the fleet into several files; quote what is text.",
+    ),
+    told(
+        "LB006",
+        "an anchor, an alias or a merge key",
+        "YAML's ways to repeat oneself are refused: a file of 400 bytes can expand to gigabytes.",
+        "Use `defaults`, which are laid under every pool and route.",
+    ),
+    told(
+        "LB007",
+        "a tag",
+        "A value has a YAML tag, as `!!python/object`.",
+        "Remove it; quote a value that begins with `!`.",
+    ),
+    told(
+        "LB008",
+        "a key that stands twice",
+        "A map holds one key twice; most readers would silently take the last.",
+        "Keep one of them.",
+    ),
+    told(
+        "LB009",
+        "a name that stands twice",
+        "Two files of one fleet define the same thing.",
+        "Keep one of them, or rename one.",
+    ),
+    told("LB010", "no version", "`version: 1` is missing in a file, or it is another one.", "Begin each file with it."),
+    told(
+        "LB011",
+        "an unknown key",
+        "lbctl does not know this key here, so it would have no effect.",
+        "The message says what may have been meant; `lbctl schema` gives it to editors.",
+    ),
+    told(
+        "LB012",
+        "an invisible character",
+        "A control character, or one that changes the direction of text, stands in a "
+        "file: what one reads would not be what it says.",
+        "Remove it.",
+    ),
+    told(
+        "LB013",
+        "a value that this key cannot have",
+        "The value is of another type or grammar.",
+        "Durations 250ms 5s 10m, sizes 64KiB 10MiB, percents 12.5%, rates 50/s; quote what is text.",
+    ),
+    told(
+        "LB014",
+        "something is missing",
+        "A key that is needed is not there, has no value, or none of several choices was made.",
+        "Write it, or leave the whole section out.",
+    ),
+    told("LB015", "choices that exclude each other", "Two keys stand together of which one may.", "Keep one of them."),
+    told(
+        "LB016",
+        "out of range",
+        "A number is too small or too large, a text too long, or a list is empty.",
+        "The message says the bound.",
+    ),
+    told(
+        "LB017",
+        "a comment that silences nothing",
+        "`# lbctl: ignore LBnnn (reason)` stands on a line where that code is not found.",
+        "Remove it (`lbctl lint --fix` does): it would hide the next one that comes there.",
+        "warning",
+    ),
+    told(
+        "LB018",
+        "a comment that lbctl cannot read",
+        "`# lbctl: ignore` without codes, or without a reason in parentheses.",
+        "Write `# lbctl: ignore LB210 (why it is right here)`; several codes with commas.",
+        "warning",
+    ),
+)
+REFERENCES = (
+    told(
+        "LB101", "no such pool", "A route names a pool that the fleet does not have.", "The message says the nearest."
+    ),
+    told(
+        "LB102",
+        "no such listener",
+        "A route or a proxy names a listener that the fleet does not have.",
+        "The message says the nearest.",
+    ),
+    told("LB103", "no such kind of proxy", "lbctl renders for nginx, haproxy and envoy.", "Choose one of them."),
+    told("LB104", "two replicas of one name", "Names of replicas are unique in a pool.", "Give each its own."),
+    told(
+        "LB105",
+        "two replicas at one address",
+        "A pool has one address twice: it would get twice its share.",
+        "Keep one of them; `weight` says that it can carry more.",
+    ),
+    told(
+        "LB106",
+        "a key without meaning where the proxy answers",
+        "A route with `respond` has a key that is for requests that go on.",
+        "Leave it out; keys and limits do not hold there.",
+    ),
+    told("LB107", "a sticky split without a split", "There is nothing to stick to.", "A split of two pools or more."),
+    told("LB108", "a fallback on itself", "The fallback is a pool of the route.", "Another pool."),
+    told(
+        "LB109",
+        "a rewrite without a prefix",
+        "`rewrite.path_prefix` replaces `match.path_prefix`, which is not there.",
+        "Match by path_prefix.",
+    ),
+    told(
+        "LB110",
+        "a file that is not here",
+        "The fleet names a file that this machine does not have.",
+        "Put it there, or render where it is; `--require-files` makes it an error.",
+        "warning",
+    ),
+    told("LB111", "a header that is set and removed", "Both rules cannot hold.", "Keep one of them."),
+    told("LB112", "two listeners at one address", "Only one can have the port.", "Give one another port."),
+    told("LB113", "a proxy that is too old", "lbctl does not render for this version.", "Update the proxy."),
+    told(
+        "LB114",
+        "a file of targets that cannot be used",
+        "It is missing (a warning), or not in Prometheus' file_sd form.",
+        'Write `[{"targets": ["10.0.0.1:8000"], "labels": {"gpu": "L4"}}]`.',
+    ),
+    told(
+        "LB115",
+        "residency that leaves nothing",
+        "No replica of a pool is in a region that the route allows.",
+        "Give replicas their `region`, or allow another.",
+    ),
+    told(
+        "LB116",
+        "a route that never gets a request",
+        "Another one matches the same and comes first by its name.",
+        "Make one of the two more specific.",
+        "warning",
+    ),
+    told("LB117", "no listeners", "There is nothing to render.", "Add `listeners`."),
+    told(
+        "LB118",
+        "one name, two files",
+        "Files of the same relative path lie in two directories of the fleet; a proxy has one directory.",
+        "Give each a name of its own.",
+    ),
+    told(
+        "LB119",
+        "a header that is not the fleet's",
+        "The header carries the message itself, or is a proxy's own.",
+        "Use a name of your own, as x-tenant.",
+    ),
+    told("LB120", "one header for two things", "Two features would write the same header.", "Give each its own."),
+)

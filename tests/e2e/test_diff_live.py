@@ -1,0 +1,66 @@
+"""`lbctl diff --against live`: whether the files are ahead of a running serve, the fleet of the files, or both."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lbctl.cli import run
+from tests.e2e.support.control import ControlPlane, controlling
+from tests.e2e.support.fleet import Fleet, fleet_of, write
+
+_POOL = {
+    "replicas": [
+        {"name": "a", "address": "127.0.0.1:9", "weight": 2},
+        {"name": "b", "address": "127.0.0.1:10", "weight": 2, "drain": True},
+    ]
+}
+
+
+def _changed(control: ControlPlane, fleet: Fleet, directory: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """(who is ahead, path → (live, files))."""
+    code = run(
+        [
+            *("diff", str(write(fleet, directory)), "--against", "live", "--server", control.url),
+            *("--exit-code", "-o", "json"),
+        ]
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert code == (0 if found["ahead"] == "neither" else 2)
+    return found["ahead"], {item["path"]: (item["live"], item["files"]) for item in found["differences"]}
+
+
+def test_the_files_the_fleet_or_both_are_ahead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = fleet_of(_POOL)
+    ahead = json.loads(json.dumps(fleet))
+    ahead["routes"]["everything"]["timeouts"] = {"idle": "2m"}
+    ahead["pools"]["pool"]["replicas"][0]["weight"] = 3
+    ahead["pools"]["pool"]["replicas"].append({"name": "c", "address": "127.0.0.1:11", "weight": 1})
+    told = {
+        "routes.everything.timeouts.idle": ("5m", "2m"),
+        "pools.pool.replicas.a.capacity": ("2", "3"),
+        "pools.pool.replicas.c": (None, "127.0.0.1:11"),
+    }
+    sized = {
+        f"pools.pool.circuit_breaker.max_{name}" for name in ("connections", "pending_requests", "requests", "retries")
+    }
+    with controlling(fleet) as control:
+        assert _changed(control, fleet, tmp_path, capsys) == ("neither", {})
+        who, found = _changed(control, ahead, tmp_path, capsys)
+        assert (who, {path: value for path, value in found.items() if path not in sized}) == ("files", told)
+
+        held = ["--server", control.url, "--token-file", str(control.state / "api-token")]
+        assert run(["drain", "pool/a", "--reason", "a fan", *held]) == 0
+        capsys.readouterr()
+        who, found = _changed(control, fleet, tmp_path, capsys)
+        assert (who, list(found)) == ("fleet", ["pools.pool.replicas.a by hand, drain"])
+        assert _changed(control, ahead, tmp_path, capsys)[0] == "both"
+
+        assert run(["diff", str(tmp_path), "--against", "live", "--server", control.url]) == 0
+        text = capsys.readouterr().out
+        assert "the fleet is ahead:" in text
+        assert "a fan" in text
+        assert text.endswith("both are ahead\n")
