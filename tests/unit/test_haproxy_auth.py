@@ -287,8 +287,8 @@ def test_keys_name_tenants_and_are_not_passed_on(tmp_path: Path, version: Any) -
     assert [item.status for item in bad] == [401] * 7
     assert [item["headers"]["x-tenant"] for item in a1.seen] == ["acme", "acme", "beta"]
     assert not any("authorization" in item["headers"] for item in a1.seen)
-    assert tenants[:3] == ["acme", "acme", "beta"]
-    assert set(tenants[3:]) == {None}
+    # threads write their lines when they get to it
+    assert sorted(tenant for tenant in tenants if tenant) == ["acme", "acme", "beta"]
 
 
 def test_keys_stand_as_hashes_in_a_file_that_only_its_owner_reads(tmp_path: Path) -> None:

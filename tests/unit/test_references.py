@@ -128,6 +128,7 @@ def test_every_code_of_the_compiler_is_shown_here_or_beside_the_capacities() -> 
     package = Path(lbctl.__file__).parent
     written = {code for file in (package / "compile").glob("*.py") for code in re.findall(r"LB\d{3}", file.read_text())}
     shown = {*ROUTES.values(), *POOLS.values(), *WHOLE.values()}
-    beside = {"LB104", "LB105", "LB203", "LB204", "LB205"}  # test_compile_pools
+    beside = {"LB104", "LB105", "LB203", "LB204", "LB205", "LB208", "LB603"}  # test_compile_pools, _drained
     files = {"LB110", "LB114", "LB118", "LB502", "LB503", "LB507", "LB508"}  # tests of bad input, secrets, closing
+    files |= {"LB601", "LB602"}
     assert written == shown | beside | files
