@@ -109,7 +109,7 @@ def test_renewed_keys_and_authorities_are_taken_without_a_restart(tmp_path: Path
             (control.files / name).write_bytes(content)
         control.start()
         time.sleep(1.5)
-        assert not connected(envoy), "it still shows the old certificate and trusts the old authority"
+        eventually(lambda: not connected(envoy))  # it still shows the old certificate and trusts the old authority
         _put(mine, new, new.issue("edge"))
         eventually(lambda: connected(envoy), 5.0)
         assert envoy.client().get("/").status == 200
@@ -125,8 +125,9 @@ def test_a_control_plane_with_a_certificate_for_another_name_is_not_believed(tmp
         controlling(_fleet(one), files=files) as control,
         joined(control, tmp_path / "out", *flags, wait=False) as envoy,
     ):
-        eventually(lambda: envoy.stat("cluster.xds|lbctl.ssl.fail_verify_san") > 0)
-        assert not connected(envoy)
+        eventually(lambda: envoy.stat("cluster.xds|lbctl.ssl.fail_verify_san") > 1)  # it tries again and again
+        assert envoy.stat("cluster_manager.cds.update_success") == 0
+        assert not live(envoy)
 
 
 def _fleet(replica: Replica) -> dict[str, Any]:
