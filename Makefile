@@ -16,9 +16,9 @@ help:  ## this list
 demo: $(VENV)/.demo  ## three proxies rendered, a real Envoy before three replicas
 	$(BIN)/python -m lbctl.demo $(ARGS)
 
-test: $(VENV)/.test  ## everything, with the real proxies; ARGS="-k word" for less
+test: $(VENV)/.test  ## everything, with the real proxies, a failure once more; ARGS="-k word" for less
 	@.ci/need nginx haproxy
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal --reruns 1 -raR $(ARGS)
 
 check: $(VENV)/.test  ## types, style, and which part may import which
 	$(BIN)/mypy
