@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Debian keeps the proxies in sbin, which is not in the PATH of everybody.
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo test check bench format golden docs clean
+.PHONY: help demo test check bench defaults weights format golden docs clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -28,6 +28,13 @@ check: $(VENV)/.test  ## types, style, and which part may import which
 
 bench: $(VENV)/.test  ## time and memory, as a table
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+defaults: $(VENV)/.test  ## live signals before the real proxies with the default settings, in real time; minutes
+	@.ci/need nginx haproxy
+	nice $(BIN)/python -m pytest -n 3 --reruns 1 -raR tests/e2e/defaults tests/e2e/test_default_settings.py $(ARGS)
+
+weights: $(VENV)/.test  ## what live weights do, in simulation; minutes
+	nice $(BIN)/python -m tests.benchmarks.weighting $(ARGS)
 
 format: $(VENV)/.test  ## the style that `make check` asks for
 	$(BIN)/ruff check --fix lbctl tests

@@ -13,6 +13,7 @@ from lbctl.control.state import State, Track
 from lbctl.control.step import step
 from lbctl.ir.address import Address
 from lbctl.ir.pools import DeepCheck, PassiveCheck, Pool, Replica, Telemetry, Weighting
+from lbctl.ir.weight import plain
 from lbctl.signals.derive import BatchEvidence, TokenEvidence
 from lbctl.signals.merge import Signal, Signals
 
@@ -67,7 +68,7 @@ class Talk:
         self.now = NOW
         self.state, effects = step(State(), FleetChanged(NOW, (fleet,)))
         self.told: list[Effect] = list(effects)
-        self.weights = {item.name: item.capacity for item in fleet.replicas}
+        self.given = {item.name: plain(item.capacity) for item in fleet.replicas}
         self.verdicts = {item.name: "in" for item in fleet.replicas}
         self.mode = "acting"
         self.ramps: Mapping[str, float] = {}
@@ -94,11 +95,16 @@ class Talk:
         state = self.state.pools[NAME]
         return state.tracks[state.index[name]]
 
+    @property
+    def weights(self) -> dict[str, float]:
+        """The rates of what was given."""
+        return {name: item.rate for name, item in self.given.items()}
+
     def _note(self, effect: Effect) -> None:
         self.told.append(effect)
         match effect:
             case WeightsChanged():
-                self.weights = dict(effect.weights)
+                self.given = dict(effect.weights)
             case HealthChanged():
                 self.verdicts[effect.replica] = effect.verdict
             case ModeChanged():

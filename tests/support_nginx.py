@@ -20,6 +20,7 @@ from lbctl.ir.routes import Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.nginx import TARGET
 from lbctl.targets.target import Bundle
+from tests.support_weights import row_of_plain
 
 SOCKET = "front.sock"
 
@@ -38,7 +39,10 @@ def a_view(
         listeners=(listener,),
         routes={route.name: route for route in sorted(routes, key=lambda item: item.name)},
         pools=named,
-        weights={name: tuple(r.capacity for r in pool.replicas) for name, pool in named.items()} | dict(weights or {}),
+        weights={
+            name: row_of_plain((weights or {}).get(name) or [r.capacity for r in pool.replicas])
+            for name, pool in named.items()
+        },
         drained={name: frozenset(r.name for r in pool.replicas if r.drain) for name, pool in named.items()},
     )
 

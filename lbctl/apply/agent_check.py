@@ -90,7 +90,7 @@ def _percents(view: View, pool: str) -> list[int]:
     """Such that HAProxy, which rounds down, comes to the weights that it would be told by other ways."""
     known = view.pools[pool]
     filed = quantise([item.capacity for item in known.replicas], servers.MAX_WEIGHT)
-    wanted = quantise(view.weights[pool], servers.MAX_WEIGHT)
+    wanted = servers.haproxy_weights(known, view.weights[pool])
     return [_percent(now, base) for now, base in zip(wanted, filed, strict=True)]
 
 

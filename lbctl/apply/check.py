@@ -29,6 +29,8 @@ from lbctl.targets.target import Bundle, Complaint
 _VERSION = re.compile(r"(?<![\d.])(\d+)\.(\d+)\.(\d+)")
 _SECONDS = 60
 """The longest that a checker may take."""
+_TELLING = 5
+"""The longest that a program may take to tell its version."""
 
 
 class MissingBinaryError(Exception):
@@ -59,7 +61,7 @@ def check(prepared: Prepared, compiled: Compiled, source: Source, form: str) -> 
         found = list(target.complaints(output, bundle)) if code else []
     if code and not found:
         found = [Complaint(f"exit code {code}: {_last_words(output)}")]
-    version = _version(binary, directory="/")
+    version = version_of(binary)
     checker = f"{target.kind} {dotted(version)}" if version else target.kind
     findings = [_diagnostic(item, bundle, compiled, checker) for item in found]
     if version and version[:2] < prepared.view.proxy.version[:2]:
@@ -67,10 +69,10 @@ def check(prepared: Prepared, compiled: Compiled, source: Source, form: str) -> 
     return Checked(findings, checker)
 
 
-def _version(binary: str, directory: str) -> tuple[int, ...]:
-    """Of the program; empty where it does not tell."""
+def version_of(binary: str) -> tuple[int, ...]:
+    """What the program says that it is; empty where it does not tell. Raises MissingBinaryError."""
     for flag in ("-v", "--version"):
-        found = _VERSION.search(_run([binary, flag], directory)[1])
+        found = _VERSION.search(_run([binary, flag], "/", _TELLING)[1])
         if found:
             return tuple(map(int, found.groups()))
     return ()
@@ -83,13 +85,13 @@ def _older(checker: str, proxy: Proxy, compiled: Compiled) -> d.Diagnostic:
     return compiled.sources.placed(d.Diagnostic("LB902", message, path=path, hint=hint, severity="warning"))
 
 
-def _run(command: list[str], directory: str) -> tuple[int, str]:
+def _run(command: list[str], directory: str, seconds: int = _SECONDS) -> tuple[int, str]:
     try:
         done = subprocess.run(
-            command, cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False
+            command, cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
-        return 1, f"no answer within {_SECONDS} seconds"
+        return 1, f"no answer within {seconds} seconds"
     except OSError as error:
         raise MissingBinaryError(f"--check cannot start {command[0]}: {error.strerror}") from None
     return done.returncode, (done.stdout + done.stderr).decode(errors="replace")

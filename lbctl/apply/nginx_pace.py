@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from lbctl.ir.snapshot import View
+from lbctl.ir.weight import Weight
 
 Reason = Literal["weights", "health", "drain", "removal", "files"]
 PAUSE = 5.0
@@ -77,7 +78,7 @@ def _shape(view: View) -> View:
     return replace(view, weights={}, drained={}, out={})
 
 
-def _live(good: View, wanted: View, name: str) -> tuple[tuple[float, ...], frozenset[str]]:
+def _live(good: View, wanted: View, name: str) -> tuple[tuple[Weight, ...], frozenset[str]]:
     """Another address is another replica."""
     pairs = zip(wanted.pools[name].replicas, wanted.weights[name], strict=True)
     live = {(item.name, item.address): weight for item, weight in pairs}

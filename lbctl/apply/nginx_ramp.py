@@ -59,7 +59,7 @@ class Ramps:
             factors = self._factors(pool, now, min_interval)
             if factors:
                 pairs = zip(pool.replicas, weights_of(pool, snapshot), strict=True)
-                weights[pool.name] = {item.name: weight * factors.get(item.name, 1.0) for item, weight in pairs}
+                weights[pool.name] = {item.name: weight.times(factors.get(item.name, 1.0)) for item, weight in pairs}
         return replace(snapshot, weights=weights)
 
     def next_change(self, snapshot: Snapshot, now: float, min_interval: float) -> float | None:

@@ -7,12 +7,17 @@ import os
 import sys
 import traceback
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
 from lbctl import __version__
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 _COMMANDS = {
+    "init": ("lbctl.cli.init", "An annotated fleet file, from nothing or from what servers say."),
     "validate": ("lbctl.cli.validate", "Check a fleet: every error in one run."),
     "lint": ("lbctl.cli.lint", "What is legal and unwise for inference."),
     "rule": ("lbctl.cli.rule", "What a code means, offline."),
@@ -31,7 +36,9 @@ _COMMANDS = {
     "xds": ("lbctl.cli.xds", "What a proxy would receive from any xDS server."),
     "gpus": ("lbctl.cli.gpus", "The built-in GPU table, with sources."),
     "schema": ("lbctl.cli.schema", "The JSON Schema of a fleet file."),
-    "version": ("lbctl.cli.version", "The version of lbctl."),
+    "doctor": ("lbctl.cli.doctor", "What on this machine keeps lbctl or a fleet from running."),
+    "completion": ("lbctl.cli.completion", "What makes a shell complete commands and options."),
+    "version": ("lbctl.cli.version", "The version of lbctl, of Python, and of what it is made of."),
 }
 """Command → its module (`command` in it, or what stands after the colon), and the help that needs no import."""
 
@@ -50,6 +57,14 @@ class _Commands(click.Group):
         module, _, name = _COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(module), name or "command")
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The names, without their modules: a shell asks at each key."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(name, help=text) for name, (_, text) in _COMMANDS.items() if name.startswith(incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

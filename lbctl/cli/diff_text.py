@@ -140,12 +140,12 @@ def _capped(rows: Sequence[str], indent: int = 2, most: int = _MOST) -> Iterator
 
 def _counts(found: Difference) -> Iterator[str]:
     added = sum(item.kind == "added" for item in found.things)
-    for count, word in (
-        (added, "added"),
-        (len(found.things) - added, "removed"),
-        (len(found.settings), "settings changed"),
-        (len(found.elsewhere), "ways of requests moved"),
-        (len(found.traffic), "shares moved"),
+    for count, one, many in (
+        (added, "added", "added"),
+        (len(found.things) - added, "removed", "removed"),
+        (len(found.settings), "setting changed", "settings changed"),
+        (len(found.elsewhere), "way of requests moved", "ways of requests moved"),
+        (len(found.traffic), "share moved", "shares moved"),
     ):
         if count:
-            yield f"{count} {word}"
+            yield f"{count} {one if count == 1 else many}"

@@ -93,11 +93,19 @@ def _lines(row: Row) -> Iterator[tuple[str, str]]:
         until = f", until {item['until']}" if item["until"] else ""
         yield "by hand", f"{item['kind']}{value}{until}" + (f": {item['reason']}" if item["reason"] else "")
     yield "sent", f"{row['sent']:g}, {row['share'] * 100:.1f}% of the pool's weight"
-    yield "quantised", ", ".join(f"{kind}: {value}" for kind, value in row["quantised"].items())
+    yield "of which", _parts(row)
+    yield (
+        "quantised",
+        ", ".join(f"{kind}: {value}" for kind, value in row["quantised"].items()) or "it gets nothing new",
+    )
     told = row["acknowledged"]
     waiting = f"; not yet: {', '.join(told['waiting'])}" if told["waiting"] else ""
     yield "acknowledged", f"by {told['have_it']} of {told['proxies']} proxies{waiting}"
     yield "health", row["verdict"] + (f": {'; '.join(row['words'])}" if row["words"] else "")
+
+
+def _parts(row: Row) -> str:
+    return f"room {row['room']:g}, {row['of_peers_speed']:.0%} of its peers' speed, held at {row['held']:.0%}"
 
 
 def _percent(value: float | None) -> str:

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 import click
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.cli.options import completions
 from lbctl.targets.load import Loaded
 from lbctl.targets.load import load as load_fleet
 
-paths_argument = click.argument("paths", metavar="PATH…", nargs=-1, required=True)
+paths_argument = click.argument("paths", metavar="PATH…", nargs=-1, required=True, shell_complete=completions)
 
 
 def load(paths: tuple[str, ...], diagnostics: Diagnostics, require_files: bool = False) -> Loaded | None:

@@ -7,22 +7,30 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
 
 from lbctl.cli.options import options_of
 
+if TYPE_CHECKING:
+    import requests
+
 DEFAULT_SERVER = "http://127.0.0.1:18080"
 _TOKEN = "/var/lib/lbctl/api-token"
 """Where `serve` makes one when nobody tells it otherwise."""
 _WRITING = f"The token of its API, which this always needs; default: {_TOKEN}, for the default server alone."
-_TIMEOUT = (5.0, 60.0)
-"""Seconds to connect, and to wait for an answer: a reload reads all files first."""
+_CONNECT = 5.0
+_PATIENCE = {"GET": 15.0}
+_LONGEST_PATIENCE = 60.0
+"""Seconds to connect, and for the whole answer: a reload reads all files first."""
+_LARGEST = 256 * 1024 * 1024
+"""Bytes of an answer: far above that of the largest fleet."""
 _NO_HTTP = "what listens there does not speak HTTP, as the port for proxies does not"
 _LONGEST = 200
 """Characters of a reason."""
@@ -33,6 +41,13 @@ class RemoteError(click.ClickException):
     """The server cannot be reached, or does not let us in."""
 
     exit_code = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    content: bytes
+    date: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +68,32 @@ class Server:
     def delete(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         return self._ask("DELETE", path, body)
 
+    def date(self) -> str:
+        """Its `Date`, empty without one; for this it asks for no token."""
+        return self._send("GET", "/healthz", None, "").date
+
     def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        answer = self._send(method, path, body, self._token())
+        return _content(self.url.rstrip("/") + path, answer.status, answer.content)
+
+    def _send(self, method: str, path: str, body: dict[str, Any] | None, token: str) -> _Answer:
         import requests
 
-        url = self.url.rstrip("/") + path
-        token = self._token()
+        url, patience = self.url.rstrip("/") + path, _PATIENCE.get(method, _LONGEST_PATIENCE)
+        end = time.monotonic() + patience
         headers = {"authorization": f"Bearer {token}"} if token else {}
         verify = self.ca or os.environ.get("REQUESTS_CA_BUNDLE") or True
         try:
             with requests.Session() as session:
                 session.trust_env = False
-                answer = session.request(
-                    method, url, json=body, headers=headers, timeout=_TIMEOUT, verify=verify, allow_redirects=False
-                )
+                with session.request(
+                    method, url, json=body, headers=headers, timeout=(_CONNECT, patience), verify=verify,
+                    allow_redirects=False, stream=True,
+                ) as response:  # fmt: skip
+                    content = _read(response, url, end)
+                    return _Answer(response.status_code, content, str(response.headers.get("date", "")))
         except (requests.RequestException, OSError) as error:
             raise RemoteError(f"{url} does not answer: {_words(error)}; is `lbctl serve` running?") from None
-        return _content(url, answer.status_code, answer.content)
 
     def _token(self) -> str:
         """The given one; the one that `serve` made on this machine for the server on this machine alone."""
@@ -114,9 +139,9 @@ def server_options(command: str, *, writes: bool = False) -> _Decorator:
 def _url(_context: click.Context, _option: click.Parameter, text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https"):
-        raise click.UsageError(f"--server: {_plain(text)} is no URL: it begins with http:// or https://")
+        raise click.UsageError(f"--server: {plain(text)} is no URL: it begins with http:// or https://")
     if not parts.hostname:
-        raise click.UsageError(f"--server: {_plain(text)} names no host")
+        raise click.UsageError(f"--server: {plain(text)} names no host")
     return text
 
 
@@ -135,7 +160,7 @@ def show(value: Any, form: str) -> None:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Columns as wide as what stands in them, on standard output."""
-    lines = [tuple(head), *(tuple(_plain(cell) for cell in row) for row in rows)]
+    lines = [tuple(head), *(tuple(plain(cell) for cell in row) for row in rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(head))]
     for line in lines:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
@@ -151,7 +176,7 @@ def age(seconds: float | None) -> str:
     return f"{max(0, int(seconds))}s"
 
 
-def _plain(cell: str) -> str:
+def plain(cell: str) -> str:
     """With nothing in it that a terminal would act on: the words may be a proxy's."""
     return cell if cell.isprintable() else ascii(cell)[1:-1]
 
@@ -159,6 +184,19 @@ def _plain(cell: str) -> str:
 def _is_private(url: str) -> bool:
     parts = urlsplit(url)
     return parts.scheme == "https" or parts.hostname in ("127.0.0.1", "::1", "localhost")
+
+
+def _read(response: requests.Response, url: str, end: float) -> bytes:
+    """Neither for ever, nor more than there is room for."""
+    parts, size = [], 0
+    for part in response.iter_content(1 << 16):
+        parts.append(part)
+        size += len(part)
+        if size > _LARGEST:
+            raise RemoteError(f"{url} is not an lbctl serve: its answer has no end")
+        if time.monotonic() > end:
+            raise RemoteError(f"{url} does not answer: it is still writing; is `lbctl serve` running?")
+    return b"".join(parts)
 
 
 def _content(url: str, status: int, content: bytes) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from lbctl.model.load import Text, is_fleet_file
 from lbctl.targets.load import Loaded, complete
 
 _PATIENCE = 60
-_REGULAR = "100"
-"""How the modes of regular files begin."""
+_FILES = ("100", "120")
+"""How the modes of regular files and of links begin."""
 
 
 class NoGitError(click.ClickException):
@@ -50,7 +50,13 @@ class _Place:
         return _git(self.top, *arguments)
 
     def content(self, inside: str) -> bytes:
-        return self.git("cat-file", "blob", f"{self.commit}:{inside}")
+        """Of the file, or of the one that a link there leads to."""
+        asked = f"{self.commit}:{inside}\n".encode()
+        head, _, content = _git(self.top, "cat-file", "--batch", "--follow-symlinks", said=asked).partition(b"\n")
+        _, kind, size = head.rsplit(b" ", 2) if head.count(b" ") > 1 else (b"", b"", b"0")
+        if kind != b"blob":
+            raise _AbsentError(f"{show(inside)} is no file there, or leads out of the repository")
+        return content[: int(size)]
 
     def named(self, inside: str) -> _Place:
         return _Place(self.top, self.commit, inside)
@@ -95,9 +101,15 @@ def _placed(path: str, revision: str) -> _Place:
     try:
         commit = _git(top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").decode().strip()
     except _AbsentError:
-        raise _AbsentError(f"there is no revision {show(revision)}") from None
+        raise _AbsentError(f"there is no revision {show(revision)}{_shallow(top)}") from None
     inside = os.path.relpath(whole, Path(top).resolve())
     return _Place(top, commit, "" if inside == "." else inside)
+
+
+def _shallow(top: str) -> str:
+    """Pipelines mostly begin with such a clone."""
+    shallow = _git(top, "rev-parse", "--is-shallow-repository").strip() == b"true"
+    return " in this shallow clone (`git fetch --unshallow`, or `--depth`, brings more)" if shallow else ""
 
 
 def _files(place: _Place, revision: str) -> list[str]:
@@ -109,7 +121,7 @@ def _files(place: _Place, revision: str) -> list[str]:
     if kind != "tree":
         return [place.inside]
     rows = place.git("ls-tree", "-z", f"{place.commit}:{place.inside}").decode(errors="replace").split("\0")
-    split = (row.partition("\t") for row in rows if row.startswith(_REGULAR))
+    split = (row.partition("\t") for row in rows if row.startswith(_FILES))
     found = [posixpath.join(place.inside, name) for _, _, name in split if is_fleet_file(name)]
     if not found:
         raise _AbsentError(f"a directory without YAML at {show(revision)}")
@@ -132,11 +144,12 @@ def _fetch(source: Source, places: dict[str, _Place]) -> None:
         target.write_bytes(content)
 
 
-def _git(directory: str, *arguments: str) -> bytes:
+def _git(directory: str, *arguments: str, said: bytes = b"") -> bytes:
+    """`said`: on its standard input."""
     try:
         done = subprocess.run(
             ["git", "-C", directory, *arguments],
-            stdin=subprocess.DEVNULL,
+            input=said,
             capture_output=True,
             timeout=_PATIENCE,
             check=False,

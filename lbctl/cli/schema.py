@@ -5,7 +5,6 @@ Put together here, above the model, because only here the registries are known w
 
 from __future__ import annotations
 
-import copy
 import json
 from typing import Any
 
@@ -15,6 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
 from lbctl.base.quantities import Duration, Endpoint, Percent, Size, Temperature
+from lbctl.cli.schema_defaults import laid, partial
 from lbctl.model.fleet import Fleet
 from lbctl.targets import KINDS
 
@@ -34,16 +34,21 @@ def page() -> str:
 
 
 def schema() -> dict[str, Any]:
-    """The schema as a dict; its verdict on a fleet is the model's, less what needs the whole fleet to see."""
+    """The schema as a dict; its verdict on a fleet is the model's, less what needs two places of it to see."""
+    made: dict[str, Any] = _worded(laid(described()))
+    return made
+
+
+def described() -> dict[str, Any]:
+    """The schema before its words are put together: `description` is what a key means, `grammar` how to write it."""
     made: dict[str, Any] = _tidy(
         Fleet.model_json_schema(schema_generator=_Draft7, ref_template="#/definitions/{model}")
     )
     definitions = made.pop("$defs")
-    definitions["Proxy"]["properties"]["kind"] = {"enum": list(KINDS)}
-    definitions["Defaults"]["properties"] = {
-        "pool": _partial("Pool", definitions),
-        "route": _partial("Route", definitions),
-    }
+    kind, defaults = definitions["Proxy"]["properties"]["kind"], definitions["Defaults"]["properties"]
+    definitions["Proxy"]["properties"]["kind"] = {"description": kind["description"], "enum": list(KINDS)}
+    for name, told in defaults.items():
+        defaults[name] = {"description": told["description"]} | partial(name.title(), definitions)
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "$id": _ID, "title": "lbctl fleet"}
     return head | {key: value for key, value in made.items() if key != "title"} | {"definitions": definitions}
 
@@ -80,22 +85,14 @@ def _tidy(node: Any) -> Any:
     return [_tidy(item) for item in node] if isinstance(node, list) else node
 
 
-def _partial(name: str, definitions: dict[str, Any]) -> dict[str, str]:
-    """A copy of a section, and of what lies below it, in which nothing must be there."""
-    part = f"Partial{name}"
-    if part not in definitions:
-        definitions[part] = {}
-        definitions[part].update(_loose(copy.deepcopy(definitions[name]), definitions))
-    return {"$ref": f"#/definitions/{part}"}
-
-
-def _loose(node: Any, definitions: dict[str, Any]) -> Any:
+def _worded(node: Any) -> Any:
+    """With `grammar` as the end of `description`, which is what editors show."""
     if isinstance(node, list):
-        return [_loose(item, definitions) for item in node]
+        return [_worded(item) for item in node]
     if not isinstance(node, dict):
         return node
-    reference = node.get("$ref")
-    if isinstance(reference, str):
-        return _partial(reference.rsplit("/", 1)[1], definitions)
-    dropped = {"required", "allOf", "anyOf"} if node.get("type") == "object" else set()
-    return {key: _loose(value, definitions) for key, value in node.items() if key not in dropped}
+    made = {key: _worded(value) for key, value in node.items() if key != "grammar"}
+    if isinstance(grammar := node.get("grammar"), str):
+        words = (node.get("description"), f"{grammar[:1].upper()}{grammar[1:]}.")
+        made["description"] = " ".join(filter(None, words))
+    return made

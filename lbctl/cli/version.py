@@ -1,13 +1,47 @@
-"""`lbctl version`."""
+"""`lbctl version`: of lbctl, of Python, and of the packages that lbctl needs."""
 
 from __future__ import annotations
+
+import platform
+from importlib import metadata
 
 import click
 
 from lbctl import __version__
+from lbctl.cli.options import options_of
+
+PACKAGES = (
+    "aiohttp", "click", "dnspython", "envoy-data-plane", "grpcio", "jinja2", "prometheus-client", "protobuf",
+    "pydantic", "pyyaml", "requests", "rich", "ruamel.yaml", "watchfiles", "xds-protos",
+)  # fmt: skip
 
 
 @click.command("version")
-def command() -> None:
-    """Print the version of lbctl."""
-    click.echo(f"lbctl {__version__}")
+@options_of("version")(
+    "-o",
+    "form",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="The form.",
+)
+def command(form: str) -> None:
+    """Print the version of lbctl, of Python, and of each package that lbctl needs."""
+    packages = {name: _version(name) for name in PACKAGES}
+    if form == "table":
+        click.echo(f"lbctl {__version__}\nPython {platform.python_version()}, {platform.platform()}")
+        for name, version in packages.items():
+            click.echo(f"  {name} {version or 'missing'}")
+        return
+    from lbctl.cli.remote import show
+
+    python = {"version": platform.python_version(), "platform": platform.platform()}
+    show({"lbctl": __version__, "python": python, "packages": packages}, form)
+
+
+def _version(package: str) -> str | None:
+    """None where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

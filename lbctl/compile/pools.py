@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from lbctl.compile.capacity import capacities, gpu_count, throughputs
 from lbctl.compile.context import Context
@@ -13,7 +13,10 @@ from lbctl.compile.telemetry import telemetry, weighting
 from lbctl.ir import pools as ir
 from lbctl.ir.address import Address
 from lbctl.model import pool as model
+from lbctl.model.health import Active, Passive
 
+FEW_SLOTS = 64
+"""Requests at once on one replica, up to which a pool has few slots: docs/weighting.md has what was measured."""
 IN_FLIGHT = 512
 """Requests at once that one replica is trusted with where the fleet says nothing: twice what an engine batches by
 default (vLLM's max_num_seqs is 256), so that the breaker is a fuse and not the scheduler."""
@@ -41,10 +44,12 @@ def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float],
     path = ("pools", name)
     if pool.tls and (pool.tls.certificate is None) != (pool.tls.key is None):
         ctx.error("LB505", "a client certificate needs its key, and the key its certificate", (*path, "tls"))
+    replicas = _replicas(ctx, name, pool, table)
+    discovery = _discovery(ctx, name, pool.discovery, table)
     return ir.Pool(
         name=name,
-        replicas=_replicas(ctx, name, pool, table),
-        discovery=_discovery(ctx, name, pool.discovery, table),
+        replicas=replicas,
+        discovery=discovery,
         protocol=pool.protocol,
         model=maybe(pool.model, lambda item: ir.Model(item.name, item.version, tuple(sorted(item.adapters)))),
         labels=pairs(pool.labels),
@@ -57,7 +62,7 @@ def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float],
         queue_timeout=int(pool.timeouts.queue),
         circuit_breaker=_breaker(pool),
         slow_start=_slow_start(ctx, name, pool),
-        active=_active(ctx, name, pool.health.active),
+        active=_active(ctx, name, pool.health.active, _ports(replicas, discovery)),
         passive=_passive(pool.health.passive, relieved),
         deep=ir.DeepCheck(
             whole(pool.health.deep.min_free_memory),
@@ -65,6 +70,7 @@ def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float],
             tuple(sorted(pool.health.deep.fatal_xids)),
             int(pool.health.deep.stalled_after),
         ),
+        few_slots=_few_slots(pool),
         load_shedding=maybe(
             pool.health.load_shedding, lambda item: ir.LoadShedding(float(item.min_healthy), int(item.retry_after))
         ),
@@ -181,6 +187,12 @@ def _breaker(pool: model.Pool) -> ir.CircuitBreaker:
     )
 
 
+def _few_slots(pool: model.Pool) -> bool:
+    """A limit that an engine reaches by batching is a fuse; a smaller one says how many it answers at once."""
+    slots = pool.circuit_breaker.per_replica.max_requests
+    return slots is not None and slots <= FEW_SLOTS
+
+
 def _room(pool: model.Pool) -> int:
     """For how many replicas a breaker is sized: the next power of two of their number, drained ones too. A breaker is
     part of Envoy's cluster, and Envoy closes all connections to a pool whose cluster changes: so no drain may change
@@ -201,7 +213,14 @@ def _slow_start(ctx: Context, name: str, pool: model.Pool) -> ir.SlowStart | Non
     return ir.SlowStart(int(section.window), float(section.min_weight), section.aggression)
 
 
-def _active(ctx: Context, pool: str, section: model.Active | None) -> ir.ActiveCheck | None:
+def _ports(replicas: Iterable[ir.Replica], discovery: ir.DnsDiscovery | ir.FileDiscovery | None) -> set[int]:
+    """Where the pool serves."""
+    found = {item.address.port for item in replicas}
+    return found | {discovery.port} if isinstance(discovery, ir.DnsDiscovery) else found
+
+
+def _active(ctx: Context, pool: str, section: Active | None, ports: set[int]) -> ir.ActiveCheck | None:
+    """A port that is every replica's own is no other one: there checks speak as requests do."""
     if section is None:
         return None
     written = "timeout" in section.model_fields_set
@@ -213,7 +232,7 @@ def _active(ctx: Context, pool: str, section: model.Active | None) -> ir.ActiveC
         )  # fmt: skip
     return ir.ActiveCheck(
         probe=_probe(section),
-        port=section.port,
+        port=None if ports == {section.port} else section.port,
         interval=int(section.interval),
         timeout=int(timeout),
         jitter=float(section.jitter),
@@ -222,14 +241,14 @@ def _active(ctx: Context, pool: str, section: model.Active | None) -> ir.ActiveC
     )
 
 
-def _probe(section: model.Active) -> ir.HttpCheck | ir.GrpcCheck | ir.TcpCheck:
+def _probe(section: Active) -> ir.HttpCheck | ir.GrpcCheck | ir.TcpCheck:
     if section.http is not None:
         http = section.http
         return ir.HttpCheck(http.path, http.host, tuple(sorted(set(http.statuses))), http.body_contains or None)
     return ir.GrpcCheck(section.grpc.service) if section.grpc is not None else ir.TcpCheck()
 
 
-def _passive(section: model.Passive, relieved: bool) -> ir.PassiveCheck:
+def _passive(section: Passive, relieved: bool) -> ir.PassiveCheck:
     """Half of a pool is always left in it unless the fleet says otherwise, for who else would serve? A fallback would,
     and its turn comes when nobody is left."""
     written = "max_ejection" in section.model_fields_set

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lbctl.control.effects import Mode, Verdict
-from lbctl.control.state import PoolState, State, Track
+from lbctl.control.state import PoolState, State, Track, weight
+from lbctl.ir.weight import Weight
 from lbctl.signals.merge import Signal
 
 
@@ -17,8 +18,8 @@ class Decision:
     `signal`: speed (or load) per capacity, comparable within the pool alone. `normalised`: the natural logarithm of it
     against the peers' upper median, `across`: of that against the pool's. `wished` is what the strategy asks for,
     `goal` that within floor and ceiling or what health and staleness make of it, `damped` after bounded steps, `sent`
-    beyond the deadband: parts of the capacity. `weight` = `sent` × `capacity`. `ramp`: the factor for proxies that do
-    not ramp by themselves."""
+    beyond the deadband: parts of the capacity. `weight`: of `sent`, with what of it is speed and what is room. `ramp`:
+    the factor for proxies that do not ramp by themselves."""
 
     pool: str
     replica: str
@@ -36,7 +37,7 @@ class Decision:
     goal: float
     damped: float
     sent: float
-    weight: float
+    weight: Weight
     ramp: float
     verdict: Verdict
     words: tuple[str, ...]
@@ -65,9 +66,9 @@ def _decision(pool: PoolState, track: Track, now: float) -> Decision:
         across=wish.across,
         wished=wish.multiplier,
         goal=track.goal,
-        damped=track.multiplier,
-        sent=track.sent,
-        weight=track.sent * track.replica.capacity,
+        damped=track.course.multiplier,
+        sent=track.course.sent,
+        weight=weight(track),
         ramp=pool.ramps.get(track.replica.name, 1.0),
         verdict=track.health.verdict,
         words=_words(pool, track),

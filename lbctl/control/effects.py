@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from lbctl.ir.weight import Weight
+
 Verdict = Literal["in", "floor", "out"]
 Mode = Literal["acting", "frozen", "blind", "held"]
 """acting: evidence moves weights. frozen: more than half look bad, nothing moves. blind: more than half are stale,
@@ -14,10 +16,10 @@ weights go back to the capacities. held: by an operator."""
 
 @dataclass(frozen=True, slots=True)
 class WeightsChanged:
-    """Replica → weight > 0 on the scale of capacity, for every replica of the pool."""
+    """Replica → weight, for every replica of the pool."""
 
     pool: str
-    weights: Mapping[str, float]
+    weights: Mapping[str, Weight]
 
 
 @dataclass(frozen=True, slots=True)

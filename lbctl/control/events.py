@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 
 from lbctl.control.inputs import Seen
 from lbctl.ir.pools import Pool
+from lbctl.ir.weight import Weight
 
 
 @dataclass(frozen=True, slots=True)
 class FleetChanged:
-    """The fleet from now on: at the start, on a reload, after discovery. `weights`: what was sent before a restart, on
-    the scale of capacity; `out`: why deep health had taken replicas out then. Replicas that the state knows already
-    keep what it knows."""
+    """The fleet from now on: at the start, on a reload, after discovery. `weights`: what was sent before a
+    restart; `out`: why deep health had taken replicas out then. Replicas that the state knows already keep what it
+    knows."""
 
     now: float
     pools: tuple[Pool, ...]
-    weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
     out: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
 
 

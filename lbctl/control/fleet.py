@@ -7,7 +7,9 @@ from dataclasses import replace
 from lbctl.control.events import FleetChanged
 from lbctl.control.health import Health, rules
 from lbctl.control.state import PoolState, State, Track, new_track, peers_of
+from lbctl.control.weighting.strategy import Parts
 from lbctl.ir.pools import Pool, Replica
+from lbctl.ir.weight import Weight
 
 
 def changed(state: State, event: FleetChanged) -> State:
@@ -26,13 +28,14 @@ def _first(pool: Pool, event: FleetChanged) -> PoolState:
     return PoolState(pool, rules(pool), tracks, _places(pool))
 
 
-def _known(replica: Replica, weight: float | None, reasons: tuple[str, ...] | None, pool: Pool, now: float) -> Track:
+def _known(replica: Replica, weight: Weight | None, reasons: tuple[str, ...] | None, pool: Pool, now: float) -> Track:
     if reasons is not None:
         track = new_track(replica, min(pool.weighting.floor / 100, 1.0), None)
         return track._replace(health=Health(phase="out", reasons=reasons, since=now, ejections=1))
     if weight is None:
         return new_track(replica, 1.0, None)
-    return new_track(replica, _clamped(weight / replica.capacity, pool), None)._replace(known_at=now)
+    parts = Parts(weight.speed, weight.room / replica.capacity)
+    return new_track(replica, _clamped(weight.rate / replica.capacity, pool), None, parts)._replace(known_at=now)
 
 
 def _again(was: PoolState, pool: Pool, now: float) -> PoolState:
@@ -50,8 +53,9 @@ def _track(was: Track | None, replica: Replica, pool: Pool, now: float) -> Track
     return was._replace(
         replica=replica,
         peers=peers_of(replica),
-        multiplier=_clamped(was.multiplier, pool),
-        sent=_clamped(was.sent, pool),
+        course=was.course._replace(
+            multiplier=_clamped(was.course.multiplier, pool), sent=_clamped(was.course.sent, pool)
+        ),
         joined_at=now if was.replica.drain and not replica.drain else was.joined_at,
     )
 

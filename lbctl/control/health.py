@@ -3,7 +3,7 @@
 A fatal XID seen anew, a stalled engine and too little memory take it out; too hot brings it to the floor. A sticky old
 XID, a saturated engine that still makes progress, a throttled GPU and whatever is unknown are not held against it.
 Where progress is counted in requests, not in steps, a long answer looks like a stall: there it takes four times as
-long.
+long, and so it does where proxies alone say that requests are there.
 
 The way back: `healthy_threshold` good looks and progress that moves. A replica that is out gets no requests and may
 have nothing to progress with, so after `ejection_time` (times the number of ejections, ten at most) it is let in on
@@ -26,7 +26,11 @@ COOLER = 5.0
 FREER = 1.1
 """Times the limit at which memory is enough again."""
 MOST_PATIENCE = 10
-COUNTED_IN_REQUESTS = 4
+UNCERTAIN = 4
+"""Times `stalled_after`, where a stall is less certain: progress is counted in requests, or proxies say that requests
+are there and the engine says that none is (its page may be late, or a client sends a body slowly)."""
+_EARLY = 0.2
+"""Part of an interval by which a look may come early: looks are not to the microsecond."""
 _BAD_LOOKS, _GOOD_LOOKS = 3, 2
 """Where the pool has no active check; its own defaults."""
 _STALLED = "stalled: requests in flight, and its progress counter stands still"
@@ -130,18 +134,43 @@ def judged(rule: Rules, was: Health, pulse: Pulse, seen: Seen) -> tuple[Health, 
     """The same replica after a look. Phases change in `settled`, where the whole pool is known."""
     if seen.at <= pulse.looked:
         return was, pulse
-    progress = seen.signals.values.get("progress")
-    still = _still_since(pulse, progress, seen) if progress is not None else None
-    beat = Pulse(seen.at, progress.value if progress is not None else pulse.progress, still)
-    stands = progress.at - still if progress is not None and still is not None else 0.0
-    xids, fatal = _xids(rule, was, seen.signals)
-    low = _low(rule, was.low, seen) if rule.deep.min_free_memory is not None else _FINE
-    hot = _hot(rule, was.hot, seen.signals.values.get("temperature"))
+    signals = seen.signals
+    beat, stands = _beat(pulse, signals.values.get("progress"), seen)
+    if not stands and was.good >= rule.good_looks and _says_nothing(rule, was, seen):
+        return was, beat
+    xids, fatal = _xids(rule, was, signals)
+    low, hot = _low(rule, was.low, seen), _hot(rule, was.hot, signals.values.get("temperature"))
     complaints = _complaints(rule, fatal, stands, seen, low) if stands or fatal is not None or low.over else ()
     good = 0 if complaints else min(was.good + 1, rule.good_looks)
-    if (xids, fatal, low, hot, good, complaints) == (was.xids, was.fatal, was.low, was.hot, was.good, was.complaints):
+    same = low is was.low and hot is was.hot and good == was.good and fatal == was.fatal and xids == was.xids
+    if same and complaints == was.complaints:
         return was, beat
     return was._replace(xids=xids, fatal=fatal, low=low, hot=hot, good=good, complaints=complaints), beat
+
+
+def _says_nothing(rule: Rules, was: Health, seen: Seen) -> bool:
+    """Whether all that is held or not held against it stays as it is: so at most looks, at a replica that is well."""
+    if was.low is not _FINE or was.hot is not _FINE or was.fatal is not None or was.complaints:
+        return False
+    values, deep = seen.signals.values, rule.deep
+    xid, temperature, free = values.get("xid"), values.get("temperature"), values.get("gpu_memory_free")
+    if xid is not None and (xid.value or was.xids is not _NO_XIDS):
+        return False
+    if temperature is not None and deep.max_temperature is not None and temperature.value > deep.max_temperature:
+        return False
+    return free is None or deep.min_free_memory is None or free.value >= deep.min_free_memory or seen.reserves_memory
+
+
+def _beat(was: Pulse, progress: Signal | None, seen: Seen) -> tuple[Pulse, float]:
+    """What of the look is new at each, and for how many seconds progress stands still though there is work."""
+    if progress is None:
+        return Pulse(seen.at, was.progress, None), 0.0
+    if progress.value != was.progress:
+        return Pulse(seen.at, progress.value, progress.at), 0.0
+    if not _busy(seen):
+        return Pulse(seen.at, progress.value, None), 0.0
+    still = was.still_since if was.still_since is not None else progress.at
+    return Pulse(seen.at, progress.value, still), progress.at - still
 
 
 def unknown(was: Health, pulse: Pulse) -> tuple[Health, Pulse]:
@@ -170,19 +199,15 @@ def let_in(was: Health, now: float) -> Health:
 # ── One signal each ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _still_since(was: Pulse, progress: Signal, seen: Seen) -> float | None:
-    """Since when the counter stands still though there is work."""
-    if progress.value != was.progress:
-        return progress.at
-    if not _busy(seen):
-        return None
-    return was.still_since if was.still_since is not None else progress.at
-
-
 def _busy(seen: Seen) -> bool:
     values = seen.signals.values
     running, queue = values.get("running"), values.get("queue")
     return bool(seen.in_flight or (running is not None and running.value) or (queue is not None and queue.value))
+
+
+def _says_it_is_idle(seen: Seen) -> bool:
+    told = [item for name in ("running", "queue") if (item := seen.signals.values.get(name)) is not None]
+    return bool(told) and not any(item.value for item in told)
 
 
 def _xids(rule: Rules, was: Health, signals: Signals) -> tuple[frozenset[tuple[str, int]] | None, int | None]:
@@ -226,8 +251,9 @@ def _complaints(rule: Rules, fatal: int | None, stands: float, seen: Seen, low: 
     if fatal is not None:
         found += (f"XID {fatal}",)
     if stands and rule.stalled_after is not None:
-        patience = rule.stalled_after * (1 if seen.signals.by_steps else COUNTED_IN_REQUESTS)
-        found += (_STALLED,) if stands >= patience else ()
+        certain = seen.signals.by_steps and not _says_it_is_idle(seen)
+        patience = rule.stalled_after * (1 if certain else UNCERTAIN)
+        found += (_STALLED,) if stands >= patience - _EARLY * rule.interval else ()
     return (*found, _LOW) if low.over else found
 
 

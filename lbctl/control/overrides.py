@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lbctl.ir.topology import Topology
+from lbctl.ir.weight import Weight, plain
 
 Kind = Literal["drain", "weight", "freeze"]
 KINDS: tuple[Kind, ...] = ("drain", "weight", "freeze")
@@ -72,13 +73,13 @@ def drained(overrides: Iterable[Override]) -> dict[str, frozenset[str]]:
 
 
 def weighted(
-    overrides: Iterable[Override], weights: Mapping[str, Mapping[str, float]]
-) -> Mapping[str, Mapping[str, float]]:
-    """`weights` (pool → replica → weight) with those that are held by hand."""
+    overrides: Iterable[Override], weights: Mapping[str, Mapping[str, Weight]]
+) -> Mapping[str, Mapping[str, Weight]]:
+    """`weights` (pool → replica → weight) with those that are held by hand, each as if it were the capacity."""
     found = dict(weights)
     for item in overrides:
         if item.kind == "weight" and item.value is not None:
-            found[item.pool] = {**found.get(item.pool, {}), item.replica: item.value}
+            found[item.pool] = {**found.get(item.pool, {}), item.replica: plain(item.value)}
     return found
 
 

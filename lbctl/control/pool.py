@@ -13,7 +13,7 @@ from lbctl.control import health, ramp
 from lbctl.control.effects import Effect, HealthChanged, Mode, ModeChanged, RampsChanged, WeightsChanged
 from lbctl.control.health import Health
 from lbctl.control.inputs import Seen
-from lbctl.control.state import PoolState, Track, weights
+from lbctl.control.state import Course, PoolState, Track, weights
 from lbctl.control.steps import Look, Steps
 from lbctl.control.weighting import STRATEGIES
 from lbctl.control.weighting.strategy import Wish
@@ -41,7 +41,8 @@ def _looked(state: PoolState, track: Track, news: Seen | None, now: float) -> Lo
         return (seen, False, *health.unknown(track.health, track.pulse))
     if news is None:
         return seen, True, track.health, track.pulse
-    return (seen, True, *health.judged(state.rules, track.health, track.pulse, news))
+    known, pulse = health.judged(state.rules, track.health, track.pulse, news)
+    return seen, True, known, pulse
 
 
 def _wishes(state: PoolState, looks: Sequence[Look], now: float) -> list[Wish]:
@@ -84,6 +85,8 @@ def _mode(state: PoolState, looks: Sequence[Look], wishes: Sequence[Wish], now: 
 
 def _settled(state: PoolState, looks: Sequence[Look], now: float) -> list[Health]:
     """Those that proxies hold out or that drain anyway cost no room."""
+    if all(known.well for _, _, known, _ in looks):
+        return [known for _, _, known, _ in looks]
     room = _room(state, looks)
     found = []
     for track, (_, _, known, pulse) in zip(state.tracks, looks, strict=True):
@@ -120,13 +123,17 @@ def _told(was: PoolState, state: PoolState, now: float) -> Decided:
     if state.mode != was.mode:
         told.append(ModeChanged(name, state.mode, state.mode_words))
     told.extend(_health(was, state))
-    if any(new.sent != old.sent for new, old in zip(state.tracks, was.tracks, strict=True)):
+    if any(_tells_another(new.course, old.course) for new, old in zip(state.tracks, was.tracks, strict=True)):
         told.append(WeightsChanged(name, weights(state)))
     factors = ramp.factors(state.pool.slow_start, state.tracks, now)
     if ramp.worth_telling(state.ramps, factors):
         told.append(RampsChanged(name, factors))
         state = replace(state, ramps=factors)
     return state, tuple(told)
+
+
+def _tells_another(new: Course, old: Course) -> bool:
+    return new is not old and (new.sent, new.sent_parts) != (old.sent, old.sent_parts)
 
 
 def _health(was: PoolState, state: PoolState) -> list[HealthChanged]:

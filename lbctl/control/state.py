@@ -13,14 +13,26 @@ from typing import NamedTuple
 from lbctl.control.effects import Mode
 from lbctl.control.health import Health, Pulse, Rules
 from lbctl.control.inputs import NEVER, Seen
-from lbctl.control.weighting.strategy import Estimate, Peers, Wish
+from lbctl.control.weighting.strategy import WHOLE, Estimate, Parts, Peers, Wish
 from lbctl.ir.pools import Pool, Replica
+from lbctl.ir.weight import Weight
+
+
+class Course(NamedTuple):
+    """`multiplier`: of the capacity, in bounded steps towards the goal; `sent`: what of it the proxies were last told;
+    `parts`, `sent_parts`: of them. `moved_at`: of `multiplier`. It stays the same object while nothing moves."""
+
+    multiplier: float = 1.0
+    parts: Parts = WHOLE
+    moved_at: float = NEVER
+    sent: float = 1.0
+    sent_parts: Parts = WHOLE
 
 
 class Track(NamedTuple):
-    """One replica (a named tuple: see `weighting.strategy.Estimate`). `goal` → `multiplier` → `sent`: what its signals
-    and health ask for, that in bounded steps, and what the proxies were last told. `moved_at`: of `multiplier`.
-    `joined_at`: since when it ramps. `fresh`: its samples are. `known_at`: of the last decision that had evidence."""
+    """One replica (a named tuple: see `weighting.strategy.Estimate`). `goal`: what its signals and health ask for;
+    `course`: the way there. `joined_at`: since when it ramps. `fresh`: its samples are. `known_at`: of the last
+    decision that had evidence."""
 
     replica: Replica
     peers: Peers
@@ -31,9 +43,7 @@ class Track(NamedTuple):
     fresh: bool = False
     known_at: float = NEVER
     goal: float = 1.0
-    multiplier: float = 1.0
-    moved_at: float = NEVER
-    sent: float = 1.0
+    course: Course = Course()
     joined_at: float | None = None
 
 
@@ -69,15 +79,21 @@ def peers_of(replica: Replica) -> Peers:
     return (replica.gpu, replica.gpu_count) if replica.gpu is not None else (replica.capacity,)
 
 
-def new_track(replica: Replica, multiplier: float, joined_at: float | None) -> Track:
+def new_track(replica: Replica, multiplier: float, joined_at: float | None, parts: Parts = WHOLE) -> Track:
     wish = Wish(Estimate(), None)
     track = Track(replica, peers_of(replica), None, Health(), Pulse(), wish)
-    return track._replace(multiplier=multiplier, sent=multiplier, joined_at=joined_at)
+    return track._replace(course=Course(multiplier, parts, NEVER, multiplier, parts), joined_at=joined_at)
 
 
-def weights(state: PoolState) -> dict[str, float]:
-    """Replica → weight as it was last sent, on the scale of capacity."""
-    return {item.replica.name: item.replica.capacity * item.sent for item in state.tracks}
+def weights(state: PoolState) -> dict[str, Weight]:
+    """Replica → weight as it was last sent."""
+    return {item.replica.name: weight(item) for item in state.tracks}
+
+
+def weight(track: Track) -> Weight:
+    """As it was last sent."""
+    capacity, course = track.replica.capacity, track.course
+    return Weight(capacity * course.sent, capacity * course.sent_parts.room, course.sent_parts.speed)
 
 
 def out(state: PoolState) -> frozenset[str]:

@@ -9,6 +9,7 @@ from lbctl.control.effects import Effect, WeightsChanged
 from lbctl.control.events import Event, FleetChanged, Froze, LetIn, Looked, Ticked, Unfroze
 from lbctl.control.pool import decided
 from lbctl.control.state import PoolState, State, weights
+from lbctl.ir.weight import plain
 
 Stepped = tuple[State, tuple[Effect, ...]]
 
@@ -56,7 +57,7 @@ def _fleet(state: State, event: FleetChanged) -> Stepped:
     pools = {}
     for name, pool in after.pools.items():
         before = state.pools.get(name)
-        capacities = {item.name: item.capacity for item in pool.pool.replicas}
+        capacities = {item.name: plain(item.capacity) for item in pool.pool.replicas}
         if weights(pool) != (weights(before) if before else capacities):
             told.append(WeightsChanged(name, weights(pool)))
         pools[name], effects = decided(pool, pool, {}, event.now)

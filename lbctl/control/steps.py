@@ -7,12 +7,13 @@ for ever.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from lbctl.control.health import Health, Pulse
 from lbctl.control.inputs import Seen
-from lbctl.control.state import PoolState, Track
-from lbctl.control.weighting.strategy import Wish
+from lbctl.control.state import Course, PoolState, Track
+from lbctl.control.weighting.strategy import WHOLE, Parts, Wish
 
 _EARLY = 0.99
 """Part of the interval after which the next move may come: looks are not to the microsecond."""
@@ -66,36 +67,56 @@ class Steps:
         """The track after this decision."""
         seen, fresh, _, pulse = look
         known_at = was.known_at if wish.multiplier is None else self.now
-        goal = wish.multiplier
+        goal, aim = wish.multiplier, wish.parts
         if goal is None or not self.acts or not health.well or not self.floor <= goal <= self.ceiling:
-            goal = self._goal(was, health, wish)
-        multiplier, moved_at = was.multiplier, was.moved_at
-        if goal != multiplier and (health.phase == "out" or self.now - moved_at >= self.pause):
-            multiplier = goal if health.phase == "out" else min(max(goal, multiplier - self.down), multiplier + self.up)
-            moved_at = self.now
-        sent = was.sent if was.sent == multiplier else self._sent(was.sent, multiplier, goal)
+            goal, aim = self._goal(was, health, wish)
+        course = was.course
+        multiplier, parts, _, sent, sent_parts = course
+        if goal != multiplier or multiplier != sent or aim != parts or parts != sent_parts:
+            course = self._next(course, goal, aim, health.phase == "out")
         joined_at = was.joined_at
         if joined_at is not None and self.now - joined_at >= self.window:
             joined_at = None
-        return Track(
-            was.replica, was.peers, seen, health, pulse, wish, fresh, known_at, goal, multiplier, moved_at, sent,
-            joined_at,
-        )  # fmt: skip
+        return Track(was.replica, was.peers, seen, health, pulse, wish, fresh, known_at, goal, course, joined_at)
 
-    def _goal(self, was: Track, health: Health, wish: Wish) -> float:
+    def _goal(self, was: Track, health: Health, wish: Wish) -> tuple[float, Parts]:
         """Where the multiplier is going: to where it is, if it stays."""
+        here = was.course.multiplier, was.course.parts
         if health.phase == "out":
-            return self.least
+            return self.least, WHOLE
         if self.still:
-            return was.multiplier
+            return here
         if health.verdict == "floor":
-            return self.least
+            return self.least, WHOLE
         if self.home:
-            return 1.0
+            return 1.0, WHOLE
         if wish.multiplier is not None:
-            return min(max(wish.multiplier, self.floor), self.ceiling)
-        return was.multiplier if self.now - was.known_at < self.keep else 1.0
+            goal = min(max(wish.multiplier, self.floor), self.ceiling)
+            return goal, _towards(WHOLE, wish.parts, 1.0, goal, wish.multiplier)
+        return here if self.now - was.known_at < self.keep else (1.0, WHOLE)
 
-    def _sent(self, sent: float, multiplier: float, goal: float) -> float:
-        arrived = multiplier == goal and goal in (1.0, self.least, self.ceiling)
-        return multiplier if arrived or abs(multiplier / sent - 1.0) >= self.deadband else sent
+    def _next(self, was: Course, goal: float, aim: Parts, out: bool) -> Course:
+        """A step on the way, where one is due, and told where it is worth it."""
+        multiplier, parts, moved_at, sent, sent_parts = was
+        if (goal != multiplier or aim != parts) and (out or self.now - moved_at >= self.pause):
+            multiplier = goal if out else min(max(goal, multiplier - self.down), multiplier + self.up)
+            parts = aim if multiplier == goal else _towards(parts, aim, was.multiplier, multiplier, goal)
+            moved_at = self.now
+        if self._is_worth(was, multiplier, parts, goal):
+            sent, sent_parts = multiplier, parts
+        return Course(multiplier, parts, moved_at, sent, sent_parts)
+
+    def _is_worth(self, was: Course, multiplier: float, parts: Parts, goal: float) -> bool:
+        """Whether it is told."""
+        if multiplier == goal and goal in (1.0, self.least, self.ceiling) and (goal != was.sent or parts == WHOLE):
+            return True
+        moved = max(abs(multiplier / was.sent - 1.0), abs(parts.speed / was.sent_parts.speed - 1.0))
+        return moved >= self.deadband
+
+
+def _towards(begin: Parts, end: Parts, begun: float, here: float, goal: float) -> Parts:
+    """The parts of the multiplier `here`, on the way from `begun` to `goal`: they move in step with it, as factors."""
+    if begin == end or begun == goal:
+        return end
+    way = math.log(here / begun) / math.log(goal / begun)
+    return Parts(*(old * (new / old) ** way for old, new in zip(begin, end, strict=True)))

@@ -132,7 +132,7 @@ def _named(pattern: str, model: str) -> bool:
 
 @lru_cache(4096)
 def _compiled(regex: str) -> re.Pattern[str]:
-    return re.compile(regex, re.ASCII)
+    return re.compile(regex, re.ASCII | re.DOTALL)
 
 
 # ── Of two rules ─────────────────────────────────────────────────────────────────────────────────────────────────────

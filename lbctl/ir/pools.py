@@ -226,6 +226,8 @@ class Pool:
     connect_timeout: int = 2_000
     queue_timeout: int = 10_000
     circuit_breaker: CircuitBreaker = field(default_factory=lambda: CircuitBreaker(1024, 512, 1024, 3))
+    few_slots: bool = False
+    """Its replicas answer a few requests at once and let the others wait, the same number whatever their capacity."""
     slow_start: SlowStart | None = None
     active: ActiveCheck | None = None
     passive: PassiveCheck | None = PassiveCheck()

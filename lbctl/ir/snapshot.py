@@ -16,17 +16,18 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Forward, RateLimit, Route, Share
 from lbctl.ir.secrets import ApiKey, Secrets
 from lbctl.ir.topology import Topology
+from lbctl.ir.weight import Weight, plain
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that any proxy needs. `weights`: pool → replica → weight > 0 on the scale of capacity; `drained`: pool →
-    replicas that get nothing new, besides those that the files drain; `out`: likewise those that are sick, which their
-    own clients leave too; `splits`: route → shares; `addresses`: host name of a fixed address → its IPs, for proxies
-    that do not resolve names themselves."""
+    """All that any proxy needs. `weights`: pool → replica → weight; `drained`: pool → replicas that get nothing new,
+    besides those that the files drain; `out`: likewise those that are sick, which their own clients leave too;
+    `splits`: route → shares; `addresses`: host name of a fixed address → its IPs, for proxies that do not resolve names
+    themselves."""
 
     topology: Topology
-    weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
     drained: Mapping[str, frozenset[str]] = field(default_factory=dict)
     splits: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
     secrets: Secrets = field(default_factory=Secrets)
@@ -38,7 +39,7 @@ class Snapshot:
 class View:
     """What one proxy gets: its listeners, the routes that they lead to, the pools that those need; limits divided.
 
-    `weights[pool]` stands beside `pools[pool].replicas`, one number > 0 a replica; `drained[pool]` names the replicas
+    `weights[pool]` stands beside `pools[pool].replicas`, one a replica; `drained[pool]` names the replicas
     that get nothing new, `out[pool]` those of them that are sick. `api_keys` and `jwks`: what the key files of the
     routes hold, by route. All maps are in the order of names.
     """
@@ -47,7 +48,7 @@ class View:
     listeners: tuple[Listener, ...]
     routes: Mapping[str, Route]
     pools: Mapping[str, Pool]
-    weights: Mapping[str, tuple[float, ...]]
+    weights: Mapping[str, tuple[Weight, ...]]
     drained: Mapping[str, frozenset[str]]
     api_keys: Mapping[str, tuple[ApiKey, ...]] = field(default_factory=dict)
     jwks: Mapping[str, str] = field(default_factory=dict)
@@ -79,12 +80,10 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
     )
 
 
-def weights_of(pool: Pool, snapshot: Snapshot) -> tuple[float, ...]:
+def weights_of(pool: Pool, snapshot: Snapshot) -> tuple[Weight, ...]:
     """As `View.weights` has them."""
-    live = snapshot.weights.get(pool.name)
-    if not live:
-        return tuple([item.capacity for item in pool.replicas])
-    return tuple(live.get(item.name, item.capacity) for item in pool.replicas)
+    live = snapshot.weights.get(pool.name) or {}
+    return tuple([live.get(item.name) or plain(item.capacity) for item in pool.replicas])
 
 
 def drained_of(pool: Pool, snapshot: Snapshot) -> frozenset[str]:

@@ -15,7 +15,7 @@ from lbctl.ir.snapshot import Snapshot
 from lbctl.targets import target
 from lbctl.targets.features import BY_ID
 from lbctl.targets.load import Loaded
-from lbctl.targets.prepare import placed, prepare
+from lbctl.targets.prepare import prepare
 from lbctl.targets.target import CONTROL_PLANE
 
 _BY_SERVE = frozenset(BY_ID[name].code for name in CONTROL_PLANE)
@@ -47,4 +47,5 @@ def _of(loaded: Loaded, proxy: Proxy) -> Iterator[Diagnostic]:
     snapshot = Snapshot(loaded.compiled.topology, secrets=loaded.secrets)
     prepared = prepare(target(proxy.kind), loaded.compiled, proxy, snapshot)
     yield from prepared.losses
-    yield from placed(prepared.target.render(prepared.view), loaded.compiled)
+    for item in prepared.target.remarks(prepared.view):
+        yield loaded.compiled.sources.placed(item)

@@ -211,6 +211,30 @@ RUNNING = (
         "Restore it, or begin with an empty directory.",
     ),
     told(
+        "LB960",
+        "a server that init cannot tell",
+        "`lbctl init --from` asked it, and it did not answer within five seconds, or not as a model server does.",
+        "The message says which; give scheme, host and port of the port that answers inference, or of a GPU exporter.",
+    ),
+    told(
+        "LB961",
+        "a file that init does not write",
+        "There is one of that name already, or its directory cannot be written.",
+        "Another name; or standard output, to compare the two.",
+    ),
+    told(
+        "LB962",
+        "a URL that init does not ask",
+        "It is no http or https URL, holds more than scheme, host and port, or its address is one that no replica has.",
+        "As http://gpu1:8000; a user or password is never sent, and never shown.",
+    ),
+    told(
+        "LB963",
+        "answers that make no sound fleet",
+        "What the servers said, written as a fleet, has a finding of `lint` that nobody can decide for them.",
+        "The message names it; write the fleet by hand from what `lbctl init` gives without --from.",
+    ),
+    told(
         "LB999",
         "lbctl itself failed",
         "A fleet brought an error in lbctl to light; what was good keeps serving.",

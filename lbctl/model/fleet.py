@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, show
 from lbctl.model import values as v
@@ -28,19 +28,26 @@ from lbctl.model.shape import section_below
 class Defaults(Section):
     """Laid under every pool, and every route. Their values are checked as those of the objects are."""
 
-    pool: dict[str, Any] = {}
-    route: dict[str, Any] = {}
+    pool: dict[str, Any] = Field({}, description="The same keys as a pool has.")
+    route: dict[str, Any] = Field({}, description="The same keys as a route has.")
 
 
 class Fleet(Section):
-    version: Literal[1]
-    defaults: Defaults = Defaults()
-    gpus: dict[v.Gpu, v.PositiveNumber] = {}
-    listeners: dict[v.Name, Listener] = {}
-    routes: dict[v.Name, Route] = {}
-    pools: dict[v.Name, Pool] = {}
-    proxies: dict[v.Name, Proxy] = {}
-    control: Control = Control()
+    version: Literal[1] = Field(description="The version of the format, in every file.")
+    defaults: Defaults = Field(
+        Defaults(),
+        description="Laid under every pool and route: maps deeply, lists as a whole; a choice replaces theirs.",
+    )
+    gpus: dict[v.Gpu, v.PositiveNumber] = Field(
+        {}, description="Throughput of one GPU, where A100-80GB is 5; beside and above the built-in table."
+    )
+    listeners: dict[v.Name, Listener] = Field({}, description="Where clients come in.")
+    routes: dict[v.Name, Route] = Field({}, description="Which request goes to which pool.")
+    pools: dict[v.Name, Pool] = Field({}, description="Replicas that serve the same model.")
+    proxies: dict[v.Name, Proxy] = Field(
+        {}, description="The proxies that run the result. Without them `render -t KIND` takes the oldest version."
+    )
+    control: Control = Field(Control(), description="The control plane, `lbctl serve`.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,49 +12,73 @@ from lbctl.model.section import Section
 
 
 class Certificate(Section):
-    certificate: v.FilePath
-    key: v.FilePath
-    hosts: list[v.HostPattern] = []
+    certificate: v.FilePath = Field(description="The certificate and its chain, PEM.")
+    key: v.FilePath = Field(description="Its private key, PEM.")
+    hosts: list[v.HostPattern] = Field([], description="The server names (SNI) that it is for.")
 
 
 class ListenerTls(Section):
-    certificates: Annotated[list[Certificate], Field(min_length=1)]
-    min_version: Literal["1.2", "1.3"] = "1.2"
-    client_ca: v.FilePath | None = None
-    client_certificate: Literal["required", "optional"] = "optional"
+    certificates: Annotated[list[Certificate], Field(min_length=1)] = Field(
+        description="Chosen by the server name (SNI) that the client sends; the first is the default."
+    )
+    min_version: Literal["1.2", "1.3"] = Field("1.2", description="The oldest TLS that is accepted.")
+    client_ca: v.FilePath | None = Field(
+        None, description="Asks clients for a certificate (mTLS) and checks it against these authorities, PEM."
+    )
+    client_certificate: Literal["required", "optional"] = Field(
+        "optional", description="With `client_ca`: whether a client without a certificate is refused."
+    )
 
 
 class ClientAddress(Section):
-    trusted: Annotated[list[v.Network], Field(min_length=1)]
-    header: v.HeaderName = "x-forwarded-for"
+    trusted: Annotated[list[v.Network], Field(min_length=1)] = Field(
+        description="Only peers in these networks are believed; from others `x-forwarded-*` is removed."
+    )
+    header: v.HeaderName = Field("x-forwarded-for", description="The header in which they name the client.")
 
 
 class ListenerTimeouts(Section):
-    request_headers: v.Duration = q.Duration(15_000)
-    idle: v.Duration = q.Duration(3_600_000)
+    request_headers: v.Duration = Field(
+        q.Duration(15_000), description="How long a client may take to send the headers of a request."
+    )
+    idle: v.Duration = Field(q.Duration(3_600_000), description="How long an idle keep-alive connection is kept.")
 
 
 class AccessLog(Section):
-    path: v.FilePath = "/dev/stdout"
-    format: Literal["json", "text", "none"] = "json"
+    path: v.FilePath = Field(
+        "/dev/stdout", description="Where it is written; by HAProxy to `/dev/stdout` or `/dev/stderr` only."
+    )
+    format: Literal["json", "text", "none"] = Field("json", description="JSON, a readable line, or nothing.")
 
 
 class Tracing(Section):
-    otlp: v.Address
-    sample: v.Percent = q.Percent(10)
-    service: v.Service = "inference-gateway"
+    otlp: v.Address = Field(description="The collector that takes OTLP by gRPC.")
+    sample: v.Percent = Field(q.Percent(10), description="The share of requests that is traced.")
+    service: v.Service = Field("inference-gateway", description="The name of the service in the traces.")
 
 
 class Listener(Section):
-    bind: v.Bind
-    tls: ListenerTls | None = None
-    http2: bool = True
-    client_address: ClientAddress | None = None
-    proxy_protocol: bool = False
-    max_connections: v.Positive | None = None
-    max_body: v.Size | None = None
-    inspect: v.Size = q.Size(256 << 10)
-    timeouts: ListenerTimeouts = ListenerTimeouts()
-    access_log: AccessLog = AccessLog()
-    tracing: Tracing | None = None
-    request_id: v.HeaderName = "x-request-id"
+    bind: v.Bind = Field(description="The address and port, or the socket, to listen on.")
+    tls: ListenerTls | None = Field(None, description="Without it the listener speaks plain HTTP.")
+    http2: bool = Field(
+        True, description="Take HTTP/2 too; without TLS as h2c, where the proxy can tell it from HTTP/1.1."
+    )
+    client_address: ClientAddress | None = Field(
+        None, description="Who the client is, behind another balancer. Without it: the peer."
+    )
+    proxy_protocol: bool = Field(False, description="Expect the PROXY protocol from every peer.")
+    max_connections: v.Positive | None = Field(
+        None, description="Most connections of clients, for the whole fleet of proxies. Without it: no limit."
+    )
+    max_body: v.Size | None = Field(None, description="Largest request body; above it 413. Without it: no limit.")
+    inspect: v.Size = Field(
+        q.Size(256 << 10),
+        description="How much of a body is held to read `model`, `json_body` and `prompt_prefix`. A value that is not "
+        "found within it: 413, never another pool.",
+    )
+    timeouts: ListenerTimeouts = Field(ListenerTimeouts(), description="How long a client may take.")
+    access_log: AccessLog = Field(AccessLog(), description="One line for each request.")
+    tracing: Tracing | None = Field(None, description="OpenTelemetry traces. Without it: none.")
+    request_id: v.HeaderName = Field(
+        "x-request-id", description="The header with the id of a request: kept if a trusted client sent one, else made."
+    )

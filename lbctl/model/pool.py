@@ -8,197 +8,187 @@ from pydantic import Field
 
 from lbctl.base import quantities as q
 from lbctl.model import values as v
-from lbctl.model.section import Choice, Section
+from lbctl.model.health import Health
+from lbctl.model.section import Choice, Nothing, Section
 from lbctl.model.telemetry import Telemetry, Weighting
 
 
 class Model(Section):
-    name: v.ModelName
-    version: v.Label | None = None
-    adapters: list[v.ModelName] = []
-
-
-class Nothing(Section):
-    """An empty map: `tcp: {}`, `source_ip: {}`."""
+    name: v.ModelName = Field(description="The model's name, as clients and engines write it.")
+    version: v.Label | None = Field(None, description="Tells versions apart, in logs (`variant`) and rollouts.")
+    adapters: list[v.ModelName] = Field([], description="The LoRA adapters that it serves beside itself.")
 
 
 class HashKey(Section):
     CHOICES: ClassVar = (Choice(("prompt_prefix", "header", "cookie", "query", "source_ip", "json_body")),)
 
-    prompt_prefix: Annotated[int, Field(ge=1, le=65536)] | None = None
-    header: v.HeaderName | None = None
-    cookie: v.CookieName | None = None
-    query: v.QueryName | None = None
-    source_ip: Nothing | None = None
-    json_body: v.JsonPath | None = None
+    prompt_prefix: Annotated[int, Field(ge=1, le=65536)] | None = Field(
+        None, description="So many bytes of the prompt, or of the first messages, with the model."
+    )
+    header: v.HeaderName | None = Field(None, description="The value of this header.")
+    cookie: v.CookieName | None = Field(None, description="The value of this cookie.")
+    query: v.QueryName | None = Field(None, description="The value of this parameter of the query.")
+    source_ip: Nothing | None = Field(None, description="The client's address.")
+    json_body: v.JsonPath | None = Field(None, description="The value of this field of the JSON body.")
 
 
 class Hash(Section):
-    key: HashKey
-    bounded_load: v.PositiveNumber | None = None
+    key: HashKey = Field(description="Requests with the same key go to the same replica.")
+    bounded_load: v.PositiveNumber | None = Field(
+        None, description="No replica above so many times the mean: the next one gets the rest. Without it: no bound."
+    )
 
 
 class Balance(Section):
-    algorithm: Literal["round_robin", "least_request", "least_time", "random", "hash"] = "least_request"
-    hash: Hash | None = None
+    algorithm: Literal["round_robin", "least_request", "least_time", "random", "hash"] = Field(
+        "least_request",
+        description="How a replica is chosen. `least_request`: who has the least to do for its weight. `hash`: who had "
+        "the same key before, for caches.",
+    )
+    hash: Hash | None = Field(None, description="For the algorithm `hash`, and needed there.")
 
 
 class Affinity(Section):
-    cookie: v.CookieName
-    ttl: v.Duration = q.Duration(1_800_000)
+    cookie: v.CookieName = Field(description="The cookie that holds the replica; lbctl sets it.")
+    ttl: v.Duration = Field(q.Duration(1_800_000), description="How long the cookie lives.")
 
 
 class Replica(Section):
-    address: v.Address
-    name: v.Name | None = None
-    gpu: v.Gpu | None = None
-    gpu_count: Annotated[int, Field(ge=1, le=1024)] | None = None
-    devices: list[v.Device] = []
-    weight: v.Capacity | None = None
-    region: v.Place | None = None
-    zone: v.Place | None = None
-    priority: Annotated[int, Field(ge=0, le=127)] = 0
-    drain: bool = False
-    labels: dict[v.Label, v.LabelValue] = {}
-    telemetry: Telemetry | None = None
+    address: v.Address = Field(description="Where it listens.")
+    name: v.Name | None = Field(
+        None,
+        description="What it is called. Without it: the address, with `-` for each character that a name cannot have.",
+    )
+    gpu: v.Gpu | None = Field(None, description="The type of its GPU; `lbctl gpus` lists what each one counts.")
+    gpu_count: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        None, description="How many GPUs it has. Without it: the number of `devices`, else 1."
+    )
+    devices: list[v.Device] = Field(
+        [], description="Its GPUs among those of the host: indices, UUIDs, or `0:3` for slice 3 of GPU 0."
+    )
+    weight: v.Capacity | None = Field(
+        None,
+        description="What it can carry, on the scale of the others. Without it: throughput of its GPU × their number.",
+    )
+    region: v.Place | None = Field(None, description="Without it the replica is outside every region.")
+    zone: v.Place | None = Field(None, description="The zone within its region.")
+    priority: Annotated[int, Field(ge=0, le=127)] = Field(
+        0, description="0 is used first; the next rank helps as that one loses health."
+    )
+    drain: bool = Field(False, description="It finishes what it has and gets nothing new.")
+    labels: dict[v.Label, v.LabelValue] = Field({}, description="Words of your own.")
+    telemetry: Telemetry | None = Field(None, description="In place of the pool's.")
 
 
 class Locality(Section):
-    prefer: Literal["zone", "region"] = "zone"
-    spill_below: v.Percent = q.Percent(70)
+    prefer: Literal["zone", "region"] = Field("zone", description="Replicas there, as seen from the proxy, come first.")
+    spill_below: v.Percent = Field(q.Percent(70), description="Below this share of healthy ones the next rank helps.")
 
 
 class Connections(Section):
-    idle: v.Duration = q.Duration(4_000)
-    max_requests: v.Positive | None = None
+    idle: v.Duration = Field(
+        q.Duration(4_000),
+        description="How long an idle connection is kept. Shorter than the server's own keep-alive (uvicorn: 5s).",
+    )
+    max_requests: v.Positive | None = Field(
+        None, description="After so many requests a connection is closed. Without it: no limit."
+    )
 
 
 class PoolTimeouts(Section):
-    connect: v.Duration = q.Duration(2_000)
-    queue: v.Duration = q.Duration(10_000)
+    connect: v.Duration = Field(q.Duration(2_000), description="How long connecting to a replica may take.")
+    queue: v.Duration = Field(q.Duration(10_000), description="How long a request may wait for a free replica.")
 
 
 class PerReplica(Section):
-    max_connections: v.Positive | None = None
-    max_requests: v.Positive | None = None
+    max_connections: v.Positive | None = Field(None, description="Most connections to one replica.")
+    max_requests: v.Positive | None = Field(None, description="Most requests in flight at one replica.")
 
 
 class CircuitBreaker(Section):
-    max_connections: v.Positive | None = None
-    max_pending_requests: v.Positive | None = None
-    max_requests: v.Positive | None = None
-    max_retries: v.Positive | None = None
-    per_replica: PerReplica = PerReplica()
+    max_connections: v.Positive | None = Field(
+        None,
+        description="Most connections. Without it: 512 a replica, their number rounded up to a power of two.",
+    )
+    max_pending_requests: v.Positive | None = Field(
+        None, description="Most requests that wait. Without it: as many as `max_requests`."
+    )
+    max_requests: v.Positive | None = Field(
+        None,
+        description="Most requests in flight. Without it: 512 a replica, their number rounded up to a power of two.",
+    )
+    max_retries: v.Positive | None = Field(
+        None, description="Most retries in flight. Without it: as many as `max_requests`."
+    )
+    per_replica: PerReplica = Field(PerReplica(), description="Limits of one replica. Without it: none.")
 
 
 class SlowStart(Section):
-    window: v.Duration = q.Duration(60_000)
-    min_weight: v.Percent = q.Percent(10)
-    aggression: v.PositiveNumber = 1.0
-
-
-class HttpCheck(Section):
-    path: v.CheckPath = "/health"
-    host: v.Host | None = None
-    statuses: Annotated[list[v.Status], Field(min_length=1)] = [200]
-    body_contains: v.TextOrNone = ""
-
-
-class GrpcCheck(Section):
-    service: v.ServiceOrNone = ""
-
-
-class Active(Section):
-    CHOICES: ClassVar = (Choice(("http", "grpc", "tcp")),)
-
-    port: v.Port | None = None
-    http: HttpCheck | None = None
-    grpc: GrpcCheck | None = None
-    tcp: Nothing | None = None
-    interval: v.Duration = q.Duration(10_000)
-    timeout: v.Duration = q.Duration(3_000)
-    jitter: v.Percent = q.Percent(10)
-    unhealthy_threshold: v.Positive = 3
-    healthy_threshold: v.Positive = 2
-
-
-class ErrorRate(Section):
-    percent: v.Percent = q.Percent(50)
-    window: v.Duration = q.Duration(10_000)
-    min_requests: v.Positive = 20
-
-
-class Passive(Section):
-    consecutive_5xx: v.Positive = 5
-    consecutive_connect_failures: v.Positive = 3
-    error_rate: ErrorRate = ErrorRate()
-    ejection_time: v.Duration = q.Duration(30_000)
-    max_ejection: v.Percent = q.Percent(50)
-
-
-class Deep(Section):
-    min_free_memory: v.Size | None = None
-    max_temperature: v.Temperature = q.Temperature(90)
-    fatal_xids: list[v.Positive] = [48, 64, 74, 79, 95]
-    stalled_after: v.Duration = q.Duration(15_000)
-
-
-class LoadShedding(Section):
-    min_healthy: v.Percent = q.Percent(50)
-    retry_after: v.Duration = q.Duration(5_000)
-
-
-class Health(Section):
-    active: Active | None = None
-    passive: Passive = Passive()
-    deep: Deep = Deep()
-    load_shedding: LoadShedding | None = None
+    window: v.Duration = Field(q.Duration(60_000), description="How long the ramp takes.")
+    min_weight: v.Percent = Field(q.Percent(10), description="Where it begins, of the replica's weight.")
+    aggression: v.PositiveNumber = Field(1.0, description="1 is a straight ramp; more rises faster at first.")
 
 
 class Dns(Section):
-    name: v.Host
-    port: v.Port
-    refresh: v.Duration = q.Duration(10_000)
-    max_replicas: Annotated[int, Field(ge=1, le=4096)] = 32
-    gpu: v.Gpu | None = None
-    resolvers: list[v.Address] = []
+    name: v.Host = Field(description="Every address of this name is a replica.")
+    port: v.Port = Field(description="The port of each.")
+    refresh: v.Duration = Field(q.Duration(10_000), description="Between two look-ups.")
+    max_replicas: Annotated[int, Field(ge=1, le=4096)] = Field(32, description="More addresses are left out.")
+    gpu: v.Gpu | None = Field(None, description="The type of their GPUs.")
+    resolvers: list[v.Address] = Field([], description="Name servers to ask. Without them: the system's.")
 
 
 class FileDiscovery(Section):
-    path: v.FilePath
+    path: v.FilePath = Field(
+        description="Targets in the form of Prometheus' `file_sd`, watched. The labels gpu, gpu_count, weight, region, "
+        "zone, priority and name are the replica's keys, others its labels."
+    )
 
 
 class Discovery(Section):
     CHOICES: ClassVar = (Choice(("dns", "file")),)
 
-    dns: Dns | None = None
-    file: FileDiscovery | None = None
+    dns: Dns | None = Field(
+        None, description="With `render` the proxy looks the name up; under `serve` lbctl does, and tells the proxy."
+    )
+    file: FileDiscovery | None = Field(None, description="A file that something else writes.")
 
 
 class PoolTls(Section):
-    ca: v.FilePath | None = None
-    server_name: v.Host | None = None
-    certificate: v.FilePath | None = None
-    key: v.FilePath | None = None
+    ca: v.FilePath | None = Field(
+        None, description="Whose certificates replicas must show, PEM. Without it nothing is verified."
+    )
+    server_name: v.Host | None = Field(None, description="The name that is asked for (SNI) and looked for in it.")
+    certificate: v.FilePath | None = Field(None, description="What the proxy shows to replicas (mTLS), PEM.")
+    key: v.FilePath | None = Field(None, description="Its private key, PEM.")
 
 
 class Pool(Section):
     CHOICES: ClassVar = (Choice(("replicas", "discovery")),)
 
-    replicas: Annotated[list[Replica], Field(min_length=1)] = []
-    discovery: Discovery | None = None
-    model: Model | None = None
-    labels: dict[v.Label, v.LabelValue] = {}
-    protocol: Literal["http1", "http2", "grpc"] = "http1"
-    balance: Balance = Balance()
-    affinity: Affinity | None = None
-    drain_deadline: v.Duration = q.Duration(120_000)
-    locality: Locality | None = None
-    connections: Connections = Connections()
-    timeouts: PoolTimeouts = PoolTimeouts()
-    circuit_breaker: CircuitBreaker = CircuitBreaker()
-    slow_start: SlowStart | None = None
-    health: Health = Health()
-    telemetry: Telemetry | None = None
-    weighting: Weighting | None = None
-    tls: PoolTls | None = None
+    replicas: Annotated[list[Replica], Field(min_length=1)] = Field([], description="The replicas, by hand.")
+    discovery: Discovery | None = Field(None, description="The replicas, from elsewhere.")
+    model: Model | None = Field(None, description="What its replicas serve.")
+    labels: dict[v.Label, v.LabelValue] = Field({}, description="Words of your own.")
+    protocol: Literal["http1", "http2", "grpc"] = Field("http1", description="What replicas speak.")
+    balance: Balance = Field(Balance(), description="Which replica gets a request.")
+    affinity: Affinity | None = Field(
+        None, description="A client stays with its replica while that is healthy. Without it: no."
+    )
+    drain_deadline: v.Duration = Field(
+        q.Duration(120_000), description="How long a drained replica may finish, under `serve`."
+    )
+    locality: Locality | None = Field(None, description="Near replicas first. Without it: all are equal.")
+    connections: Connections = Field(Connections(), description="Connections to replicas.")
+    timeouts: PoolTimeouts = Field(PoolTimeouts(), description="Times before a request is sent.")
+    circuit_breaker: CircuitBreaker = Field(
+        CircuitBreaker(),
+        description="Above these limits, for the whole fleet of proxies, requests are refused at once.",
+    )
+    slow_start: SlowStart | None = Field(
+        None, description="A new replica gets its share by and by. Without it: on, as below, but not with `hash`."
+    )
+    health: Health = Field(Health(), description="Who is fit to get requests.")
+    telemetry: Telemetry | None = Field(None, description="What `serve` reads of the replicas. Without it: nothing.")
+    weighting: Weighting | None = Field(None, description="What `serve` makes of it.")
+    tls: PoolTls | None = Field(None, description="TLS to replicas. Without it: plain text.")

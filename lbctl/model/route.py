@@ -15,27 +15,31 @@ from lbctl.model.section import Choice, Section, refuse
 class Match(Section):
     CHOICES: ClassVar = (Choice(("path", "path_prefix", "path_regex"), required=False),)
 
-    hosts: list[v.HostPattern] = []
-    path: v.UrlPath | None = None
-    path_prefix: v.UrlPath | None = None
-    path_regex: v.Regex | None = None
-    methods: list[v.Method] = []
-    headers: v.HeaderMap = {}
-    model: list[v.ModelPattern] = []
+    hosts: list[v.HostPattern] = Field([], description="One of these. Without it: any host.")
+    path: v.UrlPath | None = Field(None, description="The whole path, as it is.")
+    path_prefix: v.UrlPath | None = Field(
+        None, description="The path's beginning, of whole segments: `/v1` matches `/v1` and `/v1/chat`, never `/v1x`."
+    )
+    path_regex: v.Regex | None = Field(None, description="The whole path, by RE2.")
+    methods: list[v.Method] = Field([], description="One of these. Without it: any method.")
+    headers: v.HeaderMap = Field({}, description="All of these, with exactly these values.")
+    model: list[v.ModelPattern] = Field(
+        [], description="One of these, in the header `x-model`, else in the JSON body's `model`."
+    )
 
 
 class Rewrite(Section):
-    path_prefix: v.UrlPath | None = None
-    host: v.Host | None = None
+    path_prefix: v.UrlPath | None = Field(None, description="Takes the place of the prefix that matched.")
+    host: v.Host | None = Field(None, description="The host that the replica sees.")
 
 
 class Pin(Section):
     CHOICES: ClassVar = (Choice(("header", "cookie")),)
 
-    header: v.HeaderName | None = None
-    cookie: v.CookieName | None = None
-    equals: v.HeaderValue
-    pool: v.Name
+    header: v.HeaderName | None = Field(None, description="The header that is looked at.")
+    cookie: v.CookieName | None = Field(None, description="The cookie that is looked at.")
+    equals: v.HeaderValue = Field(description="The value that it must have.")
+    pool: v.Name = Field(description="Where the request then goes.")
 
     @model_validator(mode="after")
     def _can_match(self) -> Self:
@@ -48,39 +52,49 @@ class Pin(Section):
 class StickySplit(Section):
     CHOICES: ClassVar = (Choice(("header", "cookie")),)
 
-    header: v.HeaderName | None = None
-    cookie: v.CookieName | None = None
-    ttl: v.Duration = q.Duration(3_600_000)
+    header: v.HeaderName | None = Field(None, description="Clients with the same value have the same variant.")
+    cookie: v.CookieName | None = Field(None, description="The cookie that holds the variant; lbctl sets it.")
+    ttl: v.Duration = Field(q.Duration(3_600_000), description="How long the cookie lives.")
 
 
 class Mirror(Section):
-    pool: v.Name
-    percent: v.Percent = q.Percent(100)
+    pool: v.Name = Field(description="Gets the copies. Its answers are thrown away.")
+    percent: v.Percent = Field(q.Percent(100), description="The share of requests that is copied.")
 
 
 class RouteTimeouts(Section):
-    request: v.DurationOrUnlimited = None
-    idle: v.Duration = q.Duration(300_000)
+    request: v.DurationOrUnlimited = Field(
+        None, description="How long the whole may take. Without it: unlimited, as a long generation is no error."
+    )
+    idle: v.Duration = Field(q.Duration(300_000), description="Without a byte from the replica for so long: an error.")
 
 
 class Backoff(Section):
-    base: v.Duration = q.Duration(25)
-    max: v.Duration = q.Duration(250)
+    base: v.Duration = Field(q.Duration(25), description="Before the first further try; then it doubles.")
+    max: v.Duration = Field(q.Duration(250), description="The longest wait.")
 
 
 RetryCondition = Literal["connect_failure", "refused_stream", "reset_before_request"]
 
 
 class Retry(Section):
-    attempts: Annotated[int, Field(ge=0, le=10)] = 2
-    when: list[RetryCondition] = ["connect_failure", "refused_stream", "reset_before_request"]
-    idempotent: bool = False
-    budget: v.Percent | None = None
-    backoff: Backoff = Backoff()
+    attempts: Annotated[int, Field(ge=0, le=10)] = Field(2, description="Further tries, each on another replica.")
+    when: list[RetryCondition] = Field(
+        ["connect_failure", "refused_stream", "reset_before_request"],
+        description="What is tried again: only what the model has not seen, never a 5xx of it.",
+    )
+    idempotent: bool = Field(
+        False, description="A repeat is harmless, as for embeddings: a request may be tried again after a reset."
+    )
+    budget: v.Percent | None = Field(
+        None,
+        description="Most retries, of the requests in flight; of the pool's routes the smallest. Without it: none.",
+    )
+    backoff: Backoff = Field(Backoff(), description="The wait between tries.")
 
 
 class HeaderKey(Section):
-    header: v.HeaderName
+    header: v.HeaderName = Field(description="The header whose value is counted.")
 
 
 _BY = ("tenant", "client_ip", "all")
@@ -106,31 +120,37 @@ class RateLimit(Section):
         str | HeaderKey,
         PlainValidator(_limit_by),
         WithJsonSchema({"oneOf": [{"enum": list(_BY)}, HeaderKey.model_json_schema()]}),
-    ]
-    rate: v.Rate | None = None
-    burst: v.Positive | None = None
-    concurrent: v.Positive | None = None
+    ] = Field(description="Whose requests are counted together: a tenant's, a client's, a header value's, or all.")
+    rate: v.Rate | None = Field(None, description="Requests in a time; above it 429.")
+    burst: v.Positive | None = Field(None, description="So many may come at once. Without it: the number of `rate`.")
+    concurrent: v.Positive | None = Field(None, description="Requests in flight; above it 429.")
 
 
 class ApiKeys(Section):
-    file: v.FilePath
-    header: v.HeaderName = "authorization"
+    file: v.FilePath = Field(
+        description="One a line: `sha256:HEX: TENANT`, or `KEY: TENANT`. A missing file refuses every key."
+    )
+    header: v.HeaderName = Field(
+        "authorization", description="The header that holds the key; a `Bearer ` before it is ignored."
+    )
 
 
 class Jwt(Section):
-    issuer: v.Issuer
-    jwks_file: v.FilePath
-    audiences: list[v.Issuer] = []
-    tenant_claim: v.Claim | None = None
+    issuer: v.Issuer = Field(description="The `iss` that a token must have.")
+    jwks_file: v.FilePath = Field(description="The issuer's public keys, a JSON Web Key Set.")
+    audiences: list[v.Issuer] = Field([], description="One of them must be in `aud`. Without it: any.")
+    tenant_claim: v.Claim | None = Field(None, description="The claim that names the tenant. Without it: none.")
 
 
 class Auth(Section):
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["api_keys"]}, {"required": ["jwt"]}]})
 
-    api_keys: ApiKeys | None = None
-    jwt: Jwt | None = None
-    forward_tenant: v.HeaderName | None = None
-    forward_credentials: bool = False
+    api_keys: ApiKeys | None = Field(None, description="By a key. With `jwt`: either suffices.")
+    jwt: Jwt | None = Field(None, description="By a signed token. With `api_keys`: either suffices.")
+    forward_tenant: v.HeaderName | None = Field(
+        None, description="Tells the replica the tenant. What clients send under that name is removed, from everyone."
+    )
+    forward_credentials: bool = Field(False, description="The key or token goes on to the replica.")
 
     @model_validator(mode="after")
     def _protects(self) -> Self:
@@ -140,72 +160,93 @@ class Auth(Section):
 
 
 class HeaderRules(Section):
-    set: v.HeaderMap = {}
-    remove: list[v.HeaderName] = []
+    set: v.HeaderMap = Field({}, description="In place of what was there under that name.")
+    remove: list[v.HeaderName] = Field([], description="Taken away.")
 
 
 class Headers(Section):
-    request: HeaderRules = HeaderRules()
-    response: HeaderRules = HeaderRules()
+    request: HeaderRules = Field(HeaderRules(), description="On the way to the replica.")
+    response: HeaderRules = Field(HeaderRules(), description="On the way to the client.")
 
 
 class Respond(Section):
     CHOICES: ClassVar = (Choice(("status", "redirect")), Choice(("body", "redirect"), required=False))
 
-    status: Annotated[int, Field(ge=200, le=599)] | None = None
-    body: v.Body = ""
-    redirect: Literal["https"] | None = None
+    status: Annotated[int, Field(ge=200, le=599)] | None = Field(None, description="The status of the answer.")
+    body: v.Body = Field("", description="Its text.")
+    redirect: Literal["https"] | None = Field(None, description="To the same URL by https.")
 
 
 class Step(Section):
-    percent: v.Percent
-    hold: v.Duration | None = None
+    percent: v.Percent = Field(description="The share of `to`; the others keep their proportions.")
+    hold: v.Duration | None = Field(None, description="How long it stays so.")
 
 
 class MaxLatency(Section):
-    metric: Literal["first_byte", "total"] = "first_byte"
-    percentile: Literal["p50", "p90", "p95", "p99"] = "p95"
-    ratio: v.PositiveNumber = 1.2
+    metric: Literal["first_byte", "total"] = Field("first_byte", description="Until the first byte, or until the last.")
+    percentile: Literal["p50", "p90", "p95", "p99"] = Field("p95", description="Of the requests of one window.")
+    ratio: v.PositiveNumber = Field(1.2, description="New against old in the same window; more is bad.")
 
 
 class Analysis(Section):
-    interval: v.Duration = q.Duration(30_000)
-    min_requests: v.Positive = 1000
-    max_error_rate: v.Percent = q.Percent(1)
-    max_latency: MaxLatency | None = None
-    failures: v.Positive = 3
-    on_failure: Literal["rollback", "pause"] = "rollback"
+    interval: v.Duration = Field(q.Duration(30_000), description="Between two looks.")
+    min_requests: v.Positive = Field(1000, description="With fewer a look is neither good nor bad.")
+    max_error_rate: v.Percent = Field(q.Percent(1), description="More errors are bad.")
+    max_latency: MaxLatency | None = Field(None, description="Slower than this is bad. Without it: not looked at.")
+    failures: v.Positive = Field(3, description="Bad looks in a row before it acts.")
+    on_failure: Literal["rollback", "pause"] = Field("rollback", description="What it then does.")
 
 
 class Rollout(Section):
-    to: v.Name
-    mode: Literal["manual", "timed", "analysis"] = "analysis"
-    steps: Annotated[list[Step], Field(min_length=1)]
-    analysis: Analysis | None = None
+    to: v.Name = Field(description="The pool of the `split` that the traffic moves to.")
+    mode: Literal["manual", "timed", "analysis"] = Field(
+        "analysis", description="What ends a step: a person, the time, or the time and good answers."
+    )
+    steps: Annotated[list[Step], Field(min_length=1)] = Field(description="One after the other.")
+    analysis: Analysis | None = Field(None, description="For the mode `analysis`: what is good.")
 
 
 class Route(Section):
     CHOICES: ClassVar = (Choice(("pool", "split", "respond")),)
 
-    listeners: Annotated[list[v.Name], Field(min_length=1)] | None = None
-    match: Match = Match()
-    pool: v.Name | None = None
-    split: dict[v.Name, v.Count] | None = None
-    respond: Respond | None = None
-    rewrite: Rewrite | None = None
-    pin: list[Pin] = []
-    sticky_split: StickySplit | None = None
-    mirror: Mirror | None = None
-    fallback: v.Name | None = None
-    queue_priority: Literal["high", "normal", "low"] = "normal"
-    websocket: bool = False
-    timeouts: RouteTimeouts = RouteTimeouts()
-    retry: Retry = Retry()
-    rate_limit: list[RateLimit] = []
-    auth: Auth | None = None
-    headers: Headers = Headers()
-    regions: list[v.Place] = []
-    rollout: Rollout | None = None
+    listeners: Annotated[list[v.Name], Field(min_length=1)] | None = Field(
+        None, description="Where it is served. Without it: on all listeners."
+    )
+    match: Match = Field(
+        Match(), description="Which requests it is for. The most specific route wins, wherever it stands."
+    )
+    pool: v.Name | None = Field(None, description="Where they go.")
+    split: dict[v.Name, v.Count] | None = Field(
+        None, description="Where they go, by relative weights of several pools."
+    )
+    respond: Respond | None = Field(None, description="An answer of the proxy's own.")
+    rewrite: Rewrite | None = Field(None, description="What the replica sees instead.")
+    pin: list[Pin] = Field([], description="Before the draw of a split: the first rule that matches decides.")
+    sticky_split: StickySplit | None = Field(None, description="A client keeps the variant that it was given.")
+    mirror: Mirror | None = Field(None, description="Sends copies elsewhere.")
+    fallback: v.Name | None = Field(
+        None, description="The pool that serves when no replica of the route's own is fit, and only then."
+    )
+    queue_priority: Literal["high", "normal", "low"] = Field(
+        "normal", description="Who is served first of those that wait for a free replica."
+    )
+    websocket: bool = Field(False, description="Upgrades to WebSocket are let through.")
+    timeouts: RouteTimeouts = Field(RouteTimeouts(), description="How long a request may take.")
+    retry: Retry = Field(Retry(), description="What is tried again, and how often.")
+    rate_limit: list[RateLimit] = Field(
+        [], description="For the whole fleet of proxies: divided by their `instances`, rounded up."
+    )
+    auth: Auth | None = Field(None, description="Who may come in. Without it: everybody.")
+    headers: Headers = Field(Headers(), description="Headers that are set or removed.")
+    regions: list[v.Place] = Field(
+        [],
+        description="Data residency: replicas of these regions alone, also when all of them are down; for `split`, "
+        "`pin`, `fallback` and `mirror` alike.",
+    )
+    rollout: Rollout | None = Field(
+        None,
+        description="Moves `split` step by step. Nothing acts on it yet (LB702): the split is fixed.",
+    )
 
     @property
     def pools(self) -> list[str]:

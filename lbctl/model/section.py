@@ -47,6 +47,10 @@ class Section(BaseModel):
         return self
 
 
+class Nothing(Section):
+    """An empty map: `tcp: {}`, `source_ip: {}`."""
+
+
 def refuse(code: str, message: str, hint: str = "", at: tuple[str | int, ...] = ()) -> PydanticCustomError:
     """What a validator raises; `at` is the path below the section that the message is about."""
     return PydanticCustomError("lbctl", "{message}", {"code": code, "message": message, "hint": hint, "at": at})

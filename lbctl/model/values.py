@@ -33,8 +33,9 @@ def _quantity(parse: Callable[[object], Any]) -> PlainValidator:
     return PlainValidator(validate)
 
 
-def _schema(pattern: str, description: str, **more: object) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$", "description": description, **more})
+def _schema(pattern: str, grammar: str) -> WithJsonSchema:
+    """`grammar`: the pattern in words; the schema adds it to what the key means."""
+    return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$", "grammar": grammar})
 
 
 def _text(pattern: str, what: str, hint: str, lower: bool = False) -> Any:
@@ -48,11 +49,12 @@ def _text(pattern: str, what: str, hint: str, lower: bool = False) -> Any:
             raise refuse("LB013", f"{show(value)} is not {what}", hint)
         return value.lower() if lower else value
 
-    return (PlainValidator(validate), _schema(pattern, hint))
+    return (PlainValidator(validate), _schema(pattern, f"{what}: {hint}"))
 
 
 _DURATION = r"[0-9]{1,15}(\.[0-9]{1,6})?(ms|s|m|h)"
-_PERCENT = r"[0-9]{1,15}(\.[0-9]{1,6})?%"
+_PERCENT = r"(0{0,12}100(\.0{1,6})?|0{0,13}[0-9]{1,2}(\.[0-9]{1,6})?)%"
+_WIDE_PERCENT = r"(0{0,10}10000(\.0{1,6})?|0{0,11}[0-9]{1,4}(\.[0-9]{1,6})?)%"
 
 
 def _bounded(parse: Callable[[object], q.Percent], low: float, high: float) -> PlainValidator:
@@ -69,22 +71,32 @@ def _unlimited(value: object) -> q.Duration | None:
     return None if value == "unlimited" else q.parse_duration(value)
 
 
-Duration = Annotated[q.Duration, _quantity(q.parse_duration), _schema(_DURATION, "a duration, as 250ms, 5s, 10m, 1h")]
+Duration = Annotated[q.Duration, _quantity(q.parse_duration), _schema(_DURATION, "a duration: as 250ms, 5s, 10m, 1h")]
 DurationOrUnlimited = Annotated[
     q.Duration | None, _quantity(_unlimited), _schema(f"{_DURATION}|unlimited", "a duration, or unlimited")
 ]
 Size = Annotated[
-    q.Size, _quantity(q.parse_size), _schema(r"[0-9]{1,15}(\.[0-9]{1,6})?(B|KiB|MiB|GiB)", "a size, as 64KiB, 10MiB")
+    q.Size, _quantity(q.parse_size), _schema(r"[0-9]{1,15}(\.[0-9]{1,6})?(B|KiB|MiB|GiB)", "a size: as 64KiB, 10MiB")
 ]
-Percent = Annotated[q.Percent, _bounded(q.parse_percent, 0, 100), _schema(_PERCENT, "a percent from 0% to 100%")]
-WidePercent = Annotated[q.Percent, _bounded(q.parse_percent, 0, 10_000), _schema(_PERCENT, "a percent, over 100% too")]
+Percent = Annotated[q.Percent, _bounded(q.parse_percent, 0, 100), _schema(_PERCENT, "a percent: from 0% to 100%")]
+WidePercent = Annotated[
+    q.Percent, _bounded(q.parse_percent, 0, 10_000), _schema(_WIDE_PERCENT, "any percent: over 100% too")
+]
 Temperature = Annotated[
-    q.Temperature, _quantity(q.parse_temperature), _schema(r"[0-9]{1,15}(\.[0-9]{1,6})?C", "degrees Celsius, as 90C")
+    q.Temperature, _quantity(q.parse_temperature), _schema(r"[0-9]{1,15}(\.[0-9]{1,6})?C", "degrees Celsius: as 90C")
 ]
-Rate = Annotated[q.Rate, _quantity(q.parse_rate), _schema(r"[0-9]{1,10}/(s|m|h)", "a rate, as 50/s, 600/m, 10000/h")]
-_ADDRESS = r"unix:/.+|\[[0-9A-Fa-f:.]+\]:[0-9]{1,5}|[^:\[\]]+:[0-9]{1,5}"
+Rate = Annotated[
+    q.Rate,
+    _quantity(q.parse_rate),
+    _schema(r"(?!0+/)(0?[0-9]{1,9}|1000000000)/(s|m|h)", "a rate: as 50/s, 600/m, 10000/h"),
+]
+_PORT = r"(?!0+$)([0-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_BIND = rf"unix:/.+|\[[0-9A-Fa-f:.]+\]:{_PORT}|[0-9]{{1,3}}(\.[0-9]{{1,3}}){{3}}:{_PORT}"
+_ADDRESS = rf"unix:/.+|\[[0-9A-Fa-f:.]+\]:{_PORT}|[^:\[\]]+:{_PORT}"
 Address = Annotated[
-    q.Endpoint, _quantity(q.parse_address), _schema(_ADDRESS, 'host:port, ip:port, "[v6]:port" or unix:/path')
+    q.Endpoint,
+    _quantity(q.parse_address),
+    _schema(_ADDRESS, 'an address: host:port, ip:port, "[v6]:port" or unix:/path'),
 ]
 
 
@@ -95,9 +107,9 @@ def _bind(value: object) -> q.Endpoint:
     return address
 
 
-Bind = Annotated[q.Endpoint, _quantity(_bind), _schema(_ADDRESS, 'ip:port, "[v6]:port" or unix:/path')]
+Bind = Annotated[q.Endpoint, _quantity(_bind), _schema(_BIND, 'an own address: ip:port, "[v6]:port" or unix:/path')]
 Version = Annotated[
-    tuple[int, ...], _quantity(q.parse_version), _schema(r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}", 'a version, as "1.22"')
+    tuple[int, ...], _quantity(q.parse_version), _schema(r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}", 'a version: as "1.22"')
 ]
 
 Name = Annotated[
@@ -119,7 +131,7 @@ ModelPattern = Annotated[
     str,
     *_text(
         r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,254}\*?",
-        "a model's name",
+        "a pattern of model names",
         "letters, digits and . _ : / @ + -, a * at the end",
     ),
 ]
@@ -170,7 +182,7 @@ HostPattern = Annotated[
     str,
     *_text(
         r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?){0,30}",
-        "a host",
+        "a pattern of hosts",
         'a name, or "*." before one; no port',
         lower=True,
     ),
@@ -197,14 +209,16 @@ def _url_path(pattern: str, what: str, hint: str) -> Any:
             raise refuse("LB013", f"{show(value)} holds a . or .. segment", "write the path that clients send")
         return value
 
-    return (PlainValidator(validate), _schema(pattern, hint))
+    return (PlainValidator(validate), _schema(pattern, f"{what}: {hint}"))
 
 
 UrlPath = Annotated[str, *_url_path(_SEGMENTS, "a path", "it starts with /, has no empty segments, no % and no spaces")]
 CheckPath = Annotated[
     str,
     *_url_path(
-        rf"{_SEGMENTS}(?:\?[A-Za-z0-9._~!$&'()*+,;=:@/?%-]*)?", "a path", "it starts with /, a query may follow"
+        rf"{_SEGMENTS}(?:\?[A-Za-z0-9._~!$&'()*+,;=:@/?%-]*)?",
+        "a path, perhaps with a query",
+        "it starts with /, a query may follow",
     ),
 ]
 
@@ -218,11 +232,15 @@ def _regex(value: object) -> str:
     return value
 
 
-Regex = Annotated[str, PlainValidator(_regex), _schema(r"[!-~]{1,1024}", "an RE2 expression for the whole path")]
+Regex = Annotated[
+    str, PlainValidator(_regex), _schema(r"[!-~]{1,1024}", "a regular expression: RE2, for the whole path")
+]
 Body = Annotated[
     str,
     PlainValidator(lambda value: _body(value)),
-    WithJsonSchema({"type": "string", "maxLength": 2000, "description": "text, at most 2,000 characters"}),
+    WithJsonSchema(
+        {"type": "string", "maxLength": 2000, "grammar": "text: at most 2,000 characters, with tabs and newlines"}
+    ),
 ]
 Text = Annotated[str, *_text(r"[ -~]{1,1024}", "plain text", "printable ASCII, at most 1024 characters")]
 TextOrNone = Annotated[str, *_text(r"[ -~]{0,1024}", "plain text", "printable ASCII, at most 1024 characters")]
@@ -238,7 +256,9 @@ ServiceOrNone = Annotated[str, *_text(f"({_SERVICE})?", "a service's name", "let
 NodePattern = Annotated[
     str, *_text(r"[A-Za-z0-9._*?/:-]{1,253}", "a pattern of node ids", "letters, digits, . _ / : - and * ?")
 ]
-LabelMatch = Annotated[str, *_text(r"[ -~]{0,253}", "a label's value", "printable ASCII, at most 253 characters")]
+LabelMatch = Annotated[
+    str, *_text(r"[ -~]{0,253}", "a metric label's value", "printable ASCII, at most 253 characters")
+]
 Metric = Annotated[str, *_text(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}", "a metric's name", "letters, digits, _ and :")]
 
 
@@ -253,6 +273,8 @@ def _body(value: object) -> str:
 
 
 _FILE = r"[A-Za-z0-9._/][A-Za-z0-9._/@+=:,~ -]{0,1023}"
+_FILE_WHOLE = rf"(?!(.*/)?\.\.(/|$))(?!.*/-)(?!(.*/)? )(?!.* (/|$))(?!.*/$)(?![^/]*:){_FILE}"
+"""With what `_file` says of its parts."""
 
 
 def _file(value: object) -> str:
@@ -269,10 +291,16 @@ def _file(value: object) -> str:
     return value
 
 
-FilePath = Annotated[str, PlainValidator(_file), _schema(_FILE, "the path of a file")]
+FilePath = Annotated[
+    str,
+    PlainValidator(_file),
+    _schema(
+        _FILE_WHOLE, "a file: its path; a relative one from the file that names it, and below the fleet's directory"
+    ),
+]
 
 
-_NETWORK = r"[0-9A-Fa-f:.]+(/[0-9]{1,3})?"
+_NETWORK = r"([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)(/[0-9]{1,3})?"
 
 
 def _network(value: object) -> str:
@@ -284,7 +312,7 @@ def _network(value: object) -> str:
     raise refuse("LB013", f"{show(value)} is not a network", "as 10.0.0.0/8 or 2001:db8::/32")
 
 
-Network = Annotated[str, PlainValidator(_network), _schema(_NETWORK, "a network, as 10.0.0.0/8")]
+Network = Annotated[str, PlainValidator(_network), _schema(_NETWORK, "a network: as 10.0.0.0/8")]
 _URL_CHARACTER = r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%{}-]"
 _PLACEHOLDER = re.compile(r"\{(address|host|port|name|device)\}")
 
@@ -313,7 +341,7 @@ def _url(value: object) -> str:
 Url = Annotated[
     str,
     PlainValidator(_url),
-    _schema(rf"https?://{_URL_CHARACTER}{{1,1000}}", "an http or https URL"),
+    _schema(rf"https?://{_URL_CHARACTER}{{1,1000}}", "a URL: http or https, without a password"),
 ]
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]

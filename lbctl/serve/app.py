@@ -26,6 +26,7 @@ from lbctl.serve.changes import Changes
 from lbctl.serve.doors import CannotListenError, Doors
 from lbctl.serve.driving import Driving, driven
 from lbctl.serve.gauges import Gauges
+from lbctl.serve.in_flight import InFlight
 from lbctl.serve.live import Live
 from lbctl.serve.metrics import Metrics
 from lbctl.serve.overview import NO_FLEET, Overview
@@ -75,6 +76,7 @@ class App:
         self._telemetry: Telemetry
         self._by_hand: ByHand
         self._driving: Driving
+        self._in_flight = InFlight()
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -133,6 +135,7 @@ class App:
             self._telemetry.run(),
             self._by_hand.run(),
             self._driving.run(),
+            self._in_flight.run(),
         )
 
     async def _begin(self) -> None:
@@ -150,6 +153,8 @@ class App:
         self._by_hand = ByHand(self._publisher, self._changes, self._telemetry, self._store, kept_by_hand)
         self._driving = Driving(self._telemetry.eject, dry_run=options.dry_run)
         self._publisher.followers.append(self._driving.follow)
+        self._publisher.followers.append(self._in_flight.follow)
+        self._telemetry.loop.in_flight = self._in_flight.of
         self._publisher.beside = driven
         self._metrics.registry.register(Gauges(self._publisher, self._telemetry, time.monotonic))
         self._overview = Overview(

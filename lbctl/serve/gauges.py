@@ -46,7 +46,7 @@ class Gauges(Collector):
         if served is not None:
             for pool in served.whole.topology.pools:
                 for item, value in zip(pool.replicas, weights_of(pool, served.whole), strict=True):
-                    weight.add_metric([pool.name, item.name], value)
+                    weight.add_metric([pool.name, item.name], value.rate)
         for name, found in self._publisher.live.out.items():
             for replica, words in found.items():
                 out.add_metric([name, replica, words[0] if words else ""], 1)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from lbctl.control.decisions import Decision
 from lbctl.control.overrides import Override
 from lbctl.ir.pools import Pool, Telemetry
+from lbctl.ir.weight import Weight
 from lbctl.serve import report
 from lbctl.serve.scrape_state import Report, SourceState
 from lbctl.signals.merge import Signal
 from lbctl.signals.signal import SIGNALS
 from lbctl.targets.envoy.endpoints import envoy_weights
+from lbctl.targets.haproxy.servers import haproxy_weights
+from lbctl.targets.nginx.pool import nginx_weights
 
 Row = dict[str, Any]
+_WEIGHTS = {"envoy": envoy_weights, "haproxy": haproxy_weights, "nginx": nginx_weights}
 
 
 def signals(
@@ -24,10 +29,31 @@ def signals(
     return [_signals(pool, name, reports.get((pool.name, name)), found, now) for name, found in states.items()]
 
 
-def decision(
-    item: Decision, pool: Pool, weights: tuple[float, ...], place: int, held: Iterable[Override], now: float
-) -> Row:
-    """`weights`: of the whole pool as the proxies are told them; `place`: of the replica in it."""
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the proxies are told of one replica. `share`: of the pool's rate; `whole`: kind of proxy → its own weight,
+    none where that gets nothing new."""
+
+    weight: Weight
+    share: float
+    whole: Mapping[str, int]
+
+
+def told(pool: Pool, weights: tuple[Weight, ...], drained: frozenset[str], kinds: Iterable[str]) -> Mapping[str, Told]:
+    """Replica → what the proxies of these kinds are told, before a ramp."""
+    fit = [(item.name, weight) for item, weight in zip(pool.replicas, weights, strict=True) if item.name not in drained]
+    names, there = [name for name, _ in fit], tuple([weight for _, weight in fit])
+    whole = {kind: dict(zip(names, _WEIGHTS[kind](pool, there), strict=True)) for kind in kinds}
+    total = sum(weight.rate for weight in weights) or 1.0
+    return {
+        item.name: Told(
+            weight, weight.rate / total, {kind: each[item.name] for kind, each in whole.items() if item.name in each}
+        )
+        for item, weight in zip(pool.replicas, weights, strict=True)
+    }
+
+
+def decision(item: Decision, sent: Told, held: Iterable[Override], now: float) -> Row:
     mine = [each for each in held if each.pool == item.pool and each.replica in ("", item.replica)]
     return {
         "pool": item.pool,
@@ -46,10 +72,13 @@ def decision(
         "clamped": _short(item.goal),
         "damped": _short(item.damped),
         "beyond_deadband": _short(item.sent),
-        "decided": _short(item.weight),
-        "sent": _short(weights[place]),
-        "share": _short(weights[place] / (sum(weights) or 1.0)),
-        "quantised": {"envoy": envoy_weights(pool, weights)[place]},
+        "decided": _short(item.weight.rate),
+        "sent": _short(sent.weight.rate),
+        "room": _short(sent.weight.room),
+        "of_peers_speed": _short(sent.weight.speed),
+        "held": _short(sent.weight.held),
+        "share": _short(sent.share),
+        "quantised": dict(sent.whole),
         "ramp": _short(item.ramp),
         "verdict": item.verdict,
         "words": list(item.words),

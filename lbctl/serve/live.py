@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from lbctl.control.state import PoolState, weights
+from lbctl.control.weighting.strategy import WHOLE
 from lbctl.ir.pools import Pool
 from lbctl.ir.topology import Topology
+from lbctl.ir.weight import Weight
 
 _V = TypeVar("_V")
 Reasons = Mapping[str, tuple[str, ...]]
@@ -17,9 +19,9 @@ Reasons = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """By pool. `weights`: replica → weight on the scale of capacity; `out`: who deep health has taken out."""
+    """By pool. `weights`: replica → weight; `out`: who deep health has taken out."""
 
-    weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
     out: Mapping[str, Reasons] = field(default_factory=dict)
 
     @property
@@ -35,7 +37,7 @@ class Live:
     def with_pool(self, state: PoolState) -> Live:
         """With what the loop now has decided for one pool."""
         name = state.pool.name
-        moved = any(item.sent != 1.0 for item in state.tracks)
+        moved = any(item.course.sent != 1.0 or item.course.sent_parts != WHOLE for item in state.tracks)
         out = {item.replica.name: item.health.words for item in state.tracks if item.health.phase == "out"}
         return Live(_set(self.weights, name, weights(state) if moved else {}), _set(self.out, name, out))
 

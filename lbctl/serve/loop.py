@@ -19,6 +19,7 @@ from lbctl.control.inputs import Seen
 from lbctl.control.state import State
 from lbctl.control.step import step
 from lbctl.ir.topology import Topology
+from lbctl.ir.weight import plain
 from lbctl.serve import log
 from lbctl.serve.live import Live, controlled
 from lbctl.serve.scrape_state import Report
@@ -49,6 +50,8 @@ class Loop:
         self.reports: dict[tuple[str, str], Report] = {}
         self.ejected: Mapping[str, frozenset[str]] = {}
         """Pool → replicas that active checks hold out."""
+        self.in_flight: Callable[[str, str], int | None] = _untold
+        """(pool, replica) → requests that the proxies have there, where they tell."""
         self.sampled: float | None = None
         """When the newest sample was taken that has changed `live`."""
         self._moved = moved
@@ -117,7 +120,7 @@ class Loop:
         waiting, self._waiting = self._waiting, {}
         begun = time.perf_counter()
         for pool, reports in waiting.items():
-            news = {name: seen for name, report in reports.items() if (seen := seen_of(report)) is not None}
+            news = {name: seen for name, report in reports.items() if (seen := self._seen(report)) is not None}
             ejected = self.ejected.get(pool, frozenset())
             self._say(
                 Looked(self._clock(), pool, news, ejected), max((item.at for item in reports.values()), default=None)
@@ -128,6 +131,9 @@ class Loop:
         if waiting:
             newest = max(item.at for reports in waiting.values() for item in reports.values())
             self._stages.decided(took, self._clock() - newest)
+
+    def _seen(self, report: Report) -> Seen | None:
+        return seen_of(report, self.in_flight(report.pool, report.replica))
 
     def _say(self, event: Event, sampled: float | None = None) -> None:
         self.state, effects = step(self.state, event)
@@ -162,9 +168,9 @@ class Loop:
     def _differences(self, effect: WeightsChanged) -> str:
         """Who has another weight, and which."""
         known = self.live.weights.get(effect.pool, {})
-        capacities = {item.replica.name: item.replica.capacity for item in self.state.pools[effect.pool].tracks}
+        capacities = {item.replica.name: plain(item.replica.capacity) for item in self.state.pools[effect.pool].tracks}
         moved = [name for name, weight in effect.weights.items() if known.get(name, capacities[name]) != weight]
-        words = " ".join(f"{name}={effect.weights[name]:.4g}" for name in moved[:_TOLD])
+        words = " ".join(f"{name}={effect.weights[name].rate:.4g}" for name in moved[:_TOLD])
         return words + (f" and {len(moved) - _TOLD} more" if len(moved) > _TOLD else "")
 
 
@@ -177,7 +183,11 @@ _MODES = {
 }
 
 
-def seen_of(report: Report) -> Seen | None:
-    """What a report says of a replica; None where nothing has ever been seen of it."""
+def seen_of(report: Report, in_flight: int | None = None) -> Seen | None:
+    """What a report says of a replica; None where nothing has ever been seen of it. `in_flight`: of `Seen`."""
     times = [item.good_at for item in report.sources if item.good_at is not None]
-    return Seen(max(times), report.signals, reserves_memory=report.reserves_memory) if times else None
+    return Seen(max(times), report.signals, in_flight, report.reserves_memory) if times else None
+
+
+def _untold(_pool: str, _replica: str) -> int | None:
+    return None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lbctl import __version__
 from lbctl.base.diagnostics import dotted
 from lbctl.ir.facts import of_fleet
 from lbctl.ir.pools import Pool
-from lbctl.ir.snapshot import weights_of
+from lbctl.ir.snapshot import drained_of, weights_of
 from lbctl.ir.topology import Topology
 from lbctl.serve import insight, report
 from lbctl.serve.by_hand import ByHand
@@ -20,7 +20,7 @@ from lbctl.serve.doors import Doors
 from lbctl.serve.driving import Driving
 from lbctl.serve.live import controlled
 from lbctl.serve.metrics import Metrics
-from lbctl.serve.publisher import Publisher
+from lbctl.serve.publisher import Publisher, envoys
 from lbctl.serve.settings import Options
 from lbctl.serve.telemetry import Telemetry
 from lbctl.xds.ledger import Ledger
@@ -120,7 +120,14 @@ class Overview:
         if served is None:
             return []
         told = insight.acknowledged(self.proxies(), served.edition.version)
-        found = (self._decisions(pool, weights_of(pool, served.whole)) for pool in controlled(served.whole.topology))
+        topology = served.whole.topology
+        kinds = sorted({item.kind for item in (*envoys(topology), *self._publisher.beside(topology))})
+        found = (
+            self._decisions(
+                insight.told(pool, weights_of(pool, served.whole), drained_of(pool, served.whole), kinds), pool
+            )
+            for pool in controlled(topology)
+        )
         return [{**row, "acknowledged": told} for rows in found for row in rows]
 
     def overrides(self) -> list[dict[str, Any]]:
@@ -147,13 +154,11 @@ class Overview:
     async def let_go(self, asked: dict[str, Any]) -> dict[str, Any]:
         return {"removed": await self._by_hand.remove(asked), "snapshot": self._snapshot()}
 
-    def _decisions(self, pool: Pool, weights: tuple[float, ...]) -> Iterator[dict[str, Any]]:
-        places = {item.name: place for place, item in enumerate(pool.replicas)}
+    def _decisions(self, told: Mapping[str, insight.Told], pool: Pool) -> Iterator[dict[str, Any]]:
         now = time.monotonic()
         for item in self._telemetry.loop.decisions(pool.name):
-            if item.replica in places:
-                held = self._publisher.overrides
-                yield insight.decision(item, pool, weights, places[item.replica], held, now)
+            if item.replica in told:
+                yield insight.decision(item, told[item.replica], self._publisher.overrides, now)
 
     def _control(self) -> list[dict[str, Any]]:
         """Every pool that is decided about: how, and who is out."""

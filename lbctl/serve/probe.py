@@ -112,7 +112,7 @@ class Prober:
     def _prepared(self, pool: Pool, check: ActiveCheck) -> Mapping[Key, _Target]:
         told = (check, pool.tls, pool.protocol)
         context: ssl.SSLContext | None = None
-        if pool.tls is not None:
+        if pool.tls is not None and check.port is None:
             try:
                 context = tls_of(pool.tls, speaks_h2(pool, check), self._locate)
             except OSError as error:

@@ -50,7 +50,7 @@ class Probe:
 
 
 def probe_of(pool: Pool, check: ActiveCheck, address: Address, tls: ssl.SSLContext | None) -> Probe:
-    """A port of its own speaks HTTP/1.1, as model servers' do; else the pool's protocol."""
+    """A port of its own speaks HTTP/1.1 without TLS, as model servers' do; else the pool's protocol."""
     where = address if check.port is None or address.path else Address(address.host, check.port)
     name = (pool.tls.server_name if pool.tls else None) or address.host or "localhost"
     return Probe(check, where, speaks_h2(pool, check), tls, name)

@@ -106,7 +106,7 @@ class Publisher:
         topology = self.accepted.apply(loaded.compiled.topology)
         snapshot = Snapshot(topology, secrets=loaded.secrets, addresses=self.accepted.hosts)
         with suppress(UnsoundError):
-            self.earlier = await asyncio.to_thread(self._builder.build, loaded, snapshot, _envoys(topology))
+            self.earlier = await asyncio.to_thread(self._builder.build, loaded, snapshot, envoys(topology))
 
     async def serve(self, loaded: Loaded, origin: Origin, *, allow_shrink: bool = False) -> Sent:
         """This fleet from now on. UnsoundError: the one before still is."""
@@ -170,7 +170,7 @@ class Publisher:
         weights = by_hand.weighted(held, live.weights)
         all_of_it = Snapshot(whole, weights, drained, secrets=loaded.secrets, addresses=accepted.hosts, out=live.gone)
         snapshot = replace(all_of_it, topology=drains.without(whole, out)) if out else all_of_it
-        proxies = _envoys(whole)
+        proxies = envoys(whole)
         edition = self._builder.build(loaded, snapshot, proxies)
         old = self.served
         new = old is None or old.edition.version != edition.version
@@ -180,7 +180,7 @@ class Publisher:
         return Served(loaded, origin, edition, all_of_it, since, out, lost, at, live.out), _sent(new, moved)
 
 
-def _envoys(topology: Topology) -> tuple[Proxy, ...]:
+def envoys(topology: Topology) -> tuple[Proxy, ...]:
     """The Envoys that the fleet names, or one that it does not name, where such a one is served."""
     named = tuple(item for item in topology.proxies if item.kind == _KIND)
     if topology.proxies and topology.control.unmatched_nodes == "nothing":

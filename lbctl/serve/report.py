@@ -9,7 +9,7 @@ from typing import Any
 from lbctl.base.diagnostics import Diagnostic, dotted
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.proxies import Control
-from lbctl.ir.snapshot import Snapshot
+from lbctl.ir.snapshot import Snapshot, weights_of
 from lbctl.serve.discover import NameState
 from lbctl.serve.drains import Since
 from lbctl.xds.resource import SHORT, TYPES, Resource, Resources
@@ -114,11 +114,12 @@ def _same(one: Resource, other: Resource) -> bool:
 
 
 def _pool(pool: Pool, snapshot: Snapshot, since: Since, out: frozenset[str]) -> dict[str, Any]:
-    weights = snapshot.weights.get(pool.name, {})
+    known = zip(pool.replicas, weights_of(pool, snapshot), strict=True)
+    weights = {item.name: weight.rate for item, weight in known}
     out |= snapshot.out.get(pool.name, frozenset())
     in_use = [item for item in pool.replicas if not _is_drained(pool, item, snapshot) and item.name not in out]
     level = min((item.priority for item in in_use), default=0)
-    carrying = {item.name: weights.get(item.name, item.capacity) for item in in_use if item.priority == level}
+    carrying = {item.name: weights[item.name] for item in in_use if item.priority == level}
     total = sum(carrying.values()) or 1.0
     return {
         "name": pool.name,
@@ -135,7 +136,7 @@ def _pool(pool: Pool, snapshot: Snapshot, since: Since, out: frozenset[str]) -> 
                 "gpu": item.gpu,
                 "priority": item.priority,
                 "capacity": item.capacity,
-                "weight": weights.get(item.name, item.capacity),
+                "weight": weights[item.name],
                 "share": round(carrying.get(item.name, 0.0) / total, 6),
                 "drained": when(since.get((pool.name, item.name))),
                 "out": item.name in out,

@@ -11,7 +11,7 @@ import asyncio
 import re
 import ssl
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import aiohttp
@@ -30,12 +30,14 @@ _LONG = re.compile(rb"[^\n]{%d}" % (LONGEST_LINE + 1))
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """`body`: inflated; empty where `reason` says why there is none. `size`: bytes that were taken."""
+    """`body`: inflated; empty where `reason` says why there is none. `size`: bytes that were taken. `date`: the header,
+    with a page."""
 
     body: bytes = b""
     reason: Reason = ""
     words: str = ""
     size: int = 0
+    date: str = ""
 
 
 class _StopError(Exception):
@@ -65,7 +67,7 @@ async def _page(session: aiohttp.ClientSession, url: str, query: str) -> Fetched
     async with session.get(target, params=parameters, allow_redirects=False) as response:
         _judge_head(response, bool(query))
         body = await _body(response)
-    return _judged(body, bool(query))
+    return replace(_judged(body, bool(query)), date=response.headers.get("Date", ""))
 
 
 def _query_url(url: str) -> str:

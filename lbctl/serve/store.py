@@ -24,18 +24,19 @@ from typing import Any
 
 from lbctl.base.diagnostics import show
 from lbctl.control.overrides import Override, Overrides
+from lbctl.ir.weight import Weight
 from lbctl.model.load import Text
 from lbctl.serve.live import Live
 
 __all__ = ["Kept", "Store", "StoreError", "Text"]
 
-_DATABASE = "lbctl.db"
+DATABASE = "lbctl.db"
 _LOCK = "lock"
 _PAUSE = 0.2
 """Seconds between two looks at a lock that another process has."""
 _SET_ASIDE = 3
 """How many broken databases are kept."""
-_VERSION = 2
+VERSION = 2
 _SCHEMA = """
 CREATE TABLE fleet (id INTEGER PRIMARY KEY CHECK (id = 1), version TEXT NOT NULL, body TEXT NOT NULL);
 CREATE TABLE discovered (name TEXT PRIMARY KEY, addresses TEXT NOT NULL);
@@ -223,7 +224,7 @@ class Store:
     # ── The database ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _open_database(self) -> None:
-        file = self.directory / _DATABASE
+        file = self.directory / DATABASE
         try:
             self._database = _connected(file)
         except _BrokenError as broken:
@@ -254,16 +255,16 @@ def _connected(file: Path) -> sqlite3.Connection:
 
 def _prepare(database: sqlite3.Connection) -> None:
     version = database.execute("PRAGMA user_version").fetchone()[0]
-    if version > _VERSION:
+    if version > VERSION:
         raise _BrokenError(f"it was written by a later lbctl (schema {version})")
     found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
         raise _BrokenError(str(found))
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = FULL")
-    if version < _VERSION:
+    if version < VERSION:
         missing = _SECOND if version else f"{_SCHEMA} {_SECOND}"
-        database.executescript(f"BEGIN; {missing} PRAGMA user_version = {_VERSION}; COMMIT;")
+        database.executescript(f"BEGIN; {missing} PRAGMA user_version = {VERSION}; COMMIT;")
 
 
 def _set_aside(file: Path, why: str) -> str:
@@ -292,7 +293,10 @@ def _fleet(version: str, body: Mapping[str, Any], answers: Iterable[tuple[str, s
 
 def _live(body: Mapping[str, Any]) -> Live:
     return Live(
-        {pool: {name: float(weight) for name, weight in each.items()} for pool, each in body["weights"].items()},
+        {
+            pool: {name: Weight(*map(float, weight)) for name, weight in each.items()}
+            for pool, each in body["weights"].items()
+        },
         {pool: {name: tuple(words) for name, words in each.items()} for pool, each in body["out"].items()},
     )
 

@@ -1,9 +1,9 @@
 """A model server that batches continuously, one iteration at a time.
 
 Each iteration every running sequence makes a token, and up to a budget of prompt tokens is read:
-(a + b·sequences + c·context + p·prompt tokens) ÷ speed. Who fits neither into the sequences nor into the cache waits in
-order. Counters are published at the end of an iteration, so a wedged engine shows frozen ones. Nobody is put out again:
-a cache that overflows while answers grow is not modelled.
+(a + b·sequences + c·context + p·prompt tokens) ÷ speed, with the numbers of its `Curve`. Who fits neither into the
+sequences nor into the cache waits in order. Counters are published at the end of an iteration, so a wedged engine shows
+frozen ones. Nobody is put out again: a cache that overflows while answers grow is not modelled.
 """
 
 from __future__ import annotations
@@ -13,11 +13,21 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-A, B, C, P = 29.8e-3, 0.202e-3, 1.78e-7, 0.0715e-3
-"""Seconds; Llama-2-70B on 8 H100 (Splitwise's profile)."""
-SEQUENCES = 256
-CACHE = 400_000
 BUDGET = 2048
+"""Prompt tokens in an iteration, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds of an iteration, for each sequence, token of context, token of a prompt; Llama-2-70B on 8 H100
+    (Splitwise's profile) unless said otherwise. `sequences` at once, and `cache` in tokens at a speed of 1."""
+
+    a: float = 29.8e-3
+    b: float = 0.202e-3
+    c: float = 1.78e-7
+    p: float = 0.0715e-3
+    sequences: int = 256
+    cache: int = 400_000
 
 
 @dataclass(slots=True)
@@ -60,6 +70,7 @@ class Engine:
 
     speed: float
     faults: tuple[Fault, ...] = ()
+    curve: Curve = Curve()
     counters: Counters = field(default_factory=Counters)
     busy: bool = False
     _waiting: deque[Request] = field(default_factory=deque)
@@ -80,8 +91,9 @@ class Engine:
             return None
         begin, factor = self._factor(now)
         tokens, read = self._read(BUDGET - len(self._running))
-        count = len(self._running)
-        seconds = (A + B * count + C * self._context + P * tokens) / (self.speed * factor)
+        count, curve = len(self._running), self.curve
+        seconds = curve.a + curve.b * count + curve.c * self._context + curve.p * tokens
+        seconds /= self.speed * factor
         self._step = (seconds, tokens, read)
         self.busy = True
         return begin + seconds
@@ -118,9 +130,9 @@ class Engine:
         return now, 1.0
 
     def _admit(self) -> None:
-        most = cache(self.speed)
+        most = cache(self.speed, self.curve)
         reading = sum(left for _, left in self._reading)
-        while self._waiting and len(self._running) + len(self._reading) < SEQUENCES:
+        while self._waiting and len(self._running) + len(self._reading) < self.curve.sequences:
             request = self._waiting[0]
             if request.left:
                 self._waiting.popleft()
@@ -145,13 +157,14 @@ class Engine:
         return tokens, read
 
 
-def cache(speed: float) -> float:
+def cache(speed: float, curve: Curve = Curve()) -> float:
     """Tokens: 400k, 180k and 100k for speeds of 5 : 2 : 1."""
-    return CACHE * math.pow(speed, 0.86)
+    return curve.cache * math.pow(speed, 0.86)
 
 
-def saturated(speed: float, prompt: float, answer: float) -> float:
+def saturated(speed: float, prompt: float, answer: float, curve: Curve = Curve()) -> float:
     """Requests a second of an engine that always has enough to do, for these mean lengths."""
-    count = min(SEQUENCES, cache(speed) / (prompt + answer / 2))
-    reading = count / answer * prompt
-    return speed * count / answer / (A + B * count + C * count * (prompt + answer / 2) + P * reading)
+    context = prompt + answer / 2
+    count = min(curve.sequences, cache(speed, curve) / context)
+    seconds = curve.a + curve.b * count + curve.c * count * context + curve.p * count / answer * prompt
+    return speed * count / answer / seconds

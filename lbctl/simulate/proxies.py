@@ -1,13 +1,17 @@
 """How each proxy really balances, as far as a weight matters. Each instance knows only its own requests.
 
-A weight is on the scale of capacity; a replica with None gets nothing.
+What each makes of a weight is what the targets write for it. A replica with None gets nothing.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from lbctl.ir.weight import Weight
+from lbctl.targets import weighing
 
 Weights = Sequence[float | None]
 
@@ -71,17 +75,16 @@ class LeastConn:
 
 class Edf:
     """Envoy's LEAST_REQUEST: of two at random the idler where weights are equal, else earliest deadline first with
-    weight^`exponent` ÷ (active + 1), the phases at random after every change of a weight."""
+    weight ÷ (active + 1), the phases at random after every change of a weight."""
 
-    def __init__(self, replicas: int, rng: random.Random, exponent: int) -> None:
+    def __init__(self, replicas: int, rng: random.Random) -> None:
         self.active = [0] * replicas
         self._rng = rng
-        self._exponent = exponent
         self._now = 0.0
         self.follow([1.0] * replicas)
 
     def follow(self, weights: Weights) -> None:
-        self._weights = [None if weight is None else weight**self._exponent for weight in weights]
+        self._weights = weights
         self._there = [place for place, weight in enumerate(weights) if weight is not None]
         self._equal = len({weights[place] for place in self._there}) <= 1
         self._due = [self._now + self._rng.random() / (weight or 1.0) for weight in self._weights]
@@ -97,10 +100,21 @@ class Edf:
         return best
 
 
-PROXIES: Mapping[str, Callable[[int, random.Random], Proxy]] = {
-    "round_robin": RoundRobin,
-    "least_conn": LeastConn,
-    "envoy_w": lambda replicas, rng: Edf(replicas, rng, 1),
-    "envoy_w2": lambda replicas, rng: Edf(replicas, rng, 2),
+class Kind(NamedTuple):
+    """`meant`: weights → what such a proxy is told."""
+
+    make: Callable[[int, random.Random], Proxy]
+    meant: Callable[[Sequence[Weight]], Sequence[float]]
+
+    def told(self, weights: Sequence[Weight | None]) -> Weights:
+        there = iter(self.meant([item for item in weights if item is not None]))
+        return [None if item is None else next(there) for item in weights]
+
+
+PROXIES: Mapping[str, Kind] = {
+    "round_robin": Kind(RoundRobin, weighing.rates),
+    "least_conn": Kind(LeastConn, partial(weighing.in_flight, few_slots=False)),
+    "envoy_w": Kind(Edf, partial(weighing.deadlines, few_slots=True)),
+    "envoy_w2": Kind(Edf, partial(weighing.deadlines, few_slots=False)),
 }
-"""`envoy_w2` is what lbctl renders for Envoy: the square of the weight."""
+"""Least request of Envoy is `envoy_w` for a pool with few slots, `envoy_w2` for every other."""

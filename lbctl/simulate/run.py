@@ -16,6 +16,7 @@ from lbctl.control.state import State
 from lbctl.control.step import step
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, Replica, Telemetry
+from lbctl.ir.weight import Weight, plain
 from lbctl.signals.derive import TokenEvidence
 from lbctl.signals.merge import Signal, Signals
 from lbctl.simulate.engine import Counters, Engine, Request, saturated
@@ -33,7 +34,7 @@ _ARRIVAL, _ITERATION, _LOOK, _NEWS, _PUSH, _JOIN = range(6)
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Of the requests that arrived after the warm-up. Seconds; who left counts with the patience. `history`: (time,
-    weight of each replica, None where it is out) at every change."""
+    rate of each replica, None where it is out) at every change."""
 
     requests: tuple[Request, ...]
     history: tuple[tuple[float, tuple[float | None, ...]], ...]
@@ -83,8 +84,8 @@ class _Run:
         self._rng = random.Random(f"rest {seed}")
         members = scenario.members
         self._engines = [Engine(item.speed, item.faults) for item in members]
-        make = PROXIES[scenario.algorithm]
-        self._proxies: list[Proxy] = [make(len(members), self._rng) for _ in range(scenario.proxies)]
+        self._kind = PROXIES[scenario.algorithm]
+        self._proxies: list[Proxy] = [self._kind.make(len(members), self._rng) for _ in range(scenario.proxies)]
         self._names = tuple(f"r{place}" for place in range(len(members)))
         there = (saturated(item.speed, _MEAN_PROMPT, _MEAN_ANSWER) for item in members if not item.joins)
         self._rate = scenario.load * sum(there)
@@ -94,7 +95,8 @@ class _Run:
         self._requests: list[Request] = []
         self._patient: deque[Request] = deque()
         self._state = State()
-        self._weights: dict[str, float] = {}
+        self._weights: dict[str, Weight] = {}
+        self._told: Sequence[float | None] = ()
         self._ramps: dict[str, float] = {}
         self._out: set[str] = set()
         self._history: list[tuple[float, tuple[float | None, ...]]] = []
@@ -233,7 +235,7 @@ class _Run:
             deep=scenario.deep,
         )
         self._state, effects = step(self._state, FleetChanged(now, (pool,)))
-        self._weights = {item.name: self._weights.get(item.name, item.capacity) for item in replicas}
+        self._weights = {item.name: self._weights.get(item.name, plain(item.capacity)) for item in replicas}
         self._do(now, effects, changed=True)
 
     def _news(self, now: float, seen: dict[str, Seen]) -> None:
@@ -262,16 +264,18 @@ class _Run:
             return
         self._pushed_at = now
         weights = tuple(self._weight(name) for name in self._names)
-        if not self._history or self._history[-1][1] != weights:
-            self._history.append((now, weights))
+        told = self._kind.told(weights)
+        if told != self._told:
+            self._told = told
+            self._history.append((now, tuple(item and item.rate for item in weights)))
             for proxy in self._proxies:
-                proxy.follow(weights)
+                proxy.follow(told)
 
-    def _weight(self, name: str) -> float | None:
+    def _weight(self, name: str) -> Weight | None:
         """Envoy's own ramp is modelled by ours: its formula is the same."""
         if name in self._out or name not in self._weights:
             return None
-        return self._weights[name] * self._ramps.get(name, 1.0)
+        return self._weights[name].times(self._ramps.get(name, 1.0))
 
 
 def _percentile(values: list[float], percentile: float) -> float:

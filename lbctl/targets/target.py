@@ -125,6 +125,9 @@ class Target(Protocol):
     def render(self, view: View, form: str = "yaml") -> Bundle:
         """Same view, same bytes. `form` (yaml, json) is for a target whose configuration has several."""
 
+    def remarks(self, view: View) -> tuple[Diagnostic, ...]:
+        """What the bundle of `render` says of the view, for whoever needs no files."""
+
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
         """The proxy's own checker on `main`, without root; `prefix` is a directory that it may write to."""
 

@@ -1,8 +1,12 @@
 """`python -m tests.benchmarks`: time and memory of whole lbctl processes beside their limits, as a table; then the
-control plane beside its floor.
+control plane beside its floor, and live signals: a decision, the scraping, from a sample to an acknowledged weight.
 
 It judges nothing by its exit code, which is 1 only where a command failed: a machine under load is not a fault of the
-code. `--runs N` (default 7) is how often each command runs, `-k WORD` takes the rows whose name holds the word.
+code. `--runs N` (default 7) is how often each command runs, `-k WORD`
+takes the rows whose name holds the word (of live signals: control, scrape, live).
+
+What live weights are good for takes minutes and has a name of its own: `python -m tests.benchmarks.weighting`, or
+`make weights`.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +26,7 @@ from tests.benchmarks.fleets import fleet
 from tests.benchmarks.measure import Cost, FailedError, measure
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.yaml"
+LIVE = ("control", "scrape", "live")
 MOST_MEMORY = 200.0
 MOST_RATIO = 12.0
 _HEAD = f"{'COMMAND':<44} {'MEDIAN':>8} {'MIN–MAX':>15} {'LIMIT':>8} {'':4} {'PEAK RSS':>9} {'LIMIT':>7}"
@@ -48,6 +54,13 @@ def rows(directory: Path) -> Iterator[Row]:
         before, after = f"{name}, 1,000 replicas", f"{name}, 10,000 replicas"
         yield Row(before, (*command, str(small)))
         yield Row(after, (*command, str(large)), 1.0 if name == "validate" else 1.5, before)
+    named = _written(directory, 100, 100, "named", "".join(f"  {kind}: {{kind: {kind}}}\n" for kind in KINDS))
+    yield Row("lint, 10,000 replicas, each kind of proxy", ("lint", str(named)), 1.5)
+    changed = directory / "changed.yaml"
+    changed.write_text(named.read_text().replace("gpu: L4,", "gpu: L40S,").replace("/v1/m7/", "/v2/m7/"))
+    diff = ("diff", "--against", str(named), str(changed))
+    yield Row("diff, 10,000 replicas", diff, 3.0)
+    yield from (Row(f"diff {kind}, 10,000 replicas", (*diff, "-t", kind), 3.0) for kind in KINDS)
 
 
 def main() -> int:
@@ -72,7 +85,12 @@ def main() -> int:
     except (RuntimeError, TimeoutError) as error:
         print(f"xDS: {error!r}", file=sys.stderr)
         return 1
-    return 0
+    return max((_process(name) for name in LIVE if options.k in name), default=0)
+
+
+def _process(name: str) -> int:
+    """Each of these measures itself, and so has a process of its own. Its exit code."""
+    return subprocess.run([sys.executable, "-m", f"tests.benchmarks.{name}"], check=False).returncode
 
 
 async def _xds(word: str, runs: int) -> None:
@@ -108,9 +126,10 @@ def _holds(held: bool) -> str:
     return "ok" if held else "MISSED"
 
 
-def _written(directory: Path, pools: int, replicas: int) -> Path:
-    path = directory / f"{pools}x{replicas}.yaml"
-    path.write_text(fleet(pools, replicas))
+def _written(directory: Path, pools: int, replicas: int, name: str = "plain", proxies: str = "") -> Path:
+    """`proxies`: the lines of that section."""
+    path = directory / f"{name}-{pools}x{replicas}.yaml"
+    path.write_text(fleet(pools, replicas) + (f"proxies:\n{proxies}" if proxies else ""))
     return path
 
 

@@ -24,6 +24,7 @@ import grpc
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.ir.snapshot import Snapshot
+from lbctl.ir.weight import Weight, plain
 from lbctl.serve.reload import Reloader
 from lbctl.targets.load import Loaded
 from tests.benchmarks.xds_floor import Floor
@@ -81,8 +82,8 @@ class LbctlSubject:
 
     def push(self, pools: Sequence[str], weight: int) -> None:
         wanted = set(pools)
-        weights: dict[str, Mapping[str, float]] = {
-            pool.name: {item.name: float(weight + number) for number, item in enumerate(pool.replicas)}
+        weights: dict[str, Mapping[str, Weight]] = {
+            pool.name: {item.name: plain(weight + number) for number, item in enumerate(pool.replicas)}
             for pool in self._loaded.compiled.topology.pools
             if pool.name in wanted
         }

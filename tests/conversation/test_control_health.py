@@ -10,7 +10,7 @@ from lbctl.control.decisions import decisions
 from lbctl.control.effects import HealthChanged
 from lbctl.control.events import LetIn
 from lbctl.ir.pools import PassiveCheck
-from tests.support_control import NAME, Talk, pool
+from tests.support_control import INTERVAL, NAME, Talk, pool
 
 NAMES = tuple(f"r{place:05}" for place in range(4))
 BAD = NAMES[1]
@@ -18,21 +18,22 @@ STALLED = "stalled: requests in flight, and its progress counter stands still"
 
 
 class Story:
-    """A pool of four; `bad` is what the second says beside its progress, the others are well."""
+    """A pool of four; `bad` is what the second says beside its progress (None: nothing of it), the others are well."""
 
     def __init__(self, **more: Any) -> None:
         self.talk = Talk(pool(**more))
         self.count = 0.0
         self.stuck = 0.0
 
-    def looks(self, times: int, *, moving: bool = True, **bad: Any) -> Story:
+    def looks(self, times: int, *, moving: bool = True, seconds: float = INTERVAL, **bad: Any) -> Story:
         for _ in range(times):
             self.count += 10
             if moving:
                 self.stuck = self.count
             news: dict[str, Any] = {name: {"progress": self.count, "running": 3.0} for name in NAMES}
-            news[BAD] = {"progress": self.stuck, "running": 3.0} | bad
-            self.talk.look(news)
+            told = {"progress": self.stuck, "running": 3.0} | bad
+            news[BAD] = {name: value for name, value in told.items() if value is not None}
+            self.talk.look(news, seconds)
         return self
 
     @property
@@ -52,9 +53,23 @@ def test_a_stalled_engine_is_out_within_stalled_after_and_two_intervals() -> Non
     assert (story.verdict, story.reasons) == ("out", (STALLED,))
 
 
-def test_the_proxies_count_shows_a_stall_that_the_engine_hides() -> None:
-    story = Story().looks(3).looks(4, moving=False, running=0.0, in_flight=5)
-    assert story.verdict == "out"
+def test_the_proxies_count_shows_a_stall_of_an_engine_that_does_not_tell_its_load() -> None:
+    story = Story().looks(3).looks(2, moving=False, running=None, in_flight=5)
+    assert story.verdict == "in"
+    assert story.looks(1, moving=False, running=None, in_flight=5).verdict == "out"
+
+
+def test_against_the_engines_own_word_the_proxies_count_takes_four_times_as_long() -> None:
+    """Its page may be late, and a client may send its body slowly."""
+    story = Story().looks(3).looks(11, moving=False, running=0.0, in_flight=5)
+    assert story.verdict == "in"
+    assert story.looks(1, moving=False, running=0.0, in_flight=5).verdict == "out"
+
+
+def test_a_look_that_comes_a_moment_early_does_not_wait_for_the_next() -> None:
+    """Looks are not to the microsecond."""
+    story = Story().looks(3).looks(2, moving=False)
+    assert story.looks(1, moving=False, seconds=INTERVAL - 0.002).verdict == "out"
 
 
 def test_an_idle_engine_is_not_stalled() -> None:

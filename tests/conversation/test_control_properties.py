@@ -59,9 +59,9 @@ def test_a_weight_moves_by_no_more_than_a_step_an_interval_unless_the_replica_is
             was, now = before[each], talk.track(each)
             if now.health.phase == "out":
                 continue
-            assert -DOWN - 1e-9 <= now.multiplier - was.multiplier <= UP + 1e-9
-            if now.multiplier != was.multiplier:
-                assert now.moved_at - was.moved_at >= 0.99 * INTERVAL
+            assert -DOWN - 1e-9 <= now.course.multiplier - was.course.multiplier <= UP + 1e-9
+            if now.course.multiplier != was.course.multiplier:
+                assert now.course.moved_at - was.course.moved_at >= 0.99 * INTERVAL
 
 
 @given(history)

@@ -10,6 +10,7 @@ from lbctl.control.decisions import decisions
 from lbctl.control.effects import ModeChanged, RampsChanged, WeightsChanged
 from lbctl.control.events import FleetChanged, Froze, Looked, Unfroze
 from lbctl.ir.pools import SlowStart, Telemetry
+from lbctl.ir.weight import Weight, plain
 from tests.support_control import INTERVAL, NAME, NOW, Talk, batches, pool, replica, seen
 
 NAMES = tuple(f"r{place:05}" for place in range(4))
@@ -84,7 +85,7 @@ def test_moves_smaller_than_the_deadband_are_not_sent() -> None:
     talk.look(halved())
     for speed in (0.52, 0.53, 0.48, 0.54):
         assert talk.look(all_at() | {SLOW: {"speed": speed}}) == ()
-    assert talk.look(all_at() | {SLOW: {"speed": 0.56}}) == (WeightsChanged(NAME, talk.weights),)
+    assert talk.look(all_at() | {SLOW: {"speed": 0.56}}) == (WeightsChanged(NAME, talk.given),)
 
 
 def test_the_batch_explains_a_long_step() -> None:
@@ -141,7 +142,7 @@ def test_a_source_without_evidence_leaves_the_capacity_and_says_so() -> None:
         talk.look(all_at(None, queue=100.0))
     assert talk.told == []
     (first, *_) = decisions(talk.state, NAME)
-    assert first.weight == first.capacity == 1.0
+    assert first.weight == plain(first.capacity) == plain(1.0)
     assert first.words == ("its sources have given no evidence of its speed: its capacity",)
 
 
@@ -221,20 +222,87 @@ def test_a_reload_keeps_what_is_known_and_follows_new_capacities() -> None:
 
 def test_after_a_restart_the_weights_begin_where_they_were() -> None:
     talk = Talk(pool())
-    effects = talk.say(FleetChanged(NOW + 1, (replace(talk.pool, name="other"),), {"other": {SLOW: 0.5}}))
-    assert effects == (WeightsChanged("other", {name: 0.5 if name == SLOW else 1.0 for name in NAMES}),)
+    slow = Weight(rate=0.5, room=1.0, speed=0.5)
+    effects = talk.say(FleetChanged(NOW + 1, (replace(talk.pool, name="other"),), {"other": {SLOW: slow}}))
+    assert effects == (WeightsChanged("other", {name: slow if name == SLOW else plain(1.0) for name in NAMES}),)
 
 
 def test_a_newcomer_ramps_apart_from_its_weight() -> None:
     talk = Talk(pool(slow_start=SlowStart()))
     more = replace(talk.pool, replicas=(*talk.pool.replicas, replica("new")))
     effects = talk.say(FleetChanged(talk.now, (more,)))
-    assert effects == (WeightsChanged(NAME, dict.fromkeys((*NAMES, "new"), 1.0)), RampsChanged(NAME, {"new": 0.1}))
+    assert effects == (
+        WeightsChanged(NAME, dict.fromkeys((*NAMES, "new"), plain(1.0))),
+        RampsChanged(NAME, {"new": 0.1}),
+    )
     talk.wait(30.0)
     assert talk.ramps == {"new": pytest.approx(0.5)}
     talk.wait(30.0)
     assert talk.ramps == {}
     assert talk.weights["new"] == 1.0
+
+
+# ── Of what a weight is made ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_slow_replica_keeps_its_room_and_a_wrong_capacity_is_put_right_as_room() -> None:
+    members = (*(replica(f"r{place}") for place in range(3)), replica("double", capacity=2.0))
+    talk = Talk(pool(members))
+    talk.look({"r0": {"speed": 0.5}, "r1": {}, "r2": {}, "double": {}})
+    assert talk.given["r0"] == pytest.approx(Weight(rate=0.5, room=1.0, speed=0.5))
+    assert talk.given["double"] == pytest.approx(Weight(rate=1.0, room=1.0, speed=1.0))
+
+
+def test_a_wrong_capacity_of_a_whole_type_is_put_right_as_room() -> None:
+    fast, slow = [f"h{place}" for place in range(3)], ["t0", "t1"]
+    talk = Talk(pool((*map(replica, fast), *(replica(name, gpu="T4") for name in slow))))
+    for _ in range(2):
+        talk.look({name: {"speed": 0.4 if name in slow else 1.0} for name in (*fast, *slow)})
+    assert talk.given["t0"] == pytest.approx(Weight(rate=0.4, room=0.4, speed=1.0))
+
+
+def test_a_replica_that_is_slow_and_wrong_in_its_capacity_is_told_as_both() -> None:
+    members = (*(replica(f"r{place}") for place in range(3)), replica("both", capacity=2.0))
+    talk = Talk(pool(members))
+    for _ in range(3):
+        talk.look({"r0": {}, "r1": {}, "r2": {}, "both": {"speed": 0.5}})
+    assert talk.given["both"] == pytest.approx(Weight(rate=0.5, room=1.0, speed=0.5))
+
+
+def test_on_the_way_down_and_back_the_slowness_moves_with_the_weight() -> None:
+    talk = Talk(pool(weighting={"smoothing": 1}))
+    told = []
+    for speed in (0.2, 0.2, 1.0):
+        talk.look(all_at() | {SLOW: {"speed": speed}})
+        told.append(talk.given[SLOW])
+    assert told == [pytest.approx(Weight(rate=rate, room=1.0, speed=rate)) for rate in (0.5, 0.2, 0.3)]
+    for _ in range(8):
+        talk.look(all_at())
+    assert talk.given[SLOW] == plain(1.0)
+
+
+def test_a_hot_replica_is_held_and_not_called_slow() -> None:
+    talk = Talk(pool())
+    for _ in range(6):
+        talk.look(all_at() | {SLOW: {"temperature": 99.0}})
+    assert talk.given[SLOW] == Weight(rate=0.05, room=1.0, speed=1.0)
+    assert talk.given[SLOW].held == pytest.approx(0.05)
+
+
+def test_the_load_that_composite_follows_is_neither_speed_nor_room() -> None:
+    talk = Talk(pool(weighting={"strategy": "composite", "composite": (("queue", 1.0),)}))
+    for _ in range(6):
+        talk.look(all_at(None, queue=0.0) | {SLOW: {"speed": None, "queue": 50.0}})
+    assert talk.weights[SLOW] < 0.5
+    assert (talk.given[SLOW].room, talk.given[SLOW].speed) == (1.0, 1.0)
+
+
+def test_a_slow_replica_at_the_floor_is_told_once_and_stays() -> None:
+    talk = Talk(pool())
+    for look in range(12):
+        talk.look(all_at() | {SLOW: {"speed": 0.01 + look % 2 * 0.005}})
+    assert talk.given[SLOW] == pytest.approx(Weight(rate=0.05, room=1.0, speed=0.05))
+    assert len([item for item in talk.told if isinstance(item, WeightsChanged)]) == 2
 
 
 # ── Why ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -248,7 +316,7 @@ def test_a_decision_shows_every_number_on_the_way() -> None:
     assert (told.replica, told.strategy, told.mode, told.verdict) == (SLOW, "adaptive", "acting", "in")
     assert (told.normalised, told.across) == (pytest.approx(-0.6931, abs=1e-4), 0.0)
     assert (told.wished, told.goal) == (pytest.approx(0.5), pytest.approx(0.5))
-    assert (told.damped, told.sent, told.weight) == (0.7, 0.7, 0.7)
+    assert (told.damped, told.sent, told.weight) == (0.7, 0.7, Weight(0.7, 1.0, pytest.approx(0.7)))
     assert (told.age, told.evidence_age) == (2.0, 2.0)
     assert told.signals["throttle"].value == 1.0
     assert told.words == ("its speed differs from its peers'",)

@@ -9,13 +9,14 @@ from lbctl.cli import gpus, schema
 from lbctl.lint import pages as rule_pages
 from lbctl.signals import page as signals_page
 from lbctl.targets import capability_page
-from tests.docs import cli_page
+from tests.docs import cli_page, reference_page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES: dict[str, Callable[[], str]] = {
     "docs/capabilities.md": capability_page.page,
     "docs/cli.md": cli_page.page,
     "docs/gpus.md": gpus.page,
+    "docs/reference.md": reference_page.page,
     "docs/rules.md": rule_pages.document,
     "docs/signals.md": signals_page.page,
     "schemas/lbctl.schema.json": schema.page,

@@ -95,6 +95,24 @@ def test_what_clients_seldom_send_is_read_as_the_proxy_reads_it(kind: Kind) -> N
     _compare(kind, routes, requests)
 
 
+def test_reserved_characters_are_the_same_escaped_or_not(kind: Kind) -> None:
+    routes: dict[str, Any] = {
+        "one": {"match": {"path_regex": "/r/a.b"}},
+        "some": {"match": {"path_regex": "/r/[^/:]{2}"}},
+        "many": {"match": {"path_regex": "/r/(:|@|\\*)+"}},
+        "last": {"match": {"path_regex": "/r/.*A"}},
+        "root": {"match": {"path": "/"}},
+    }
+    paths = ["/r/a%zzb", "/r/%", "/r/%4", "/r/a%0Ab", "/r/a%25b", "/r/a%2541b", "/r/%c3%a4", "/r/ab", "/r/%E4b"]
+    paths += ["/", "//", "/./"]
+    for i, c in enumerate("!$&'()*+,;=:@"):
+        routes |= {f"e{i}": {"match": {"path": f"/e/{c}"}}, f"p{i}": {"match": {"path_prefix": f"/p/a{c}"}}}
+        for written in (c, f"%{ord(c):02X}", f"%{ord(c):02x}", f"%25{ord(c):02X}", f"%%{ord(c):02X}"):
+            paths += [f"/e/{written}", f"/p/a{written}", f"/p/a{written}/x", f"/p/a{written}x"]
+            paths += [f"/r/a{written}b", f"/r/{written}b", f"/r/{written}{c}", f"/r/{written}A"]
+    _compare(kind, routes, [Request("GET", path, {"host": "a.net"}) for path in paths])
+
+
 def _compare(kind: Kind, routes: dict[str, Any], requests: list[Request]) -> list[list[Rule]]:
     """The rules that match each request, once the proxy's answers are those that were said."""
     answering = {name: {**route, "respond": {"status": 200, "body": name}} for name, route in routes.items()}

@@ -49,9 +49,8 @@ def test_a_replica_that_is_throttled_to_half_is_given_half_as_much() -> None:
                 assert len(set(_weights(envoy, members))) == 1
                 members[0].speed = 0.5
                 throttled = time.monotonic()
-                eventually(
-                    lambda: _weights(envoy, members)[0] < 0.4 * _weights(envoy, members)[1]
-                )  # least request: squared
+                # least request: 0.35 when it has arrived
+                eventually(lambda: _weights(envoy, members)[0] < 0.45 * _weights(envoy, members)[1])
                 assert time.monotonic() - throttled < 8
                 moved = time.monotonic()
                 time.sleep(3)
@@ -134,6 +133,7 @@ def test_what_is_decided_is_told_with_its_inputs_and_operators_come_first(
                 assert _say(capfd, control, "explain", "weight", "pool/a")[0] == 0
                 told = _say(capfd, control, "explain", "weight", "pool/a")[1]
                 assert "normalised     -0." in told
+                assert "of which       room 1, " in told
                 assert "acknowledged   by 1 of 1 proxies" in told
                 assert "signal         running = " in told
                 rows = _say(capfd, control, "status", "signals")[1].splitlines()

@@ -203,6 +203,19 @@ def test_tls_is_that_of_the_pool(probe: Any, tmp_path: Path) -> None:
                 assert (probing.out == {"a"}) is out, (told, probing.prober.states)
 
 
+def test_a_port_of_its_own_is_asked_without_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    served = server_context(authority.issue("replica.internal"))
+    told = PoolTls(str(authority.ca), "replica.internal")
+    with (
+        replicas("a", tls=served) as (a,),
+        replicas("health") as (health,),
+        _probing(_pool([a], tls=told, port=health.port)) as probing,
+    ):
+        probing.first()
+        assert (probing.out, a.checks, health.checks > 0) == (frozenset(), 0, True)
+
+
 def test_grpc_is_asked_over_tls_too(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     told = PoolTls(str(authority.ca), "replica.internal")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.e2e.support.binaries import Kind
@@ -10,6 +12,8 @@ from tests.e2e.support.replicas import replicas
 
 _AUTH = {"api_keys": {"file": "keys"}, "forward_tenant": "x-tenant"}
 _FILES = {"keys": "sk-abc: acme\n"}
+_RESERVED = "!$&'()*+,;=:@"
+"""What a path of the fleet may hold beside what is never escaped."""
 _WRITTEN = (
     "/admin",
     "/admin/x",
@@ -34,6 +38,52 @@ def test_however_a_path_is_written_nobody_comes_in_without_a_key(kind: Kind) -> 
             statuses = {path: gateway.get(path).status for path in _WRITTEN}
         assert {path: status for path, status in statuses.items() if status not in (400, 401)} == {}
         assert a.requests == 0
+
+
+def test_a_reserved_character_that_is_escaped_leads_past_no_kind_of_path(kind: Kind) -> None:
+    """Servers read `%3A` as `:`. So must whoever asks for the key."""
+    matches = {
+        **{f"exact{i}": {"path": f"/exact/a{c}b"} for i, c in enumerate(_RESERVED)},
+        **{f"prefix{i}": {"path_prefix": f"/prefix/a{c}b"} for i, c in enumerate(_RESERVED)},
+        **{f"literal{i}": {"path_regex": f"/literal/a{re.escape(c)}b"} for i, c in enumerate(_RESERVED)},
+        "class": {"path_regex": f"/class/a[{re.escape(_RESERVED)}]b"},
+        "others": {"path_regex": "/others/a[^b]b"},
+        "lines": {"path_regex": "/lines/.*"},
+        "root": {"path": "/"},
+        "words": {"path_regex": r"/words/a\Wb"},
+    }
+    routes = {name: {"match": match, "pool": "pool", "auth": _AUTH} for name, match in matches.items()}
+    paths = [
+        f"/{way}/a{written}b{rest}"
+        for way in ("exact", "prefix", "literal", "class", "others", "lines", "words")
+        for rest in (("", "/c") if way == "prefix" else ("",))
+        for c in _RESERVED
+        for written in (c, f"%{ord(c):02X}", f"%{ord(c):02x}")
+    ]
+    paths += ["/lines/%0Ax", "/lines/x%0a", "/lines/%0D%0A", "/others/a%0Ab", "/words/a%0ab", "/others/a%25b"]
+    paths += ["/prefix/a:b/%0A", "/prefix/a:b/x%0Ay", "/prefix/a%3ab/%0d%0ax"]
+    with replicas("a") as (a,), running(kind, fleet_of([a], routes=routes), files=_FILES) as gateway:
+        statuses = {path: gateway.get(path).status for path in paths}
+        assert {path: status for path, status in statuses.items() if status != 401} == {}
+        assert {gateway.get(path).status for path in ("/", "//", "////", "/.//", "/%2f", "/x/..//")} <= {400, 401}
+        assert a.requests == 0
+        assert {gateway.get(path).status for path in ("/exact/aab", "/exact/a:b%0A", "/literal/a:b%0a")} == {200}
+
+
+def test_a_prefix_whose_reserved_characters_are_escaped_is_rewritten_or_refused(kind: Kind) -> None:
+    routes = {
+        f"r{i}-{number}": {"match": {"path_prefix": f"/{i}{c}{number}"}, "pool": "pool", "rewrite": {"path_prefix": to}}
+        for i, c in enumerate(_RESERVED)
+        for number, to in enumerate(("/new", "/"))
+    }
+    with replicas("a") as (a,), running(kind, fleet_of([a], routes=routes)) as gateway:
+        for i, c in enumerate(_RESERVED):
+            for written in (c, f"%{ord(c):02X}", f"%{ord(c):02x}"):
+                for number, to in enumerate(("/new", "/")):
+                    answers = [gateway.get(f"/{i}{written}{number}{rest}") for rest in ("", "/x%3a:?q=%3A")]
+                    right = [to, f"{to.rstrip('/')}/x%3a:?q=%3A"]
+                    found = [answer.json["path"] if answer.ok else answer.status for answer in answers]
+                    assert found == right or (found == [400, 400] and written != c and kind != "envoy"), written
 
 
 @pytest.mark.parametrize("host", ["sec.example.com", "SEC.example.com", "sec.example.com.", "sec.example.com:80"])

@@ -128,6 +128,42 @@ def test_checks_speak_tls_too(kind: Kind, site: _Site) -> None:
             assert gateway.get().ok
 
 
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+def test_a_health_port_of_its_own_is_asked_without_tls_and_requests_never_are(kind: Kind, site: _Site) -> None:
+    with replicas("a", tls=server_context(site.authority.issue(_NAME))) as (a,), replicas("health") as (health,):
+        check = {"http": {"path": "/health"}, "port": health.port, "interval": "200ms", "timeout": "200ms"}
+        pool = pool_of([a], tls={"ca": "tls/ca.crt", "server_name": _NAME}, health={"active": check})
+        with running(kind, fleet_of(pool), files=site.files) as gateway:
+            eventually(lambda: health.checks > 2)
+            assert (gateway.get().replica, a.checks, health.requests) == ("a", 0, 0)
+            health.behave(health=503)
+            eventually(lambda: _is_503(gateway.get()))
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+def test_a_grpc_health_port_of_its_own_too(kind: Kind, site: _Site) -> None:
+    with grpc_replicas("a", tls=site.authority.issue(_NAME)) as (a,), grpc_replicas("health") as (health,):
+        check = {"grpc": {"service": ""}, "port": health.port, "interval": "200ms", "timeout": "200ms"}
+        tls = {"ca": "tls/ca.crt", "server_name": _NAME}
+        pool = pool_of([a], protocol="grpc", tls=tls, health={"active": check})
+        with running(kind, fleet_of(pool, listener={"http2": True}), files=site.files) as gateway:
+            eventually(lambda: health.checks > 2)
+            assert gateway.grpc("/a.B/C", b"x").replica == "a"
+            assert (a.checks, health.requests) == (0, 0)
+            health.behave(serving=False)
+            eventually(lambda: gateway.grpc("/a.B/C", b"x").code == "UNAVAILABLE")
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+def test_a_health_port_that_is_the_replicas_own_is_asked_by_tls(kind: Kind, site: _Site) -> None:
+    with replicas("a", tls=server_context(site.authority.issue(_NAME))) as (a,):
+        check = {"http": {"path": "/health"}, "port": a.port, "interval": "200ms", "timeout": "200ms"}
+        pool = pool_of([a], tls={"ca": "tls/ca.crt", "server_name": _NAME}, health={"active": check})
+        with running(kind, fleet_of(pool), files=site.files) as gateway:
+            eventually(lambda: a.checks > 2)
+            assert gateway.get().ok
+
+
 def test_the_least_version_is_1_2(kind: Kind, site: _Site) -> None:
     old = server_context(site.authority.issue(_NAME))
     old.set_ciphers("ALL:@SECLEVEL=0")

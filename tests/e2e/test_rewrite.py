@@ -36,6 +36,8 @@ _PATHS = [
     ("/bb/y", "/bb/y"),
     ("/c/d/e", "/e"),
     ("/c/d/", "/"),
+    ("/c/d", "/"),
+    ("/c/d?q=1", "/?q=1"),
     ("/c/d/e?next=/c/d/", "/e?next=/c/d/"),
     ("/e+(f)/g", "/$1.y(z)/g"),
     ("/elsewhere/a/b", "/elsewhere/a/b"),

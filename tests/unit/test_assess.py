@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Forward, Respond
 from lbctl.ir.snapshot import Snapshot, View, view
+from lbctl.targets import target
 from lbctl.targets.assess import Assessment, assess, close
 from lbctl.targets.features import FEATURES
 from lbctl.targets.target import Bundle, Capability, Complaint, NotYet, Rendered, Since, Unsupported
@@ -30,6 +32,9 @@ class Fake:
         return {feature.id: Rendered() for feature in FEATURES} | dict(self.losses)
 
     def render(self, view: View, form: str = "yaml") -> Bundle:
+        raise NotImplementedError
+
+    def remarks(self, view: View) -> tuple[Diagnostic, ...]:
         raise NotImplementedError
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
@@ -181,3 +186,18 @@ def test_what_another_proxy_carries_is_not_this_ones_finding() -> None:
     assert found.diagnostics == ()
     found, _ = assessed({"route.websocket": CANNOT}, listeners=("back",))
     assert len(found.diagnostics) == 1
+
+
+@pytest.mark.parametrize("kind", ["nginx", "haproxy", "envoy"])
+def test_a_proxy_of_which_nobody_says_where_it_is_is_named_where_a_pool_prefers_what_is_near(kind: str) -> None:
+    found = compiled("""\
+version: 1
+listeners: {main: {bind: "127.0.0.1:80"}}
+routes: {all: {match: {path_prefix: /}, pool: p}}
+pools:
+  p:
+    locality: {prefer: zone}
+    replicas: [{address: "10.0.0.1:80", zone: a}, {address: "10.0.0.2:80", zone: b}]
+""")
+    made = target(kind).render(view(Snapshot(found.topology), Proxy("edge", kind, (2, 6))))
+    assert [item.path for item in made.diagnostics if item.code == "LB467"] == [("pools", "p", "locality")]

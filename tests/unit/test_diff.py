@@ -16,8 +16,8 @@ from lbctl.targets.load import load
 from tests.support_fleet import compiled
 
 FULL = Path(__file__).parents[1] / "fixtures" / "full.yaml"
-DERIVED = {"rules", "content_type"}
-"""Fields that follow from others: `rules` from what the routes match."""
+DERIVED = {"rules", "content_type", "few_slots"}
+"""Fields that follow from others: `rules` from what the routes match, `few_slots` from what the servers are."""
 
 ONE = '      - {name: one, address: "10.0.0.1:8000", weight: 3}\n'
 TWO = '      - {name: two, address: "10.0.0.2:8000", weight: 1}\n'

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
-from lbctl.cli import run
+from lbctl.cli import remote, run
 
 FLEET = """\
 version: 1
@@ -115,6 +118,42 @@ def test_what_a_fleet_names_is_read_at_the_revision_too(repository: Path, capsys
     assert "+ llama/10.0.0.9-1" in capsys.readouterr().out
 
 
+def test_links_lead_at_the_revision_where_they_lead_here(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The YAML, and what it names, from elsewhere in the repository; not from elsewhere on the machine."""
+    top, elsewhere = repository.parent, tmp_path / "elsewhere.yaml"
+    for name, place in (("fleet.yaml", "../fleet.yaml"), ("keys.txt", "keys/of-acme")):
+        (repository / place).parent.mkdir(exist_ok=True)
+        (repository / name).rename(repository / place)
+        (repository / name).symlink_to(place)
+    _git(repository, "add", "..")
+    _git(repository, "commit", "-q", "-m", "two")
+    assert _diff(repository, "--exit-code") == 0
+    assert _diff(repository, "-t", "haproxy", "--exit-code") == 0
+    (top / "fleet.yaml").write_text(FLEET)
+    assert _diff(repository, "--exit-code") == 2
+    elsewhere.write_text(FLEET)
+    (repository / "fleet.yaml").unlink()
+    (repository / "fleet.yaml").symlink_to(elsewhere)
+    _git(repository, "add", "..")
+    _git(repository, "commit", "-q", "-m", "three")
+    capsys.readouterr()
+    assert _diff(repository) == 1
+    assert "leads out of the repository" in capsys.readouterr().err
+
+
+def test_a_shallow_clone_is_named_where_it_ends(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _git(repository, "commit", "-q", "-a", "-m", "two")
+    clone = tmp_path / "clone"
+    _git(tmp_path, "clone", "-q", "--depth", "1", repository.parent.as_uri(), str(clone))
+    assert _diff(clone / "fleet", "--exit-code") == 0
+    assert _diff(clone / "fleet", "--against", "git:HEAD~1") == 1
+    assert "no revision 'HEAD~1' in this shallow clone (`git fetch" in capsys.readouterr().err
+
+
 def test_a_file_that_is_deleted_since_is_compared_with_one_that_is_there(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,6 +232,40 @@ def test_what_does_not_go_together_is_a_wrong_command_line(old: Path, arguments:
 def test_a_server_that_does_not_answer_is_out_of_reach(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _diff(old, "--against", "live", "--server", "http://127.0.0.1:9") == 4
     assert "does not answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<html>hello</html>", "answered 200, and no JSON"),
+        (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n" + b" " * 2_000_000, "its answer has no end"),
+        (b"", "timed out"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{", "does not answer"),
+    ],
+)
+def test_what_is_no_control_plane_is_told_in_words_and_soon(
+    old: Path, answer: bytes, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page, an answer without an end, silence, and half an answer."""
+    monkeypatch.setattr(remote, "_LARGEST", 1_000_000)
+    monkeypatch.setattr(remote, "_PATIENCE", {"GET": 0.5})
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(4096)
+                with contextlib.suppress(ConnectionError):
+                    connection.sendall(answer)
+                    if b"html" not in answer:
+                        connection.recv(1)
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        assert _diff(old, "--against", "live", "--server", url, "--exit-code") == 4
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert words in told.err
 
 
 # ── Native text ──────────────────────────────────────────────────────────────────────────────────────────────────────

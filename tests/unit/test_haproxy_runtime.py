@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,12 @@ from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.snapshot import View
+from lbctl.ir.weight import Weight, plain
 from lbctl.targets.haproxy import TARGET, agents
+from lbctl.targets.haproxy.desired import desired
 from lbctl.targets.quantise import quantise
 from tests.support_haproxy import everything, forward, make_view
+from tests.support_weights import row_of_plain
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -70,7 +74,7 @@ def _view(weights: tuple[float, ...], live: tuple[float, ...], drained: frozense
     each = tuple(Replica(f"r{i}", Address("10.0.0.1", 8000 + i), weight) for i, weight in enumerate(weights))
     listener = Listener("pub", Address("127.0.0.1", 1), rules=everything())
     shown = make_view((listener,), (forward("p"),), (Pool("p", each),), agent_check=Address("127.0.0.1", 18600))
-    return View(shown.proxy, shown.listeners, shown.routes, shown.pools, {"p": live}, {"p": drained})
+    return View(shown.proxy, shown.listeners, shown.routes, shown.pools, {"p": row_of_plain(live)}, {"p": drained})
 
 
 def test_the_ports_count_up_and_the_file_keeps_the_capacities() -> None:
@@ -83,6 +87,17 @@ def test_the_ports_count_up_and_the_file_keeps_the_capacities() -> None:
 def test_each_line_is_whole() -> None:
     said = lines(_view((10, 10, 10), (5, 10, 10), frozenset({"r1"})), {("p", "r2"): "xid 79;\nup"})
     assert said == {("p", "r0"): "up ready 50%\n", ("p", "r1"): "up drain 100%\n", ("p", "r2"): "down #xid 79  up\n"}
+
+
+def test_an_agent_gives_a_slow_replica_what_the_runtime_api_would() -> None:
+    view = _view((10, 10), (10, 10))
+    slow = replace(view, weights={"p": (Weight(rate=2.5, room=10.0, speed=0.25), plain(10.0))})
+    assert lines(slow, {})["p", "r0"] == "up ready 50%\n"
+    weights = {item.name: item.weight for item in desired(slow).servers}
+    assert weights["r0"] / weights["r1"] == 1.0, "the file's weights stay with an agent"
+    plainly = replace(slow, proxy=replace(slow.proxy, agent_check=None))
+    told = {item.name: item.weight for item in desired(plainly).servers}
+    assert told["r0"] / told["r1"] == 0.5
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.integers(1, 100)), min_size=1, max_size=8))

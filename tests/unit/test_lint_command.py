@@ -10,17 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import run
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import Snapshot
 from lbctl.lint.pages import document, pages
 from lbctl.lint.rules import rules
 from lbctl.lint.sample import sample
 from lbctl.targets import KINDS, target
 from lbctl.targets.features import FEATURES
+from lbctl.targets.load import load
+from lbctl.targets.prepare import prepare
 from tests.support_lint import POOR, codes
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(
-    {*(ROOT / "examples").rglob("*.yaml")} - {ROOT / "examples" / "fleet.yaml", ROOT / "examples/keys/tenants.yaml"}
+    {path for folder in ("examples", "examples/migrating") for path in (ROOT / folder).glob("*.yaml")}
+    - {ROOT / "examples" / "fleet.yaml"}
 )
 """Not `fleet.yaml`: every key stands in it once, also those that some proxy cannot say."""
 
@@ -148,6 +154,23 @@ def test_what_a_kind_of_proxy_cannot_say_is_one_finding_however_often_it_stands(
 def test_what_takes_a_control_plane_is_not_held_against_a_proxy() -> None:
     served = 'telemetry: {sources: [{kind: dcgm, url: "http://{host}:9400/metrics"}]}\ndrain_deadline: 60s\n'
     assert codes(sample(served, more="proxies: {edge: {kind: envoy}}\n")) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_told_without_files_is_what_the_files_come_with(kind: str) -> None:
+    """`lint` writes no configuration, and says what `render` would."""
+    told = 0
+    for path in [*EXAMPLES, ROOT / "examples" / "fleet.yaml", *(ROOT / "tests" / "golden").glob("[!i]*/in.yaml")]:
+        diagnostics = Diagnostics()
+        loaded = load([str(path)], diagnostics)
+        assert loaded is not None, list(diagnostics)
+        snapshot = Snapshot(loaded.compiled.topology, secrets=loaded.secrets)
+        names = tuple(item.name for item in snapshot.topology.listeners)
+        proxy = Proxy("edge", kind, target(kind).versions[0], listeners=names)
+        prepared = prepare(target(kind), loaded.compiled, proxy, snapshot)
+        assert target(kind).remarks(prepared.view) == target(kind).render(prepared.view).diagnostics
+        told += len(target(kind).remarks(prepared.view))
+    assert told
 
 
 # ── Pages ────────────────────────────────────────────────────────────────────────────────────────────────────────────

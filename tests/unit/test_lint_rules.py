@@ -139,6 +139,20 @@ def test_health_is_judged_by_what_it_does(health: str, expected: list[str]) -> N
     assert codes(sample(f"health: {{{health}}}\n")) == expected
 
 
+@pytest.mark.parametrize(("path", "expected"), [("/metrics", ["LB321"]), ("/", ["LB321"]), ("/health", [])])
+def test_a_page_that_any_server_has_says_nothing_of_a_model(path: str, expected: list[str]) -> None:
+    check = f"health: {{active: {{http: {{path: {path}}}}}}}\n"
+    assert codes(sample(f"{LLM}{check}")) == expected
+    assert codes(sample(check)) == []
+
+
+def test_only_servers_that_may_stand_on_uvicorn_close_so_soon() -> None:
+    idle, image = "connections: {idle: 60s}\n", "images: {match: {path_prefix: /images}, pool: llama}\n"
+    assert codes(sample(idle, routes=image)) == []
+    assert codes(sample(LLM + idle, routes=image)) == ["LB312"]
+    assert codes(sample(LLM.replace("vllm", "tgi") + idle, routes=image)) == []
+
+
 def test_a_port_that_opens_is_too_little_where_the_server_can_say_more() -> None:
     assert codes(sample(f"{LLM}health: {{active: {{tcp: {{}}}}}}\n")) == ["LB321"]
 
@@ -157,7 +171,11 @@ def test_every_way_to_the_metadata_is_seen(host: str) -> None:
     ("more", "seen"),
     [
         ("headers: {request: {set: {x-api-key: abcdefgh}}}", True),
-        ("headers: {request: {set: {x-note: sk-abcdefghijklmnopqrstu}}}", True),
+        ("headers: {request: {set: {x-note: sk-abcdefgh1jklmnopqrstu}}}", True),
+        ("headers: {request: {set: {x-note: sk-proj-abcdefgh_1jklmnopqrstuvwxyz-0}}}", True),
+        ("headers: {request: {set: {x-note: Basic YWJjZGVmZ2g6aWprbG1u}}}", True),
+        ("headers: {request: {set: {x-note: sk-learn-embeddings-large-v2}}}", False),
+        ("headers: {request: {set: {x-note: Basic authentication is needed}}}", False),
         ("match: {path_prefix: /v1/chat, headers: {x-who: hf_abcdefghijklmnopqrstuv}}", True),
         ("headers: {request: {set: {x-team: inference-gateway}}}", False),
     ],
@@ -202,6 +220,21 @@ def test_the_amplification_is_multiplied_through_proxies_behind_one_another() ->
     fleet = sample(replicas=front, listener=f'gateway: {{bind: "127.0.0.1:8080"}}\n{inner}', routes=routes, pools=gpus)
     (found,) = findings(fleet)
     assert (found.code, found.path) == ("LB316", ("routes", "chat", "retry"))
+    assert "may become 9: 3 (tries) × 3 (tries of the next proxy)" in found.message
+    assert codes(fleet.replace("[inner], match: {path_prefix: /v1/chat}", "[inner], match: {path_prefix: /v2}")) == []
+
+
+def test_of_several_ways_behind_a_proxy_the_worst_counts() -> None:
+    routes = (
+        "all: {listeners: [gateway], pool: llama}\n"
+        "few: {listeners: [inner], match: {path_prefix: /few}, pool: gpus, fallback: more, retry: {attempts: 0}}\n"
+        "many: {listeners: [inner], match: {path_prefix: /many}, pool: gpus, retry: {attempts: 2}}\n"
+    )
+    two = "".join(f"    {line}\n" for line in TWO.splitlines())
+    front = '- {name: a, address: "127.0.0.1:9000"}\n- {name: b, address: "10.0.0.9:9000"}\n'
+    inner = 'gateway: {bind: "127.0.0.1:8080"}\ninner: {bind: "127.0.0.1:9000"}\n'
+    pools = f"gpus:\n  replicas:\n{two}more:\n  replicas:\n{two}"
+    (found,) = findings(sample(replicas=front, listener=inner, routes=routes, pools=pools))
     assert "may become 9: 3 (tries) × 3 (tries of the next proxy)" in found.message
 
 

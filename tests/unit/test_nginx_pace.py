@@ -10,12 +10,13 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
+from tests.support_weights import row_of_plain
 
 
 def _view(*names: str, drained: tuple[str, ...] = (), weights: tuple[float, ...] = (), route: str = "") -> View:
     members = tuple(Replica(name, Address(f"10.0.0.{name}", 80)) for name in names)
     proxy = Proxy(route or "edge", "nginx", (1, 22))
-    given = weights or tuple(1.0 for _ in names)
+    given = row_of_plain(weights or (1.0 for _ in names))
     return View(proxy, (), {}, {"p": Pool("p", members)}, {"p": given}, {"p": frozenset(drained)})
 
 
@@ -72,7 +73,7 @@ def test_while_a_fleet_is_refused_the_one_that_runs_has_its_weights_and_drains()
     wanted = _view("1", "2", "4", weights=(5.0, 6.0, 7.0), drained=("2", "4"), route="other")
     after = carried(good, wanted)
     assert same_shape(after, good)
-    assert (after.weights["p"], after.drained["p"]) == ((5.0, 6.0, 1.0), frozenset({"2", "3"}))
+    assert (after.weights["p"], after.drained["p"]) == (row_of_plain((5.0, 6.0, 1.0)), frozenset({"2", "3"}))
 
 
 def test_a_replica_at_another_address_is_another_replica() -> None:

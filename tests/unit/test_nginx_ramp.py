@@ -7,6 +7,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, Replica, SlowStart
 from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.topology import Topology
+from lbctl.ir.weight import Weight, plain
 
 _RULES = SlowStart(window=60_000, min_weight=10.0, aggression=1.0)
 
@@ -47,9 +48,11 @@ def test_who_joins_and_who_comes_back_ramps() -> None:
     ramps = Ramps().follow(_snapshot("a", "b", out=("b",)), 0.0)
     now = _snapshot("a", "b", "c")
     ramps = ramps.follow(now, 100.0)
-    assert ramps.apply(now, 100.0, 30.0).weights == {"p": {"a": 4.0, "b": 0.4, "c": 0.4}}
+    assert ramps.apply(now, 100.0, 30.0).weights == {
+        "p": {"a": plain(4.0), "b": Weight(0.4, 4.0), "c": Weight(0.4, 4.0)}
+    }
     assert ramps.next_change(now, 100.0, 30.0) == 130.0
-    assert ramps.apply(now, 130.0, 30.0).weights["p"]["b"] == 2.0
+    assert ramps.apply(now, 130.0, 30.0).weights["p"]["b"].rate == 2.0
     assert ramps.next_change(now, 130.0, 30.0) == 160.0
     assert ramps.apply(now, 160.0, 30.0).weights == {}
     assert ramps.follow(now, 160.0).since == {}
@@ -58,7 +61,7 @@ def test_who_joins_and_who_comes_back_ramps() -> None:
 def test_who_goes_out_while_it_ramps_begins_again() -> None:
     ramps = Ramps().follow(_snapshot("a"), 0.0).follow(_snapshot("a", "b"), 10.0)
     ramps = ramps.follow(_snapshot("a", "b", out=("b",)), 20.0).follow(_snapshot("a", "b"), 50.0)
-    assert ramps.apply(_snapshot("a", "b"), 50.0, 30.0).weights["p"]["b"] == 0.4
+    assert ramps.apply(_snapshot("a", "b"), 50.0, 30.0).weights["p"]["b"].rate == 0.4
 
 
 def test_a_new_pool_and_one_without_slow_start_do_not_ramp() -> None:

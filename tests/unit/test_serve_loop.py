@@ -19,6 +19,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.topology import Topology
+from lbctl.ir.weight import Weight, plain
 from lbctl.serve.live import Live
 from lbctl.serve.loop import Loop, seen_of
 from lbctl.serve.scrape_state import Report, SourceState
@@ -60,7 +61,7 @@ class _Running:
         self.loop.decide()
 
     def sent(self, name: str) -> float:
-        return self.loop.live.weights.get(NAME, {}).get(name, 1.0)
+        return self.loop.live.weights.get(NAME, {}).get(name, plain(1.0)).rate
 
 
 def _report(name: str, at: float, **told: Any) -> Report:
@@ -167,9 +168,9 @@ def test_a_frozen_pool_keeps_its_weights_and_moves_again_afterwards() -> None:
 
 
 def test_what_was_decided_before_a_restart_still_holds() -> None:
-    kept = Live({NAME: {"a": 0.5, "b": 1.0, "c": 1.0}}, {NAME: {"c": ("XID 79",)}})
+    kept = Live({NAME: {"a": Weight(0.5, 1.0, 0.5), "b": plain(1.0), "c": plain(1.0)}}, {NAME: {"c": ("XID 79",)}})
     running = _Running(_fleet("a", "b", "c"), kept=kept)
-    assert running.sent("a") == 0.5
+    assert running.loop.live.weights[NAME]["a"] == Weight(0.5, 1.0, 0.5)
     assert running.loop.live.out == {NAME: {"c": ("XID 79",)}}
     running.look(a={"progress": 1.0}, b={"progress": 1.0}, c={"progress": 1.0})
     running.look(a={"progress": 2.0}, b={"progress": 2.0}, c={"progress": 1.0})
@@ -190,7 +191,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_weights_of_a_minute_ago_count_older_ones_do_not_and_who_was_out_is_out(store: Store) -> None:
-    live = Live({"p": {"a": 0.5}}, {"p": {"b": ("stalled",)}})
+    live = Live({"p": {"a": Weight(0.5, 0.8, 0.7)}}, {"p": {"b": ("stalled",)}})
     assert earlier(store, 1000.0) == Live()
     store.keep_live(live, 1000.0)
     assert earlier(store, 1050.0) == live
@@ -236,7 +237,8 @@ def test_an_override_takes_the_place_of_the_one_before_and_ends_in_time() -> Non
 
 def test_a_weight_by_hand_is_over_what_was_decided_and_of_what_is_gone_nothing_is_left() -> None:
     held = (Override("drain", "p", "a"), Override("freeze", "p", reason="x"), Override("weight", "p", "b", 9.0))
-    assert overrides.weighted(held, {"p": {"a": 1.0, "b": 2.0}}) == {"p": {"a": 1.0, "b": 9.0}}
+    decided = {"p": {"a": Weight(0.5, 1.0, 0.5), "b": Weight(1.0, 2.0, 0.5)}}
+    assert overrides.weighted(held, decided) == {"p": {"a": Weight(0.5, 1.0, 0.5), "b": plain(9.0)}}
     assert overrides.drained(held) == {"p": frozenset({"a"})}
     assert overrides.frozen(held) == {"p": "x"}
     fleet = Topology((), (), (replace(pool((replica("b"),)), name="p"),))

@@ -8,6 +8,7 @@ from lbctl.ir.pools import CircuitBreaker
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Forward, Share
 from lbctl.ir.snapshot import Snapshot, View, part, view
+from lbctl.ir.weight import Weight, plain
 from tests.support_fleet import compiled
 
 FLEET = """\
@@ -88,7 +89,7 @@ def test_the_parts_of_all_instances_cover_the_limit_and_exceed_it_by_less_than_o
 
 def test_without_live_state_capacity_drain_and_split_are_the_files() -> None:
     made = viewed("", "any")
-    assert made.weights["a"] == (2, 3)
+    assert made.weights["a"] == (plain(2), plain(3))
     assert made.drained == {"a": frozenset({"y"}), "b": frozenset(), "c": frozenset()}
     action = made.routes["front"].action
     assert isinstance(action, Forward)
@@ -98,9 +99,9 @@ def test_without_live_state_capacity_drain_and_split_are_the_files() -> None:
 def test_live_state_stands_over_the_files_where_it_says_something() -> None:
     made = viewed(
         "", "any",
-        weights={"a": {"x": 0.5}}, drained={"a": frozenset({"x"})}, splits={"front": (Share("b", 1),)},
+        weights={"a": {"x": Weight(0.5, 2, 0.5)}}, drained={"a": frozenset({"x"})}, splits={"front": (Share("b", 1),)},
     )  # fmt: skip
-    assert made.weights["a"] == (0.5, 3)
+    assert made.weights["a"] == (Weight(0.5, 2, 0.5), plain(3))
     assert made.drained["a"] == {"x", "y"}
     action = made.routes["front"].action
     assert isinstance(action, Forward)

@@ -26,10 +26,12 @@ from lbctl.ir.pools import Replica
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Share
 from lbctl.ir.snapshot import Snapshot
+from lbctl.ir.weight import Weight
 from lbctl.targets.load import Loaded, load
 from lbctl.xds.cache import Builder, Edition, UnsoundError
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SHORT, TYPES, Resource, Resources
 from tests.e2e.support.certs import Authority
+from tests.support_weights import plain_weights
 
 ANY = Proxy("somebody", "envoy", (1, 40))
 
@@ -84,7 +86,8 @@ def loaded(text: str) -> Loaded:
 
 
 def snapshot_of(made: Loaded, **live: Any) -> Snapshot:
-    return Snapshot(made.compiled.topology, secrets=made.secrets, **live)
+    weights = plain_weights(live.pop("weights", {}))
+    return Snapshot(made.compiled.topology, weights, secrets=made.secrets, **live)
 
 
 def built(text: str, **live: Any) -> Edition:
@@ -314,6 +317,16 @@ def test_a_change_back_gives_the_version_of_before() -> None:
     again = builder.build(made, snapshot_of(made))
     assert first.version == again.version != other.version
     assert first.resources(ANY).version == again.resources(ANY).version
+
+
+def test_another_speed_at_the_same_rate_is_another_edition() -> None:
+    made, builder = loaded(FLEET), Builder()
+    first = builder.build(made, snapshot_of(made))
+    topology = made.compiled.topology
+    slow = {"v1": {"one": Weight(rate=1.0, room=4.0, speed=0.25)}}
+    other = builder.build(made, Snapshot(topology, slow, secrets=made.secrets))
+    assert changed(first.resources(ANY), other.resources(ANY)) == {"eds v1"}
+    assert other.version == Builder().build(made, Snapshot(topology, slow, secrets=made.secrets)).version
 
 
 def test_an_edition_stays_as_it_was_when_the_next_one_is_built() -> None:

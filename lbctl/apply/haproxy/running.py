@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 QUESTIONS = ("show info", "show servers state", "show stat -1 4 -1")
 """What `read` wants answered, in this order; 4: servers alone."""
+SESSIONS = QUESTIONS[2]
+"""What `sessions` wants answered."""
 _OWN_MAINT, _MAINT = 0x01, 0x01 | 0x02 | 0x04
 _OWN_DRAIN, _DRAIN = 0x08, 0x08 | 0x10
 _UNRESOLVED = 0x20
@@ -80,6 +82,14 @@ def pid_and_shape(info: str) -> tuple[int, str]:
     known = _info(info)
     try:
         return int(known["Pid"]), known.get("description", "")
+    except (KeyError, ValueError) as error:
+        raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
+
+
+def sessions(stat: str) -> dict[Place, int]:
+    """Requests that each server works on now. Raises UnreadableError."""
+    try:
+        return {place: int(row["scur"] or 0) for place, row in _live(stat)}
     except (KeyError, ValueError) as error:
         raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
 

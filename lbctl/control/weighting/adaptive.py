@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from lbctl.control.inputs import Seen
 from lbctl.control.weighting.curves import read
-from lbctl.control.weighting.strategy import Estimate, Peers, Subject, Wish
+from lbctl.control.weighting.strategy import Estimate, Parts, Peers, Subject, Wish
 from lbctl.ir.pools import Weighting
 from lbctl.signals.derive import Evidence
 
@@ -20,7 +21,16 @@ LEAST_COUNT = 20.0
 """Tokens, or executions, behind an estimate; with fewer there is none."""
 _ACTS = "its speed differs from its peers'"
 _WITH_PEERS = "as fast as its peers"
-_Group = tuple[Peers, "type[Evidence] | None"]
+_Key = tuple["type[Evidence] | None", Peers]
+
+
+class _Group(NamedTuple):
+    """Who is compared with each other. `per_capacity`: the upper median of their speed per capacity, `across`: the
+    logarithm of that against all, `speed`: the upper median of their speed."""
+
+    per_capacity: float
+    across: float
+    speed: float
 
 
 def adaptive(rules: Weighting, subjects: Sequence[Subject], stale: float, now: float) -> list[Wish]:
@@ -32,11 +42,13 @@ def adaptive(rules: Weighting, subjects: Sequence[Subject], stale: float, now: f
         else None
         for (replica, _, _, _, counts), known in zip(subjects, estimates, strict=True)
     ]
-    medians = _medians(subjects, estimates, ratios)
+    groups = _groups(subjects, estimates, ratios)
     bands = (rules.act_above / 100, rules.release_below / 100, rules.across_types / 100)
     return [
-        _wish(known, ratio, medians[peers, known.kind], bands) if ratio is not None else _unknown(seen, known)
-        for (_, peers, seen, _, _), known, ratio in zip(subjects, estimates, ratios, strict=True)
+        _wish(known, ratio, replica.capacity, groups[known.kind, peers], bands)
+        if ratio is not None
+        else _unknown(seen, known)
+        for (replica, peers, seen, _, _), known, ratio in zip(subjects, estimates, ratios, strict=True)
     ]
 
 
@@ -58,21 +70,29 @@ def _updated(seen: Seen | None, was: Estimate, smoothing: float) -> Estimate:
     )
 
 
-def _medians(
+def _groups(
     subjects: Sequence[Subject], estimates: Sequence[Estimate], ratios: Sequence[float | None]
-) -> dict[_Group, tuple[float, float]]:
-    """(the speed of each group, the logarithm of that against all): what is counted in tokens is not compared with what
-    is counted in batches."""
-    groups: dict[_Group, list[float]] = {}
-    for (_, peers, _, _, _), known, ratio in zip(subjects, estimates, ratios, strict=True):
+) -> dict[_Key, _Group]:
+    """What is counted in tokens is not compared with what is counted in batches."""
+    members: dict[_Key, tuple[list[float], list[float]]] = {}
+    for (replica, peers, _, _, _), known, ratio in zip(subjects, estimates, ratios, strict=True):
         if ratio is not None:
-            groups.setdefault((peers, known.kind), []).append(ratio)
+            key = known.kind, peers
+            if key not in members:
+                members[key] = [], []
+            each, speeds = members[key]
+            each.append(ratio)
+            speeds.append(ratio * replica.capacity)
     kinds: dict[type[Evidence] | None, list[float]] = {}
-    for (_, kind), values in groups.items():
-        kinds.setdefault(kind, []).extend(values)
+    for (kind, _), (each, _) in members.items():
+        kinds.setdefault(kind, []).extend(each)
     every = {kind: _upper_median(values) for kind, values in kinds.items()}
-    medians = {group: _upper_median(values) for group, values in groups.items()}
-    return {group: (median, math.log(median / every[group[1]])) for group, median in medians.items()}
+    return {key: _group(each, speeds, every[key[0]]) for key, (each, speeds) in members.items()}
+
+
+def _group(ratios: list[float], speeds: list[float], every: float) -> _Group:
+    median = _upper_median(ratios)
+    return _Group(median, math.log(median / every), _upper_median(speeds))
 
 
 def _upper_median(values: list[float]) -> float:
@@ -80,10 +100,9 @@ def _upper_median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def _wish(known: Estimate, ratio: float, group: tuple[float, float], bands: tuple[float, float, float]) -> Wish:
-    median, across = group
+def _wish(known: Estimate, ratio: float, capacity: float, group: _Group, bands: tuple[float, float, float]) -> Wish:
     above, below, types = bands
-    off = math.log(ratio / median)
+    off, across = math.log(ratio / group.per_capacity), group.across
     acting = abs(off) > (below if known.acting else above)
     apart = abs(across) > (types * below / above if known.across else types)
     if acting is not known.acting or apart is not known.across:
@@ -91,7 +110,9 @@ def _wish(known: Estimate, ratio: float, group: tuple[float, float], bands: tupl
     if not acting and not apart:
         return Wish(known, 1.0, ratio, off, across, _WITH_PEERS, False)
     evidence = (off if acting else 0.0) + (across if apart else 0.0)
-    return Wish(known, math.exp(evidence), ratio, off, across, _ACTS, evidence < 0)
+    multiplier = math.exp(evidence)
+    speed = ratio * capacity / group.speed if acting else 1.0
+    return Wish(known, multiplier, ratio, off, across, _ACTS, evidence < 0, Parts(speed, multiplier / speed))
 
 
 def _unknown(seen: Seen | None, known: Estimate) -> Wish:

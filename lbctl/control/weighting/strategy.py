@@ -32,10 +32,20 @@ Subject = tuple[Replica, Peers, Seen | None, Estimate, bool]
 """A replica as a strategy sees it, and whether it counts: it is in, and its samples are fresh."""
 
 
+class Parts(NamedTuple):
+    """What of a multiplier is measured `speed`, and what corrects the capacity (`room`); the rest is neither."""
+
+    speed: float = 1.0
+    room: float = 1.0
+
+
+WHOLE = Parts()
+
+
 class Wish(NamedTuple):
-    """`multiplier`: of the capacity, None where nothing is known. `signal`: the measured number (speed, load) per
-    capacity; `normalised`: its logarithm against the peers, `across`: that of the peers against the pool. `slow`: it
-    is outside its band on the wrong side."""
+    """`multiplier`: of the capacity, None where nothing is known; `parts`: of it. `signal`: the measured number (speed,
+    load) per capacity; `normalised`: its logarithm against the peers, `across`: that of the peers against the pool.
+    `slow`: it is outside its band on the wrong side."""
 
     estimate: Estimate
     multiplier: float | None
@@ -44,6 +54,7 @@ class Wish(NamedTuple):
     across: float = 0.0
     words: str = ""
     slow: bool = False
+    parts: Parts = WHOLE
 
 
 Strategy = Callable[[Weighting, Sequence[Subject], float, float], "list[Wish]"]

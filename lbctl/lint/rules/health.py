@@ -13,6 +13,8 @@ from lbctl.signals import KINDS, table
 _LIVENESS = {"/v2/health/live": "/v2/health/ready", "/v1/health/live": "/v1/health/ready"}
 """Paths that say that the process runs → those of the same API that say that the model does."""
 _ONLY_ALIVE = frozenset({*_LIVENESS, "/live", "/livez", "/health/live", "/healthz/live"})
+_SHALLOW = frozenset({"/", "/metrics", "/version", "/docs"})
+"""Answered by whatever listens, also when the engine behind it is gone."""
 _READY = {
     "vllm": "/health", "sglang": "/health_generate", "tgi": "/health", "triton": "/v2/health/ready",
     "trtllm": "/health", "lmdeploy": "/health", "nim": "/v1/health/ready", "llamacpp": "/health",
@@ -33,8 +35,8 @@ _SPOT = """\
     "LB321",
     "warning",
     "a check that proves only that the process lives",
-    what="An active check asks for liveness, or opens a TCP connection, where the server can say that its model is "
-    "ready.",
+    what="An active check asks for liveness, or opens a TCP connection, or asks for a page that has nothing to do with "
+    "the model, where the server can say that its model is ready.",
     why="The port is open long before 140 GB of weights are loaded, and long after the engine has died. Such a check "
     "sends requests to a replica that cannot answer them.",
     before=sample("health: {active: {http: {path: /v2/health/live}}}\n"),
@@ -51,6 +53,8 @@ def only_alive(fleet: Subject) -> Iterator[Found]:
                 mend = Edit((*path, "http", "path"), better) if better else None
                 hint = f"path: {better or ready or 'the one that says that the model is ready'}"
                 yield Found((*path, "http", "path"), f"{asked} answers 200 before the model is loaded", hint, mend)
+            case HttpCheck(path=asked) if asked in _SHALLOW and ready:
+                yield Found((*path, "http", "path"), f"{asked} says nothing of the model", f"path: {ready}")
             case TcpCheck() if ready:
                 message = "a port that opens says nothing of the model behind it"
                 yield Found((*path, "tcp"), message, f"http: {{path: {ready}}}")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from math import prod
 
+from lbctl.ir.listeners import Listener, Rule
+from lbctl.ir.matching import overlaps
 from lbctl.ir.routes import Forward, Route
 from lbctl.lint.rule import Edit, Found, rule
 from lbctl.lint.sample import sample
@@ -96,9 +100,7 @@ def unbounded(fleet: Subject) -> Iterator[Found]:
 def amplified(fleet: Subject) -> Iterator[Found]:
     for route, action in fleet.forwards:
         factors = _factors(fleet, route, action, frozenset())
-        product = 1
-        for number, _ in factors:
-            product *= number
+        product = _product(factors)
         if product > (3 if route.retry.idempotent else 6):
             shown = " × ".join(f"{number} ({words})" for number, words in factors)
             message = f"one request may become {product}: {shown}"
@@ -111,21 +113,46 @@ def _factors(fleet: Subject, route: Route, action: Forward, seen: frozenset[str]
         found.append((2, "with the fallback"))
     inner = [
         _factors(fleet, behind, below, seen | {route.name})
-        for behind, below in _behind(fleet, action)
+        for behind, below in _behind(fleet, route, action)
         if behind.name not in seen | {route.name}
     ]
-    deepest = max(inner, key=len, default=[])
-    return [*found, *((number, f"{words} of the next proxy") for number, words in deepest if number > 1)]
+    worst = max(inner, key=_product, default=[])
+    return [*found, *((number, f"{words} of the next proxy") for number, words in worst if number > 1)]
 
 
-def _behind(fleet: Subject, action: Forward) -> Iterator[tuple[Route, Forward]]:
-    """Routes of the fleet's own listeners that stand where a pool's replicas should."""
-    addresses = {item.address for name in action.pools for item in fleet.pool(name).replicas}
-    ports = {item.port for item in addresses if is_loopback(item)}
-    names = {
-        rule.route
-        for listener in fleet.topology.listeners
-        if listener.bind in addresses or (listener.bind.host in ("0.0.0.0", "::") and listener.bind.port in ports)
-        for rule in listener.rules
+def _product(factors: Iterable[tuple[int, str]]) -> int:
+    return prod(number for number, _ in factors)
+
+
+def _behind(fleet: Subject, route: Route, action: Forward) -> Iterator[tuple[Route, Forward]]:
+    """Routes that may take its requests on those of the fleet's own listeners that stand where a pool's replicas
+    should."""
+    inner = [rule for listener in _doors(fleet, action) for rule in listener.rules]
+    if not inner:
+        return iter(())
+    moved = route.rewrite is not None and route.rewrite.path_prefix is not None
+    asked = [rule for listener in fleet.topology.listeners for rule in listener.rules if rule.route == route.name]
+    names = {rule.route for rule in inner if moved or any(_meet(rule, own) for own in asked)}
+    return ((other, below) for other, below in fleet.forwards if other.name in names)
+
+
+def _meet(one: Rule, other: Rule) -> bool:
+    """Whatever the hosts: the first proxy may change them."""
+    return overlaps(replace(one, host=""), replace(other, host=""))
+
+
+def _doors(fleet: Subject, action: Forward) -> list[Listener]:
+    listeners = fleet.topology.listeners
+    binds, ports = {item.bind for item in listeners}, {item.bind.port for item in listeners}
+    there = {
+        item.address
+        for name in action.pools
+        for item in fleet.pool(name).replicas
+        if item.address in binds or (item.address.port in ports and is_loopback(item.address))
     }
-    return ((route, below) for route, below in fleet.forwards if route.name in names)
+    anywhere = {item.port for item in there if is_loopback(item)}
+    return [
+        item
+        for item in listeners
+        if item.bind in there or (item.bind.host in ("0.0.0.0", "::") and item.bind.port in anywhere)
+    ]

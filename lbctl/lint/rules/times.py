@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lbctl.lint.rule import Edit, Found, rule
 from lbctl.lint.sample import LLM, sample
-from lbctl.lint.subject import Subject, sources_of
+from lbctl.lint.subject import GENERATIVE_KINDS, Subject, sources_of
 
 _SHORTEST_IDLE = 120_000
 _KEEP_ALIVE = 5_000
@@ -62,7 +62,8 @@ def silent_too_long(fleet: Subject) -> Iterator[Found]:
     "warning",
     "idle connections kept longer than the server keeps them",
     what="A pool's proxies keep idle HTTP/1 connections for 5 s or longer, and its servers stand on uvicorn, which "
-    "closes them after 5 s.",
+    "closes them after 5 s. Most servers of models that generate do, so they are taken for it unless telemetry names "
+    "another.",
     why="The side that sends must close first. Else now and then a POST meets a connection that the server is just "
     "closing: nobody knows whether the model has seen it, so that it cannot be repeated and fails.",
     before=sample(LLM + "connections: {idle: 60s}\n"),
@@ -73,6 +74,8 @@ def stale_connections(fleet: Subject) -> Iterator[Found]:
     for pool in fleet.pools:
         kinds = {source.kind for source in sources_of(pool)}
         if pool.protocol != "http1" or pool.connections.idle < _KEEP_ALIVE or kinds & _LONGER:
+            continue
+        if not (kinds & GENERATIVE_KINDS or fleet.generates(pool.name)):
             continue
         path = ("pools", pool.name, "connections", "idle")
         message = f"kept for {pool.connections.idle / 1000:g} s, but uvicorn closes after 5 s: a POST may meet the end"

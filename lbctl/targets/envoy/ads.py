@@ -25,6 +25,7 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
+from lbctl.ir.weight import plain
 from lbctl.targets.envoy import clusters, resources
 from lbctl.targets.envoy.endpoints import Hosts, Layout, Placement
 from lbctl.targets.envoy.plan import Upstream
@@ -89,7 +90,7 @@ def collector_members(
 ) -> endpoint_pb2.ClusterLoadAssignment:
     pool = Pool(name, (Replica(name, where),))
     one = Layout(name, pool, frozenset(), _NOBODY, Placement(), _known(addresses))
-    return one.weighed((1.0,))
+    return one.weighed((plain(1.0),))
 
 
 def layout(upstream: Upstream, proxy: Proxy, addresses: Mapping[str, tuple[str, ...]]) -> Layout:

@@ -74,7 +74,9 @@ CAPABILITIES: dict[str, Capability] = {
     ),
     "route.headers": Rendered(),
     "route.regions": Rendered(),
-    "pool.replicas": Rendered("with least_request the weight is the square of the capacity"),
+    "pool.replicas": Rendered(
+        "with least_request the weight is the square of the capacity; in a pool with few slots the capacity"
+    ),
     "pool.model": Rendered(),
     "pool.protocol.http1": Rendered(),
     "pool.protocol.http2": Rendered(),
@@ -133,7 +135,8 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.discovery.dns": Rendered("every address of the name; Envoy knows no max_replicas"),
     "pool.discovery.file": Rendered("as the file is when it is rendered"),
     "pool.tls": Rendered(
-        "without `ca` nothing is verified; an IP address is not compared with the certificate: give server_name"
+        "without `ca` nothing is verified; an IP address is not compared with the certificate: give server_name; a "
+        "health port of its own is asked without TLS"
     ),
     "pool.tls.client_certificate": Rendered(),
     "fleet": Rendered(),

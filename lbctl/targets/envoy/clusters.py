@@ -41,6 +41,7 @@ def cluster(upstream: Upstream, keys: tls.Keys) -> cluster_pb2.Cluster:
         health_checks=[health.health_check(pool, pool.active)] if pool.active else None,
         outlier_detection=health.outlier_detection(pool.passive) if pool.passive else None,
         transport_socket=tls.upstream(pool, pool.tls, keys) if pool.tls else None,
+        transport_socket_matches=[tls.for_checks(health.IN_CLEAR)] if health.in_clear(pool) else None,
         **_members(pool),
     )
     _balance(message, pool, upstream.placement)

@@ -18,6 +18,8 @@ from google.protobuf import wrappers_pb2
 from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, Pool, Replica
 from lbctl.ir.proxies import Proxy
+from lbctl.ir.weight import Weight
+from lbctl.targets import weighing
 from lbctl.targets.envoy import affinity
 from lbctl.targets.envoy.wire import metadata
 from lbctl.targets.quantise import quantise, rounding_error
@@ -92,7 +94,7 @@ class Layout:
         """The message, with the last weights or none; not to be changed."""
         return self._message
 
-    def weighed(self, weights: tuple[float, ...]) -> endpoint_pb2.ClusterLoadAssignment:
+    def weighed(self, weights: tuple[Weight, ...]) -> endpoint_pb2.ClusterLoadAssignment:
         """The message with these weights, which stand beside the replicas; the addresses of one host share its
         weight. It is good until the next call."""
         whole = envoy_weights(self._pool, weights)
@@ -105,7 +107,7 @@ def allowed(replica: Replica, regions: tuple[str, ...]) -> bool:
     return not regions or replica.region in regions
 
 
-def envoy_weights(pool: Pool, weights: tuple[float, ...]) -> list[int]:
+def envoy_weights(pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
     return _quantised(_meant(pool, weights))
 
 
@@ -114,16 +116,15 @@ def _quantised(meant: tuple[float, ...]) -> list[int]:
     return quantise(meant, min(_MAXIMUM, _SUM // max(1, len(meant))))
 
 
-def rounding(pool: Pool, weights: tuple[float, ...]) -> list[float]:
+def rounding(pool: Pool, weights: tuple[Weight, ...]) -> list[float]:
     """For each replica how far its share is off, as a part of that share."""
     return rounding_error(_meant(pool, weights), envoy_weights(pool, weights))
 
 
-def _meant(pool: Pool, weights: tuple[float, ...]) -> tuple[float, ...]:
-    """Least request multiplies the weight by 1/(active+1): with capacity squared, requests in flight go by capacity."""
+def _meant(pool: Pool, weights: tuple[Weight, ...]) -> tuple[float, ...]:
     if pool.balance.algorithm in ("least_request", "least_time"):
-        return tuple(weight * weight for weight in weights)
-    return weights
+        return weighing.deadlines(weights, few_slots=pool.few_slots)
+    return weighing.rates(weights)
 
 
 def _nearness(replica: Replica, pool: Pool, proxy: Proxy) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from lbctl.ir.listeners import Rule
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Retry, Route, Share, StickySplit
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import affinity, hashing, limits, matches
+from lbctl.targets.envoy import affinity, escapes, hashing, limits, matches
 from lbctl.targets.envoy.plan import Plan
 from lbctl.targets.envoy.wire import duration, extension, metadata, percent
 
@@ -180,9 +180,9 @@ def _path_rewrite(rule: Rule, wanted: str) -> dict[str, object]:
     if rule.path.kind != "prefix":
         return {"prefix_rewrite": wanted}
     matched, stripped = rule.path.value.rstrip("/"), wanted.rstrip("/")
-    if matched and stripped:
-        return {"prefix_rewrite": stripped}
     if not matched:
         return {"prefix_rewrite": f"{stripped}/"}
-    pattern = f"^{matches.literal(matched)}/?"
-    return {"regex_rewrite": {"pattern": {"regex": pattern}, "substitution": "/"}}
+    if stripped and escapes.is_plain(matched):
+        return {"prefix_rewrite": stripped}
+    pattern = f"^{escapes.literal(matched)}{'' if stripped else '/?'}"
+    return {"regex_rewrite": {"pattern": {"regex": pattern}, "substitution": stripped or "/"}}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from envoy.config.cluster.v3 import outlier_detection_pb2
 from envoy.config.core.v3 import health_check_pb2
 
 from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, PassiveCheck, Pool
-from lbctl.targets.envoy.wire import duration
+from lbctl.targets.envoy.wire import duration, struct
 
+IN_CLEAR: Mapping[str, str | bool] = {"checks": "in_clear"}
+"""By this a check finds the socket without TLS among the `transport_socket_matches` of its cluster."""
 _BODY = 65_536
 """How much of a check's answer is looked at for `body_contains`."""
 
@@ -25,8 +27,14 @@ def health_check(pool: Pool, check: ActiveCheck) -> health_check_pb2.HealthCheck
         healthy_threshold={"value": check.healthy_threshold},
         no_traffic_interval=interval,
         unhealthy_interval=interval,
+        transport_socket_match_criteria=struct(IN_CLEAR) if in_clear(pool) else None,
         **_probe(pool, check),
     )
+
+
+def in_clear(pool: Pool) -> bool:
+    """Whether the checks of a pool with TLS do without it."""
+    return pool.tls is not None and pool.active is not None and pool.active.port is not None
 
 
 def _probe(pool: Pool, check: ActiveCheck) -> dict[str, object]:

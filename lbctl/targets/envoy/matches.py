@@ -8,6 +8,7 @@ from envoy.config.route.v3 import route_components_pb2
 
 from lbctl.ir.listeners import PathMatch, Rule
 from lbctl.ir.routes import Pin
+from lbctl.targets.envoy import escapes
 from lbctl.targets.envoy.sources import NAMESPACE
 
 MODEL_HEADER = "x-model"
@@ -29,12 +30,24 @@ def route_matches(rule: Rule) -> Iterator[route_components_pb2.RouteMatch]:
 
 
 def path(wanted: PathMatch) -> dict[str, object]:
-    if wanted.kind == "exact":
-        return {"path": wanted.value}
+    """Of a path that can be written in one way alone, what is cheap; else an expression for every way."""
     if wanted.kind == "regex":
-        return {"safe_regex": {"regex": wanted.value}}
+        return _regex(escapes.expression(wanted.value))
+    if wanted.kind == "exact":
+        plain = escapes.is_plain(wanted.value)
+        return {"path": wanted.value} if plain else _regex(escapes.literal(wanted.value))
     prefix = wanted.value.rstrip("/")
+    if not escapes.is_plain(prefix):
+        return _regex(f"{escapes.literal(prefix)}(?:/.*)?")
     return {"path_separated_prefix": prefix} if prefix else {"prefix": "/"}
+
+
+def unfit() -> dict[str, object]:
+    return _regex(escapes.UNFIT)
+
+
+def _regex(expression: str) -> dict[str, object]:
+    return {"safe_regex": {"regex": expression}}
 
 
 def method(*names: str) -> dict[str, object]:

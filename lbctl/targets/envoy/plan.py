@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
+from lbctl.ir.weight import Weight
 from lbctl.targets import opaque
 from lbctl.targets.envoy.endpoints import Placement, allowed
 
@@ -22,7 +23,7 @@ class Upstream:
 
     name: str
     pool: Pool
-    weights: tuple[float, ...]
+    weights: tuple[Weight, ...]
     drained: frozenset[str]
     placement: Placement
     retry_budget: float | None

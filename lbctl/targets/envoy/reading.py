@@ -1,13 +1,14 @@
-"""How Envoy reads a request: the path as a browser would write it, with what stands in it decoded only where that
-changes nothing for anybody; slashes unescaped and merged, dot segments resolved; JSON bodies whole."""
+"""How Envoy reads a request: slashes unescaped and merged, dot segments resolved, the path as a browser would write it.
+Envoy compares that as it stands; what lbctl asks of it (`escapes`) holds of what it decodes to. JSON bodies whole."""
 
 from __future__ import annotations
 
 import re
 
-from lbctl.ir.listeners import Listener
+from lbctl.ir.listeners import Listener, PathMatch
 from lbctl.ir.matching import Request
 from lbctl.targets import reading as r
+from lbctl.targets.envoy import escapes
 
 HELD = 1_048_576
 """Bytes of a request that are held without a limit of the listener's: for its model, or for another try."""
@@ -18,6 +19,7 @@ _DOT = re.compile(r"\.|%2[eE]")
 _HEX = re.compile("%([0-9A-Fa-f]{2})")
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
 _WRITTEN_ESCAPED = re.compile(r'[\0- "<>`{}^#?\x7f-\xff]')
+_ROOT = PathMatch("exact", "/")
 _METHODS = """
 ACL BIND CHECKOUT CONNECT COPY DELETE GET HEAD LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MOVE MSEARCH NOTIFY OPTIONS
 PATCH POST PROPFIND PROPPATCH PURGE PUT REBIND REPORT SEARCH SOURCE SUBSCRIBE TRACE UNBIND UNLINK UNLOCK UNSUBSCRIBE
@@ -29,8 +31,8 @@ def read(message: r.Message, listener: Listener, version: r.Version) -> Request 
     if message.method not in _METHODS.split():
         return r.Refusal(400, f"{message.method} is no method to Envoy")
     path = _path(message.path)
-    if path is None:
-        return r.Refusal(400, "the path is wrongly encoded")
+    if path is None or (refuses_unfit(listener) and re.fullmatch(escapes.UNFIT, path)):
+        return r.Refusal(400, "the path is wrongly encoded, or two slashes alone")
     model = next(iter(message.values(r.MODEL_HEADER)), None)
     reads = model is None and r.by_model(listener) and _is_json(",".join(message.values("content-type")))
     large = r.body_too_large(message, listener.max_body or (HELD if reads else None))
@@ -38,7 +40,14 @@ def read(message: r.Message, listener: Listener, version: r.Version) -> Request 
         return large
     if reads:
         model = r.model_in(message.body, first=False)
-    return Request(message.method, r.host_of(message), path, r.headers(message), model)
+    decoded = _HEX.sub(lambda found: chr(int(found[1], 16)), path)
+    return Request(message.method, r.host_of(message), decoded, r.headers(message), model)
+
+
+def refuses_unfit(listener: Listener) -> bool:
+    """Whether paths that its expressions cannot judge are answered 400. Prefixes and other exact paths match none of
+    them."""
+    return any(rule.path.kind == "regex" or rule.path == _ROOT for rule in listener.rules)
 
 
 def _is_json(content_type: str) -> bool:

@@ -11,6 +11,7 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import affinity, clusters, endpoints, tls
 from lbctl.targets.envoy.plan import sheds
 from lbctl.targets.features import BY_ID
+from lbctl.targets.nearness import placeless
 from lbctl.targets.rounding import rounded
 
 
@@ -18,7 +19,8 @@ def remarks(view: View) -> tuple[Diagnostic, ...]:
     found = [item for name, pool in view.pools.items() for item in _pool(view, name, pool)]
     found += [item for route in view.routes.values() for item in _hashed_keys(view, route)]
     found += [item for route in view.routes.values() for item in _counted_apart(view, route)]
-    return (*found, *(item for route in view.routes.values() for item in _route(view, route)))
+    found += [item for route in view.routes.values() for item in _route(view, route)]
+    return (*found, *placeless(view))
 
 
 def _warning(feature: str, path: Path, message: str, hint: str = "") -> Diagnostic:

@@ -57,7 +57,7 @@ def _virtual_host(
     table: Table, host: str, ways: Sequence[tuple[Rule, list[route_components_pb2.Route]]]
 ) -> route_components_pb2.VirtualHost:
     """`ways`: each rule of the table with its routes."""
-    routes = [item for rule, found in ways if covers(rule.host, host) for item in found]
+    routes = [*_refused(table), *(item for rule, found in ways if covers(rule.host, host) for item in found)]
     return route_components_pb2.VirtualHost(
         name=host or "*",
         domains=[host or "*"],
@@ -73,6 +73,11 @@ def _body_limit(listener: Listener) -> int:
 
 def _no_route(table: Table) -> route_components_pb2.Route:
     return _direct(table, matches.path(Rule("").path), "", 404, replies.error(404), _JSON)
+
+
+def _refused(table: Table) -> Iterator[route_components_pb2.Route]:
+    if reading.refuses_unfit(table.listener):
+        yield _direct(table, matches.unfit(), "", 400, replies.error(400), _JSON)
 
 
 def _rule(table: Table, rule: Rule) -> Iterator[route_components_pb2.Route]:

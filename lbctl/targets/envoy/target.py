@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy.capabilities import CAPABILITIES
 from lbctl.targets.envoy.check import check_command, complaints
@@ -20,6 +21,11 @@ class EnvoyTarget:
         from lbctl.targets.envoy.render import render
 
         return render(view, form)
+
+    def remarks(self, view: View) -> tuple[Diagnostic, ...]:
+        from lbctl.targets.envoy.remarks import remarks
+
+        return remarks(view)
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
         return check_command(binary, prefix, main)

@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from envoy.extensions.transport_sockets.raw_buffer.v3 import raw_buffer_pb2
 from envoy.extensions.transport_sockets.tls.v3 import tls_pb2
 
 from lbctl.ir.listeners import Certificate, Listener, ListenerTls
 from lbctl.ir.pools import DnsDiscovery, Pool, PoolTls
-from lbctl.targets.envoy.wire import BY_ADS, extension, is_ip
+from lbctl.targets.envoy.wire import BY_ADS, extension, is_ip, struct
 
 _SOCKET = "envoy.transport_sockets.tls"
 _VERSIONS = {"1.2": "TLSv1_2", "1.3": "TLSv1_3"}
@@ -69,6 +70,12 @@ def upstream(pool: Pool, tls: PoolTls, keys: Keys) -> dict[str, object]:
         common["alpn_protocols"] = ["h2"]
     sni = names[0] if len(names) == 1 else ""
     return extension(_SOCKET, tls_pb2.UpstreamTlsContext(common_tls_context=common, sni=sni))
+
+
+def for_checks(criteria: Mapping[str, str | bool]) -> dict[str, object]:
+    """A socket without TLS, for checks that ask by `criteria`: no replica has them, so that requests never take it."""
+    socket = extension("envoy.transport_sockets.raw_buffer", raw_buffer_pb2.RawBuffer())
+    return {"name": "checks", "match": struct(criteria), "transport_socket": socket}
 
 
 def _names(pool: Pool, tls: PoolTls) -> list[str]:

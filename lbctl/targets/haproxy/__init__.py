@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy.capabilities import CAPABILITIES
 from lbctl.targets.target import Bundle, Capability, Complaint, Target, Version
@@ -24,6 +25,11 @@ class Haproxy:
         from lbctl.targets.haproxy.render import render
 
         return render(view)
+
+    def remarks(self, view: View) -> tuple[Diagnostic, ...]:
+        from lbctl.targets.haproxy.render import remarks
+
+        return remarks(view)
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:  # noqa: ARG002 -- `-c` writes nothing
         from lbctl.targets.haproxy.check import command

@@ -90,7 +90,8 @@ _NOTES = {
     "check, else after healthy_threshold good checks",
     "pool.discovery.dns": "at most max_replicas, all with the same weight",
     "pool.discovery.file": "as the file is when it is rendered",
-    "pool.tls": "an IP address is not compared with the certificate: give server_name",
+    "pool.tls": "an IP address is not compared with the certificate: give server_name; a health port of its own is "
+    "asked without TLS",
     "pool.tls.client_certificate": "the key beside its certificate, x.crt and x.key, or one file with both",
 }
 

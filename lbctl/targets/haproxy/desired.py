@@ -67,12 +67,12 @@ def pool_name(backend: str) -> str:
 
 def _servers(part: Part) -> Iterator[Server]:
     pool = part.pool
-    ids, shared = servers.ids_of(pool), _words(servers.default(pool).text)[1:]
+    ids, backups, shared = servers.ids_of(pool), levels.backups(pool), _words(servers.default(pool).text)[1:]
     weights = quantise(servers.shares_of(part), servers.MAX_WEIGHT)
     drained = part.view.drained[pool.name]
     for replica, weight in zip(pool.replicas, weights, strict=True):
         state = _drained(pool) if replica.name in drained else "ready"
-        own = _words(servers.server(part, replica, weight, ids).text)
+        own = _words(servers.server(part, replica, weight, ids, backups).text)
         yield _server(part, replica, weight, state, (*shared, *own[3:]))
 
 

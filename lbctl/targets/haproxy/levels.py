@@ -13,12 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
-from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import agents, residency
 
 _MARK = ".NEAR."
@@ -68,15 +66,12 @@ def has_backups(pool: Pool) -> bool:
     return pool.locality is None and len({item.priority for item in pool.replicas}) == 2
 
 
-def diagnostics(pool: Pool, proxy: Proxy) -> Iterator[Diagnostic]:
-    if pool.locality and proxy.region is None and proxy.zone is None:
-        yield Diagnostic(
-            BY_ID["pool.locality"].code,
-            "this proxy has no region and no zone: no replica is nearer than another",
-            path=("pools", pool.name, "locality"),
-            hint="proxies.NAME.region and proxies.NAME.zone",
-            severity="warning",
-        )
+def backups(pool: Pool) -> frozenset[str]:
+    """The names of the replicas that stand by so."""
+    if not has_backups(pool):
+        return frozenset()
+    first = min(item.priority for item in pool.replicas)
+    return frozenset(item.name for item in pool.replicas if item.priority > first)
 
 
 def pool_name(backend: str) -> str:

@@ -79,7 +79,7 @@ def _path(path: PathMatch, acls: Acls) -> Iterator[str]:
     if path.kind == "exact":
         yield acls.name("var(txn.path)", "str", [path.value])
     elif path.kind == "regex":
-        yield acls.name("var(txn.path)", "reg", [rf"^(?:{path.value})\z"])
+        yield acls.name("var(txn.path)", "reg", [rf"^(?s:{path.value})\z"])
     elif path.value.rstrip("/"):
         yield acls.name("var(txn.segments)", "beg", [path.value.rstrip("/") + "/"])
 

@@ -34,26 +34,29 @@ class Backend:
     servers: tuple[Token, ...]
 
 
-def backend(part: Part) -> tuple[Backend, list[Diagnostic]]:
+def backend(part: Part) -> Backend:
     pool, view = part.pool, part.view
     own = f"pool_{quote.name(part.name).text}"
     routes = _routes(pool, view)
-    retries, diagnostics = _retries(pool, routes)
     lines = (
         *_balance(pool, view),
         *_affinity(pool, view),
         *_connections(pool),
         *_timeouts(pool, routes),
-        *retries,
+        *_retries(routes),
         *health.lines(pool),
         *bodies.lines(pool, view),
         *_crowded(part),
         *_shed(part, routes),
         *_per_route(routes),
     )
-    found = servers.servers(part)
-    diagnostics += _client_key(pool)
-    return Backend(Token(own), lines, found.lines), diagnostics + found.diagnostics
+    return Backend(Token(own), lines, servers.servers(part))
+
+
+def remarks(part: Part) -> Iterator[Diagnostic]:
+    yield from _fewer_retries(part.pool, _routes(part.pool, part.view))
+    yield from _client_key(part.pool)
+    yield from servers.remarks(part)
 
 
 def _client_key(pool: Pool) -> Iterator[Diagnostic]:
@@ -144,28 +147,35 @@ def _per_route(routes: Sequence[Route]) -> Iterator[Token]:
                 yield line(f"http-request disable-l7-retry if {{ var(txn.route) -m str -- {route.name} }}")
 
 
-def _retries(pool: Pool, routes: Sequence[Route]) -> tuple[list[Token], list[Diagnostic]]:
+def _wanted(routes: Sequence[Route]) -> dict[str, int]:
+    """Route → the retries that it asks for."""
+    return {route.name: route.retry.attempts if "connect_failure" in route.retry.when else 0 for route in routes}
+
+
+def _fewer_retries(pool: Pool, routes: Sequence[Route]) -> Iterator[Diagnostic]:
+    wanted = _wanted(routes)
+    least = min(wanted.values(), default=0)
+    for route, attempts in wanted.items():
+        if attempts > least:
+            yield Diagnostic(
+                BY_ID["route.retry"].code,
+                f"HAProxy has one number of retries for a pool; {pool.name} has {least}, the smallest of its routes",
+                path=("routes", route, "retry"),
+                severity="warning",
+            )
+
+
+def _retries(routes: Sequence[Route]) -> list[Token]:
     """A backend has one number of retries: the smallest that a route asks for, so that none is retried more often. What
     was sent can be repeated only if HAProxy held all of it before the first byte went out."""
-    wanted = {route.name: route.retry.attempts if "connect_failure" in route.retry.when else 0 for route in routes}
-    least = min(wanted.values(), default=0)
-    found = [
-        Diagnostic(
-            BY_ID["route.retry"].code,
-            f"HAProxy has one number of retries for a pool; {pool.name} has {least}, the smallest of its routes",
-            path=("routes", route, "retry"),
-            severity="warning",
-        )
-        for route, attempts in wanted.items()
-        if attempts > least
-    ]
+    least = min(_wanted(routes).values(), default=0)
     idempotent = any(route.retry.idempotent for route in routes)
     conditions = "conn-failure empty-response" if idempotent else "conn-failure"
     source = ("routes", routes[0].name, "retry") if routes else ()
     lines = [line("retries", least, source=source), line("retry-on", conditions), Token("option redispatch 1")]
     if idempotent:
         lines.append(Token("option http-buffer-request"))
-    return lines, found
+    return lines
 
 
 def _shed(part: Part, routes: Sequence[Route]) -> Iterator[Token]:

@@ -7,6 +7,7 @@ from lbctl.ir.pools import DnsDiscovery, Pool
 from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import auth, keys, levels, limits, listener, most, pool, quote, shape
 from lbctl.targets.haproxy.quote import line
+from lbctl.targets.nearness import placeless
 from lbctl.targets.target import Bundle, File
 from lbctl.targets.token import Token, write
 
@@ -15,26 +16,27 @@ _LARGE_ANSWERS = Token("accepted_payload_size 8192")
 
 
 def render(view: View) -> Bundle:
-    found: list[Diagnostic] = [item for each in view.listeners for item in listener.diagnostics(each)]
-    found += [item for each in view.routes.values() for item in limits.diagnostics(each)]
-    found += [item for each in view.pools.values() for item in levels.diagnostics(each, view.proxy)]
-    found += auth.diagnostics(view)
-    backends: list[pool.Backend] = []
     parts = tuple(levels.all_parts(view))
-    for part in parts:
-        backend, more = pool.backend(part)
-        backends.append(backend)
-        found += more if part.name == part.pool.name else []
     values = {
         "global_lines": [*_global(view), *filter(None, map(most.declared, parts))],
         "resolvers": [_resolver(each) for each in view.pools.values() if _resolves(each)],
         "frontends": [listener.frontend(each, view) for each in view.listeners],
         "tables": [table for route in view.routes.values() for table in limits.tables(route)],
-        "backends": backends,
+        "backends": [pool.backend(part) for part in parts],
     }
     text, sources = write("haproxy", "haproxy.cfg.j2", values)
     others = tuple(auth.files(view))
-    return Bundle((File(MAIN, shape.marked(text, others), sources), *others), tuple(found))
+    return Bundle((File(MAIN, shape.marked(text, others), sources), *others), remarks(view))
+
+
+def remarks(view: View) -> tuple[Diagnostic, ...]:
+    """What HAProxy cannot say of this particular fleet, though it can say each feature by itself."""
+    found = [item for each in view.listeners for item in listener.diagnostics(each)]
+    found += [item for each in view.routes.values() for item in limits.diagnostics(each)]
+    found += placeless(view)
+    found += auth.diagnostics(view)
+    wholes = (part for part in levels.all_parts(view) if part.name == part.pool.name)
+    return (*found, *(item for part in wholes for item in pool.remarks(part)))
 
 
 def _global(view: View) -> list[Token]:

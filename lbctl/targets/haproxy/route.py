@@ -79,7 +79,6 @@ def _prefix(route: Route, wanted: str, listener: Listener, here: str) -> Iterato
         pattern = f"^{start}(/.*)?$" if start else "^(/.*)$"
         raw = line("!{ path -m reg --", quote.word(pattern), "}")
         yield line(f"http-request return status 400 {_AMBIGUOUS}", here, raw, source=path)
-        new = re.sub(r"\\", r"\\\\", wanted.rstrip("/")).replace("%", "%%") + r"\1"
-        yield line("http-request replace-path", quote.word(pattern), quote.word(new), here, source=path)
-        if not wanted.rstrip("/"):
-            yield line("http-request set-path /", here, "{ path -m len 0 }", source=path)
+        new = re.sub(r"\\", r"\\\\", wanted.rstrip("/")).replace("%", "%%")
+        old, new = (pattern, rf"{new}\1") if new else (f"^{start}/?(.*)$", r"/\1")
+        yield line("http-request replace-path", quote.word(old), quote.word(new), here, source=path)

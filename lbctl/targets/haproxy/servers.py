@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import DnsDiscovery, Pool, PoolTls, Replica, SlowStart
-from lbctl.targets import opaque
+from lbctl.ir.weight import Weight
+from lbctl.targets import opaque, weighing
 from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import agents, health, levels, quote
 from lbctl.targets.haproxy.levels import Part
@@ -23,28 +23,39 @@ _RAMP = (SlowStart().min_weight, SlowStart().aggression)
 """What a ramp is where the fleet says no more than its window."""
 
 
-@dataclass(frozen=True, slots=True)
-class Servers:
-    lines: tuple[Token, ...]
-    diagnostics: list[Diagnostic]
-
-
-def servers(part: Part) -> Servers:
-    pool, shares = part.pool, shares_of(part)
-    weights = quantise(shares, MAX_WEIGHT)
-    ids = ids_of(pool)
+def servers(part: Part) -> tuple[Token, ...]:
+    pool, weights = part.pool, quantise(shares_of(part), MAX_WEIGHT)
+    ids, backups = ids_of(pool), levels.backups(pool)
     lines = [default(pool)]
     for replica, weight in zip(pool.replicas, weights, strict=True):
-        lines.append(server(part, replica, 0 if _drained(part, replica) else weight, ids))
-    errors = rounding_error(shares, weights) if shares else []
-    return Servers((*lines, *_template(pool)), [*rounded("HAProxy", pool, pool.replicas, errors), *_straight(pool)])
+        lines.append(server(part, replica, 0 if _drained(part, replica) else weight, ids, backups))
+    return (*lines, *_template(pool))
+
+
+def remarks(part: Part) -> Iterator[Diagnostic]:
+    """What its servers cannot say of the pool."""
+    pool, shares = part.pool, shares_of(part)
+    errors = rounding_error(shares, quantise(shares, MAX_WEIGHT)) if shares else []
+    yield from rounded("HAProxy", pool, pool.replicas, errors)
+    yield from _straight(pool)
 
 
 def shares_of(part: Part) -> tuple[float, ...]:
     """What the weights of the file are in proportion to. An agent gives percents of them: then they stay."""
     if part.view.proxy.agent_check:
         return tuple(item.capacity for item in part.pool.replicas)
-    return part.view.weights[part.pool.name]
+    return meant(part.pool, part.view.weights[part.pool.name])
+
+
+def meant(pool: Pool, weights: tuple[Weight, ...]) -> tuple[float, ...]:
+    """What the weights of HAProxy are in proportion to."""
+    if pool.balance.algorithm in ("least_request", "least_time"):
+        return weighing.in_flight(weights, few_slots=pool.few_slots)
+    return weighing.rates(weights)
+
+
+def haproxy_weights(pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
+    return quantise(meant(pool, weights), MAX_WEIGHT)
 
 
 def _drained(part: Part, replica: Replica) -> bool:
@@ -66,17 +77,16 @@ def default(pool: Pool) -> Token:
     )
 
 
-def server(part: Part, replica: Replica, weight: int, ids: dict[str, int]) -> Token:
-    """One line; `weight` 0: drained. `ids`: of `ids_of`."""
+def server(part: Part, replica: Replica, weight: int, ids: Mapping[str, int], backups: Collection[str]) -> Token:
+    """One line; `weight` 0: drained. `ids`: of `ids_of`; `backups`: of `levels.backups`."""
     pool, path = part.pool, ("pools", part.pool.name, "replicas", replica.name)
-    first = min(item.priority for item in pool.replicas)
     return line(
         "server",
         quote.name(replica.name),
         quote.address(replica.address),
         f"weight {weight}",
         f"id {ids[replica.name]}" if ids else "",
-        "backup" if levels.has_backups(pool) and replica.priority > first else "",
+        "backup" if replica.name in backups else "",
         *_tracked(part, replica),
         *health.own_words(pool),
         *_agent(part, replica),

@@ -7,11 +7,14 @@ in some regions is an upstream of its own, without the replicas elsewhere.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 
 from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, HashKey, Pool, Replica
+from lbctl.ir.weight import Weight
+from lbctl.targets import weighing
 from lbctl.targets.nginx import names, quote
 from lbctl.targets.nginx.blocks import Server, Upstream
 from lbctl.targets.nginx.book import Book
@@ -130,15 +133,27 @@ def _members(book: Book, pool: Pool, regions: tuple[str, ...]) -> list[Member]:
     return [Member(r, weights.get(r.name, 1), ranks.get(r.name)) for r, _ in here]
 
 
-def _whole(book: Book, pool: Pool, fit: list[tuple[Replica, float]]) -> list[int]:
-    shares = [weight for _, weight in fit]
-    hashed = _hashes(pool)
-    whole = quantise(shares, _HIGHEST_HASHED if hashed else _HIGHEST)
-    if hashed and whole:
-        divisor = gcd(*whole)
-        whole = [item // divisor for item in whole]
+def _whole(book: Book, pool: Pool, fit: list[tuple[Replica, Weight]]) -> list[int]:
+    weights = [weight for _, weight in fit]
+    shares, whole = meant(pool, weights), nginx_weights(pool, weights)
     book.findings += rounded("nginx", pool, [replica for replica, _ in fit], rounding_error(shares, whole))
     return whole
+
+
+def meant(pool: Pool, weights: Sequence[Weight]) -> tuple[float, ...]:
+    """What the weights of nginx are in proportion to."""
+    if pool.balance.algorithm in ("round_robin", "random") or _hashes(pool):
+        return weighing.rates(weights)
+    return weighing.in_flight(weights, few_slots=pool.few_slots)
+
+
+def nginx_weights(pool: Pool, weights: Sequence[Weight]) -> list[int]:
+    """Of the replicas that take requests."""
+    if not _hashes(pool):
+        return quantise(meant(pool, weights), _HIGHEST)
+    whole = quantise(meant(pool, weights), _HIGHEST_HASHED)
+    divisor = gcd(*whole)
+    return [item // divisor for item in whole]
 
 
 def _hashes(pool: Pool) -> bool:

@@ -49,8 +49,9 @@ def literal(text: str) -> str:
 
 
 def whole(pattern: str) -> str:
-    """`pattern` (RE2) for all of the subject. Group names are dropped: in nginx each would set a variable."""
-    return f"^(?:{_without_names(pattern)})\\z"
+    """`pattern` (RE2) for all of the subject, in which a line may end like anywhere else. Group names are dropped: in
+    nginx each would set a variable."""
+    return f"^(?s:{_without_names(pattern)})\\z"
 
 
 def chunks(text: str) -> Iterable[str]:

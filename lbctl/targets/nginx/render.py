@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.snapshot import View
+from lbctl.targets.nearness import placeless
 from lbctl.targets.nginx import listener, log, quote
+from lbctl.targets.nginx.blocks import Listener, LogFormat
 from lbctl.targets.nginx.book import Book
 from lbctl.targets.nginx.pool import Upstreams
 from lbctl.targets.nginx.route import NO_REPLICA, Routes
@@ -18,13 +21,18 @@ _LARGEST = 65_536
 def render(view: View) -> Bundle:
     book = Book(view)
     text, sources = write("nginx", "nginx.conf.j2", _values(book))
-    return Bundle((File("nginx.conf", text, sources), *book.files), tuple(book.findings))
+    return Bundle((File("nginx.conf", text, sources), *book.files), (*book.findings, *placeless(view)))
+
+
+def remarks(view: View) -> tuple[Diagnostic, ...]:
+    book = Book(view)
+    _listeners(book, Upstreams(book))
+    return (*book.findings, *placeless(view))
 
 
 def _values(book: Book) -> dict[str, object]:
     upstreams = Upstreams(book)
-    routes = Routes.of(book, upstreams)
-    built = [listener.build(book, routes, item, number) for number, item in enumerate(book.view.listeners)]
+    built = _listeners(book, upstreams)
     log.maps(book)
     return {
         "connections": _connections(book.view),
@@ -42,6 +50,11 @@ def _values(book: Book) -> dict[str, object]:
         "map_size": _power(4 * max((len(item.entries) for item in book.maps), default=1), 2048),
         "no_replica": Token(f"'{NO_REPLICA}'"),
     }
+
+
+def _listeners(book: Book, upstreams: Upstreams) -> list[tuple[Listener, LogFormat]]:
+    routes = Routes.of(book, upstreams)
+    return [listener.build(book, routes, item, number) for number, item in enumerate(book.view.listeners)]
 
 
 def _lookups(book: Book) -> list[dict[str, Token]]:

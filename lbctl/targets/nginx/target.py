@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.snapshot import View
 from lbctl.targets.nginx import check
 from lbctl.targets.nginx.capabilities import CAPABILITIES
@@ -27,6 +28,11 @@ class Nginx:
         from lbctl.targets.nginx.render import render
 
         return render(view)
+
+    def remarks(self, view: View) -> tuple[Diagnostic, ...]:
+        from lbctl.targets.nginx.render import remarks
+
+        return remarks(view)
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
         return check.command(binary, prefix, main)

@@ -184,9 +184,11 @@ class Client:
         self,
         rate: float,
         request: Request | Callable[[int], Request] = Request(),  # noqa: B008  a frozen value
+        *,
+        keep_alive: bool = True,
     ) -> Steady:
         """So many requests a second for as long as the block runs: `with client.steady(200) as load:`."""
-        return Steady(self._target, rate, request if callable(request) else lambda _: request)
+        return Steady(self._target, rate, request if callable(request) else lambda _: request, keep_alive)
 
     def grpc(self, method: str, payload: bytes = b"", *, timeout: float = 10.0, **metadata: str) -> Reply:
         """One gRPC call, h2c without TLS; `method` as "/package.Service/Method", underscores in metadata become -."""
@@ -235,12 +237,14 @@ class Client:
 
 class Steady:
     """Requests at a constant rate, whatever becomes of the earlier ones: a slow answer delays no request, and each
-    takes an idle connection or a new one. Each is sent once. After the block, `load` is what came back."""
+    takes an idle connection (with `keep_alive`) or a new one. Each is sent once. After the block, `load` is what came
+    back."""
 
-    def __init__(self, target: Target, rate: float, make: Callable[[int], Request]) -> None:
+    def __init__(self, target: Target, rate: float, make: Callable[[int], Request], keep_alive: bool = True) -> None:
         self._target = target
         self._rate = rate
         self._make = make
+        self._keep_alive = keep_alive
         self._idle: list[Connection] = []
         self._all: list[Connection] = []
         self._responses: list[Response] = []
@@ -290,6 +294,8 @@ class Steady:
             self._all.append(connection)
         try:
             self._responses.append(await connection.exchange(request))
+            if not self._keep_alive:
+                await connection.close()
         finally:
             self._idle.append(connection)
 

@@ -49,13 +49,15 @@ class _Sequence:
     prompt: int
     left: int
     came: float
+    first: asyncio.Event = field(default_factory=asyncio.Event)
     done: asyncio.Event = field(default_factory=asyncio.Event)
     started: bool = False
 
 
 class Engine(Replica):
     """`speed`: 1.0 is an engine that makes a step in a third of the reference's time. `slots`: sequences in a batch.
-    Paths as of any replica, but that whatever else is asked takes `?n=` tokens (20), after a prompt of `?q=` (50)."""
+    Paths as of any replica, but that whatever else is asked takes `?n=` tokens (20), after a prompt of `?q=` (50); with
+    `?stream=1` the answer begins with its first token."""
 
     def __init__(self, name: str, *, speed: float = 1.0, slots: int = 256) -> None:
         super().__init__(name)
@@ -72,6 +74,7 @@ class Engine(Replica):
         self._waiting: deque[_Sequence] = deque()
         self._running: list[_Sequence] = []
         self._work: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
 
     @property
     def metrics(self) -> str:
@@ -93,11 +96,13 @@ class Engine(Replica):
     async def _handle(self, request: BaseRequest) -> web.StreamResponse:
         if request.path != "/metrics":
             return await super()._handle(request)
-        if self.silent:
-            return web.Response(status=503)
+        return web.Response(status=503) if self.silent else web.Response(text=self.page())
+
+    def page(self) -> str:
+        """What `/metrics` says now."""
         running = len(self._running)
         numbers: Mapping[str, Any] = {**self._counters, "running": running, "waiting": len(self._waiting)}
-        return web.Response(text=_PAGE.format(**numbers, cache=min(1.0, running / self.slots)) + self.more)
+        return _PAGE.format(**numbers, cache=min(1.0, running / self.slots)) + self.more
 
     async def _serve(self, request: BaseRequest) -> web.StreamResponse:
         self.requests += 1
@@ -105,18 +110,33 @@ class Engine(Replica):
         query = request.query
         mine = _Sequence(int(query.get("q", 50)), int(query.get("n", 20)), time.monotonic())
         self._waiting.append(mine)
+        self._news.set()
         try:
-            await mine.done.wait()
+            return await self._answer(request, mine)
         finally:
             if not mine.done.is_set():
                 mine.left = 0
-        return web.Response(text="{}", content_type="application/json", headers={"x-replica": self.name})
+
+    async def _answer(self, request: BaseRequest, mine: _Sequence) -> web.StreamResponse:
+        headers = {"x-replica": self.name}
+        if "stream" not in request.query:
+            await mine.done.wait()
+            return web.Response(text="{}", content_type="application/json", headers=headers)
+        response = web.StreamResponse(headers={**headers, "content-type": "text/event-stream"})
+        await mine.first.wait()
+        await response.prepare(request)
+        await response.write(b"data: {}\n\n")
+        await mine.done.wait()
+        await response.write(b"data: [DONE]\n\n")
+        await response.write_eof()
+        return response
 
     async def _steps(self) -> None:
         while True:
             await self._unwedged()
             if not (self._waiting or self._running):
-                await asyncio.sleep(0.002)
+                self._news.clear()
+                await self._news.wait()
                 continue
             prompts = self._admit()
             seconds = (_STEP + _EACH * len(self._running) + _PROMPT * prompts) / 3000 / self.speed
@@ -147,6 +167,7 @@ class Engine(Replica):
                 counters["betweens"] += 1
             else:
                 item.started = True
+                item.first.set()
                 counters["first_seconds"] += time.monotonic() - item.came
                 counters["firsts"] += 1
             item.left -= 1

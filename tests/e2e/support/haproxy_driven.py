@@ -28,6 +28,7 @@ from tests.e2e.support.binaries import Binary, require
 from tests.e2e.support.client import Client
 from tests.e2e.support.fleet import Fleet, started
 from tests.e2e.support.proxies import Haproxy
+from tests.support_weights import plain_weights
 
 VERSIONS: tuple[Binary, ...] = ("haproxy", "haproxy-2.8")
 _NUMBERS = {"haproxy": "2.6", "haproxy-2.8": "2.8"}
@@ -138,7 +139,7 @@ class Driven(Client):
         assert loaded is not None, "\n".join(map(str, found))
         proxy = loaded.compiled.topology.proxies[0]
         gone = {pool: frozenset(names) for pool, names in (drained or {}).items()}
-        snapshot = Snapshot(loaded.compiled.topology, weights or {}, gone, secrets=loaded.secrets)
+        snapshot = Snapshot(loaded.compiled.topology, plain_weights(weights or {}), gone, secrets=loaded.secrets)
         return prepare(target("haproxy"), loaded.compiled, proxy, snapshot)
 
 

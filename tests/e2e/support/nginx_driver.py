@@ -23,6 +23,7 @@ from tests.e2e.support.client import Client
 from tests.e2e.support.fleet import Fleet, put, started, write
 from tests.e2e.support.ports import free_port
 from tests.e2e.support.proxies import Nginx
+from tests.support_weights import plain_weights
 
 OWN = "of the owner's own"
 _OWN = """\
@@ -73,7 +74,7 @@ class Site(Client):
         proxy = loaded.compiled.topology.proxies[0]
         if self._driver is None:
             self._driver = NginxDriver(proxy, files_on_disk(loaded.source).get)
-        live = {"pool": weights} if weights else {}
+        live = plain_weights({"pool": weights} if weights else {})
         return prepared(
             proxy, loaded, Snapshot(loaded.compiled.topology, live, {"pool": drained}, secrets=loaded.secrets)
         )

@@ -1,0 +1,157 @@
+"""`lbctl doctor`: what of this machine would keep the fleet from running. It looks and changes nothing.
+
+Asked over the network is only what the fleet or the command line names, each for two seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from lbctl.cli.doctor.check import Check, exit_code
+from lbctl.cli.options import completions, options_of
+from lbctl.cli.remote import DEFAULT_SERVER, Server, form_choice, plain, server_options, show
+
+if TYPE_CHECKING:
+    from lbctl.ir.address import Address
+    from lbctl.model.fleet import Source
+    from lbctl.serve.settings import Settings
+    from lbctl.targets.load import Loaded
+
+option = options_of("doctor")
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The command line. `server`: None where nobody named one."""
+
+    paths: tuple[str, ...]
+    server: str | None
+    token_file: str | None
+    tls_ca: str | None
+    state: str | None
+
+
+@click.command("doctor")
+@click.argument("paths", metavar="[PATH…]", nargs=-1, shell_complete=completions)
+@option("--state", metavar="DIR", help="The state of serve; default: the fleet's `control.state`, else /var/lib/lbctl.")
+@option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+@server_options("doctor")
+@click.pass_context
+def command(
+    context: click.Context, paths: tuple[str, ...], state: str | None, form: str,
+    server: str, token_file: str | None, tls_ca: str | None,
+) -> int:  # fmt: skip
+    """Look for what on this machine keeps lbctl, or the fleet in PATH…, from running.
+
+    The proxies' programs and versions, ports, open files, the clock, the state directory, certificates and keys,
+    sources of metrics, a running serve. Exit code 1: the fleet has errors. 4: something needed is missing or does not
+    answer. 3: something else has failed. Warnings leave it 0.
+    """
+    named = context.get_parameter_source("server") is not click.core.ParameterSource.DEFAULT
+    asked = _Asked(paths, server if named else None, token_file, tls_ca, state)
+    loaded, valid = _fleet(paths)
+    checks = list(_checks(asked, loaded))
+    if form == "table":
+        _table(checks)
+        click.echo(f"lbctl: {_counted(checks)}", err=True)
+    else:
+        rows = [{key: value for key, value in asdict(item).items() if key != "absent"} for item in checks]
+        show({"checks": rows, "counts": _counts(checks)}, form)
+    return exit_code(checks) if valid else 1
+
+
+def _fleet(paths: tuple[str, ...]) -> tuple[Loaded | None, bool]:
+    """Its errors are shown as everywhere; what hangs on it is left out then."""
+    if not paths:
+        return None, True
+    from lbctl.base.diagnostics import Diagnostics
+    from lbctl.cli import fleet
+
+    diagnostics = Diagnostics()
+    loaded = fleet.load(paths, diagnostics)
+    fleet.show(item for item in diagnostics if item.severity == "error")
+    return loaded, loaded is not None
+
+
+def _checks(asked: _Asked, loaded: Loaded | None) -> Iterator[Check]:
+    from lbctl.cli.doctor import machine, places, ports
+    from lbctl.cli.doctor.api import api
+    from lbctl.cli.doctor.programs import programs
+    from lbctl.cli.doctor.sources import sources
+    from lbctl.serve.settings import Options, settings
+
+    source = loaded.source if loaded else None
+    chosen = settings(Options(asked.paths, state=asked.state), source)
+    topology = loaded.compiled.topology if loaded else None
+    yield from programs(topology.proxies if topology else ())
+    told, skews = sources(topology.pools) if topology else ([], [])
+    server, needed = _server(asked, source, chosen)
+    answered, more = api(server, needed)
+    for wanted in ports.of_fleet(topology) if topology else ():
+        yield ports.port(wanted)
+    if _has_control(source):
+        for path, address in (
+            ("control.xds.bind", chosen.control.xds_bind),
+            ("control.api.bind", chosen.control.api_bind),
+        ):
+            yield ports.port(ports.Wanted(path, address, ports.SERVE))
+    yield machine.files(topology.listeners if topology else ())
+    yield machine.clock([*skews, *more])
+    yield places.state(chosen, needed=asked.state is not None or _has_control(source))
+    if source is not None:
+        yield from places.named(source, chosen)
+    yield from told
+    yield answered
+
+
+def _server(asked: _Asked, source: Source | None, chosen: Settings) -> tuple[Server, bool]:
+    """The named one, else that of the fleet, else the default; and whether it must answer."""
+    if asked.server is not None:
+        return Server(asked.server, asked.token_file, asked.tls_ca), True
+    if not _has_control(source) or chosen.control.api_bind.path:
+        return Server(DEFAULT_SERVER, asked.token_file, asked.tls_ca), False
+    scheme = "https" if chosen.control.api_tls else "http"
+    token = asked.token_file or (str(chosen.token) if chosen.token.is_file() else None)
+    return Server(f"{scheme}://{_reached(chosen.control.api_bind)}", token, asked.tls_ca), False
+
+
+def _reached(bind: Address) -> str:
+    from lbctl.ir.address import Address
+
+    return str(Address(_ANY.get(bind.host, bind.host), bind.port))
+
+
+def _has_control(source: Source | None) -> bool:
+    return source is not None and "control" in source.fleet.model_fields_set
+
+
+def _table(checks: Sequence[Check]) -> None:
+    """What to do stands below what was found: both are sentences."""
+    rows = [
+        ("CHECK", "STATE", "FOUND, AND → WHAT TO DO"),
+        *((plain(item.what), item.state, plain(item.found)) for item in checks),
+    ]
+    width, narrow = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
+    for (what, state, found), todo in zip(rows, ["", *(item.todo for item in checks)], strict=True):
+        click.echo(f"{what:<{width}}  {state:<{narrow}}  {found}")
+        if todo:
+            click.echo(f"{'':<{width + narrow + 4}}→ {plain(todo)}")
+
+
+def _counts(checks: Sequence[Check]) -> dict[str, int]:
+    counts = Counter(str(item.state) for item in checks)
+    return {state: counts[state] for state in ("ok", "warn", "failed", "skipped")}
+
+
+def _counted(checks: Sequence[Check]) -> str:
+    counts = _counts(checks)
+    parts = [
+        f"{counts[state]} {words}" for state, words in (("failed", "failed"), ("warn", "to look at")) if counts[state]
+    ]
+    return ", ".join(parts) or "nothing is wrong"

@@ -1,0 +1,87 @@
+"""The machine: how many files a proxy may open, and whether its clock is right."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lbctl.cli.doctor.check import Check
+from lbctl.ir.listeners import Listener
+
+_UNSTATED = 8192
+"""Connections that a proxy is made ready for where a listener says no number."""
+_SPARE = 1536
+"""Files beside those of connections: logs, listeners, checks."""
+_UNSYNCHRONISED = 0x40
+"""STA_UNSYNC of adjtimex(2)."""
+_TIMEX = "@Illlli"
+"""The first fields of `struct timex`: modes, offset, freq, maxerror, esterror … status."""
+_TIMEX_SIZE = 512
+_NOTICEABLE = 1.0
+_HARMFUL = 60.0
+"""Seconds of skew: keys with times are refused about here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """`ahead`: how many seconds the clock of `who` is at least before ours; negative: behind."""
+
+    who: str
+    ahead: float
+
+
+def files(listeners: Sequence[Listener]) -> Check:
+    """The limit of this shell against two connections for each client."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = f"{_limit(soft)}, can be raised to {_limit(hard)}"
+    if not listeners:
+        return Check("open files", "ok", found)
+    asked = [item.max_connections for item in listeners]
+    need = 2 * (sum(item or 0 for item in asked) if all(asked) else _UNSTATED) + _SPARE
+    if _at_least(soft, need):
+        return Check("open files", "ok", f"{found}; the fleet's connections need {need}")
+    found = f"{found}; the fleet's connections need {need}"
+    todo = f"ulimit -n {need}; for a service LimitNOFILE={need}"
+    return Check("open files", "warn" if _at_least(hard, need) else "failed", found, todo)
+
+
+def _at_least(limit: int, need: int) -> bool:
+    return limit == resource.RLIM_INFINITY or limit >= need
+
+
+def _limit(value: int) -> str:
+    return "unlimited" if value == resource.RLIM_INFINITY else str(value)
+
+
+def clock(skews: Sequence[Skew]) -> Check:
+    """`skews`: of those who told the time when they were asked."""
+    worst = max(skews, key=lambda item: abs(item.ahead), default=None)
+    synchronised = _synchronised()
+    words = {
+        True: "synchronised",
+        False: "not synchronised",
+        None: "the system does not say whether it is synchronised",
+    }
+    if worst is not None and abs(worst.ahead) >= _NOTICEABLE:
+        side = "ahead of" if worst.ahead > 0 else "behind"
+        found = f"{words[synchronised]}; {worst.who} is {abs(worst.ahead):.0f} s {side} this clock"
+        return Check("clock", "failed" if abs(worst.ahead) >= _HARMFUL else "warn", found, "run NTP on both machines")
+    agreed = f"; agrees with {len(skews)} other{'s' if len(skews) > 1 else ''}" if skews else ""
+    if synchronised is False:
+        return Check("clock", "warn", f"{words[False]}{agreed}", "timedatectl set-ntp true, or run chrony")
+    return Check("clock", "ok" if synchronised or skews else "skipped", f"{words[synchronised]}{agreed}")
+
+
+def _synchronised() -> bool | None:
+    """As the kernel knows, which anybody may ask; None where it cannot be asked."""
+    try:
+        ask = ctypes.CDLL(None, use_errno=True).adjtimex
+    except (OSError, AttributeError):
+        return None
+    state = ctypes.create_string_buffer(_TIMEX_SIZE)
+    if ask(state) < 0:
+        return None
+    return not struct.unpack_from(_TIMEX, state.raw)[-1] & _UNSYNCHRONISED

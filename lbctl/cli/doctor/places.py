@@ -1,0 +1,135 @@
+"""Files and directories: the state of serve, and the certificates and keys that the fleet names.
+
+Nothing of what they hold is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from lbctl.base.diagnostics import dotted, show
+from lbctl.cli.doctor.check import Check
+from lbctl.compile.files import file_of, named_files
+from lbctl.model.fleet import Source
+from lbctl.serve.settings import Settings
+from lbctl.serve.store import DATABASE, VERSION
+from lbctl.xds.keys import authority_problem, pair_problem
+
+_LARGEST = 1 << 20
+"""Bytes of one file."""
+_SECRET = frozenset({"key", "file", "token_file"})
+"""Keys whose files are for their owner alone."""
+_PAIR = 2
+_HEAD = 100
+_FORM = slice(60, 64)
+"""Where SQLite keeps `user_version`, in the first bytes of its file: read so, nothing of a running serve is locked."""
+
+
+def state(settings: Settings, needed: bool) -> Check:
+    """The directory where serve keeps what must survive. `needed`: somebody has said which it is."""
+    place = settings.state
+    what = f"state {place}"
+    try:
+        return _state(what, place, needed)
+    except OSError as error:
+        found = f"{error.filename}: {(error.strerror or str(error)).lower()}"
+        return Check(what, "failed" if needed else "warn", found, "chown it, or choose another: --state DIR")
+
+
+def _state(what: str, place: Path, needed: bool) -> Check:
+    if not place.exists():
+        return _new_state(what, place, needed)
+    if not place.is_dir():
+        return Check(what, "failed", "it is no directory", "give serve another one: --state DIR")
+    if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+        found = "this user cannot write there"
+        return Check(what, "failed" if needed else "warn", found, "chown it, or choose another: --state DIR")
+    mode = stat.S_IMODE(place.stat().st_mode)
+    if mode & 0o077:
+        return Check(what, "warn", f"others of this machine may look into it (mode {mode:04o})", f"chmod 700 {place}")
+    return _database(what, place)
+
+
+def _new_state(what: str, place: Path, needed: bool) -> Check:
+    above = next(item for item in place.parents if item.exists())
+    if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
+        return Check(what, "ok", "not there yet; serve makes it")
+    found = f"not there, and this user cannot make it in {above}"
+    return Check(what, "failed" if needed else "skipped", found, "only serve needs one: --state DIR, or control.state")
+
+
+def _database(what: str, place: Path) -> Check:
+    """Whether this lbctl can read what is kept there."""
+    file = place / DATABASE
+    if not file.exists():
+        return Check(what, "ok", "writable, for its owner alone; nothing is kept yet")
+    with file.open("rb") as opened:
+        head = opened.read(_HEAD)
+    version = int.from_bytes(head[_FORM], "big")
+    if version > VERSION:
+        found = f"written by a newer lbctl (its form is {version}, this one knows {VERSION})"
+        return Check(what, "failed", found, "install the lbctl that wrote it")
+    return Check(what, "ok", f"writable, for its owner alone; its form is {version}")
+
+
+def named(source: Source, settings: Settings) -> Iterator[Check]:
+    """A line for each file that is not as it must be, and one for all the others."""
+    files = [(dotted(path), str(path[-1]), file_of(source, node)) for path, node in named_files(source.root)]
+    files += list(_own(settings))
+    found = [check for what, key, place in files if (check := _file(what, key, place)) is not None]
+    found += list(_pairs(files))
+    yield from found
+    if len(files) > len({item.what for item in found}):
+        yield Check("files", "ok", f"{len(files) - len({item.what for item in found})} can be used")
+
+
+_Named = tuple[str, str, Path]
+"""What the fleet calls it, its last key, where it is."""
+
+
+def _own(settings: Settings) -> Iterator[_Named]:
+    """Those of the control plane itself."""
+    for door, tls in (("xds", settings.control.xds_tls), ("api", settings.control.api_tls)):
+        for key in ("certificate", "key", "client_ca"):
+            value = getattr(tls, key, None)
+            if value:
+                yield f"control.{door}.tls.{key}", key, Path(value)
+    if settings.control.api_token_file:
+        yield "control.api.token_file", "token_file", settings.token
+
+
+def _file(what: str, key: str, place: Path) -> Check | None:
+    """What is wrong with it; None where nothing is."""
+    try:
+        mode = place.stat().st_mode
+        with place.open("rb") as opened:
+            data = opened.read(_LARGEST + 1)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        return Check(what, "failed", f"{show(str(place))}: {reason}", "put it there, readable for this user")
+    if key in ("ca", "client_ca") and (problem := authority_problem(data)):
+        return Check(what, "failed", f"{show(str(place))}: {problem}", "a PEM file with the CA's certificate")
+    if key in _SECRET and stat.S_IMODE(mode) & 0o077:
+        found = f"{show(str(place))} may be read by others of this machine (mode {stat.S_IMODE(mode):04o})"
+        return Check(what, "warn", found, f"chmod 600 {place}; the proxy's user must still read it")
+    return None
+
+
+def _pairs(files: list[_Named]) -> Iterator[Check]:
+    """Certificates that do not fit their keys, of those that can be read."""
+    groups: dict[str, dict[str, Path]] = {}
+    for what, key, place in files:
+        if key in ("certificate", "key"):
+            groups.setdefault(what.rpartition(".")[0], {})[key] = place
+    for what, pair in groups.items():
+        try:
+            data = [pair[key].read_bytes() for key in ("certificate", "key") if key in pair]
+        except OSError:
+            continue
+        if len(data) == _PAIR and (problem := pair_problem(*data)):
+            yield Check(
+                f"{what}.certificate", "failed", problem, "give both of one pair, in PEM, the key without a password"
+            )

@@ -1,0 +1,136 @@
+"""What the fleet wants to listen on: free, or held by whom. Nothing listens here: a socket is bound and closed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from lbctl.cli.doctor.check import Check
+from lbctl.ir.address import Address
+from lbctl.ir.topology import Topology
+
+PROXIES = frozenset({"nginx", "haproxy", "envoy"})
+SERVE = frozenset({"lbctl"})
+_LISTEN = "0A"
+_SOCKET = re.compile(r"socket:\[(\d+)\]")
+_PROGRAM = 3
+"""Words of a command line in which `lbctl` says that it is lbctl: `python -m lbctl`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`path`: where the fleet says so. `by`: the programs that may have it already."""
+
+    path: str
+    address: Address
+    by: frozenset[str]
+
+
+def of_fleet(topology: Topology) -> Iterator[Wanted]:
+    """What its listeners and its proxies bind."""
+    for listener in topology.listeners:
+        yield Wanted(f"listeners.{listener.name}.bind", listener.bind, PROXIES)
+    for proxy in topology.proxies:
+        if proxy.agent_check is not None:
+            yield Wanted(f"proxies.{proxy.name}.agent_check.bind", proxy.agent_check, SERVE)
+        if proxy.admin is not None:
+            yield Wanted(f"proxies.{proxy.name}.admin", proxy.admin, PROXIES)
+
+
+def port(wanted: Wanted) -> Check:
+    """Whether whoever is to listen there can."""
+    what, place = f"{wanted.path} {wanted.address}", wanted.address
+    if place.path:
+        return _socket_file(what, Path(place.path))
+    problem = _problem(place)
+    if problem == 0:
+        return Check(what, "ok", "free")
+    if problem == errno.EADDRINUSE:
+        return _taken(what, wanted)
+    if problem == errno.EACCES:
+        return Check(what, "ok", "free; a port below 1024, so whoever listens there starts as root")
+    if problem == errno.EADDRNOTAVAIL:
+        return Check(what, "warn", "this machine has no such address", "run doctor where the proxy runs")
+    return Check(what, "warn", os.strerror(problem).lower(), "look at the address")
+
+
+def _problem(place: Address) -> int:
+    """The error number of a bind, 0 without one."""
+    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
+    with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((place.host, place.port))
+        except OSError as error:
+            if error.errno == errno.EACCES and _inodes(place.port):
+                return errno.EADDRINUSE
+            return error.errno or errno.EINVAL
+        return 0
+    return errno.EAFNOSUPPORT
+
+
+def _taken(what: str, wanted: Wanted) -> Check:
+    owner = _owner(_inodes(wanted.address.port))
+    if owner is None:
+        return Check(
+            what, "warn", "in use by a program of another user", f"see `ss -ltnp 'sport = :{_port(wanted)}'` as root"
+        )
+    name, pid = owner
+    if name in wanted.by:
+        return Check(what, "ok", f"in use by {name} (process {pid})")
+    return Check(what, "failed", f"in use by {name} (process {pid})", f"end it, or change {wanted.path}")
+
+
+def _port(wanted: Wanted) -> int:
+    return wanted.address.port
+
+
+def _socket_file(what: str, path: Path) -> Check:
+    folder = path.parent
+    if not folder.is_dir():
+        return Check(what, "warn", f"there is no directory {folder}", f"mkdir -p {folder}")
+    return Check(what, "ok", "there" if path.exists() else "its directory is there")
+
+
+def _inodes(number: int) -> set[str]:
+    """Of the sockets that listen on this port, on any address; empty where the system does not tell."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError):
+            rows = [line.split() for line in Path(table).read_text(encoding="ascii").splitlines()[1:]]
+            found |= {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rsplit(":", 1)[1], 16) == number}
+    return found
+
+
+def _owner(inodes: set[str]) -> tuple[str, int] | None:
+    """Name and process of whoever holds one of these sockets; None where that is not ours to see."""
+    for entry in Path("/proc").iterdir() if inodes and Path("/proc").is_dir() else ():
+        if entry.name.isdigit() and _holds(entry, inodes):
+            return _name(entry), int(entry.name)
+    return None
+
+
+def _holds(process: Path, inodes: set[str]) -> bool:
+    with suppress(OSError):
+        for descriptor in (process / "fd").iterdir():
+            with suppress(OSError):
+                match = _SOCKET.fullmatch(str(descriptor.readlink()))
+                if match and match[1] in inodes:
+                    return True
+    return False
+
+
+def _name(process: Path) -> str:
+    """A Python program goes by what it runs."""
+    with suppress(OSError):
+        words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        if any(Path(word).name == "lbctl" for word in words[:_PROGRAM]):
+            return "lbctl"
+        return (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    return "a process that has just ended"

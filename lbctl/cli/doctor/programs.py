@@ -1,0 +1,76 @@
+"""lbctl itself, and the proxies' programs on this machine: there or not, and old or new enough."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+
+from lbctl import __version__
+from lbctl.apply.binaries import find_binary
+from lbctl.apply.check import MissingBinaryError, version_of
+from lbctl.base import resources
+from lbctl.cli.doctor.check import Check
+from lbctl.compile.proxies import dotted
+from lbctl.ir.proxies import Proxy
+from lbctl.targets import KINDS, target
+
+_INSTALL = {
+    "nginx": "apt-get install nginx",
+    "haproxy": "apt-get install haproxy",
+    "envoy": "pip install 'lbctl[demo]'",
+}
+
+
+def programs(proxies: Sequence[Proxy]) -> Iterator[Check]:
+    """`proxies`: those of the fleet, none without one."""
+    yield _lbctl()
+    for kind in KINDS:
+        yield _program(kind, [item for item in proxies if item.kind == kind])
+
+
+def _lbctl() -> Check:
+    found = f"{__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    try:
+        resources.templates()
+        resources.schemas()
+    except FileNotFoundError as error:
+        return Check("lbctl", "failed", f"{found}: {error}", "pip install --force-reinstall lbctl")
+    return Check("lbctl", "ok", found)
+
+
+def _program(kind: str, proxies: Sequence[Proxy]) -> Check:
+    driven = [item for item in proxies if item.config and item.reload]
+    path = find_binary(target(kind).binary)
+    if path is None:
+        return _missing(kind, proxies, driven)
+    try:
+        version = version_of(path)
+    except MissingBinaryError as error:
+        return Check(kind, "failed", str(error).removeprefix("--check "), f"install it anew: {_INSTALL[kind]}", True)
+    if not version:
+        return Check(kind, "warn", f"{path} does not tell its version", f"run `{path} -v`")
+    return _judged(kind, f"{dotted(version)}, {path}", version, proxies, driven)
+
+
+def _missing(kind: str, proxies: Sequence[Proxy], driven: Sequence[Proxy]) -> Check:
+    if driven:
+        names = ", ".join(item.name for item in driven)
+        found = f"not on this machine, and serve is to drive it here: proxies.{names}"
+        return Check(kind, "failed", found, f"{_INSTALL[kind]}, or name the program in LBCTL_{kind.upper()}", True)
+    todo = f"`render --check` needs it: {_INSTALL[kind]}"
+    return Check(kind, "warn" if proxies else "skipped", "not on this machine", todo)
+
+
+def _judged(
+    kind: str, found: str, version: tuple[int, ...], proxies: Sequence[Proxy], driven: Sequence[Proxy]
+) -> Check:
+    """Against what the fleet says, and what lbctl renders for at all."""
+    oldest = target(kind).versions[0]
+    if version[: len(oldest)] < oldest:
+        todo = f"lbctl renders for {dotted(oldest)} and later"
+        return Check(kind, "failed" if driven else "warn", found, todo)
+    newest = max((item for item in proxies), key=lambda item: item.version, default=None)
+    if newest is not None and version[: len(newest.version)] < newest.version:
+        todo = f"proxies.{newest.name}.version says {dotted(newest.version)}: install that, or write what runs"
+        return Check(kind, "failed" if newest in driven else "warn", found, todo)
+    return Check(kind, "ok", found)

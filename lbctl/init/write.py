@@ -1,0 +1,161 @@
+"""The YAML of a fleet, with the comments that a newcomer wants.
+
+Comments are lbctl's own words: nothing that a server said stands in one. What a server or a URL said stands in double
+quotes, after it has passed the grammar of its key.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from lbctl.init.pools import Member, Pool, Source
+from lbctl.init.routes import Route
+
+_HEAD = """\
+# yaml-language-server: $schema=./lbctl.schema.json
+# A fleet of what its servers say of themselves, by `lbctl init`. Next: `lbctl lint FILE` tells what is unwise,
+# `lbctl render -t nginx|haproxy|envoy --check FILE` makes the proxy's configuration, `lbctl serve FILE` drives proxies.
+# `lbctl schema > lbctl.schema.json` gives the first line its meaning: editors then complete and check the keys.
+version: 1
+
+# ── Where clients come in. For others than this machine, bind 0.0.0.0 and add tls: {certificates: [...]} ──────────────
+listeners:
+  gateway:
+    bind: "127.0.0.1:%d"
+
+# ── Which request goes to which pool: the most specific route wins, wherever it stands ────────────────────────────────
+# Retries, timeouts and limits have defaults that suit generation: no limit on the whole, 5 min of silence.
+routes:
+"""
+_POOLS = """\
+
+# ── Pools: replicas that serve the same model. The least busy one for its capacity gets the next request ──────────────
+# Capacity is by GPU (`lbctl gpus`): where replicas differ, name the `gpu` of each, and `gpu_count` if it uses several.
+pools:
+"""
+_WIDTH = 116
+
+
+def text(pools: Sequence[Pool], routes: Sequence[Route], port: int, authority: str) -> str:
+    """The file. `port`: the listener's; `authority`: the file of the certificates that this system believes."""
+    lines = [_HEAD % port]
+    if any(item.models for item in routes):
+        lines += _comment("The model stands in the body, or in the header x-model; nginx reads the header alone.", 2)
+    for route in routes:
+        lines += _route(route)
+    lines.append(_POOLS)
+    for pool in pools:
+        lines += _pool(pool, authority)
+    return "".join(lines)
+
+
+def _route(route: Route) -> Iterator[str]:
+    yield f"  {route.name}:\n"
+    if route.answer:
+        yield f"    match: {{path: {quoted(route.prefix)}, methods: [GET]}}\n"
+        yield f"    respond: {{status: 200, body: '{route.answer}'}}\n"
+        return
+    if route.models:
+        yield f"    match:\n      path_prefix: {quoted(route.prefix)}\n      model:\n"
+        yield from (f"        - {quoted(item)}\n" for item in route.models)
+    else:
+        yield f"    match: {{path_prefix: {quoted(route.prefix)}}}\n"
+    if route.rewrite:
+        yield f"    rewrite: {{path_prefix: {quoted(route.rewrite)}}}      # taken off before the replica sees it\n"
+    if len(route.pools) == 1:
+        yield f"    pool: {route.pools[0].name}\n"
+    else:
+        yield "    split:                      # the same model by unlike servers: by the number of replicas\n"
+        yield from (f"      {item.name}: {len(item.members)}\n" for item in route.pools)
+
+
+def _pool(pool: Pool, authority: str) -> Iterator[str]:
+    yield f"  {pool.name}:\n"
+    yield from _model(pool)
+    yield from _replicas(pool)
+    if pool.tls is not None:
+        name = f", server_name: {quoted(pool.tls)}" if pool.tls else ""
+        yield f"    tls: {{ca: {quoted(authority)}{name}}}      # whose certificates are believed\n"
+    yield from _health(pool)
+    shared = _shared(pool)
+    if shared:
+        yield "    telemetry:                  # what `lbctl serve` reads, for weights and deep health\n"
+        yield "      sources:\n"
+        yield from (f"        - {_source(item)}{_doubt(item)}\n" for item in shared)
+    if pool.kind.source not in {"", *(source.kind for item in pool.members for source in item.sources)}:
+        yield from _blind(pool)
+
+
+def _model(pool: Pool) -> Iterator[str]:
+    models = pool.first.models
+    if models.one:
+        adapters = f", adapters: [{', '.join(map(quoted, models.adapters))}]" if models.adapters else ""
+        yield f"    model: {{name: {quoted(models.one)}{adapters}}}\n"
+    elif not models.raw:
+        said = f"{pool.kind.title} did not say which model it serves: model: {{name: ...}}. Replicas of the same model"
+        yield from _comment(f"{said} belong into one pool.", 4)
+    if models.more:
+        yield from _comment("It has more models, or such with names that a fleet cannot write: ask it for all.", 4)
+
+
+def _replicas(pool: Pool) -> Iterator[str]:
+    typed = all(item.gpu for item in pool.members)
+    if not typed:
+        hint = "Name the GPUs, as `gpu: H100-SXM`, of all replicas or of none; without them all count the same."
+        yield from _comment(hint, 4)
+    elif any(item.gpu_count > 1 for item in pool.members):
+        yield from _comment("gpu_count: all GPUs of the host, as its exporter shows; write how many it uses.", 4)
+    yield "    replicas:\n"
+    for member in pool.members:
+        yield f"      - {{{', '.join(_replica(member, typed, not _shared(pool)))}}}\n"
+
+
+def _replica(member: Member, typed: bool, apart: bool) -> Iterator[str]:
+    yield f"address: {quoted(member.server.place.address)}"
+    if typed:
+        yield f"gpu: {quoted(member.gpu)}"
+        if member.gpu_count > 1:
+            yield f"gpu_count: {member.gpu_count}"
+    if apart and member.sources:
+        yield f"telemetry: {{sources: [{', '.join(map(_source, member.sources))}]}}"
+
+
+def _health(pool: Pool) -> Iterator[str]:
+    probe = f"http: {{path: {quoted(pool.ready)}}}" if pool.ready else "tcp: {}"
+    yield f"    health:\n      active: {{{probe}, interval: 10s}}\n"
+    if not pool.ready:
+        yield from _comment(
+            "The port alone says little: http: {path: /v1/models/NAME} asks whether that model is ready.", 6
+        )
+
+
+def _shared(pool: Pool) -> tuple[Source, ...]:
+    """The sources of the pool, where its replicas have the same ones."""
+    first = pool.members[0].sources
+    return first if all(item.sources == first for item in pool.members) else ()
+
+
+def _source(item: Source) -> str:
+    return f"{{kind: {item.kind}, url: {quoted(item.url)}}}"
+
+
+def _doubt(item: Source) -> str:
+    return "" if item.asked else "   # its usual port, not asked: `init --from` takes it too"
+
+
+def _blind(pool: Pool) -> Iterator[str]:
+    switch = f" Start it with {pool.kind.switch}, then" if pool.kind.switch else " If it has some elsewhere,"
+    where = f"{{kind: {pool.kind.source}, url: ...}}"
+    yield from _comment(f"{pool.kind.title} showed no metrics.{switch} add to telemetry.sources: {where}.", 4)
+
+
+def quoted(value: str) -> str:
+    """A string in double quotes; ASCII alone."""
+    return json.dumps(value)
+
+
+def _comment(words: str, indent: int) -> Iterable[str]:
+    start = f"{' ' * indent}# "
+    return (f"{line}\n" for line in textwrap.wrap(words, _WIDTH, initial_indent=start, subsequent_indent=start))

@@ -1,0 +1,293 @@
+"""`python -m tests.benchmarks.azure [--seeds N …] [--scenario WORD]`: a real trace through real proxies, as a Markdown
+table: round robin, static weights, and what `lbctl serve` does with its defaults.
+
+Six engines (`paced`: two GPUs each of speeds 5 : 2 : 1) stand behind two Envoys and behind two HAProxies, a set of them
+for each way of balancing; all sets run side by side and get the same requests. Their lengths and the gaps between them
+are those of a window of the trace, the gaps so compressed that the fleet has `LOAD` to do; the seed picks the window.
+The engines are four times as fast as the profile that they come from; the control loop has its own pace. The 99th
+percentile of the time to the first token is of the requests after `SETTLE` seconds. A replica is throttled after
+`FAULT` seconds, so adaptive has half a minute for it. The trace is looked for beside the checkout, and nothing runs
+without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import csv
+import datetime
+import io
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lbctl.simulate.engine import Curve, saturated
+from tests.benchmarks.open_load import Due, Load, Told, lateness, many_connections
+from tests.benchmarks.paced import Paced
+from tests.e2e.support import background, edges
+from tests.e2e.support.binaries import Kind, require
+from tests.e2e.support.control import controlling, driven
+from tests.e2e.support.fleet import Fleet, render, started, write
+from tests.e2e.support.ports import HOST, free_port
+from tests.e2e.support.proxies import main_file, proxy_of
+from tests.e2e.support.waiting import eventually
+from tests.support_signals import SHARED
+
+TRACE = SHARED / "traces" / "azure-2023-conversation.csv"
+LOAD, FAULT, SETTLE, SECONDS, REST = 0.75, 20.0, 50.0, 170.0, 2.0
+CURVE = Curve(29.8e-3 / 4, 0.202e-3 / 4, 1.78e-7 / 4, 0.0715e-3 / 4)
+KINDS: tuple[Kind, ...] = ("envoy", "haproxy")
+STRATEGIES = ("round robin", "weighted round robin", "static", "adaptive")
+SCENARIOS = ("healthy", "a big one throttled to half", "a big one with twice its weight")
+_GPUS = (("H100-SXM", 1.0, 5), ("A100-80GB", 0.4, 2), ("L40S", 0.2, 1))
+LATE, ATTEMPTS = 0.03, 3
+"""A run in which the event loop was later than that (seconds, 99th percentile) is made again, so often."""
+_PROXIES = 2
+_Site = tuple[Kind, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    name: str
+    gpu: str
+    speed: float
+    weight: int
+
+
+MEMBERS = tuple(
+    Member(f"{gpu.partition('-')[0].lower()}-{number}", gpu, speed, weight)
+    for gpu, speed, weight in _GPUS
+    for number in range(2)
+)
+"""The first one is what is throttled, or has the wrong weight."""
+
+
+# ── The trace ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def trace() -> list[Due]:
+    """The whole of it, in its own seconds."""
+    with TRACE.open(newline="") as file:
+        rows = [(_moment(row["TIMESTAMP"]), row) for row in csv.DictReader(file)]
+    began = rows[0][0]
+    return [Due(at - began, int(row["ContextTokens"]), int(row["GeneratedTokens"])) for at, row in rows]
+
+
+def _moment(text: str) -> float:
+    """Seven digits of a second are more than datetime takes."""
+    whole, _, part = text.partition(".")
+    moment = datetime.datetime.fromisoformat(whole).replace(tzinfo=datetime.UTC)
+    return moment.timestamp() + float(f"0.{part or 0}")
+
+
+def window(whole: Sequence[Due], seed: int) -> list[Due]:
+    """As many as take `SECONDS` at the wanted load, from a place that the seed picks."""
+    start = random.Random(seed).randrange(len(whole) * 7 // 10)
+    rest = whole[start:]
+    prompt, answer = (
+        statistics.fmean(values) for values in zip(*((d.prompt, d.answer) for d in rest[:4000]), strict=True)
+    )
+    rate = LOAD * sum(saturated(item.speed, prompt, answer, CURVE) for item in MEMBERS)
+    taken = rest[: round(rate * SECONDS)]
+    shrink = SECONDS / (taken[-1].at - taken[0].at)
+    return [Due((item.at - taken[0].at) * shrink, item.prompt, max(2, item.answer)) for item in taken]
+
+
+# ── One run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def quiet_run(scenario: str, requests: Sequence[Due]) -> dict[_Site, Told]:
+    """A run that the machine has not disturbed, or the last attempt."""
+    for _ in range(ATTEMPTS):
+        found, late = run(scenario, requests)
+        if late <= LATE:
+            break
+    return found
+
+
+def run(scenario: str, requests: Sequence[Due]) -> tuple[dict[_Site, Told], float]:
+    """Every way of balancing on every kind of proxy, side by side; and how late the event loop was."""
+    sites = [(kind, strategy) for kind in KINDS for strategy in STRATEGIES]
+    engines = {site: [Paced(item.name, item.speed, CURVE) for item in MEMBERS] for site in sites}
+    background.wait(_all(engine.start() for members in engines.values() for engine in members))
+    pools = {site: _pool(site, engines[site], scenario) for site in sites}
+    with ExitStack() as stack:
+        ports = dict(stack.enter_context(_by_files(pools)))
+        ports |= stack.enter_context(_by_serve(pools))
+        loads = {site: Load(ports[site], f"/{_slug(site)}/x") for site in sites}
+        throttled = [members[0] for members in engines.values()] if "throttled" in scenario else []
+        found, late = background.start(_loaded(loads, requests, throttled)).result(2 * SECONDS)
+    background.wait(_all(engine.stop() for members in engines.values() for engine in members))
+    return found, late
+
+
+async def _all(work: Any) -> None:
+    await asyncio.gather(*work)
+
+
+async def _loaded(
+    loads: Mapping[_Site, Load], requests: Sequence[Due], throttled: Sequence[Paced]
+) -> tuple[dict[_Site, Told], float]:
+    spent, began = time.process_time(), time.monotonic() + 0.5
+    for engine in throttled:
+        asyncio.get_running_loop().call_at(began + FAULT, engine.throttle, 0.5)
+    async with asyncio.TaskGroup() as group:
+        late = group.create_task(lateness(SECONDS))
+        for load in loads.values():
+            group.create_task(load.run(requests, began))
+    await asyncio.sleep(REST)
+    busy = (time.process_time() - spent) / (time.monotonic() - began)
+    print(f"    {busy:.0%} of a core here; timers late by {late.result() * 1000:.1f} ms (p99)", file=sys.stderr)
+    found = {site: load.told(began + SETTLE, began + SECONDS) for site, load in loads.items()}
+    for load in loads.values():
+        await load.close()
+    return found, late.result()
+
+
+def _slug(site: _Site) -> str:
+    return f"{site[0]}-{site[1].replace(' ', '-')}"
+
+
+def _pool(site: _Site, engines: Sequence[Paced], scenario: str) -> dict[str, Any]:
+    """Of the strategies only adaptive has telemetry; all is as by default but for the algorithm."""
+    strategy = site[1]
+    wrong = 2 if "twice" in scenario else 1
+    members = []
+    for place, (member, engine) in enumerate(zip(MEMBERS, engines, strict=True)):
+        weight = 1 if strategy == "round robin" else member.weight * (wrong if place == 0 else 1)
+        address = f"{HOST}:{engine.port}"
+        members.append({"name": member.name, "address": address, "gpu": member.gpu, "weight": weight})
+    pool = {"replicas": members, "balance": {"algorithm": "round_robin" if "robin" in strategy else "least_request"}}
+    if strategy == "adaptive":
+        pool["telemetry"] = {"sources": [{"kind": "vllm", "url": "http://{address}/metrics"}]}
+    return pool
+
+
+def _fleet(pools: Mapping[_Site, Mapping[str, Any]]) -> Fleet:
+    """Without listeners and proxies."""
+    routes = {_slug(site): {"match": {"path_prefix": f"/{_slug(site)}/"}, "pool": _slug(site)} for site in pools}
+    return {
+        "version": 1, "listeners": {}, "proxies": {}, "routes": routes,
+        "pools": {_slug(site): dict(pool) for site, pool in pools.items()},
+    }  # fmt: skip
+
+
+@contextmanager
+def _by_files(pools: Mapping[_Site, Mapping[str, Any]]) -> Iterator[dict[_Site, list[int]]]:
+    """Proxies with files that `lbctl render` has written. All pools of a kind share its proxies."""
+    ports: dict[_Site, list[int]] = {}
+    with ExitStack() as stack:
+        for kind in KINDS:
+            mine = {site: pool for site, pool in pools.items() if site[0] == kind and site[1] != "adaptive"}
+            both = [stack.enter_context(_file_proxy(kind, mine)) for _ in range(_PROXIES)]
+            ports |= dict.fromkeys(mine, both)
+        yield ports
+
+
+@contextmanager
+def _file_proxy(kind: Kind, pools: Mapping[_Site, Mapping[str, Any]]) -> Iterator[int]:
+    port = free_port()
+    entry = {"kind": kind, **({"admin": f"{HOST}:{free_port()}"} if kind == "envoy" else {})}
+    fleet = {**_fleet(pools), "listeners": {"l": {"bind": f"{HOST}:{port}"}}, "proxies": {"one": entry}}
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        rendered = render(kind, write(fleet, directory), directory)
+        if rendered.code:
+            raise RuntimeError(rendered.stderr)
+        with started(proxy_of(kind, require(kind), directory, directory / main_file(kind), [port])):
+            yield port
+
+
+@contextmanager
+def _by_serve(pools: Mapping[_Site, Mapping[str, Any]]) -> Iterator[dict[_Site, list[int]]]:
+    """One `lbctl serve` drives two Envoys and two HAProxies."""
+    mine = {site: pool for site, pool in pools.items() if site[1] == "adaptive"}
+    nodes = [f"envoy-{number}" for number in range(_PROXIES)]
+    with ExitStack() as stack:
+        sites = [stack.enter_context(edges.haproxy(f"haproxy-{number}")) for number in range(_PROXIES)]
+        fleet = _merged(_fleet(mine), driven(*nodes), *(site.sections for site in sites))
+        with redirect_stderr(io.StringIO()):  # what the render command warns of
+            for site in sites:
+                stack.enter_context(edges.started_edge(site, fleet))
+        control = stack.enter_context(controlling(fleet))
+        envoys = [stack.enter_context(control.envoy(node, [node])) for node in nodes]
+        eventually(lambda: _synced(control.proxies, [*nodes, *(site.name for site in sites)]), 20)
+        yield {
+            ("envoy", "adaptive"): [envoy.client().port for envoy in envoys],
+            ("haproxy", "adaptive"): [site.port for site in sites],
+        }
+
+
+def _merged(fleet: Fleet, *others: Fleet) -> Fleet:
+    for other in others:
+        for section, entries in other.items():
+            fleet[section] = {**fleet[section], **entries}
+    return fleet
+
+
+def _synced(proxies: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> bool:
+    return all(proxies.get(name, {}).get("state") == "SYNCED" for name in names)
+
+
+# ── The table ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Found = dict[tuple[str, Kind, str], list[Told]]
+
+
+def lines(found: Found) -> Iterator[str]:
+    """Medians of the seeds, and the least and the most: seconds to the first token, then ratios of the same seeds."""
+    yield f"| scenario | proxy | {' | '.join(STRATEGIES)} | adaptive ÷ static | per token |"
+    yield "|---" * (len(STRATEGIES) + 4) + "|"
+    for scenario in dict.fromkeys(key[0] for key in found):
+        for kind in KINDS:
+            told = {strategy: found[scenario, kind, strategy] for strategy in STRATEGIES}
+            firsts = {strategy: [item.first_token(99) for item in each] for strategy, each in told.items()}
+            tokens = {strategy: [item.per_token(99) for item in each] for strategy, each in told.items()}
+            ratios = [_spread(_ratios(values["adaptive"], values["static"])) for values in (firsts, tokens)]
+            yield f"| {scenario} | {kind} | {' | '.join([*map(_spread, firsts.values()), *ratios])} |"
+
+
+def _ratios(new: Sequence[float], old: Sequence[float]) -> list[float]:
+    return [one / other for one, other in zip(new, old, strict=True)]
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"**{statistics.median(values):.2f}** ({min(values):.2f}–{max(values):.2f})"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.azure")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--scenario", metavar="WORD", default="")
+    options = parser.parse_args()
+    if not TRACE.is_file():
+        print(f"the trace is not there: {TRACE}", file=sys.stderr)
+        return 1
+    many_connections()
+    whole, found = trace(), Found()
+    for seed in options.seeds:
+        for scenario in (item for item in SCENARIOS if options.scenario in item):
+            print(f"seed {seed}, {scenario}", file=sys.stderr)
+            for (kind, strategy), told in quiet_run(scenario, window(whole, seed)).items():
+                found.setdefault((scenario, kind, strategy), []).append(told)
+                print(f"    {kind} {strategy}: {_words(told)}", file=sys.stderr, flush=True)
+    print("\n".join(lines(found)))
+    return 0
+
+
+def _words(told: Told) -> str:
+    shares = " ".join(f"{name} {share:.3f}" for name, share in sorted(told.shares().items()))
+    first = " / ".join(f"{told.first_token(percentile):.2f}" for percentile in (50, 95, 99))
+    token = f"{told.per_token(99) * 1000:.0f} ms"
+    return f"{len(told.sent)} sent, {told.failed} failed, first token {first} s, p99 a token {token}; {shares}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

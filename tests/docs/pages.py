@@ -1,0 +1,78 @@
+"""The pages that people read, and the blocks of code on them.
+
+A block of `console` (lines that begin with `$ ` are commands, the lines below what they print), `sh`, `bash` or `shell`
+is run. Words behind the language in a fence say more: `file=NAME` writes the block to that file, for the commands
+below it; `by=PLACE` names who runs it instead: a test (`tests/….py::test_…`), or a file that holds its commands.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
+RUN = frozenset({"console", "sh", "bash", "shell"})
+ANYTHING = "…"
+_BLOCK = re.compile(r"^(`{3,})([^\n]*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: where its text begins, its language, the words behind that, its text."""
+
+    line: int
+    language: str
+    words: dict[str, str]
+    text: str
+
+    @property
+    def commands(self) -> list[Command]:
+        """What a reader types, one after the other; everything at once where no prompts are shown."""
+        if self.language != "console":
+            return [Command(self.line, self.text, [])]
+        found: list[Command] = []
+        for number, line in enumerate(self.text.splitlines(), self.line):
+            if line.startswith("$ "):
+                found.append(Command(number, line.removeprefix("$ "), []))
+            else:
+                found[-1].printed.append(line)
+        return found
+
+
+@dataclass(frozen=True)
+class Command:
+    """`printed`: the lines shown below it; none: whatever it prints."""
+
+    line: int
+    text: str
+    printed: list[str]
+
+    def agrees(self, said: str) -> bool:
+        """Whether the lines shown are those printed. `…` alone in a line stands for any lines, in a line for any text;
+        how many blanks there are is no matter."""
+        pattern = "".join(map(_line, self.printed))
+        return not self.printed or re.fullmatch(pattern, _blanks(said)) is not None
+
+
+def blocks(page: str) -> list[Block]:
+    """Of a page, in its order."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [_block(found, text) for found in _BLOCK.finditer(text)]
+
+
+def _block(found: re.Match[str], text: str) -> Block:
+    language, *words = found[2].split() or [""]
+    pairs = dict(word.partition("=")[::2] for word in words)
+    return Block(text.count("\n", 0, found.start()) + 2, language, pairs, found[3])
+
+
+def _line(shown: str) -> str:
+    if shown.strip() == ANYTHING:
+        return r"(?:.*\n)*?"
+    return ".*?".join(map(re.escape, _blanks(shown).rstrip("\n").split(ANYTHING))) + r"\n"
+
+
+def _blanks(text: str) -> str:
+    return "".join(f"{' '.join(line.split())}\n" for line in text.splitlines())

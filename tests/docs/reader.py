@@ -1,0 +1,100 @@
+"""A reader's place: a clone of the repository in which lbctl is installed, ports that are free, an environment."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from lbctl.cli import group
+from tests.docs.pages import ROOT
+from tests.e2e.support.binaries import require
+
+_PORT = re.compile(r"(?<![\w.])(?:80[08]0|900[1-9]|9901|180[08]0|18514)(?![\w.])")
+"""Those that pages and examples speak of."""
+_XDS, _API = "18000", "18080"
+_FOLDERS = (".ci", "examples", "schemas")
+_FILES = ("Makefile", "README.md", "pyproject.toml")
+_GIT = ("git", "-c", "user.name=reader", "-c", "user.email=reader@example.com")
+
+
+class Ports:
+    """The ports of a page, each as another one with as many digits that nobody has here."""
+
+    def __init__(self) -> None:
+        self._others: dict[str, str] = {}
+
+    def other(self, text: str) -> str:
+        return _PORT.sub(lambda found: self.of(found[0]), text)
+
+    def of(self, port: str) -> str:
+        if port not in self._others:
+            self._others[port] = _free(len(port), set(self._others.values()))
+        return self._others[port]
+
+
+def clone(folder: Path, ports: Ports) -> None:
+    """What a reader has after `git clone` and `make demo`, as far as pages use it; its examples have those ports."""
+    for name in _FOLDERS:
+        shutil.copytree(ROOT / name, folder / name)
+    for name in _FILES:
+        shutil.copy2(ROOT / name, folder / name)
+    for path in (folder / "examples").rglob("*.yaml"):
+        path.write_text(ports.other(path.read_text(encoding="utf-8")), encoding="utf-8")
+    (folder / ".gitignore").write_text(".venv/\n")
+    for command in (("git", "init", "-q", "-b", "main"), ("git", "add", "-A"), (*_GIT, "commit", "-q", "-m", "all")):
+        subprocess.run(command, cwd=folder, check=True)
+    _installed(folder / ".venv")
+
+
+def environment(folder: Path, ports: Ports) -> dict[str, str]:
+    """The reader's variables, with the ports that lbctl takes where nothing is said."""
+    xds, api = f"127.0.0.1:{ports.of(_XDS)}", f"127.0.0.1:{ports.of(_API)}"
+    path = os.pathsep.join([str(folder / ".venv" / "bin"), os.environ["PATH"], "/usr/sbin"])
+    env = {"PATH": path, "HOME": str(folder), "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "COLUMNS": "100"}
+    env |= {"LBCTL_SERVE_XDS_BIND": xds, "LBCTL_SERVE_API_BIND": api}
+    env |= {"LBCTL_BOOTSTRAP_XDS": xds, "LBCTL_XDS_XDS": xds}
+    return env | {f"LBCTL_{name}_SERVER": f"http://{api}" for name in _commands()}
+
+
+def _installed(venv: Path) -> None:
+    """As `make demo` leaves it, so that make does not do it again."""
+    (venv / "bin").mkdir(parents=True)
+    python, envoy = shlex.quote(sys.executable), shlex.quote(str(require("envoy")))
+    programs = {"python": f'{python} "$@"', "lbctl": f'{python} -m lbctl "$@"', "envoy": f'{envoy} "$@"'}
+    for name, line in programs.items():
+        (venv / "bin" / name).write_text(f"#!/bin/sh\nexec {line}\n")
+        (venv / "bin" / name).chmod(0o755)
+    (venv / ".demo").touch()
+
+
+def _commands() -> list[str]:
+    """Each command as its variables name it. For doctor a server that is named is one that must be there."""
+    top = click.Context(group, info_name="lbctl")
+    found = []
+    for name in group.list_commands(top):
+        command = group.get_command(top, name)
+        inner = command.list_commands(top) if isinstance(command, click.Group) else []
+        found += [name, *(f"{name}_{each}" for each in inner)]
+    return [name.upper().replace("-", "_") for name in found if name != "doctor"]
+
+
+def _free(digits: int, taken: set[str]) -> str:
+    """Nobody listens there. The system gives out none with four digits, so it is asked about one after the other."""
+    while True:
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", random.randrange(2000, 10_000) if digits == 4 else 0))
+            except OSError:
+                continue
+            port = str(sock.getsockname()[1])
+        if len(port) == digits and port not in taken:
+            return port

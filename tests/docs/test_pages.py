@@ -1,0 +1,130 @@
+"""Every command that README.md and docs/ show works as it stands there, and prints what is shown below it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, ROOT, RUN, Block, Command, blocks
+from tests.docs.reader import Ports, clone, environment
+from tests.docs.shell import Shell
+from tests.e2e.support.binaries import KINDS, require
+
+WITH_COMMANDS = [page for page in PAGES if any(block.language in RUN for block in blocks(page))]
+PATIENCE = 60.0
+"""Seconds for one command."""
+SETTLED = 15.0
+"""Seconds in which what was started in the background has had its effect: until then a reader looks again."""
+_STARTS = re.compile(r"&\s*(?:#.*)?$", re.MULTILINE)
+"""What goes on in the background."""
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", WITH_COMMANDS)
+def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
+    for kind in KINDS:
+        require(kind)
+    ports, place, steps = Ports(), tmp_path / "lbctl", tmp_path / "steps"
+    place.mkdir()
+    steps.mkdir()
+    clone(place, ports)
+    waits = False
+    with Shell(place, steps, environment(place, ports)) as shell:
+        for block, command, good in _steps(page, ports):
+            if "file" in block.words:
+                (place / block.words["file"]).write_text(command.text, encoding="utf-8")
+                continue
+            wrong = _follow(shell, command, good, SETTLED if waits else 0)
+            if wrong:
+                pytest.fail(f"{page}:{command.line}: {wrong}{_logs(place)}", pytrace=False)
+            waits |= _STARTS.search(command.text) is not None
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_hide_in_no_other_block(page: str) -> None:
+    others = [block for block in blocks(page) if block.language not in RUN]
+    assert [line for block in others for line in block.text.splitlines() if line.startswith("$ ")] == []
+    assert {word for block in blocks(page) for word in block.words} <= {"by", "file"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_is_run_elsewhere_is_run_there(page: str) -> None:
+    for block in blocks(page):
+        if "by" in block.words:
+            file, _, test = block.words["by"].partition("::")
+            text = (ROOT / file).read_text(encoding="utf-8")
+            if test:
+                assert f"\ndef {test}(" in text
+            else:
+                lines = [line.removeprefix("$ ") for line in text.splitlines()]
+                assert [command.text for command in block.commands if command.text not in lines] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    assert [link for link in links if not _leads((ROOT / page).parent, ROOT / page, link)] == []
+
+
+def test_every_target_of_make_that_is_named_is_one() -> None:
+    text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+    known = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"(?:`|^\$ )make ([a-z]+)", text, re.MULTILINE)) - known == set()
+
+
+def _leads(folder: Path, page: Path, link: str) -> bool:
+    """Whether the file is there, and has the heading."""
+    name, _, anchor = link.partition("#")
+    file = folder / name if name else page
+    if not anchor:
+        return file.exists()
+    text = file.read_text(encoding="utf-8")
+    return anchor in {_slug(title) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+
+
+def _slug(title: str) -> str:
+    """As GitHub makes it of a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def _steps(page: str, ports: Ports) -> Iterator[tuple[Block, Command, bool]]:
+    """What a reader does, in the order of the page: the block, the command with its ports, whether it is to succeed."""
+    for block in blocks(page):
+        if "file" in block.words:
+            yield block, Command(block.line, ports.other(block.text), []), True
+        elif block.language in RUN and "by" not in block.words:
+            commands = block.commands
+            for command, after in zip(commands, [*commands[1:], None], strict=True):
+                good = after is None or after.text.split("#")[0].strip() != "echo $?"
+                yield (
+                    block,
+                    Command(command.line, ports.other(command.text), [*map(ports.other, command.printed)]),
+                    good,
+                )
+
+
+def _follow(shell: Shell, command: Command, good: bool, patience: float) -> str:
+    """What went otherwise than it is shown; nothing if all is well."""
+    end = time.monotonic() + patience
+    while True:
+        code, said = shell.run(command.text, PATIENCE)
+        if (code == 0) == good and command.agrees(said):
+            return ""
+        if time.monotonic() > end:
+            shown = "\n".join(command.printed)
+            return f"{command.text}\nended with {code} and said:\n{said}\nThe page shows:\n{shown}\n"
+        time.sleep(0.2)
+
+
+def _logs(folder: Path) -> str:
+    """The ends of what the programs in the background have written."""
+    return "".join(
+        f"\n{path.name}: …{path.read_text(errors='replace')[-1500:]}" for path in sorted(folder.glob("*.log"))
+    )

@@ -1,0 +1,328 @@
+"""The pre-commit hooks and examples/ci/: each file is what its reader takes, and each command in it is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import jsonschema
+import pytest
+import yaml
+
+from lbctl import __version__
+from lbctl.cli import group, run
+from lbctl.cli.schema import schema
+from tests.e2e.support.binaries import require
+
+ROOT = Path(__file__).resolve().parents[2]
+CI = ROOT / "examples" / "ci"
+HOOKS = ROOT / ".pre-commit-hooks.yaml"
+GIT = ("git", "-c", "user.name=ci", "-c", "user.email=ci@example.com", "-c", "init.defaultBranch=main")
+TARGETS = ("nginx", "haproxy", "envoy")
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+class Repository:
+    """A user's: `fleet/`, what it renders to in `rendered/`, committed, in a branch of `origin`."""
+
+    def __init__(self, directory: Path, env: Mapping[str, str]) -> None:
+        self.directory, self.env = directory, dict(env)
+
+    def __call__(self, *command: str, right: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            command, cwd=self.directory, env=self.env, capture_output=True, text=True, timeout=100, check=False
+        )
+        assert done.returncode == 0 or not right, f"{command}: {done.stdout}{done.stderr}"
+        return done
+
+    def create(self) -> None:
+        (self.directory / "fleet").mkdir(parents=True)
+        shutil.copy(ROOT / "examples" / "quickstart.yaml", self.directory / "fleet" / "fleet.yaml")
+        self.render()
+        self(*GIT, "init", "-q")
+        self.commit()
+        self(*GIT, "clone", "-q", "--bare", ".", "../origin")
+        self(*GIT, "remote", "add", "origin", "../origin")
+        self(*GIT, "fetch", "-q", "origin")
+
+    def render(self) -> None:
+        for target in TARGETS:
+            out = self.directory / "rendered" / target
+            assert run(["render", "-t", target, "-d", str(out), str(self.directory / "fleet")]) == 0
+
+    def commit(self) -> None:
+        self(*GIT, "add", "-A")
+        self(*GIT, "commit", "-q", "-m", "a fleet")
+
+    def change(self, old: str, new: str) -> None:
+        file = self.directory / "fleet" / "fleet.yaml"
+        text = file.read_text(encoding="utf-8")
+        assert old in text
+        file.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A machine with lbctl, on which pip and apt-get write down what they are asked for; and a user's repository."""
+    home = tmp_path_factory.mktemp("home")
+    commands = home / "bin"
+    commands.mkdir()
+    python = shlex.quote(sys.executable)
+    shims = {
+        "lbctl": f'PYTHONPATH={shlex.quote(str(ROOT))} exec {python} -m lbctl "$@"',
+        "python": f'[ "$1 $2" = "-m pip" ] && echo "pip $*" >> "$HOME/asked" || exec {python} "$@"',
+        "apt-get": 'echo "apt-get $*" >> "$HOME/asked"',
+        "sudo": 'exec "$@"',
+    }
+    for name, line in shims.items():
+        (commands / name).write_text(f"#!/bin/sh\n{line}\n")
+        (commands / name).chmod(0o755)
+    Repository(home / "user", os.environ).create()
+    return home
+
+
+@pytest.fixture
+def repository(home: Path, tmp_path: Path) -> Repository:
+    for name in ("user", "origin"):
+        shutil.copytree(home / name, tmp_path / name)
+    path = os.pathsep.join([str(home / "bin"), os.environ["PATH"]])
+    return Repository(tmp_path / "user", {**os.environ, "PATH": path, "HOME": str(tmp_path)})
+
+
+def asked(repository: Repository) -> str:
+    """What pip and apt-get were asked for."""
+    return (repository.directory.parent / "asked").read_text()
+
+
+# ── GitHub ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Action:
+    """The steps of action.yml as a runner runs them; `said`: what each has printed, `codes` how it has ended."""
+
+    def __init__(self, repository: Repository, base: str = "main", **given: str) -> None:
+        self._file = read(CI / "action.yml")
+        self._repository, self._temp = repository, repository.directory.parent / "runner"
+        self._temp.mkdir(exist_ok=True)
+        self.summary, self.outputs = self._temp / "summary", self._temp / "outputs"
+        inputs = {name: item["default"] for name, item in self._file["inputs"].items()} | given
+        self._words = {f"inputs.{name}": value for name, value in inputs.items()}
+        self._words |= {"github.base_ref": base, "runner.temp": str(self._temp)}
+        self.codes: dict[str, int] = {}
+        self.said: dict[str, str] = {}
+
+    def run(self) -> dict[str, int]:
+        """Every step, also those behind one that fails: what each says by itself is looked at."""
+        own = {"GITHUB_STEP_SUMMARY": str(self.summary), "GITHUB_OUTPUT": str(self.outputs)}
+        for step in self._file["runs"]["steps"]:
+            assert (step["shell"], "${{" in step["run"]) == ("bash", False), "values come by variables alone"
+            env = {name: self._filled(value) for name, value in step["env"].items()}
+            done = subprocess.run(
+                ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+                cwd=self._repository.directory, env=self._repository.env | own | env,
+                capture_output=True, text=True, timeout=100, check=False,
+            )  # fmt: skip
+            self.codes[step["name"]], self.said[step["name"]] = done.returncode, done.stdout + done.stderr
+        return self.codes
+
+    def _filled(self, value: str) -> str:
+        while "${{" in value:
+            value = re.sub(r"\$\{\{ ([a-z._-]+) \}\}", lambda found: self._words[found[1]], value)
+        return value
+
+
+def failing(action: Action) -> set[str]:
+    return {name for name, code in action.run().items() if code}
+
+
+def test_the_action_passes_a_good_change_and_says_what_it_does(repository: Repository) -> None:
+    for kind in TARGETS:
+        require(kind)
+    repository.change("gpu: L4", "gpu: H100-PCIe")
+    repository.render()
+    repository.commit()
+    action = Action(repository, rendered="rendered")
+    assert failing(action) == set(), action.said
+    assert "install --quiet lbctl[demo]" in asked(repository)
+    assert f"lbctl {__version__}" in action.said["Install"]
+    summary = action.summary.read_text()
+    assert re.search(r"127\.0\.0\.1-9003.*L4 → H100-PCIe", summary)
+    assert summary.count("```") == 2
+    name, _, sarif = action.outputs.read_text().strip().partition("=")
+    assert name == "sarif"
+    assert json.loads(Path(sarif).read_text())["version"] == "2.1.0"
+
+
+def test_the_action_refuses_a_fleet_with_an_error_at_its_line(repository: Repository) -> None:
+    repository.change("gpu: L4", "gpu: L4, weigth: 1")
+    action = Action(repository, targets="haproxy")
+    assert failing(action) == {"Validate", "Lint", "Render and check"}
+    assert re.search(r"^::error file=fleet/fleet\.yaml,line=\d+,col=\d+,title=LB011::", action.said["Validate"], re.M)
+    assert "No comparison with main" in action.summary.read_text()
+
+
+def test_the_action_sees_what_was_not_rendered_anew(repository: Repository) -> None:
+    repository.change("gpu: L4", "gpu: H100-PCIe")
+    action = Action(repository, rendered="rendered", targets="nginx", base="")
+    assert failing(action) == {"What is committed is what the fleet renders to"}
+    said = action.said["What is committed is what the fleet renders to"]
+    assert "::error title=lbctl::rendered is not what the fleet renders to" in said
+    assert "rendered/nginx/nginx.conf" in said
+
+
+def test_the_action_fails_for_warnings_where_it_is_told_to(repository: Repository) -> None:
+    repository.change("  llama:\n", "  llama:\n    balance: {algorithm: random}\n")
+    assert failing(Action(repository, targets="", base="")) == set()
+    assert failing(Action(repository, **{"fail-on": "warning"}, targets="", base="")) == {"Lint"}
+
+
+def test_the_workflow_gives_the_action_what_it_takes() -> None:
+    job = read(CI / "workflow.yml")["jobs"]["lbctl"]
+    used = next(step for step in job["steps"] if step.get("uses", "").startswith("./"))
+    action = read(CI / "action.yml")
+    assert set(used["with"]) <= set(action["inputs"])
+    asked = set(re.findall(r"steps\.lbctl\.outputs\.(\w+)", json.dumps(job)))
+    assert asked == set(action["outputs"])
+
+
+# ── GitLab ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def gitlab(repository: Repository, name: str, targets: str) -> subprocess.CompletedProcess[str]:
+    """A job of gitlab-ci.yml as a runner runs it."""
+    file = read(CI / "gitlab-ci.yml")
+    job = file[file[name]["extends"]] | file[name]
+    script = "\n".join(["set -eo pipefail", *job["before_script"], *job["script"]])
+    own = {"CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main", "TARGETS": targets}
+    env = repository.env | {key: str(value) for key, value in file["variables"].items()} | own
+    return subprocess.run(
+        ["bash", "-c", script],
+        cwd=repository.directory, env=env, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+
+
+def test_gitlabs_jobs_pass_a_good_fleet_and_tell_of_its_change(repository: Repository) -> None:
+    require("nginx")
+    repository.change("gpu: L4", "gpu: H100-PCIe")
+    repository.render()
+    repository.commit()
+    for name in ("validate", "lint", "render", "diff"):
+        done = gitlab(repository, name, "nginx")
+        assert done.returncode == 0, done.stderr
+    assert "9003" in done.stdout
+    assert "9003" in (repository.directory / "lbctl-diff.txt").read_text()
+    assert json.loads((repository.directory / "lbctl.sarif").read_text())["version"] == "2.1.0"
+    assert "install --quiet lbctl[demo]" in asked(repository)
+    assert "git nginx-light haproxy" in asked(repository)
+
+
+def test_gitlabs_jobs_refuse_a_fleet_with_an_error_and_files_that_are_not_its_own(repository: Repository) -> None:
+    repository.change("gpu: L4", "gpu: H100-PCIe")
+    repository.commit()
+    assert gitlab(repository, "render", "haproxy").returncode == 1
+    repository.change("gpu: H100-PCIe", "gpu: H100-PCIe, weigth: 1")
+    for name in ("validate", "lint", "render"):
+        assert gitlab(repository, name, "haproxy").returncode == 1
+
+
+# ── pre-commit ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pre_commit(repository: Repository) -> subprocess.CompletedProcess[str]:
+    repository(*GIT, "add", "-A")
+    return repository("pre-commit", "run", "--all-files", right=False)
+
+
+@pytest.fixture
+def hooked(repository: Repository, tmp_path: Path) -> Repository:
+    """With the sample configuration, of a clone of this repository's hooks. They use the lbctl that is there: what
+    `language: python` would install first comes from the network."""
+    offered = tmp_path / "lbctl"
+    offered.mkdir()
+    shutil.copy(HOOKS, offered)
+    for command in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "hooks"), ("tag", "v0.1.0")):
+        subprocess.run([*GIT, *command], cwd=offered, check=True, timeout=20)
+    config = read(CI / "pre-commit-config.yaml")
+    config["repos"][0]["repo"] = str(offered)
+    for hook in config["repos"][0]["hooks"]:
+        hook["language"] = "system"
+    (repository.directory / ".pre-commit-config.yaml").write_text(yaml.safe_dump(config))
+    repository.env |= {"PRE_COMMIT_HOME": str(tmp_path / "pre-commit"), "SKIP": ""}
+    repository.env["PATH"] += os.pathsep + str(Path(sys.executable).parent)
+    return repository
+
+
+def test_the_hooks_refuse_an_error_and_show_it(hooked: Repository) -> None:
+    hooked.change("gpu: L4", "gpu: L4, weigth: 1")
+    done = pre_commit(hooked)
+    assert done.returncode == 1
+    assert re.search(r"fleet/fleet\.yaml:\d+:\d+: error LB011", done.stdout)
+    assert done.stdout.count("Failed") == 4
+
+
+def test_the_hooks_render_anew_and_fail_once(hooked: Repository) -> None:
+    hooked.change("gpu: L4", "gpu: H100-PCIe")
+    done = pre_commit(hooked)
+    assert done.returncode == 1
+    assert done.stdout.count("files were modified by this hook") == 2
+    done = pre_commit(hooked)
+    assert done.returncode == 0
+    assert done.stdout.count("Passed") == 4
+
+
+def test_a_hook_runs_a_command_that_there_is() -> None:
+    known = group.list_commands(click.Context(group))
+    for hook in read(HOOKS):
+        program, command = hook["entry"].split()
+        assert (program, hook["id"], hook["language"]) == ("lbctl", f"lbctl-{command}", "python")
+        assert command in known
+
+
+# ── The files themselves ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("github-actions", "action.yml"), ("github-workflows", "workflow.yml"), ("gitlab-ci", "gitlab-ci.yml")],
+)
+def test_a_file_is_what_its_reader_takes(kind: str, name: str) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{kind}", str(CI / name)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
+    assert (CI / name).read_text(encoding="utf-8").startswith("# ")
+
+
+def test_pre_commit_takes_the_hooks_and_the_configuration() -> None:
+    for command, file in (("validate-manifest", HOOKS), ("validate-config", CI / "pre-commit-config.yaml")):
+        subprocess.run([sys.executable, "-m", "pre_commit", command, str(file)], check=True, timeout=60)
+
+
+# ── Editors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+MODELINE = re.compile(r"# yaml-language-server: \$schema=(\S+)")
+
+
+EXAMPLES = sorted({*(ROOT / "examples").rglob("*.yaml")} - {*CI.iterdir(), *(ROOT / "examples" / "keys").iterdir()})
+SMALLEST = ROOT / "examples" / "quickstart.yaml"
+"""Is shown whole on README's first screen; the page on configuration gives it one."""
+
+
+@pytest.mark.parametrize("path", [path for path in EXAMPLES if path != SMALLEST], ids=lambda path: path.stem)
+def test_an_example_names_its_schema_as_an_editor_finds_it(path: Path) -> None:
+    """A relative one counts from the file, as yaml-language-server reads it."""
+    named = [match[1] for line in path.read_text(encoding="utf-8").splitlines() if (match := MODELINE.fullmatch(line))]
+    assert len(named) == 1
+    assert (path.parent / named[0]).resolve() == ROOT / "schemas" / "lbctl.schema.json"
+    jsonschema.Draft7Validator(schema()).validate(read(path))

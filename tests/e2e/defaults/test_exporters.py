@@ -1,0 +1,35 @@
+"""All exporters are killed, before Envoy, HAProxy and nginx, with the settings of a fleet that says nothing."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from tests.e2e.support.engines import engines
+from tests.e2e.support.exporters import Exporter
+from tests.e2e.support.three import INTERVAL, STALE_AFTER, pool_by_default, three
+from tests.e2e.support.waiting import eventually
+
+
+@pytest.mark.timeout(300)
+def test_when_all_are_killed_no_weight_reaches_0_and_no_request_fails() -> None:
+    """One replica is slow before, so that there is a weight to go back from."""
+    with ExitStack() as stack:
+        members = stack.enter_context(engines(*"abcd", slots=48))
+        exporters = [stack.enter_context(Exporter(item)) for item in members]
+        members[0].speed = 0.5
+        site = stack.enter_context(three(pool_by_default(members, exporters)))
+        with site.load(6) as loads:
+            eventually(lambda: site.decided()["a"] < 0.7, 40, 0.5)
+            for exporter in exporters:
+                exporter.refuse()
+            killed = time.monotonic()
+            while time.monotonic() < killed + 2 * STALE_AFTER + 8 * INTERVAL:
+                told = {**site.weights(members), "decided": site.decided()}
+                assert all(each.keys() == set("abcd") and min(each.values()) > 0 for each in told.values()), told
+                time.sleep(0.5)
+            assert set(site.decided().values()) == {1.0}
+        for load in loads.values():
+            load.load.assert_no_failure()

@@ -1,0 +1,48 @@
+"""A replica flaps between idle and full, before Envoy, HAProxy and nginx, with the settings of a fleet that says
+nothing."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.e2e.support.client import Client
+from tests.e2e.support.engines import engines
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.three import INTERVAL, pool_by_default, three
+from tests.e2e.support.waiting import eventually
+
+_DOWN, _UP = 0.5, 0.1
+"""`max_step`, of the capacity."""
+_SLOTS = 32
+_OTHERS = Request("POST", "/v1/completions?n=60&q=400", timeout=60.0)
+
+
+@pytest.mark.timeout(240)
+def test_a_replica_that_flaps_between_idle_and_full_moves_by_less_than_a_step_an_interval() -> None:
+    """What fills it comes past the proxies."""
+    told: list[tuple[float, float]] = []
+
+    with engines(*"abcd", slots=_SLOTS) as members, three(pool_by_default(members)) as site:
+
+        def watch(seconds: float) -> None:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                told.append((time.monotonic(), site.decided()["a"]))
+                time.sleep(0.5)
+
+        with site.load(8) as loads:
+            time.sleep(4 * INTERVAL)
+            for _ in range(4):
+                with Client(members[0].port).steady(24, _OTHERS):
+                    eventually(lambda: members[0].in_flight >= _SLOTS, 20)
+                    watch(7)
+                watch(6)
+        for load in loads.values():
+            load.load.assert_no_failure()
+            assert load.load.shares()["a"] > 0.25 / 2
+    for at, weight in told:
+        moves = [later - weight for then, later in told if 0 < then - at < 0.9 * INTERVAL]
+        assert min(moves, default=0.0) > -_DOWN, told
+        assert max(moves, default=0.0) < _UP, told

@@ -1,0 +1,39 @@
+"""A replica joins, before Envoy, HAProxy and nginx, with the settings of a fleet that says nothing."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from tests.e2e.support.engines import Engine, engines
+from tests.e2e.support.fleet import entry
+from tests.e2e.support.three import STRETCH, Lengths, got, pool_by_default, three, until
+
+_COLD = 30.0
+"""Seconds in which it works at a quarter of its speed."""
+_RATE = 16.0
+_PATIENCE = 20.0
+"""Seconds until a client gives up: the longest answer takes as long on the cold replica when it is alone there."""
+_FAIR = 1 / 5
+
+
+@pytest.mark.timeout(240)
+def test_a_cold_newcomer_makes_no_burst_of_time_outs() -> None:
+    with ExitStack() as stack:
+        members = stack.enter_context(engines(*"abcd", slots=48))
+        cold = stack.enter_context(Engine("e", speed=0.25, slots=48))
+        site = stack.enter_context(three(pool_by_default(members)))
+        with site.load(_RATE, Lengths(_RATE, scale=0.5, patience=_PATIENCE)) as loads:
+            until(time.monotonic() + STRETCH)
+            joined = time.monotonic()
+            site.change(replicas=[*site.fleet["pools"]["pool"]["replicas"], entry(cold)])
+            until(joined + _COLD)
+            cold.speed = 1.0
+            warm = time.monotonic()
+            until(warm + 50)
+        for name, load in loads.items():
+            load.load.assert_no_failure()
+            assert got(load.load, joined, warm).share("e") < _FAIR / 2, name
+            assert got(load.load, warm + 30).share("e") > _FAIR / 2, name

@@ -1,0 +1,85 @@
+"""One replica throttled to half, before Envoy, HAProxy and nginx, with the settings of a fleet that says nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from statistics import fmean, pstdev
+
+import pytest
+
+from tests.e2e.support.client import Steady
+from tests.e2e.support.engines import engines
+from tests.e2e.support.exporters import Exporter
+from tests.e2e.support.three import MIN_INTERVAL, STRETCH, Got, got, pool_by_default, three, until
+
+_FIVE = "abcde"
+_SLOTS = 48
+_RATE = 24.0
+"""At each proxy: together about 0.55 of what five engines can do."""
+_FAIR = 0.5 / 4.5
+_SETTLED = 10.0
+_LATE = 30.0
+
+
+@pytest.mark.timeout(300)
+def test_its_share_is_fair_soon_and_the_slowest_answers_are_little_slower() -> None:
+    with engines(*_FIVE, slots=_SLOTS) as members, three(pool_by_default(members)) as site:
+        with site.load(_RATE) as loads:
+            until(time.monotonic() + _SETTLED + STRETCH)
+            members[0].speed = 0.5
+            fault = time.monotonic()
+            soon = {"envoy": fault + 30, "haproxy": fault + 30, "nginx": fault + MIN_INTERVAL + 30}
+            end = max(soon.values()) + STRETCH
+            until(end)
+            told = site.weights(members)
+        _no_failure(loads)
+        for name, load in loads.items():
+            assert told[name]["a"] < 0.9 * told[name]["b"], told
+            share = got(load.load, soon[name], soon[name] + STRETCH).share("a")
+            assert share == pytest.approx(_FAIR, abs=0.05), name
+        before, last = _all(loads, fault - STRETCH), _all(loads, end - STRETCH)
+        assert last.whole() <= 1.3 * before.whole()
+        assert last.first() <= 1.3 * before.first()
+
+
+@pytest.mark.timeout(360)
+def test_samples_30_s_old_make_no_share_swing_and_a_halved_replica_still_loses_share() -> None:
+    with ExitStack() as stack:
+        members = stack.enter_context(engines(*_FIVE, slots=_SLOTS))
+        exporters = [stack.enter_context(Exporter(item, late=_LATE)) for item in members]
+        site = stack.enter_context(three(pool_by_default(members, exporters, telemetry={"stale_after": "60s"})))
+        with site.load(_RATE) as loads:
+            until(time.monotonic() + _SETTLED + _LATE)
+            steady, told = time.monotonic(), []
+            while time.monotonic() < steady + 2 * STRETCH:
+                told.append(site.decided())
+                time.sleep(1)
+            members[0].speed = 0.5
+            until(time.monotonic() + _LATE + 30)
+            assert all(each["a"] < 0.9 * each["b"] for name, each in site.weights(members).items() if name != "nginx")
+            until(time.monotonic() + MIN_INTERVAL)
+            late = time.monotonic()
+            assert all(each["a"] < 0.9 * each["b"] for each in site.weights(members).values())
+            until(late + STRETCH)
+        _no_failure(loads)
+        assert _variation([[each[name] / sum(each.values()) for each in told] for name in _FIVE]) <= 0.05
+        stretches = [_all(loads, steady), _all(loads, steady + STRETCH)]
+        assert _variation([[each.share(name) for each in stretches] for name in _FIVE]) <= 0.05
+        assert _all(loads, late).share("a") < 0.8 * min(each.share("a") for each in stretches)
+
+
+def _all(loads: Mapping[str, Steady], since: float) -> Got:
+    """Of all proxies, in a stretch."""
+    return sum((got(load.load, since, since + STRETCH) for load in loads.values()), Got(()))
+
+
+def _no_failure(loads: Mapping[str, Steady]) -> None:
+    for load in loads.values():
+        load.load.assert_no_failure()
+
+
+def _variation(shares: Sequence[Sequence[float]]) -> float:
+    """The coefficient of variation of each replica's share over time, on average."""
+    return fmean(pstdev(each) / fmean(each) for each in shares)

@@ -1,0 +1,127 @@
+"""The files of examples/ as running proxies: only what must be of this machine is another.
+
+Replicas, certificates and the listener's address are of loopback, checks come sooner, ejections are shorter, and the
+proxy is of the kind under test, where the example has one stand. Everything else is what the file says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from ssl import SSLContext
+from typing import Any
+
+import yaml
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.certs import Authority, Pair, client_context
+from tests.e2e.support.fleet import Fleet, Gateway, bind, running
+from tests.e2e.support.grpc_replica import GrpcReplica
+from tests.e2e.support.replicas import Replica
+
+FOLDER = Path(__file__).resolve().parents[3] / "examples"
+NAME = "inference.example.com"
+"""What the certificates are for where the example says nothing."""
+
+_SOON = {"interval": "300ms", "timeout": "200ms", "unhealthy_threshold": 2, "healthy_threshold": 1}
+_FORGIVEN = {"ejection_time": "1s", "error_rate": {"window": "1s"}}
+_ELSEWHERE = re.compile(r"\b(?!127\.)\d+\.\d+\.\d+\.\d+:")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A running example: its gateway, and its replicas by the names that they have in the file."""
+
+    gateway: Gateway
+    trust: SSLContext
+    http: Mapping[str, Replica]
+    grpc: Mapping[str, GrpcReplica]
+    checked: Replica
+    """Answers the checks of pools whose health port is not the replicas'."""
+
+    def named(self, start: str) -> list[Replica]:
+        """The HTTP replicas whose name begins so."""
+        return [replica for name, replica in self.http.items() if name.startswith(start)]
+
+
+@contextmanager
+def example(
+    name: str,
+    kind: Kind,
+    *,
+    place: str | None = None,
+    files: Mapping[str, str] | None = None,
+    change: Callable[[Fleet], None] = lambda fleet: None,
+) -> Iterator[Site]:
+    """Starts `name` (without .yaml). `place`: the example's proxy whose region and zone count; `change` makes numbers
+    smaller that a test cannot reach."""
+    fleet: Fleet = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    with ExitStack() as stack:
+        authority = Authority(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        http, grpc = _replicas(stack, fleet, authority)
+        checked = stack.enter_context(Replica("checked"))
+        _soon(fleet, checked)
+        written: dict[str, str | bytes] = {**_certificates(fleet, authority), **(files or {})}
+        fleet["listeners"] = {each: {**keys, "bind": bind()} for each, keys in fleet["listeners"].items()}
+        if place is not None:
+            fleet["proxies"] = {"under-test": _proxy(kind, fleet["proxies"][place])}
+        change(fleet)
+        assert not _ELSEWHERE.search(json.dumps(fleet)), "an address of the file is still there"
+        tls = any("tls" in keys for keys in fleet["listeners"].values())
+        trust = client_context(authority.ca)
+        started = running(kind, fleet, files=written, tls=trust if tls else None, server_name=NAME if tls else None)
+        gateway = stack.enter_context(started)
+        yield Site(gateway, trust, http, grpc, checked)
+
+
+def _replicas(
+    stack: ExitStack, fleet: Fleet, authority: Authority
+) -> tuple[dict[str, Replica], dict[str, GrpcReplica]]:
+    http: dict[str, Replica] = {}
+    grpc: dict[str, GrpcReplica] = {}
+    for pool in fleet["pools"].values():
+        pair = authority.issue(pool["tls"]["server_name"]) if "tls" in pool else None
+        for entry in pool["replicas"]:
+            name = entry["name"]
+            if pool.get("protocol") == "grpc":
+                grpc[name] = stack.enter_context(GrpcReplica(name, pair))
+                entry["address"] = grpc[name].address
+            else:
+                http[name] = stack.enter_context(Replica(name))
+                entry["address"] = http[name].address
+    return http, grpc
+
+
+def _soon(fleet: Fleet, checked: Replica) -> None:
+    """What is down is noticed within a second, and what is back soon after."""
+    for pool in (*fleet["pools"].values(), fleet.get("defaults", {}).get("pool", {})):
+        active = pool.get("health", {}).get("active")
+        if active is not None:
+            active.update(_SOON)
+            pool["health"].setdefault("passive", {}).update(_FORGIVEN)
+            if "port" in active:
+                active["port"] = checked.port
+
+
+def _certificates(fleet: Fleet, authority: Authority) -> dict[str, bytes]:
+    """The files that the fleet names, by their paths; `running` writes them."""
+    found: dict[str, bytes] = {}
+    for listener in fleet["listeners"].values():
+        for number, item in enumerate(listener.get("tls", {}).get("certificates", ())):
+            pair: Pair = authority.issue(f"gateway-{number}", item.get("hosts", (NAME,)))
+            found[item["certificate"]] = pair.certificate.read_bytes()
+            found[item["key"]] = pair.key.read_bytes()
+    for pool in fleet["pools"].values():
+        if "tls" in pool:
+            found[pool["tls"]["ca"]] = authority.ca.read_bytes()
+    return found
+
+
+def _proxy(kind: Kind, written: Mapping[str, Any]) -> dict[str, Any]:
+    where = {key: written[key] for key in ("region", "zone")}
+    return {"kind": kind, **where, **({"admin": bind()} if kind == "envoy" else {})}

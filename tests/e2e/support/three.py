@@ -1,0 +1,212 @@
+"""An Envoy, a HAProxy and an nginx before the same engines, all driven by one `lbctl serve`, with the settings that a
+fleet has when it says nothing of them. What clients got, and what the proxies were told, in any stretch of time.
+
+The requests of a stretch of 20 s have always the same lengths, in another order: what differs between two stretches is
+no matter of who asked for more.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import yaml
+
+from lbctl.apply.haproxy.runtime import Runtime
+from tests.e2e.support import background, edges
+from tests.e2e.support.client import Client, Load, Steady
+from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, driven
+from tests.e2e.support.edges import Edge
+from tests.e2e.support.engines import Engine
+from tests.e2e.support.exporters import Exporter
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
+from tests.e2e.support.http1 import Request, Response
+from tests.e2e.support.waiting import eventually
+
+STRETCH = 20.0
+"""Seconds."""
+INTERVAL, STALE_AFTER, STALLED_AFTER, MIN_INTERVAL = 5.0, 15.0, 15.0, 30.0
+"""Seconds, by default."""
+_OUTPUT, _PROMPT, _SPREAD = 60, 400, 0.9
+"""Medians of the tokens, standard deviation of their logarithm: much as people talk with a model."""
+_NGINX_SERVER = re.compile(r"server 127\.0\.0\.1:(\d+)([^;]*);")
+
+
+class Lengths:
+    """Requests at `rate` a second to `path`, lognormal in the tokens of their prompts and of their answers."""
+
+    def __init__(self, rate: float, *, seed: int = 1, scale: float = 1.0, patience: float = 60.0) -> None:
+        self._count = round(rate * STRETCH)
+        self._seed = seed
+        self._patience = patience
+        places = [NormalDist(0, _SPREAD).inv_cdf((place + 0.5) / self._count) for place in range(self._count)]
+        factors = [2.718281828**place for place in places]
+        prompts = random.Random(seed).sample(factors, self._count)
+        self._pairs = [
+            (max(2, round(_OUTPUT * scale * one)), max(1, round(_PROMPT * scale * other)))
+            for one, other in zip(factors, prompts, strict=True)
+        ]
+        self._order: dict[int, list[tuple[int, int]]] = {}
+
+    def __call__(self, number: int) -> Request:
+        stretch, place = divmod(number, self._count)
+        if stretch not in self._order:
+            self._order[stretch] = random.Random(self._seed * 1000 + stretch).sample(self._pairs, self._count)
+        tokens, prompt = self._order[stretch][place]
+        return Request("POST", f"/v1/completions?n={tokens}&q={prompt}&stream=1", timeout=self._patience)
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """The requests that clients sent in a stretch."""
+
+    responses: tuple[Response, ...]
+
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter(item.replica or "" for item in self.responses if item.ok)
+
+    def share(self, name: str) -> float:
+        counts = self.counts
+        return counts[name] / counts.total()
+
+    def whole(self, percent: float = 99) -> float:
+        """Seconds that so many percent of the answers took at most."""
+        return _percentile([item.seconds for item in self.responses], percent)
+
+    def first(self, percent: float = 99) -> float:
+        """Seconds to the first byte of the answer."""
+        return _percentile([(item.headers_at or item.finished) - item.started for item in self.responses], percent)
+
+    def __add__(self, other: Got) -> Got:
+        return Got(self.responses + other.responses)
+
+
+def got(load: Load, since: float, until: float = float("inf")) -> Got:
+    """Of what was sent between the two moments (`time.monotonic()`)."""
+    return Got(tuple(item for item in load.responses if since <= item.started < until))
+
+
+def _percentile(seconds: Sequence[float], percent: float) -> float:
+    ordered = sorted(seconds)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+
+
+class Three:
+    """The proxies, and the control plane that drives them. Names: `envoy`, `haproxy`, `nginx`."""
+
+    def __init__(self, control: ControlPlane, envoy: XdsEnvoy, haproxy: Edge, nginx: Edge, fleet: Fleet) -> None:
+        self.control = control
+        self.envoy = envoy
+        self.haproxy = haproxy
+        self.nginx = nginx
+        self.fleet = fleet
+
+    @property
+    def clients(self) -> dict[str, Client]:
+        return {"envoy": self.envoy.client(), "haproxy": self.haproxy, "nginx": self.nginx}
+
+    @contextmanager
+    def load(self, rate: float, lengths: Callable[[int], Request] | None = None) -> Iterator[dict[str, Steady]]:
+        """So many requests a second at each proxy. At nginx each has a connection of its own: what is idle there when
+        it is reloaded is closed, also in the moment in which it is used again."""
+        with ExitStack() as stack:
+            yield {
+                name: stack.enter_context(
+                    client.steady(rate, lengths or Lengths(rate, seed=seed), keep_alive=name != "nginx")
+                )
+                for seed, (name, client) in enumerate(self.clients.items(), 1)
+            }
+
+    # ── What they were told ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def decided(self, pool: str = "pool") -> dict[str, float]:
+        """Replica → weight on the scale of capacities."""
+        pools = {item["name"]: item for item in self.control.get("pools")["pools"]}
+        return {item["name"]: item["weight"] for item in pools[pool]["replicas"]}
+
+    def weights(self, members: Sequence[Engine], pool: str = "pool") -> dict[str, dict[str, int]]:
+        """Proxy → replica → the weight in its own range; of nginx as its file says it, and 0 where that says `down`."""
+        names = {item.port: item.name for item in members}
+        envoy = self.envoy.weights(pool)
+        nginx = self.nginx.config.read_text()
+        return {
+            "envoy": {item.name: envoy[item.address] for item in members if item.address in envoy},
+            "haproxy": self._of_haproxy(pool),
+            "nginx": {
+                names[int(port)]: _nginx_weight(words)
+                for port, words in _NGINX_SERVER.findall(nginx)
+                if int(port) in names
+            },
+        }
+
+    def _of_haproxy(self, pool: str) -> dict[str, int]:
+        asked = background.wait(Runtime(str(self.haproxy.entry["runtime_api"])).ask("show servers state"))
+        rows = [line.split() for line in asked.texts[0].splitlines() if line and line[0] != "1"]
+        place = {name: number for number, name in enumerate(rows[0][1:])}
+        return {
+            row[place["srv_name"]]: int(row[place["srv_uweight"]])
+            for row in rows[1:]
+            if row[place["be_name"]].startswith(f"pool_{pool}")
+        }
+
+    # ── The fleet ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def change(self, **pool: Any) -> None:
+        """Another file: the pool with other keys."""
+        self.fleet["pools"]["pool"].update(pool)
+        self.control.write(self.fleet)
+
+
+def _nginx_weight(words: str) -> int:
+    found = re.search(r"weight=(\d+)", words)
+    return 0 if " down" in words else int(found[1]) if found else 1
+
+
+def pool_by_default(members: Sequence[Engine], exporters: Sequence[Exporter] = (), **keys: Any) -> dict[str, Any]:
+    """A pool that names its source and a path to check, and leaves the rest to lbctl. With `exporters`, each replica's
+    page is there."""
+    pool = pool_of(members, health={"active": {"http": {"path": "/health"}}}, **keys)
+    if not exporters:
+        return {"telemetry": {"sources": [source("{host}:{port}")]}, **pool}
+    for entry, exporter in zip(pool["replicas"], exporters, strict=True):
+        entry["telemetry"] = {**keys.get("telemetry", {}), "sources": [source(exporter.address)]}
+    return pool
+
+
+def source(address: str) -> dict[str, str]:
+    """vLLM's page at this address."""
+    return {"kind": "vllm", "url": f"http://{address}/metrics"}
+
+
+@contextmanager
+def three(pool: Mapping[str, Any], **sections: Any) -> Iterator[Three]:
+    """All of them serve `pool` (and what else `sections` of a fleet say), and have what was decided at the start."""
+    with ExitStack() as stack:
+        haproxy, nginx = stack.enter_context(edges.haproxy()), stack.enter_context(edges.nginx())
+        fleet = fleet_of(pool, **driven("envoy"))
+        del fleet["listeners"]["gateway"]
+        for edge in (haproxy, nginx):
+            edge.entry["reload"].pop("min_interval")
+        for more in (haproxy.sections, nginx.sections, sections):
+            for section, entries in more.items():
+                fleet[section] = {**fleet.get(section, {}), **entries}
+        fleet = yaml.safe_load(yaml.safe_dump(fleet))
+        for edge in (haproxy, nginx):
+            stack.enter_context(edges.started_edge(edge, fleet))
+        control = stack.enter_context(controlling(fleet))
+        eventually(lambda: all(control.proxies[item.name]["state"] == "SYNCED" for item in (haproxy, nginx)), 20)
+        envoy = stack.enter_context(control.envoy("envoy", ["envoy"]))
+        yield Three(control, envoy, haproxy, nginx, fleet)
+
+
+def until(moment: float) -> None:
+    """Waits for it (`time.monotonic()`)."""
+    time.sleep(max(0.0, moment - time.monotonic()))

@@ -1,0 +1,31 @@
+"""`lbctl doctor` beside a real control plane: its ports are its own, its state is whole, it is the same lbctl."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lbctl import __version__
+from lbctl.cli import run
+from tests.e2e.support.control import controlling
+from tests.e2e.support.fleet import fleet_of
+from tests.e2e.support.ports import HOST
+
+
+@pytest.mark.e2e
+def test_a_running_serve_is_found_with_its_ports_and_its_state(capsys: pytest.CaptureFixture[str]) -> None:
+    given = fleet_of({"replicas": [{"name": "a", "address": f"{HOST}:9"}]})
+    with controlling(given) as control:
+        given["control"] = {"xds": {"bind": f"{HOST}:{control.xds}"}, "api": {"bind": f"{HOST}:{control.api}"}}
+        file = control.directory / "doctor.json"
+        file.write_text(json.dumps(given))
+        assert control.process is not None
+        code = run(["doctor", str(file), "--state", str(control.state), "--server", control.url, "-o", "json"])
+        rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
+        assert code == 0
+        for port, name in ((control.xds, "xds"), (control.api, "api")):
+            row = rows[f"control.{name}.bind {HOST}:{port}"]
+            assert (row["state"], row["found"]) == ("ok", f"in use by lbctl (process {control.process.pid})")
+        assert rows[f"serve {control.url}"]["found"] == f"lbctl {__version__} answers"
+        assert rows[f"state {control.state}"]["found"].startswith("writable, for its owner alone; its form is ")

@@ -1,0 +1,273 @@
+"""Each file of examples/ runs on each proxy, and does what its head says it is for.
+
+Where a proxy cannot say a part, the test says what it does instead, and that lbctl warned of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.client import Client
+from tests.e2e.support.examples import FOLDER, Site, example
+from tests.e2e.support.fleet import Fleet
+from tests.e2e.support.http1 import Request, Response
+from tests.e2e.support.replicas import Replica
+from tests.e2e.support.waiting import eventually
+
+_CHAT = "/v1/chat/completions"
+_ASK = Request("POST", _CHAT, body=b'{"messages": []}')
+
+
+def _model(name: str, path: str = _CHAT) -> Request:
+    body = json.dumps({"model": name, "input": "x"}).encode()
+    return Request("POST", path, {"content-type": "application/json"}, body)
+
+
+def _named(name: str, path: str = _CHAT) -> Request:
+    """For nginx, which reads no bodies."""
+    return Request("POST", path, {"content-type": "application/json", "x-model": name}, _model(name).body)
+
+
+def _serving(client: Client, names: set[str], request: Request = _ASK, count: int = 24) -> Callable[[], bool]:
+    """Whether these replicas, and no others, answer everything."""
+
+    def true() -> bool:
+        load = client.load(count, 4, request)
+        return not load.failures and set(load.by_replica) == names
+
+    return true
+
+
+def _refuse(*replicas: Replica) -> None:
+    for replica in replicas:
+        replica.refuse()
+
+
+def test_each_example_to_copy_is_started_here() -> None:
+    """Of the others, the contract has a test of its own, and the smallest is the README's."""
+    started = set(re.findall(r'example\("([a-z-]+)"', Path(__file__).read_text(encoding="utf-8")))
+    assert started == {path.stem for path in FOLDER.glob("*.yaml")} - {"fleet", "quickstart"}
+
+
+def test_vllm_spreads_leaves_out_what_is_not_ready_and_sheds_when_too_few_are(kind: Kind) -> None:
+    with example("vllm", kind) as site:
+        gateway = site.gateway
+        assert (gateway.get("/healthz").text, gateway.get("/elsewhere").status) == ("ok", 404)
+        load = gateway.load(90, 9, _ASK)
+        load.assert_no_failure()
+        assert set(load.by_replica) == {"h100-0", "h100-1", "h100-2"}
+        assert gateway.post(_CHAT, b"x" * (11 << 20)).status == 413
+        if kind == "nginx":
+            _refuse(site.http["h100-0"], site.http["h100-1"])
+            assert {"LB475", "LB484"} <= _warned(site)
+            assert _serving(gateway, {"h100-2"})()
+            return
+        site.http["h100-0"].behave(health=503)
+        eventually(_serving(gateway, {"h100-1", "h100-2"}))
+        site.http["h100-1"].behave(health=503)
+        eventually(lambda: gateway.post(_CHAT).status == 503)
+        shed = gateway.post(_CHAT)
+        assert (shed.status, shed.header("retry-after")) == (503, "5")
+
+
+def test_openai_gateway_sends_each_model_to_its_pool(kind: Kind) -> None:
+    ask = _named if kind == "nginx" else _model
+    with example("openai-gateway", kind) as site:
+        gateway = site.gateway
+        for model, pool in (
+            ("llama-3.1-70b", "llama-"),
+            ("llama-3.1-70b-sql", "llama-"),
+            ("qwen2.5-coder-32b", "coder-"),
+        ):
+            load = gateway.load(12, 3, ask(model))
+            load.assert_no_failure()
+            assert {name[: len(pool)] for name in load.by_replica} == {pool}, model
+        assert set(gateway.load(12, 3, ask("bge-m3", "/v1/embeddings")).by_replica) == {"embed-0", "embed-1"}
+        assert gateway.load(2, 1, ask("gpt-17")).statuses == {404: 2}
+        listed = [item["id"] for item in gateway.get("/v1/models").json["data"]]
+        assert listed == ["llama-3.1-70b", "qwen2.5-coder-32b", "bge-m3"]
+        if kind == "nginx":
+            assert "LB421" in _warned(site)
+            assert gateway.load(2, 1, _model("llama-3.1-70b")).statuses == {404: 2}
+        _refuse(*site.named("embed-"))
+        eventually(_serving(gateway, {"spare-0"}, ask("bge-m3", "/v1/embeddings"), 8))
+        assert sum(replica.requests for replica in site.named("llama-")) == 24
+
+
+def test_mixed_gpus_get_what_they_can_carry(kind: Kind) -> None:
+    """The capacities are 11, 11, 2 × 4 and 2.7, 2.7; each request takes as long on all of them here."""
+    whole = 11 + 11 + 8 + 2.7 + 2.7
+    with example("mixed-gpus", kind) as site:
+        for replica in site.http.values():
+            replica.behave(delay=0.02)
+        load = site.gateway.load(900, 36, _ASK)
+    load.assert_no_failure()
+    wanted = {"h100-0": 11, "h100-1": 11, "a100-0": 8, "l40s-0": 2.7, "l40s-1": 2.7}
+    assert load.shares() == pytest.approx({name: each / whole for name, each in wanted.items()}, abs=0.05)
+
+
+def _cookie(response: Response) -> str:
+    return (response.header("set-cookie") or "").partition(";")[0]
+
+
+def test_vllm_canary_gives_the_new_version_its_share_and_each_client_one_version(kind: Kind) -> None:
+    with example("vllm-canary", kind) as site:
+        drawn = site.gateway.load(800, 8, _ASK)
+        drawn.assert_no_failure()
+        new = [answer for answer in drawn.responses if answer.replica == "h100-2"]
+        old = [answer for answer in drawn.responses if answer.replica != "h100-2"]
+        assert 15 <= len(new) <= 75
+        assert {answer.replica for answer in old} == {"h100-0", "h100-1", "a100-0"}
+        for answers, names in ((new, {"h100-2"}), (old, {"h100-0", "h100-1", "a100-0"})):
+            (given,) = {_cookie(answer) for answer in answers}
+            again = site.gateway.load(60, 6, Request("POST", _CHAT, {"cookie": given}))
+            assert set(again.by_replica) == names
+        assert site.gateway.load(20, 2, Request("POST", _CHAT, {"x-model-version": "v2"})).by_replica == {"h100-2": 20}
+
+
+def test_triton_grpc_is_called_by_tls_on_both_sides_while_it_is_ready(kind: Kind) -> None:
+    method = "/inference.GRPCInferenceService/ModelInfer"
+    with example("triton-grpc", kind) as site:
+        replies = site.gateway.grpc_load(method, 24, 4, b"tensor")
+        assert {(reply.code, reply.messages) for reply in replies} == {("OK", (b"tensor",))}
+        assert {reply.replica for reply in replies} == {"triton-0", "triton-1"}
+        assert site.gateway.grpc(method, b"x", x_model_kind="embedding").ok
+        if kind == "nginx":
+            assert "LB475" in _warned(site)
+            return
+        eventually(lambda: len(site.checked.seen) > 2)
+        assert {seen.path for seen in site.checked.seen} == {"/v2/health/ready"}
+        site.checked.behave(status=503)
+        eventually(lambda: site.gateway.grpc(method, b"x").code == "UNAVAILABLE")
+
+
+def _homes(client: Client) -> dict[int, str]:
+    """The replica of each of sixty conversations, after three turns of each that went to the same one."""
+    load = client.load(180, 1, lambda number: Request("POST", _CHAT, {"x-session-id": f"session-{number % 60}"}))
+    load.assert_no_failure()
+    turns: dict[int, set[str]] = {}
+    for number, answer in enumerate(load.responses):
+        turns.setdefault(number % 60, set()).add(answer.replica or "")
+    assert {len(names) for names in turns.values()} == {1}
+    return {session: names.pop() for session, names in turns.items()}
+
+
+def test_kv_affinity_keeps_a_conversation_with_the_replica_that_has_its_cache(kind: Kind) -> None:
+    with example("kv-affinity", kind) as site:
+        before = _homes(site.gateway)
+        assert min(Counter(before.values())[name] for name in site.http) >= 3
+        assert len(site.gateway.load(40, 4, _ASK).by_replica) == 4
+        site.http["h100-3"].refuse()
+        eventually(_serving(site.gateway, {"h100-0", "h100-1", "h100-2"}))
+        after = _homes(site.gateway)
+        assert ("LB462" in _warned(site)) == (kind == "nginx")
+    stayed = [session for session, home in before.items() if home != "h100-3"]
+    assert [after[session] for session in stayed] == [before[session] for session in stayed]
+
+
+def test_multi_region_serves_nearby_and_european_data_never_elsewhere(kind: Kind) -> None:
+    with example("multi-region", kind, place="edge-eu") as site:
+        world = site.gateway
+        europe = world.connect("public", site.trust, "eu.inference.example.com")
+        assert set(europe.load(40, 4, _ASK).by_replica) == {"eu-0", "eu-1"}
+        assert set(world.load(40, 4, _ASK).by_replica) == {"eu-0", "eu-1"}
+        _refuse(*site.named("eu-"))
+        eventually(_serving(world, {"us-0", "us-1"}))
+        for replica in site.named("us-"):
+            replica.forget()
+        assert europe.load(30, 3, _ASK).statuses == {503: 30}
+        assert [replica.requests for replica in site.named("us-")] == [0, 0]
+
+
+def _keys() -> dict[str, str]:
+    """Tenant → key, as the sample file tells them: the words that its hashes are of."""
+    text = (FOLDER / "keys" / "tenants.yaml").read_text(encoding="utf-8")
+    tenants = re.findall(r"^sha256:\w+: (\w+)$", text, re.MULTILINE)
+    return {tenant: f"example-key-of-{tenant}-not-a-secret" for tenant in tenants}
+
+
+def _keys_file(kind: Kind) -> str:
+    if kind == "haproxy":
+        return (FOLDER / "keys" / "tenants.yaml").read_text(encoding="utf-8")
+    return "".join(f"{key}: {tenant}\n" for tenant, key in _keys().items())
+
+
+def test_tenants_are_told_apart_by_their_keys_and_one_cannot_take_it_all(kind: Kind) -> None:
+    with example("tenants", kind, files={"keys/tenants.yaml": _keys_file(kind)}) as site:
+        gateway = site.gateway
+        search, chatbot = ({"authorization": f"Bearer {key}"} for key in _keys().values())
+        assert gateway.get("/healthz").text == "ok"
+        for unknown in ({}, {"authorization": "Bearer wrong"}):
+            assert gateway.post(_CHAT, headers=unknown).status == 401
+        assert sum(replica.requests for replica in site.http.values()) == 0
+        flood = gateway.load(120, 8, Request("POST", _CHAT, {**search, "x-tenant": "chatbot"}))
+        other = gateway.load(20, 1, Request("POST", _CHAT, chatbot))
+        told = Counter(seen.header("x-tenant") for replica in site.http.values() for seen in replica.seen)
+    assert set(flood.statuses) == {200, 429}
+    assert flood.statuses[200] <= 41 + 20 * (flood.seconds + 0.5)
+    other.assert_no_failure()
+    assert told == {"search": flood.statuses[200], "chatbot": 20}
+    assert not any(seen.header("authorization") for replica in site.http.values() for seen in replica.seen)
+
+
+def test_spot_replicas_work_and_the_reserved_ones_take_over_when_the_market_takes_them(kind: Kind) -> None:
+    """With two of three left, 67 % are fit: Envoy begins to spill below 70 %."""
+    with example("spot", kind) as site:
+        assert set(site.gateway.load(60, 6, _ASK).by_replica) == {"spot-0", "spot-1", "spot-2"}
+        site.http["spot-0"].refuse()
+        eventually(lambda: not site.gateway.load(24, 4, _ASK).by_replica["spot-0"])
+        less = site.gateway.load(120, 6, _ASK)
+        less.assert_no_failure()
+        spilled = sum(number for name, number in less.by_replica.items() if name.startswith("reserved"))
+        assert spilled <= (36 if kind == "envoy" else 0)
+        _refuse(*site.named("spot-")[1:])
+        eventually(_serving(site.gateway, {"reserved-0", "reserved-1"}))
+        for replica in site.named("spot-"):
+            replica.accept()
+        eventually(_serving(site.gateway, {"spot-0", "spot-1", "spot-2"}))
+
+
+def _one_at_once(fleet: Fleet) -> None:
+    fleet["pools"]["llama"]["circuit_breaker"]["per_replica"]["max_requests"] = 1
+
+
+_JOB = Request("POST", _CHAT, {"x-workload": "batch"})
+
+
+def test_batch_is_held_back_and_people_are_not(kind: Kind) -> None:
+    with example("batch-and-interactive", kind) as site:
+        jobs = site.gateway.load(80, 4, _JOB)
+        people = site.gateway.load(80, 4, _ASK)
+        assert ("LB433" in _warned(site)) == (kind != "haproxy")
+    assert set(jobs.statuses) == {200, 429}
+    assert jobs.statuses[200] <= 21 + 10 * (jobs.seconds + 1)
+    people.assert_no_failure()
+
+
+def test_people_go_before_jobs_that_wait_already_on_haproxy() -> None:
+    with example("batch-and-interactive", "haproxy", change=_one_at_once) as site:
+        busy = list(site.http.values())
+        for replica in busy:
+            replica.behave(delay=1.5)
+        waiting = [site.gateway.send("POST", "/v1/first") for _ in range(2)]
+        eventually(lambda: sum(replica.in_flight for replica in busy) == 2)
+        for replica in busy:
+            replica.behave(delay=0.05)
+        for path, headers in (("/v1/job", _JOB.headers), ("/v1/person", {})):
+            waiting += [site.gateway.send("POST", path, headers) for _ in range(6)]
+            eventually(lambda: True, pause=0.1)
+        assert all(each.result(20).ok for each in waiting)
+        order = [seen.path for seen in sorted((seen for one in busy for seen in one.seen), key=lambda seen: seen.at)]
+    assert order[2:] == ["/v1/person"] * 6 + ["/v1/job"] * 6
+
+
+def _warned(site: Site) -> set[str]:
+    """The codes of what lbctl said while it rendered."""
+    return set(re.findall(r"warning (LB[0-9]{3})", site.gateway.messages))
