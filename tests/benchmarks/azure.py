@@ -41,7 +41,7 @@ from tests.e2e.support.waiting import eventually
 from tests.support_signals import SHARED
 
 TRACE = SHARED / "traces" / "azure-2023-conversation.csv"
-LOAD, FAULT, SETTLE, SECONDS, REST = 0.75, 20.0, 50.0, 170.0, 2.0
+LOAD, FAULT, SETTLE, SECONDS, REST = 0.75, 20.0, 50.0, 150.0, 2.0
 CURVE = Curve(29.8e-3 / 4, 0.202e-3 / 4, 1.78e-7 / 4, 0.0715e-3 / 4)
 KINDS: tuple[Kind, ...] = ("envoy", "haproxy")
 STRATEGIES = ("round robin", "weighted round robin", "static", "adaptive")
@@ -50,6 +50,7 @@ _GPUS = (("H100-SXM", 1.0, 5), ("A100-80GB", 0.4, 2), ("L40S", 0.2, 1))
 LATE, ATTEMPTS = 0.03, 3
 """A run in which the event loop was later than that (seconds, 99th percentile) is made again, so often."""
 _PROXIES = 2
+_CONNECTIONS = 40_000
 _Site = tuple[Kind, str]
 
 
@@ -270,7 +271,7 @@ def main() -> int:
     if not TRACE.is_file():
         print(f"the trace is not there: {TRACE}", file=sys.stderr)
         return 1
-    many_connections()
+    many_connections(_CONNECTIONS)
     whole, found = trace(), Found()
     for seed in options.seeds:
         for scenario in (item for item in SCENARIOS if options.scenario in item):

@@ -42,6 +42,7 @@ AT_ONCE = 700.0
 """Requests a second in all cells that run side by side: beyond that the event loop is part of what is measured."""
 _FINEST: Mapping[Kind, int] = {"envoy": 65_535, "haproxy": 256, "nginx": 10_000}
 _SPREAD = 0.7
+_CONNECTIONS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +311,7 @@ def main() -> None:
     parser.add_argument("--border", action="store_true", help="how the exponent of capacity depends on slots")
     parser.add_argument("-k", metavar="WORD", default="")
     options = parser.parse_args()
-    many_connections()
+    many_connections(_CONNECTIONS)
     every = border if options.border else cells
     wanted = [cell for cell in every(options.kinds) if options.k in cell.name]
     rows = asyncio.run(table(wanted, options.seeds))

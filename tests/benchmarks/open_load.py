@@ -10,6 +10,7 @@ import asyncio
 import math
 import random
 import resource
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 from tests.e2e.support.ports import HOST
 
 PATIENCE = 60.0
+"""Seconds for which a client waits for the first byte; then it closes its connection, and has failed."""
 _SHORT = 10
 """Tokens."""
 
@@ -51,7 +53,7 @@ class Sent:
 @dataclass(frozen=True, slots=True)
 class Told:
     """What came of requests, in seconds. Those without an answer at `now` count with the time that they have waited,
-    those that failed with `PATIENCE`."""
+    those that failed, or whose client left, with `PATIENCE`."""
 
     sent: tuple[Sent, ...]
     now: float
@@ -152,6 +154,7 @@ class _Client(asyncio.Protocol):
     def ask(self, path: str, mine: Sent) -> None:
         assert self._transport is not None
         self._mine, self._left = mine, -1
+        asyncio.get_running_loop().call_later(PATIENCE, self._leave, mine)
         self._transport.write(f"GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n".encode())
 
     def data_received(self, data: bytes) -> None:
@@ -179,6 +182,10 @@ class _Client(asyncio.Protocol):
         mine.replica = headers.get("x-replica", "")
         self._left = int(headers.get("content-length", "0"))
 
+    def _leave(self, mine: Sent) -> None:
+        if mine is self._mine and mine.first is None:
+            self.close()
+
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
         if self._mine is not None:
@@ -204,7 +211,10 @@ async def lateness(seconds: float) -> float:
     return _percentile(found, 99)
 
 
-def many_connections() -> None:
-    """Lets this process have as many as the system allows: clients and engines take two for each request in flight."""
+def many_connections(wanted: int) -> None:
+    """Lets this process have as many as the system allows, and says so where they are fewer: clients and engines take
+    two for each request in flight, and an overloaded fleet has thousands of them."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if most < wanted:
+        print(f"{most} open files are allowed; {wanted} are needed, or requests fail (ulimit -Hn)", file=sys.stderr)

@@ -10,6 +10,7 @@ import asyncio
 import re
 import time
 from collections import deque
+from dataclasses import dataclass
 
 from lbctl.simulate.engine import Curve, Engine, Request
 from tests.e2e.support.ports import HOST
@@ -35,8 +36,7 @@ class Paced:
         self.port = 0
         self._engine = Engine(speed, curve=curve)
         self._slow = 1.0
-        self._fresh: deque[tuple[Request, _Conversation]] = deque()
-        self._theirs: dict[int, _Conversation] = {}
+        self._fresh: deque[_Asked] = deque()
         self._server: asyncio.Server | None = None
         self.open: set[_Conversation] = set()
 
@@ -60,13 +60,13 @@ class Paced:
     def page(self) -> bytes:
         return _PAGE.format(told=self._engine.counters).encode()
 
-    def add(self, conversation: _Conversation, prompt: int, answer: int) -> None:
-        request = Request(time.monotonic(), max(1, prompt), max(1, answer))
-        self._fresh.append((request, conversation))
-        self._theirs[id(request)] = conversation
-        self._engine.add(request)
+    def add(self, conversation: _Conversation, prompt: int, answer: int) -> _Asked:
+        asked = _Asked(time.monotonic(), max(1, prompt), max(1, answer), conversation=conversation)
+        self._fresh.append(asked)
+        self._engine.add(asked)
         if not self._engine.busy:
-            self._begin(request.arrived)
+            self._begin(asked.arrived)
+        return asked
 
     def _begin(self, now: float) -> None:
         end = self._engine.begin(now)
@@ -76,10 +76,11 @@ class Paced:
     def _end(self, now: float) -> None:
         """As of the moment for which it was planned: a late event loop makes no engine slower."""
         done = self._engine.end(now)
-        while self._fresh and self._fresh[0][0].first is not None:
-            self._fresh.popleft()[1].first()
+        while self._fresh and (self._fresh[0].first is not None or self._fresh[0].left):
+            self._fresh.popleft().conversation.first()
         for request in done:
-            self._theirs.pop(id(request)).last()
+            assert isinstance(request, _Asked)
+            request.conversation.last()
         self._begin(now)
 
 
@@ -89,6 +90,7 @@ class _Conversation(asyncio.Protocol):
     def __init__(self, engine: Paced) -> None:
         self._engine = engine
         self._transport: asyncio.Transport | None = None
+        self._asked: _Asked | None = None
         self._read = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -97,7 +99,10 @@ class _Conversation(asyncio.Protocol):
         self._engine.open.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
+        """A request that is still waiting for a slot will not get one."""
         self._engine.open.discard(self)
+        if self._asked is not None:
+            self._asked.left = True
 
     def close(self) -> None:
         if self._transport is not None:
@@ -110,7 +115,7 @@ class _Conversation(asyncio.Protocol):
         line, self._read = self._read.partition(b"\r\n")[0], b""
         asked = _ASKED.search(line)
         if asked:
-            self._engine.add(self, int(asked[1]), int(asked[2]))
+            self._asked = self._engine.add(self, int(asked[1]), int(asked[2]))
         else:
             body = self._engine.page() if b" /metrics" in line else b"ok"
             self._write(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
@@ -125,6 +130,11 @@ class _Conversation(asyncio.Protocol):
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Asked(Request):
+    conversation: _Conversation
 
 
 def _slower(curve: Curve, factor: float) -> Curve:

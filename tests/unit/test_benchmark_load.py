@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from lbctl.simulate.engine import Curve
+from tests.benchmarks import open_load
 from tests.benchmarks.open_load import Due, Load, Told, poisson
 from tests.benchmarks.paced import Paced
 from tests.support_signals import reading
@@ -62,3 +63,13 @@ def test_the_same_seed_gives_the_same_arrivals() -> None:
     assert first == second
     assert len(first) == pytest.approx(1000, rel=0.15)
     assert sum(item.answer for item in first) / len(first) == pytest.approx(30.0, rel=0.15)
+
+
+def test_a_client_that_has_waited_long_enough_leaves_and_its_request_gets_no_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(open_load, "PATIENCE", 0.1)
+    engine = Paced("a", 1.0, _CURVE)
+    told = asyncio.run(_answered(engine, [Due(0.0, 1, 30)] * 4, 0.6))
+    assert (told.failed, told.first_token(99)) == (2, 0.1)
+    assert b'generation_tokens_total{model_name="m"} 60.0\n' in engine.page()
