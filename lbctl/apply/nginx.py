@@ -232,6 +232,11 @@ class NginxDriver:
 
     # ── nginx itself ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    async def seen(self) -> bool:
+        """Whether an nginx runs here that reads the file, as far as can be seen from here."""
+        found = await asyncio.to_thread(nginx_master.find, self._place.config, self._binary or KIND)
+        return found is not None
+
     @property
     def _binary(self) -> str | None:
         """The program that the reload names, if it names one by its path."""

@@ -7,7 +7,7 @@ collection and go on, so that one run shows every fault. Only the command line d
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,9 +56,16 @@ class Diagnostics:
 
     def __init__(self) -> None:
         self._items: dict[Diagnostic, None] = {}
+        self._silenced: Callable[[Diagnostic], bool] | None = None
+
+    def silence(self, silenced: Callable[[Diagnostic], bool]) -> None:
+        """Those of which `silenced` says so are left out, of what is here and of what comes; errors never are."""
+        self._silenced = silenced
+        self._items = {item: None for item in self._items if self._counts(item)}
 
     def add(self, diagnostic: Diagnostic) -> None:
-        self._items.setdefault(diagnostic)
+        if self._counts(diagnostic):
+            self._items.setdefault(diagnostic)
 
     def extend(self, diagnostics: Iterable[Diagnostic]) -> None:
         for diagnostic in diagnostics:
@@ -70,6 +77,9 @@ class Diagnostics:
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def _counts(self, item: Diagnostic) -> bool:
+        return self._silenced is None or item.severity == "error" or not self._silenced(item)
 
     @property
     def failed(self) -> bool:

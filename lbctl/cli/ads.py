@@ -30,11 +30,13 @@ class Ads:
     key: str
 
 
-def ads_options(command: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """The options of that command; the function gets them as one argument, `ads`."""
-    option = options_of(command)
+def ads_options() -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """The function gets the options as one argument, `ads`."""
+    option = options_of("xds")
     settings: list[Callable[[Callable[..., int]], Callable[..., int]]] = [
-        option("--xds", metavar="HOST:PORT", default="127.0.0.1:18000", show_default=True, help="The control plane."),
+        options_of("")(
+            "--xds", metavar="HOST:PORT", default="127.0.0.1:18000", show_default=True, help="The control plane."
+        ),
         option("--node", metavar="ID", help="The node's id; default: this machine's name."),
         option("--region", metavar="R", help="The node's region."),
         option("--zone", metavar="Z", help="The node's zone."),

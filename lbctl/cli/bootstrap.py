@@ -19,7 +19,7 @@ option = options_of("bootstrap")
 
 
 @click.command("bootstrap")
-@ads_options("bootstrap")
+@ads_options()
 @option("--proxy-admin", metavar="HOST:PORT", help="Envoy's admin port; default: it has none.")
 @option("-d", "directory", metavar="DIR", help="Write the files there, atomically.")
 def command(ads: Ads, proxy_admin: str | None, directory: str | None) -> int:
@@ -27,6 +27,8 @@ def command(ads: Ads, proxy_admin: str | None, directory: str | None) -> int:
 
     With TLS, give -d: Envoy watches the certificates that files beside the bootstrap name, and reads those of the
     bootstrap itself only once.
+
+    Start it with `envoy -c FILE --disable-hot-restart`, so that several Envoys can run on one machine.
     """
     from lbctl.targets.envoy.bootstrap import Joining, bootstrap
 

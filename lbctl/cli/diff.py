@@ -48,7 +48,7 @@ class _Options:
 @option("--proxy", metavar="NAME", help="With -t: the proxy of the fleet, where it names several of the kind.")
 @option("--exit-code", "tells", is_flag=True, help="Exit code 2 where something differs.")
 @option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
-@server_options("diff")
+@server_options()
 def command(
     paths: tuple[str, ...], against: tuple[str, ...], kind: str | None, proxy: str | None, tells: bool, form: str,
     server: str, token_file: str | None, tls_ca: str | None,

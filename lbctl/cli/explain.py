@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -27,21 +27,18 @@ def command() -> None:
 @command.command("weight")
 @click.argument("replica", metavar="POOL/REPLICA")
 @option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
-@server_options("explain_weight")
+@server_options()
 def weight(replica: str, form: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Why a replica has its weight: every number on the way from its signals to the proxies, with ages."""
     pool, name = place(replica)
-    rows: list[Row] = Server(server, token_file, tls_ca).get("/api/v1/decisions")["decisions"]
-    found = next((row for row in rows if (row["pool"], row["replica"]) == (pool, name)), None)
-    if found is None:
-        near = did_you_mean(replica, [f"{row['pool']}/{row['replica']}" for row in rows])
-        hint = f"; {near}" if near else "; a pool without telemetry runs on its capacities"
-        click.echo(f"lbctl: nothing is decided about {replica}{hint}", err=True)
-        return 1
+    remote = Server(server, token_file, tls_ca)
+    rows: list[Row] = remote.get("/api/v1/decisions")["decisions"]
+    peers = [row for row in rows if row["pool"] == pool]
+    found = next((row for row in peers if row["replica"] == name), None) or _undecided(remote, pool, name)
     if form != "table":
         show(found, form)
         return 0
-    for label, text in _lines(found):
+    for label, text in _lines(found, peers) if "strategy" in found else _few_lines(found):
         click.echo(f"{label:<14} {text if text.isprintable() else ascii(text)[1:-1]}")
     return 0
 
@@ -74,7 +71,35 @@ def route(
     return answer(Asked(method, url, headers, body, kind, listener, form), paths)
 
 
-def _lines(row: Row) -> Iterator[tuple[str, str]]:
+def _undecided(remote: Server, pool: str, replica: str) -> Row:
+    """What is known of a replica of a pool without telemetry. ClickException for one that is not there."""
+    rows = {
+        (each["name"], row["name"]): row for each in remote.get("/api/v1/pools")["pools"] for row in each["replicas"]
+    }
+    if (pool, replica) not in rows:
+        near = did_you_mean(f"{pool}/{replica}", ["/".join(names) for names in rows])
+        raise click.ClickException(f"there is no replica {pool}/{replica}" + (f"; {near}" if near else ""))
+    held = [row for row in remote.get("/api/v1/overrides")["overrides"] if row["pool"] == pool]
+    row = rows[pool, replica]
+    return {
+        "pool": pool,
+        "replica": replica,
+        "capacity": row["capacity"],
+        "sent": row["weight"],
+        "share": row["share"],
+        "overrides": [item for item in held if item["replica"] in (None, replica)],
+    }
+
+
+def _few_lines(row: Row) -> Iterator[tuple[str, str]]:
+    yield "replica", f"{row['pool']}/{row['replica']}, capacity {row['capacity']:g}"
+    yield "strategy", "none: nothing is read of this pool, so its weights are its capacities"
+    yield from _hands(row)
+    yield "sent", _sent(row)
+
+
+def _lines(row: Row, peers: Iterable[Row]) -> Iterator[tuple[str, str]]:
+    """`peers`: the rows of its pool."""
     yield "replica", f"{row['pool']}/{row['replica']}, capacity {row['capacity']:g}"
     yield "strategy", f"{row['strategy']}, {row['mode']}" + (f": {row['mode_words']}" if row["mode_words"] else "")
     for name, item in row["signals"].items():
@@ -82,26 +107,45 @@ def _lines(row: Row) -> Iterator[tuple[str, str]]:
     if not row["signals"]:
         yield "signal", "none has ever been read"
     yield "evidence", f"{age(row['evidence_age'])} old" if row["evidence_age"] is not None else "none"
-    yield "speed", _number(row["speed"], "per capacity")
+    what = "load" if row["strategy"] == "composite" else "speed"
+    yield what, _number(row[what], "per capacity")
     yield "normalised", f"{row['normalised']:+.3f} against its peers, {row['across_types']:+.3f} for its GPU type (ln)"
     yield "wished", _percent(row["wished"])
     yield "clamped", _percent(row["clamped"])
     yield "damped", f"{_percent(row['damped'])}, beyond the deadband {_percent(row['beyond_deadband'])}"
-    yield "decided", f"{row['decided']:g}"
-    for item in row["overrides"]:
-        value = f" {item['value']:g}" if item["value"] is not None else ""
-        until = f", until {item['until']}" if item["until"] else ""
-        yield "by hand", f"{item['kind']}{value}{until}" + (f": {item['reason']}" if item["reason"] else "")
-    yield "sent", f"{row['sent']:g}, {row['share'] * 100:.1f}% of the pool's weight"
+    yield "decided", f"{row['decided']:g}" + (", not sent: a weight is held by hand" if _by_hand(row) else "")
+    yield from _hands(row)
+    yield "sent", _sent(row)
     yield "of which", _parts(row)
-    yield (
-        "quantised",
-        ", ".join(f"{kind}: {value}" for kind, value in row["quantised"].items()) or "it gets nothing new",
-    )
+    yield "quantised", _quantised(row, peers)
+    yield from (("note", note) for note in row["notes"])
     told = row["acknowledged"]
     waiting = f"; not yet: {', '.join(told['waiting'])}" if told["waiting"] else ""
     yield "acknowledged", f"by {told['have_it']} of {told['proxies']} proxies{waiting}"
     yield "health", row["verdict"] + (f": {'; '.join(row['words'])}" if row["words"] else "")
+
+
+def _hands(row: Row) -> Iterator[tuple[str, str]]:
+    for item in row["overrides"]:
+        value = f" {item['value']:g}" if item["value"] is not None else ""
+        until = f", until {item['until']}" if item["until"] else ""
+        yield "by hand", f"{item['kind']}{value}{until}" + (f": {item['reason']}" if item["reason"] else "")
+
+
+def _by_hand(row: Row) -> bool:
+    return any(item["kind"] == "weight" for item in row["overrides"])
+
+
+def _sent(row: Row) -> str:
+    return f"{row['sent']:g}{' by hand' if _by_hand(row) else ''}, {row['share'] * 100:.1f}% of the pool's weight"
+
+
+def _quantised(row: Row, peers: Iterable[Row]) -> str:
+    """Each proxy's own number beside the sum of its pool: alone it says nothing."""
+    own: dict[str, int] = row["quantised"]
+    sums = {kind: sum(peer["quantised"].get(kind, 0) for peer in peers) for kind in own}
+    parts = [f"{kind}: {value} of {sums[kind]}" for kind, value in own.items()]
+    return f"{', '.join(parts)}; each kind counts on a scale of its own" if parts else "it gets nothing new"
 
 
 def _parts(row: Row) -> str:

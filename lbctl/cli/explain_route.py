@@ -123,7 +123,7 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def _listener(compiled: Compiled, name: str | None, parts: SplitResult) -> Listener:
-    """The named one, the one at the URL's port, or the only one."""
+    """The named one, the one at the URL's port, or the only one; that another one would be wanted is told."""
     known = {item.name: item for item in compiled.topology.listeners}
     if name is not None:
         if name not in known:
@@ -134,6 +134,9 @@ def _listener(compiled: Compiled, name: str | None, parts: SplitResult) -> Liste
     at_port = [item for item in known.values() if item.bind.port == port]
     found = at_port or list(known.values())
     if len(found) == 1:
+        if port is not None and not at_port:
+            words = f"no listener has port {port}: the only one, {found[0].name} ({found[0].bind}), is taken"
+            click.echo(f"lbctl: {words}", err=True)
         return found[0]
     binds = ", ".join(f"{item.name} ({item.bind})" for item in known.values()) or "none"
     raise click.UsageError(f"which listener takes this request? Name it with --listener: {binds}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from lbctl.base.diagnostics import Diagnostics, did_you_mean
+from lbctl.base.diagnostics import Diagnostics, did_you_mean, show
 from lbctl.base.quantities import QuantityError, parse_duration, parse_rate
 from lbctl.cli.findings import FORMS, counted, written
 from lbctl.cli.fleet import paths_argument
@@ -19,6 +20,7 @@ from lbctl.lint.subject import Load
 from lbctl.model.load import Text, texts
 
 option = options_of("lint")
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class _Options:
     help="The least severity that makes the exit code 1.",
 )
 @option("--fix", is_flag=True, help="Make the mends that are certain, in the files; comments stay.")
-@option("--rate", metavar="R", help="The load to judge the fleet by: requests in a time, as 50/s.")
+@option("--rate", metavar="R", help="The load to judge the fleet by: requests in a time, as 23.7/s or 90/m.")
 @option("--mean-service", metavar="D", help="How long one request keeps a replica busy, as 800ms; with --rate.")
 @option("-o", "form", type=click.Choice(FORMS), default="text", show_default=True, help="The form of the findings.")
 def command(
@@ -69,13 +71,13 @@ def command(
     found = texts(paths, diagnostics, sys.stdin.buffer if "-" in paths else None)
     linted = lint(found, diagnostics, options.chosen, options.load)
     if fix and linted.valid:
-        mended = _mended(found, linted, options)
-        linted = _again(mended, options)
+        mended, linted = _mended(found, linted, options)
         if not _saved(found, mended):
             return 1
-    click.echo(written(linted.findings, form), nl=False)
+    click.echo(written(linted.lines if form == "text" else linted.findings, form), nl=False)
     if form == "text":
-        click.echo(f"lbctl: {counted(linted.findings)}", err=True)
+        for line in (*linted.summary, counted(linted.lines)):
+            click.echo(f"lbctl: {line}", err=True)
     return 1 if _fails(linted, fail_on) else 0
 
 
@@ -84,12 +86,15 @@ def _fails(linted: Linted, fail_on: str) -> bool:
     return any(item.severity in bad for item in linted.findings)
 
 
-def _mended(found: Sequence[Text], linted: Linted, options: _Options) -> list[Text]:
-    """First what is unwise, then the comments that silence nothing any more."""
+def _mended(found: Sequence[Text], linted: Linted, options: _Options) -> tuple[list[Text], Linted]:
+    """First what is unwise, then the comments that silence nothing any more; and what is left to say."""
     from lbctl.lint.mend import mended, uncommented
 
     once = mended(found, linted.mends)
-    return uncommented(once, _again(once, options).unused)
+    if once != list(found):
+        linted = _again(once, options)
+    twice = uncommented(once, linted.unused)
+    return twice, linted if twice == once else _again(twice, options)
 
 
 def _again(found: Sequence[Text], options: _Options) -> Linted:
@@ -134,7 +139,14 @@ def _load(rate: str | None, mean_service: str | None) -> Load | None:
     if rate is None:
         return None
     try:
-        coming, busy = parse_rate(f"{rate}/s" if rate.isdigit() else rate), parse_duration(mean_service)
+        return Load(_per_second(rate), parse_duration(mean_service) / 1000)
     except QuantityError as error:
         raise click.UsageError(f"{error}{f' ({error.hint})' if error.hint else ''}") from None
-    return Load(coming.requests * 1000 / coming.per, busy / 1000)
+
+
+def _per_second(rate: str) -> float:
+    """`23.7/s`, `90/m`, or a number alone, which is meant a second."""
+    number, _, unit = rate.partition("/")
+    if not _NUMBER.fullmatch(number) or not float(number):
+        raise QuantityError(f"{show(rate)} is not a rate", "write a number with /s, /m or /h, as 50/s or 23.7/s")
+    return float(number) * 1000 / parse_rate(f"1/{unit or 's'}").per

@@ -1,4 +1,5 @@
 """Options whose variable is named after what one types: `--proxy-version` of `render` is LBCTL_RENDER_PROXY_VERSION.
+What means the same wherever it is taken has one variable for all commands: `--server` is LBCTL_SERVER.
 
 And what a shell completes where a file or a directory is wanted."""
 
@@ -15,14 +16,16 @@ if TYPE_CHECKING:
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _PLACES = {"FILE": "file", "F": "file", "DIR": "dir", "PATH…": "file", "[PATH…]": "file", "PATH|git:REV|live": "file"}
 """What a value is called in the help → what a shell completes it by."""
+_WORDS = {"PATH|git:REV|live": ("git:HEAD", "live")}
+"""The same → what it may be beside a file."""
 
 
 def options_of(command: str) -> Callable[..., _Decorator]:
-    """`click.option` for the options of one command."""
+    """`click.option` for the options of one command, or of all that share them where it is empty."""
 
     def option(*declarations: str, **settings: Any) -> _Decorator:
         typed = max((item for item in declarations if item.startswith("-")), key=len).lstrip("-")
-        variable = f"LBCTL_{command}_{typed}".upper().replace("-", "_")
+        variable = "_".join(filter(None, ("LBCTL", command, typed))).upper().replace("-", "_")
         return click.option(*declarations, envvar=variable, show_envvar=True, shell_complete=completions, **settings)
 
     return option
@@ -35,4 +38,5 @@ def completions(context: click.Context, parameter: click.Parameter, incomplete: 
     kind = _PLACES.get(parameter.metavar or "")
     if kind is None:
         return parameter.type.shell_complete(context, parameter, incomplete)
-    return [CompletionItem(incomplete, type=kind)]
+    words = [word for word in _WORDS.get(parameter.metavar or "", ()) if word.startswith(incomplete)]
+    return [CompletionItem(incomplete, type=kind), *map(CompletionItem, words)]

@@ -16,26 +16,34 @@ _PATH = "/api/v1/overrides"
 _DEGRADED = 3
 _LOOK = 0.2
 _PATIENCE = 30.0
-"""Seconds that `--wait` waits for the Envoys."""
-_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Seconds that `--wait` waits for the proxies."""
 
 
-def _held(command: str) -> _Decorator:
+def _held(function: Callable[..., Any]) -> Callable[..., Any]:
     """--ttl, --reason and where the server is."""
-    option = options_of(command)
+    option = options_of("")
+    function = server_options(writes=True)(function)
+    function = option("--reason", metavar="TEXT", help="Why; shown with it.")(function)
+    return option("--ttl", metavar="D", help="It ends by itself after this time, as 30m.")(function)
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        function = server_options(command, writes=True)(function)
-        function = option("--reason", metavar="TEXT", help="Why; shown with it.")(function)
-        return option("--ttl", metavar="D", help="It ends by itself after this time, as 30m.")(function)
 
-    return decorate
+def _weight(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    from lbctl.control.overrides import held_weight
+
+    try:
+        number = float(value)
+    except ValueError:
+        raise click.BadParameter(f"{value} is not a number above 0", ctx, param) from None
+    try:
+        return held_weight(number)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
 
 
 @click.command("drain")
 @click.argument("replica", metavar="POOL/REPLICA")
-@options_of("drain")("--wait", is_flag=True, help="Until every connected Envoy has it; exit code 3 if that takes long.")
-@_held("drain")
+@options_of("drain")("--wait", is_flag=True, help="Until every connected proxy has it; exit code 3 if none does in time.")
+@_held
 def drain(
     replica: str, wait: bool, ttl: str | None, reason: str | None, server: str, token_file: str | None,
     tls_ca: str | None,
@@ -52,7 +60,7 @@ def drain(
 
 @click.command("undrain")
 @click.argument("replica", metavar="POOL/REPLICA")
-@server_options("undrain", writes=True)
+@server_options(writes=True)
 def undrain(replica: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """End a drain, and what deep health holds against the replica."""
     return _let_go(Server(server, token_file, tls_ca), {"kind": "drain", **_place(replica)}, replica)
@@ -65,8 +73,8 @@ def weight() -> None:
 
 @weight.command("set")
 @click.argument("replica", metavar="POOL/REPLICA")
-@click.argument("value", type=click.FloatRange(min=0, min_open=True))
-@_held("weight_set")
+@click.argument("value", callback=_weight)
+@_held
 def set_(
     replica: str, value: float, ttl: str | None, reason: str | None, server: str, token_file: str | None,
     tls_ca: str | None,
@@ -80,7 +88,7 @@ def set_(
 
 @weight.command("unset")
 @click.argument("replica", metavar="POOL/REPLICA")
-@server_options("weight_unset", writes=True)
+@server_options(writes=True)
 def unset(replica: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Let the weight of a replica follow its signals again."""
     return _let_go(Server(server, token_file, tls_ca), {"kind": "weight", **_place(replica)}, replica)
@@ -88,7 +96,7 @@ def unset(replica: str, server: str, token_file: str | None, tls_ca: str | None)
 
 @click.command("freeze")
 @click.argument("pool", required=False)
-@_held("freeze")
+@_held
 def freeze(
     pool: str | None, ttl: str | None, reason: str | None, server: str, token_file: str | None, tls_ca: str | None
 ) -> int:
@@ -102,7 +110,7 @@ def freeze(
 
 @click.command("unfreeze")
 @click.argument("pool", required=False)
-@server_options("unfreeze", writes=True)
+@server_options(writes=True)
 def unfreeze(pool: str | None, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Let the weights of a pool, or of all, move again."""
     remote = Server(server, token_file, tls_ca)
@@ -155,8 +163,12 @@ def _wait(remote: Server) -> int:
     deadline = time.monotonic() + _PATIENCE
     while True:
         version = (remote.get("/api/v1/status").get("snapshot") or {}).get("version")
-        rows = remote.get("/api/v1/proxies")["proxies"]
-        late = [row["node"] for row in rows if row["connected"] and not row["reason"] and row["last_good"] != version]
+        rows = [row for row in remote.get("/api/v1/proxies")["proxies"] if row["connected"] and row["kind"] != "reader"]
+        if not rows:
+            click.echo("lbctl: no proxy is connected: nobody was told yet", err=True)
+            return _DEGRADED
+        served = [row for row in rows if row["kind"] != "envoy" or not row["reason"]]
+        late = [row["node"] for row in served if row["last_good"] != version]
         if not late:
             return 0
         if time.monotonic() > deadline:

@@ -22,7 +22,7 @@ _SAID = {
 
 @click.command("reload")
 @option("--allow-shrink", is_flag=True, help="Also where more replicas go than `control.max_shrink` allows.")
-@server_options("reload", writes=True)
+@server_options(writes=True)
 def command(allow_shrink: bool, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Have a running `lbctl serve` read its files again, now.
 

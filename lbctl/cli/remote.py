@@ -25,6 +25,7 @@ DEFAULT_SERVER = "http://127.0.0.1:18080"
 _TOKEN = "/var/lib/lbctl/api-token"
 """Where `serve` makes one when nobody tells it otherwise."""
 _WRITING = f"The token of its API, which this always needs; default: {_TOKEN}, for the default server alone."
+_GIVE = "give it with --token-file, or for all commands with LBCTL_TOKEN_FILE"
 _CONNECT = 5.0
 _PATIENCE = {"GET": 15.0}
 _LONGEST_PATIENCE = 60.0
@@ -110,9 +111,9 @@ class Server:
         return token
 
 
-def server_options(command: str, *, writes: bool = False) -> _Decorator:
+def server_options(*, writes: bool = False) -> _Decorator:
     """--server, --token-file and --tls-ca. `writes`: the command does what always needs the token."""
-    option = options_of(command)
+    option = options_of("")
     token = _WRITING if writes else "The token of its API, where it asks for one."
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -207,7 +208,7 @@ def _content(url: str, status: int, content: bytes) -> dict[str, Any]:
     if not isinstance(answer, dict):
         raise RemoteError(f"{url} is not an lbctl serve: it answered {status}, and no JSON")
     if status in (401, 403):
-        raise RemoteError(f"{url} does not let us in: {answer.get('error')} (give it with --token-file)")
+        raise RemoteError(f"{url} does not let us in: {answer.get('error')} ({_GIVE})")
     if status == 400:
         raise click.ClickException(str(answer.get("error")))
     if status != 200:

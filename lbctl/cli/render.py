@@ -16,7 +16,10 @@ from lbctl.compile.fleet import Compiled
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot
 from lbctl.model.fleet import Source
+from lbctl.serve.driven import undriven
+from lbctl.serve.losses import made_up_for
 from lbctl.targets import KINDS, target
+from lbctl.targets.features import BY_ID
 from lbctl.targets.load import Loaded
 from lbctl.targets.prepare import Prepared, placed, prepare
 from lbctl.targets.target import Bundle
@@ -61,7 +64,8 @@ def command(
 ) -> int:
     """Render the fleet in PATH… for one kind of proxy.
 
-    One file goes to standard output, several need -d. What the proxy cannot say is a warning on standard error.
+    One file goes to standard output, several need -d. What the proxy cannot say is a warning on standard error; what
+    `lbctl serve` does for it, where its entry in `proxies` says how, is one line.
     """
     if form is not None and kind != "envoy":
         raise click.UsageError(f"-o is for Envoy's configuration: {kind} has one form")
@@ -83,13 +87,24 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
         )
         return 1
     prepared = prepare(target(options.kind), compiled, proxy, Snapshot(compiled.topology, secrets=loaded.secrets))
-    diagnostics.extend(prepared.losses)
+    _tell_losses(prepared, proxy, diagnostics)
     bundle = prepared.target.render(prepared.rooted(_root(options, proxy)), options.form)
     diagnostics.extend(placed(bundle, compiled))
     if diagnostics.failed:
         return 1
     code = _check(source, compiled, prepared, options, diagnostics) if options.check else 0
     return code or _write(bundle, options)
+
+
+def _tell_losses(prepared: Prepared, proxy: Proxy, diagnostics: Diagnostics) -> None:
+    """What this file cannot say; of what `serve` does for a proxy that it drives, which is no loss there, one line."""
+    drives = bool(proxy.nodes) if proxy.kind == "envoy" else not undriven(proxy)
+    done = made_up_for(proxy.kind) if drives else {}
+    diagnostics.extend(item for item in prepared.losses if item.code not in done)
+    left = {item.code for item in prepared.losses if item.code in done} - {BY_ID["control"].code}
+    if left:
+        words = ", ".join(f"{done[code]} ({code})" for code in sorted(left))
+        click.echo(f"lbctl: not in this file, but done by `lbctl serve`, which drives {proxy.name}: {words}", err=True)
 
 
 def _check(source: Source, compiled: Compiled, prepared: Prepared, options: _Options, diagnostics: Diagnostics) -> int:

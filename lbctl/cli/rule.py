@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from lbctl.base.diagnostics import did_you_mean
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+def _codes(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Those that begin so, for a shell."""
+    from click.shell_completion import CompletionItem
+
+    from lbctl.lint.pages import pages
+
+    known = pages().values()
+    return [CompletionItem(page.code, help=page.title) for page in known if page.code.startswith(incomplete.upper())]
+
 
 @click.command("rule")
-@click.argument("code", required=False)
+@click.argument("code", required=False, shell_complete=_codes)
 def command(code: str | None) -> int:
     """Explain CODE: what it is, why it hurts on GPUs, YAML before and after, when to ignore it.
 

@@ -18,7 +18,7 @@ _STATE_HELP = "Where it keeps what must survive; default: the fleet's `control.s
 
 @click.command("serve")
 @paths_argument
-@option("--state", metavar="DIR", help=_STATE_HELP)
+@options_of("")("--state", metavar="DIR", help=_STATE_HELP)
 @option("--xds-bind", metavar="A", help="Where proxies connect; default: the fleet's `control.xds.bind`.")
 @option("--api-bind", metavar="A", help="Where the API listens; default: the fleet's `control.api.bind`.")
 @option("--dry-run", is_flag=True, help="Decide and log; send nothing, keep nothing.")

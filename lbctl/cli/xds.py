@@ -38,7 +38,7 @@ def command() -> None:
 
 
 @command.command("get")
-@ads_options("xds")
+@ads_options()
 @_type
 @option("-o", "output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="The form.")
 @option("--timeout", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds to wait for it.")
@@ -61,7 +61,7 @@ def get(ads: Ads, kind: str | None, output: str, timeout: float) -> int:
 
 
 @command.command("watch")
-@ads_options("xds")
+@ads_options()
 @_type
 def watch(ads: Ads, kind: str | None) -> int:
     """Print a line for each change: when, which type, the names added, changed and removed, the version.

@@ -10,8 +10,8 @@ from lbctl.ir.weight import Weight
 
 Verdict = Literal["in", "floor", "out"]
 Mode = Literal["acting", "frozen", "blind", "held"]
-"""acting: evidence moves weights. frozen: more than half look bad, nothing moves. blind: more than half are stale,
-weights go back to the capacities. held: by an operator."""
+"""acting: evidence moves weights. frozen: more than half look slow, hot or stale, and no weight moves. blind: more than
+half are stale or have never told anything, and weights go back to the capacities. held: by an operator."""
 
 
 @dataclass(frozen=True, slots=True)

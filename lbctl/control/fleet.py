@@ -30,12 +30,12 @@ def _first(pool: Pool, event: FleetChanged) -> PoolState:
 
 def _known(replica: Replica, weight: Weight | None, reasons: tuple[str, ...] | None, pool: Pool, now: float) -> Track:
     if reasons is not None:
-        track = new_track(replica, min(pool.weighting.floor / 100, 1.0), None)
+        track = new_track(replica, min(pool.weighting.floor / 100, 1.0), None, now)
         return track._replace(health=Health(phase="out", reasons=reasons, since=now, ejections=1))
     if weight is None:
-        return new_track(replica, 1.0, None)
+        return new_track(replica, 1.0, None, now)
     parts = Parts(weight.speed, weight.room / replica.capacity)
-    return new_track(replica, _clamped(weight.rate / replica.capacity, pool), None, parts)._replace(known_at=now)
+    return new_track(replica, _clamped(weight.rate / replica.capacity, pool), None, now, parts)._replace(known_at=now)
 
 
 def _again(was: PoolState, pool: Pool, now: float) -> PoolState:
@@ -49,7 +49,7 @@ def _again(was: PoolState, pool: Pool, now: float) -> PoolState:
 def _track(was: Track | None, replica: Replica, pool: Pool, now: float) -> Track:
     """Another address is another replica."""
     if was is None or was.replica.address != replica.address:
-        return new_track(replica, 1.0, now)
+        return new_track(replica, 1.0, now, now)
     return was._replace(
         replica=replica,
         peers=peers_of(replica),

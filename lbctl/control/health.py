@@ -5,10 +5,14 @@ XID, a saturated engine that still makes progress, a throttled GPU and whatever 
 Where progress is counted in requests, not in steps, a long answer looks like a stall: there it takes four times as
 long, and so it does where proxies alone say that requests are there.
 
-The way back: `healthy_threshold` good looks and progress that moves. A replica that is out gets no requests and may
-have nothing to progress with, so after `ejection_time` (times the number of ejections, ten at most) it is let in on
-trial at the floor, and is out again if it stalls; where it still shows a stall, after ten times as long, since a leaked
-gauge must not hold it out for ever.
+The way back of a stalled one: `healthy_threshold` good looks and progress that moves, which is what it was out for. One
+that is out gets no requests and may have nothing to progress with, and what the requests that it still had do says
+nothing of a broken GPU or of memory. So after `ejection_time` (times the number of ejections, ten at most) each is let
+in on trial at the floor; it is in after as many good looks with progress that moved there, and out again at any
+complaint. Where it still has one, the trial comes after ten times as long: a leaked gauge must not hold it out for
+ever.
+
+Looks count once an interval, however many sources report.
 """
 
 from __future__ import annotations
@@ -53,18 +57,20 @@ _NO_XIDS: frozenset[tuple[str, int]] = frozenset()
 
 class Pulse(NamedTuple):
     """What changes at every look. `progress`: the counter; `still_since`: since when it stands still with requests in
-    flight. Apart from `Health`, which in a fleet that is well stays the same object."""
+    flight; `counted`: the last look that thresholds count. Apart from `Health`, which in a fleet that is well stays the
+    same object."""
 
     looked: float = NEVER
     progress: float | None = None
     still_since: float | None = None
+    counted: float = NEVER
 
 
 class Health(NamedTuple):
     """`complaints`: what is wrong by the newest look; `reasons`: why the phase is not "in". `since`: when the phase
-    began; `mark`: the progress counter when it went out. `xids`: as last told, None before. `fatal`: an XID that has
-    not yet taken it out. `denied`: it would be out, but too many are. `good`: looks without complaint, no more than
-    needed."""
+    began; `mark`: the progress counter then, or the first since, of one that is out or on trial. `xids`: as last told,
+    None before. `fatal`: an XID that has not yet taken it out. `denied`: it would be out, but too many are. `good`:
+    looks without complaint, no more than needed."""
 
     phase: Phase = "in"
     reasons: tuple[str, ...] = ()
@@ -135,13 +141,16 @@ def judged(rule: Rules, was: Health, pulse: Pulse, seen: Seen) -> tuple[Health, 
     if seen.at <= pulse.looked:
         return was, pulse
     signals = seen.signals
-    beat, stands = _beat(pulse, signals.values.get("progress"), seen)
+    counts = seen.at - max(pulse.counted, was.since) >= (1 - _EARLY) * rule.interval
+    beat, stands = _beat(pulse, signals.values.get("progress"), seen, seen.at if counts else pulse.counted)
     if not stands and was.good >= rule.good_looks and _says_nothing(rule, was, seen):
         return was, beat
     xids, fatal = _xids(rule, was, signals)
-    low, hot = _low(rule, was.low, seen), _hot(rule, was.hot, signals.values.get("temperature"))
+    low, hot = was.low, was.hot
+    if counts:
+        low, hot = _low(rule, low, seen), _hot(rule, hot, signals.values.get("temperature"))
     complaints = _complaints(rule, fatal, stands, seen, low) if stands or fatal is not None or low.over else ()
-    good = 0 if complaints else min(was.good + 1, rule.good_looks)
+    good = 0 if complaints else min(was.good + counts, rule.good_looks)
     same = low is was.low and hot is was.hot and good == was.good and fatal == was.fatal and xids == was.xids
     if same and complaints == was.complaints:
         return was, beat
@@ -161,16 +170,16 @@ def _says_nothing(rule: Rules, was: Health, seen: Seen) -> bool:
     return free is None or deep.min_free_memory is None or free.value >= deep.min_free_memory or seen.reserves_memory
 
 
-def _beat(was: Pulse, progress: Signal | None, seen: Seen) -> tuple[Pulse, float]:
+def _beat(was: Pulse, progress: Signal | None, seen: Seen, counted: float) -> tuple[Pulse, float]:
     """What of the look is new at each, and for how many seconds progress stands still though there is work."""
     if progress is None:
-        return Pulse(seen.at, was.progress, None), 0.0
+        return Pulse(seen.at, was.progress, None, counted), 0.0
     if progress.value != was.progress:
-        return Pulse(seen.at, progress.value, progress.at), 0.0
+        return Pulse(seen.at, progress.value, progress.at, counted), 0.0
     if not _busy(seen):
-        return Pulse(seen.at, progress.value, None), 0.0
+        return Pulse(seen.at, progress.value, None, counted), 0.0
     still = was.still_since if was.still_since is not None else progress.at
-    return Pulse(seen.at, progress.value, still), progress.at - still
+    return Pulse(seen.at, progress.value, still, counted), progress.at - still
 
 
 def unknown(was: Health, pulse: Pulse) -> tuple[Health, Pulse]:
@@ -183,11 +192,13 @@ def unknown(was: Health, pulse: Pulse) -> tuple[Health, Pulse]:
 def settled(rule: Rules, was: Health, pulse: Pulse, may_leave: bool, now: float) -> Health:
     """The phase that follows from the look. `may_leave`: it is not one too many."""
     if was.phase == "out":
-        return _way_back(rule, was, pulse, now)
+        return _out(was, pulse, now) if was.fatal is not None else _way_back(rule, was, pulse, now)
     if was.complaints:
         return _out(was, pulse, now) if may_leave else _denied(was)
-    if was.phase == "trial" and was.good >= rule.good_looks and (pulse.progress is None or pulse.progress != was.mark):
-        return was._replace(phase="in", reasons=(), since=now, ejections=0)
+    if was.phase == "trial":
+        was = _marked(was, pulse)
+        if was.good >= rule.good_looks and (pulse.progress is None or pulse.progress != was.mark):
+            return _in(was, now)
     return was._replace(denied=False, reasons=() if was.phase == "in" else was.reasons) if was.denied else was
 
 
@@ -278,13 +289,22 @@ def _denied(was: Health) -> Health:
     return was._replace(denied=True, reasons=reasons) if was.reasons != reasons else was
 
 
+def _in(was: Health, now: float) -> Health:
+    return was._replace(phase="in", reasons=(), since=now, ejections=0, denied=False)
+
+
+def _marked(was: Health, pulse: Pulse) -> Health:
+    """With the first progress that is known since the phase began."""
+    return was._replace(mark=pulse.progress) if was.mark is None and pulse.looked >= was.since else was
+
+
 def _way_back(rule: Rules, was: Health, pulse: Pulse, now: float) -> Health:
-    if was.mark is None and pulse.progress is not None:
-        was = was._replace(mark=pulse.progress)
-    if was.good >= rule.good_looks and pulse.progress is not None and pulse.progress != was.mark:
-        return was._replace(phase="in", reasons=(), since=now, ejections=0)
+    was = _marked(was, pulse)
+    moved = pulse.progress is not None and pulse.progress != was.mark
+    if was.reasons == (_STALLED,) and was.good >= rule.good_looks and moved:
+        return _in(was, now)
     patience = rule.ejection_time * min(was.ejections, MOST_PATIENCE) * (MOST_PATIENCE if was.complaints else 1)
     if now - was.since < patience:
         return was
     reasons = (f"on trial after: {was.reasons[0] if was.reasons else 'an ejection'}",)
-    return was._replace(phase="trial", reasons=reasons, since=now, complaints=(), good=0)
+    return was._replace(phase="trial", reasons=reasons, since=now, mark=None, complaints=(), good=0)

@@ -6,6 +6,7 @@ seconds since the epoch, and are handed in.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +16,8 @@ from lbctl.ir.weight import Weight, plain
 
 Kind = Literal["drain", "weight", "freeze"]
 KINDS: tuple[Kind, ...] = ("drain", "weight", "freeze")
+MOST_WEIGHT = 1_000_000.0
+"""As in a fleet file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,15 @@ class Override:
 
 
 Overrides = tuple[Override, ...]
+
+
+def held_weight(value: object) -> float:
+    """One that a replica may be given by hand, on the scale of capacity. ValueError with words for people"""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or value == math.inf:
+        raise ValueError(f"{value} is not a number above 0")
+    if value > MOST_WEIGHT:
+        raise ValueError(f"{value:g} is too much: a weight is at most {MOST_WEIGHT:.0f}, as in a fleet file")
+    return float(value)
 
 
 def put(overrides: Overrides, new: Override) -> Overrides:

@@ -1,7 +1,8 @@
 """One decision about a pool: its health first, then what its strategy wishes, then that in bounded steps.
 
-The order matters. Who is out is no peer of the others; and when more than half look bad, the fault is more likely in
-the samples than in the replicas: then nothing moves.
+The order matters. Who is out is no peer of the others; and when more than half look slow, hot or stale, the fault is
+more likely in the samples than in the replicas: then no weight moves. A stall, an XID and lost memory are told of each
+replica by itself: they take out as many as `max_ejection` lets, whatever the others look like.
 """
 
 from __future__ import annotations
@@ -64,20 +65,26 @@ def _mode(state: PoolState, looks: Sequence[Look], wishes: Sequence[Wish], now: 
             continue
         there += 1
         if not fresh:
-            stale += seen is not None
-        elif wish.slow or known.complaints or known.hot.over:
+            stale += seen is not None or _is_silent(state, track, now)
+        elif not known.complaints and (wish.slow or known.hot.over):
             bad += 1
     mode: Mode = "acting"
     words = ""
     if state.held is not None:
         mode, words = "held", state.held or "by an operator"
     elif stale > there / 2:
-        mode, words = "blind", f"{stale} of {there} replicas have stale samples: back to their capacities"
+        mode, words = "blind", f"{stale} of {there} replicas have no fresh samples: back to their capacities"
     elif stale + bad > there / 2:
-        mode, words = "frozen", f"{stale + bad} of {there} replicas look bad: weights stay, nobody is taken out"
+        mode, words = "frozen", f"{stale + bad} of {there} replicas look slow, hot or stale: weights stay"
     if mode == state.mode:
         return replace(state, mode_words=words) if words != state.mode_words else state
     return replace(state, mode=mode, mode_words=words, mode_since=now)
+
+
+def _is_silent(state: PoolState, track: Track, now: float) -> bool:
+    """One that has sources and has never given a sample, for as long as makes samples stale."""
+    telemetry = track.replica.telemetry or state.pool.telemetry
+    return bool(telemetry and telemetry.sources) and now - track.since > state.rules.stale_after
 
 
 # ── Health of the whole ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -103,8 +110,6 @@ def _settled(state: PoolState, looks: Sequence[Look], now: float) -> list[Health
 
 def _room(state: PoolState, looks: Sequence[Look]) -> int:
     """How many more may be taken out."""
-    if state.mode == "frozen":
-        return 0
     there = gone = 0
     for track, (_, _, known, _) in zip(state.tracks, looks, strict=True):
         if not track.replica.drain:

@@ -32,7 +32,7 @@ class Course(NamedTuple):
 class Track(NamedTuple):
     """One replica (a named tuple: see `weighting.strategy.Estimate`). `goal`: what its signals and health ask for;
     `course`: the way there. `joined_at`: since when it ramps. `fresh`: its samples are. `known_at`: of the last
-    decision that had evidence."""
+    decision that had evidence; `since`: since when it is there."""
 
     replica: Replica
     peers: Peers
@@ -45,6 +45,7 @@ class Track(NamedTuple):
     goal: float = 1.0
     course: Course = Course()
     joined_at: float | None = None
+    since: float = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,9 @@ def peers_of(replica: Replica) -> Peers:
     return (replica.gpu, replica.gpu_count) if replica.gpu is not None else (replica.capacity,)
 
 
-def new_track(replica: Replica, multiplier: float, joined_at: float | None, parts: Parts = WHOLE) -> Track:
+def new_track(replica: Replica, multiplier: float, joined_at: float | None, now: float, parts: Parts = WHOLE) -> Track:
     wish = Wish(Estimate(), None)
-    track = Track(replica, peers_of(replica), None, Health(), Pulse(), wish)
+    track = Track(replica, peers_of(replica), None, Health(), Pulse(), wish, since=now)
     return track._replace(course=Course(multiplier, parts, NEVER, multiplier, parts), joined_at=joined_at)
 
 

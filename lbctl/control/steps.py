@@ -77,7 +77,9 @@ class Steps:
         joined_at = was.joined_at
         if joined_at is not None and self.now - joined_at >= self.window:
             joined_at = None
-        return Track(was.replica, was.peers, seen, health, pulse, wish, fresh, known_at, goal, course, joined_at)
+        return Track(
+            was.replica, was.peers, seen, health, pulse, wish, fresh, known_at, goal, course, joined_at, was.since
+        )
 
     def _goal(self, was: Track, health: Health, wish: Wish) -> tuple[float, Parts]:
         """Where the multiplier is going: to where it is, if it stays."""

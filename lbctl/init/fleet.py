@@ -30,7 +30,7 @@ _MOST = 64
 """URLs of one call."""
 _REASONS = {
     "LB218": "init was given one server of this model: add another, or keep this",
-    "LB617": "which GPU is whose is yours to say: devices: [0]",
+    "LB617": 'which GPU is whose is yours to say: devices: ["0"]',
 }
 _AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 

@@ -107,9 +107,12 @@ def _replicas(pool: Pool) -> Iterator[str]:
         yield from _comment(hint, 4)
     elif any(item.gpu_count > 1 for item in pool.members):
         yield from _comment("gpu_count: all GPUs of the host, as its exporter shows; write how many it uses.", 4)
+    apart = not _shared(pool)
+    if apart and not all(source.asked for item in pool.members for source in item.sources):
+        yield from _comment("Sources at a usual port were not asked: `init --from` takes these URLs too.", 4)
     yield "    replicas:\n"
     for member in pool.members:
-        yield f"      - {{{', '.join(_replica(member, typed, not _shared(pool)))}}}\n"
+        yield f"      - {{{', '.join(_replica(member, typed, apart))}}}\n"
 
 
 def _replica(member: Member, typed: bool, apart: bool) -> Iterator[str]:
@@ -146,8 +149,14 @@ def _doubt(item: Source) -> str:
 
 
 def _blind(pool: Pool) -> Iterator[str]:
-    switch = f" Start it with {pool.kind.switch}, then" if pool.kind.switch else " If it has some elsewhere,"
     where = f"{{kind: {pool.kind.source}, url: ...}}"
+    if pool.kind.port is not None:
+        said = (
+            f"{pool.kind.title} has its metrics at port {pool.kind.port} by default, and several of it are on one host"
+        )
+        yield from _comment(f"{said}: give each of these replicas its own, telemetry: {{sources: [{where}]}}.", 4)
+        return
+    switch = f" Start it with {pool.kind.switch}, then" if pool.kind.switch else " If it has some elsewhere,"
     yield from _comment(f"{pool.kind.title} showed no metrics.{switch} add to telemetry.sources: {where}.", 4)
 
 

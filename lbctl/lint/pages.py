@@ -35,8 +35,12 @@ Every code that lbctl shows, as `lbctl rule CODE` prints it, offline. Those with
 `lbctl lint`'s: the fleet is legal, and unwise for inference. The fleets are whole: each first one gets exactly this
 finding, each second one none.
 
-`# lbctl: ignore LB210 (why it is right here)` at the end of a line silences that code on that line. A comment that
-silences nothing is a finding itself (LB017). `lbctl lint --fix` makes those mends that are certain and keeps comments.
+`# lbctl: ignore LB210 (why it is right here)` at the end of a line silences that code on that line, in `lint`,
+`validate` and `render` alike: warnings, notes, and what the rules of `lint` find. Errors that keep a fleet from being
+rendered cannot be ignored. A comment that silences nothing is a finding of `lint` itself (LB017), unless its code was
+not judged: a load that is not stated, a file that only another machine lacks, what the proxies' own checkers say.
+What some kind of proxy cannot say counts as found, whether or not the fleet names one. `lbctl lint --fix` makes those
+mends that are certain and keeps comments.
 
 What no proxy does without a control plane (telemetry, live weights, deep health) is told by `render`, not by `lint`.
 """

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.compile.sources import SourceMap
-from lbctl.lint.ignores import UNUSED, Ignore, ignores, split, useless
-from lbctl.lint.proxies import losses, summed
+from lbctl.lint.comments import FILES, comments, left_of_broken, said, unused
+from lbctl.lint.crowds import crowds
+from lbctl.lint.ignores import Ignore, split
+from lbctl.lint.proxies import folded, losses, merged, summary
 from lbctl.lint.rule import Edit, Found, Rule
 from lbctl.lint.rules import rules
 from lbctl.lint.subject import Load, Subject
 from lbctl.model.fleet import understand
 from lbctl.model.load import Text
 from lbctl.model.node import descend
-from lbctl.targets.features import FEATURES
 from lbctl.targets.load import complete
-
-FILES = frozenset({"LB110", "LB503"})
-"""A file that is not here: said by `validate`. Where a pipeline lints there are neither certificates nor keys."""
-BY_PROXIES = frozenset({feature.code for feature in FEATURES} | {"LB206", "LB499"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +32,14 @@ class Mend:
 
 @dataclass(frozen=True, slots=True)
 class Linted:
-    """`valid`: the fleet has no errors of its own, and the rules have judged it. `unused`: what of its comments
-    silences nothing."""
+    """`findings`: each once for its code and place; `lines`: what people read, where what proxies cannot say stands
+    once, and `summary`: how much each kind of them cannot. `valid`: the fleet has no errors of its own, and the rules
+    have judged it. `unused`: what of its comments silences nothing."""
 
     findings: tuple[Diagnostic, ...]
+    lines: tuple[Diagnostic, ...]
     valid: bool
+    summary: tuple[str, ...] = ()
     mends: tuple[Mend, ...] = ()
     unused: tuple[Ignore, ...] = ()
 
@@ -67,26 +67,34 @@ def lint(texts: Sequence[Text], diagnostics: Diagnostics, chosen: Callable[[str]
     """`texts`: the fleet's files as they were read; `diagnostics`: what was wrong with reading them."""
     source = understand(texts, diagnostics)
     loaded = complete(source, diagnostics) if source else None
+    given = comments(texts, chosen)
     if loaded is None:
-        return Linted(tuple(diagnostics), valid=False)
-    own = [item for item in diagnostics if item.code not in FILES and chosen(item.code)]
+        found = _in_order([*left_of_broken(diagnostics, given), *given.wrong])
+        return Linted(found, found, valid=False)
+    own = [item for item in diagnostics if chosen(item.code)]
     active = [item for item in rules().values() if chosen(item.code) and (load is not None or not item.asked)]
     judged = _judge(Subject(loaded, load), active, loaded.compiled.sources)
-    told = [(proxy, item) for proxy, item in losses(loaded) if chosen(item.code)]
-    comments, wrong = ignores(texts)
-    everything = [*own, *judged.findings.values(), *(item for _, item in told)]
-    codes = {item.code for item in active} | {code for code in BY_PROXIES if chosen(code)} | {item.code for item in own}
-    left, unused = split(everything, comments, codes)
-    unused = unused if chosen(UNUSED) else []
+    lost = [(kind, item) for kind, item in losses(loaded) if chosen(item.code)]
+    left, idle = split([*own, *judged.findings.values(), *(item for _, item in lost)], given.usable)
     kept = set(left)
-    shown = Diagnostics()
-    lost = {item for _, item in told}
-    shown.extend(item for item in left if item not in lost)
-    shown.extend(summed((proxy, item) for proxy, item in told if item in kept))
-    shown.extend(item for item in wrong if chosen(item.code))
-    shown.extend(map(useless, unused))
-    mends = tuple(mend for item, mend in judged.mends.items() if item in kept)
-    return Linted(tuple(shown), True, mends, tuple(unused))
+    idle = unused(idle, loaded, chosen, load is not None)
+    told = merged((kind, item) for kind, item in lost if item in kept)
+    rest = [item for item in own if item in kept and item.code not in FILES]
+    rest += [*crowds(item for item in judged.findings.values() if item in kept), *given.wrong, *said(idle)]
+    return Linted(
+        _in_order([*rest, *(loss.finding for loss in told)]),
+        _in_order([*rest, *folded(told)]),
+        valid=True,
+        summary=tuple(summary(told)),
+        mends=tuple(mend for item, mend in judged.mends.items() if item in kept),
+        unused=(*idle, *given.hopeless),
+    )
+
+
+def _in_order(findings: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    ordered = Diagnostics()
+    ordered.extend(findings)
+    return tuple(ordered)
 
 
 def _judge(subject: Subject, active: Sequence[Rule], sources: SourceMap) -> _Judged:

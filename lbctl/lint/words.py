@@ -156,13 +156,6 @@ ROLLOUTS = (
         "Its `to` has no share that could grow.",
         "Name a pool of the split, with a weight of 0 if it is to begin there.",
     ),
-    told(
-        "LB702",
-        "a rollout that nobody moves",
-        "`render` writes the file's split: no proxy moves one by itself.",
-        "`lbctl serve` does.",
-        "warning",
-    ),
 )
 RUNNING = (
     told(

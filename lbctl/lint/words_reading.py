@@ -98,14 +98,16 @@ READING = (
     told(
         "LB017",
         "a comment that silences nothing",
-        "`# lbctl: ignore LBnnn (reason)` stands on a line where that code is not found.",
+        "`# lbctl: ignore LBnnn (reason)` stands on a line where that code is not found, or the code is that of an "
+        "error, which cannot be ignored.",
         "Remove it (`lbctl lint --fix` does): it would hide the next one that comes there.",
         "warning",
     ),
     told(
         "LB018",
         "a comment that lbctl cannot read",
-        "`# lbctl: ignore` without codes, or without a reason in parentheses.",
+        "`# lbctl: ignore` without codes, with one that there is not, without a reason in parentheses, or with "
+        "something behind it.",
         "Write `# lbctl: ignore LB210 (why it is right here)`; several codes with commas.",
         "warning",
     ),

@@ -23,7 +23,10 @@ class Reload(Section):
 
 
 class AgentCheck(Section):
-    bind: v.Bind = Field(description="The first address that HAProxy asks; one port a replica, counting up.")
+    bind: v.Bind = Field(
+        description="The first address that HAProxy asks; one port a replica, counting up: choose them below "
+        "`net.ipv4.ip_local_port_range`."
+    )
 
 
 class Proxy(Section):

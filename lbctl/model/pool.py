@@ -64,7 +64,8 @@ class Replica(Section):
         None, description="How many GPUs it has. Without it: the number of `devices`, else 1."
     )
     devices: list[v.Device] = Field(
-        [], description="Its GPUs among those of the host: indices, UUIDs, or `0:3` for slice 3 of GPU 0."
+        [],
+        description='Its GPUs among those of the host: indices as `"0"`, UUIDs, or `"0:3"` for MIG slice 3 of GPU 0.',
     )
     weight: v.Capacity | None = Field(
         None,

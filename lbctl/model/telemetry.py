@@ -72,5 +72,5 @@ class Weighting(Section):
     )
     max_step: MaxStep = Field(MaxStep(), description="How far a weight moves in one interval.")
     deadband: v.Percent = Field(q.Percent(10), description="Smaller moves are not sent.")
-    floor: v.Percent = Field(q.Percent(5), description="The least weight, of the capacity: nobody starves.")
-    ceiling: v.WidePercent = Field(q.Percent(400), description="The most weight, of the capacity.")
+    floor: v.PositivePercent = Field(q.Percent(5), description="The least weight, of the capacity: nobody starves.")
+    ceiling: v.PositiveWidePercent = Field(q.Percent(400), description="The most weight, of the capacity.")

@@ -44,7 +44,8 @@ def _text(pattern: str, what: str, hint: str, lower: bool = False) -> Any:
 
     def validate(value: object) -> str:
         if not isinstance(value, str):
-            raise refuse("LB013", f"{show(value)} is not a string", "quote it")
+            quoted = f': "{value}"' if type(value) is int else ""
+            raise refuse("LB013", f"{show(value)} is not a string", f"quote it{quoted}")
         if not compiled.fullmatch(value):
             raise refuse("LB013", f"{show(value)} is not {what}", hint)
         return value.lower() if lower else value
@@ -57,11 +58,13 @@ _PERCENT = r"(0{0,12}100(\.0{1,6})?|0{0,13}[0-9]{1,2}(\.[0-9]{1,6})?)%"
 _WIDE_PERCENT = r"(0{0,10}10000(\.0{1,6})?|0{0,11}[0-9]{1,4}(\.[0-9]{1,6})?)%"
 
 
-def _bounded(parse: Callable[[object], q.Percent], low: float, high: float) -> PlainValidator:
+def _bounded(parse: Callable[[object], q.Percent], low: float, high: float, above: bool = False) -> PlainValidator:
+    """`above`: `low` itself is too little."""
+
     def check(value: object) -> q.Percent:
         number = parse(value)
-        if not low <= number <= high:
-            raise q.QuantityError(f"{value} is out of range", f"from {low:g}% to {high:g}%")
+        if not low <= number <= high or (above and number == low):
+            raise q.QuantityError(f"{value} is out of range", f"{'above' if above else 'from'} {low:g}% to {high:g}%")
         return number
 
     return _quantity(check)
@@ -78,9 +81,17 @@ DurationOrUnlimited = Annotated[
 Size = Annotated[
     q.Size, _quantity(q.parse_size), _schema(r"[0-9]{1,15}(\.[0-9]{1,6})?(B|KiB|MiB|GiB)", "a size: as 64KiB, 10MiB")
 ]
+_ABOVE_ZERO = r"(?!0+(\.0+)?%)"
 Percent = Annotated[q.Percent, _bounded(q.parse_percent, 0, 100), _schema(_PERCENT, "a percent: from 0% to 100%")]
-WidePercent = Annotated[
-    q.Percent, _bounded(q.parse_percent, 0, 10_000), _schema(_WIDE_PERCENT, "any percent: over 100% too")
+PositivePercent = Annotated[
+    q.Percent,
+    _bounded(q.parse_percent, 0, 100, above=True),
+    _schema(_ABOVE_ZERO + _PERCENT, "a percent: above 0%, to 100%"),
+]
+PositiveWidePercent = Annotated[
+    q.Percent,
+    _bounded(q.parse_percent, 0, 10_000, above=True),
+    _schema(_ABOVE_ZERO + _WIDE_PERCENT, "any percent above 0%: over 100% too"),
 ]
 Temperature = Annotated[
     q.Temperature, _quantity(q.parse_temperature), _schema(r"[0-9]{1,15}(\.[0-9]{1,6})?C", "degrees Celsius: as 90C")
@@ -139,7 +150,14 @@ Label = Annotated[str, *_text(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", "a label", "l
 LabelValue = Annotated[
     str, *_text(r"[A-Za-z0-9._/:@+ -]{0,253}", "a label's value", "letters, digits, spaces and . _ / : @ + -")
 ]
-Device = Annotated[str, *_text(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}", "a device", 'as "0" or GPU-uuid')]
+Device = Annotated[
+    str,
+    *_text(
+        r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}(:[0-9]{1,3})?",
+        "a device",
+        'an index "0", a UUID GPU-…, or "0:3" for the MIG slice with GPU instance 3 of GPU 0',
+    ),
+]
 HeaderName = Annotated[
     str,
     *_text(

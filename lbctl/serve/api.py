@@ -28,6 +28,7 @@ _LARGEST = 64 * 1024
 _GRACE = 1.0
 """Seconds that a running answer gets when the API stops."""
 _PROBES = ("/healthz", "/readyz")
+_AFAR = "the file of control.api.token_file, or api-token in the state directory, on its machine"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -198,8 +199,8 @@ class Api:
             raise _Refused(403, "this control plane has no token, so nobody may do that")
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token):
-            hint = "" if self._access.guarded else f"; it is in {self._access.token}"
-            raise _Refused(401, f"this needs the token{hint}")
+            where = _AFAR if self._access.guarded else self._access.token
+            raise _Refused(401, f"this needs the token; it is in {where}")
 
 
 def read_token(file: Path | None) -> bytes:

@@ -24,7 +24,8 @@ from lbctl.serve import log
 from lbctl.serve.by_hand import ByHand
 from lbctl.serve.changes import Changes
 from lbctl.serve.doors import CannotListenError, Doors
-from lbctl.serve.driving import Driving, driven
+from lbctl.serve.driven import driven
+from lbctl.serve.driving import Driving
 from lbctl.serve.gauges import Gauges
 from lbctl.serve.in_flight import InFlight
 from lbctl.serve.live import Live

@@ -13,7 +13,7 @@ from typing import Any
 
 from lbctl.base.diagnostics import did_you_mean, show
 from lbctl.control import overrides
-from lbctl.control.overrides import KINDS, Kind, Override, Overrides
+from lbctl.control.overrides import KINDS, Kind, Override, Overrides, held_weight
 from lbctl.serve import log
 from lbctl.serve.api import WrongError
 from lbctl.serve.changes import Changes
@@ -138,7 +138,9 @@ def _number(value: object, name: str) -> float | None:
 
 
 def _weight(value: object) -> float:
-    found = _number(value, "value")
-    if found is None:
+    if value is None:
         raise WrongError("a weight needs its value, above 0 on the scale of capacity; for none at all, drain")
-    return found
+    try:
+        return held_weight(value)
+    except ValueError as error:
+        raise WrongError(str(error)) from None

@@ -33,6 +33,8 @@ class HaproxyHand:
         self.standing = Standing()
         self._driver = HaproxyDriver(proxy)
         self._served: Served | None = None
+        self._prepared: tuple[Served, Prepared] | None = None
+        self._warned = ""
         self._news = asyncio.Event()
         self._failures = 0
 
@@ -56,13 +58,13 @@ class HaproxyHand:
 
     async def _apply(self, served: Served) -> Applied:
         snapshot = served.edition.snapshot
-        prepared: Prepared = await asyncio.to_thread(
-            prepare, target(KIND), served.loaded.compiled, self.proxy, snapshot
-        )
+        if self._prepared is None or self._prepared[0] is not served:
+            prepared = await asyncio.to_thread(prepare, target(KIND), served.loaded.compiled, self.proxy, snapshot)
+            self._prepared = served, prepared
         cut = frozenset((pool, name) for pool, names in served.out.items() for name in names)
         down = {(pool, name): why[0] for pool, found in served.sick.items() for name, why in found.items() if why}
         try:
-            return await self._driver.apply(prepared, cut, snapshot.addresses, down)
+            return await self._driver.apply(self._prepared[1], cut, snapshot.addresses, down)
         except OSError as error:
             return Applied(False, failure=f"{error.filename or self.proxy.name}: {error.strerror or error}")
         except Exception:  # noqa: BLE001 -- the other proxies must go on
@@ -74,6 +76,7 @@ class HaproxyHand:
         before = self.standing
         words = _words(applied)
         self._failures = 0 if applied.done or applied.again is not None else self._failures + 1
+        trouble = "" if applied.due and words == applied.due else words
         self.standing = Standing(
             "SYNCED" if applied.done else "FAILING" if applied.failure or applied.refused else "WAITING",
             served.edition.version if applied.done else before.version,
@@ -82,22 +85,16 @@ class HaproxyHand:
             len(applied.leaving),
             time.time(),
         )
-        if words and words != before.words:
-            log.warn("a proxy does not have all of it", proxy=self.proxy.name, why=words)
-        if applied.done and (not before.version or before.words):
+        if trouble and trouble != self._warned:
+            log.warn("a proxy does not have all of it", proxy=self.proxy.name, why=trouble)
+        if applied.done and (not before.version or self._warned):
             log.event("a proxy is driven", proxy=self.proxy.name, version=self.standing.version)
+        self._warned = trouble or ("" if applied.done else self._warned)
         if applied.reloaded:
             log.event("a proxy was reloaded", proxy=self.proxy.name)
         if applied.again is not None:
             return applied.again
         return min(_LONGEST_RETRY, _FIRST_RETRY * 2.0 ** (self._failures - 1)) if self._failures else _LOOK
-
-
-def undriven(proxy: Proxy) -> str:
-    """Why it cannot be driven; empty where it can."""
-    if proxy.runtime_api or proxy.agent_check or (proxy.config and proxy.reload):
-        return ""
-    return "it has no runtime_api, no agent_check, and no config with reload"
 
 
 def _words(applied: Applied) -> str:
@@ -107,4 +104,6 @@ def _words(applied: Applied) -> str:
         return applied.complaints[0].message
     if applied.refused:
         return f"HAProxy refused {applied.refused[0].command!r}: {applied.refused[0].words}"
-    return "" if applied.done else "; ".join(applied.reload)
+    if applied.done:
+        return ""
+    return applied.wrong or "; ".join(applied.reload) or applied.due

@@ -25,7 +25,9 @@ from lbctl.targets.load import Loaded
 from lbctl.targets.prepare import Prepared
 
 _PACE = 0.25
-_STATES: Mapping[str, State] = {"applied": "SYNCED", "same": "SYNCED", "refused": "FAILING"}
+_LOOK = 5.0
+"""Seconds between two looks whether it runs."""
+_STATES: Mapping[str, State] = {"applied": "SYNCED", "same": "SYNCED", "refused": "FAILING", "absent": "FAILING"}
 
 
 class NginxHand:
@@ -43,6 +45,9 @@ class NginxHand:
         self._asked: tuple[Loaded, Prepared] | None = None
         self._version = ""
         self._news = asyncio.Event()
+        self._seen = False
+        self._absent = False
+        self._warned = ""
 
     def want(self, served: Served) -> None:
         self._served = served
@@ -56,6 +61,27 @@ class NginxHand:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._driver.run(self._took))
             group.create_task(self._follow())
+            group.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """An nginx that has ended says nothing, and reads the file by itself when it comes back."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            there = await self._driver.seen()
+            if there and self._absent and self._asked is not None:
+                self._driver.want(self._asked[1], "health")
+            elif self._seen and not there and self.standing.state == "SYNCED":
+                self._absent = True
+                self.standing = replace(
+                    self.standing, state="FAILING", words=self._says(f"no nginx runs with {self.proxy.config}")
+                )
+            self._seen = there
+
+    def _says(self, words: str) -> str:
+        if words and words != self._warned:
+            log.warn("a proxy does not have all of it", proxy=self.proxy.name, why=words)
+        self._warned = words
+        return words
 
     async def _follow(self) -> None:
         pause: float | None = None
@@ -79,11 +105,15 @@ class NginxHand:
         if before is None or before[0] is not served.loaded or before[1].view != newest.view:
             self._files = files_on_disk(served.loaded.source)
             self._driver.want(newest)
-            self.standing = replace(self.standing, state="WAITING")
+            self.standing = replace(self.standing, state="WAITING", words=self._when)
         elif self.standing.state == "SYNCED":
             self.standing = replace(self.standing, version=self._version)
         changes = self._ramps.next_change(snapshot, clock, self._interval)
         return None if changes is None else max(0.0, changes - time.monotonic())
+
+    @property
+    def _when(self) -> str:
+        return f"its next reload is due; for weights there is one every {self._interval:g} s at most"
 
     def _took(self, applied: Applied) -> None:
         before = self.standing
@@ -92,23 +122,17 @@ class NginxHand:
         if applied.behind:
             state = "FAILING"
             words = words or "the newest fleet is refused; the one before runs with the newest weights"
+        self._absent = applied.outcome == "absent"
         self.standing = Standing(
             state,
             self._version if state == "SYNCED" else before.version,
-            words,
+            self._says(words),
             before.reloads + (applied.outcome in ("applied", "unconfirmed")),
             applied.finishing,
             applied.at,
         )
-        if words and words != before.words:
-            log.warn("a proxy does not have all of it", proxy=self.proxy.name, why=words)
         if applied.outcome == "applied":
             log.event("a proxy was reloaded", proxy=self.proxy.name, seconds=round(applied.seconds, 3))
-
-
-def undriven(proxy: Proxy) -> str:
-    """Why it cannot be driven; empty where it can."""
-    return "" if proxy.config and proxy.reload else "it has no config with reload"
 
 
 def _without(snapshot: Snapshot, sick: Mapping[str, frozenset[str]]) -> Snapshot:

@@ -14,32 +14,17 @@ from lbctl.compile.files import files_on_disk
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, view
-from lbctl.ir.topology import Topology
-from lbctl.serve import drive_haproxy, drive_nginx, log
+from lbctl.serve import log
 from lbctl.serve.drive_haproxy import HaproxyHand
 from lbctl.serve.drive_nginx import NginxHand
+from lbctl.serve.driven import BESIDE, undriven
 from lbctl.serve.hands import Hand, Standing, row
 from lbctl.serve.probe import Key, Prober
 from lbctl.serve.probe_state import Probed
 from lbctl.serve.publisher import Served
 
-_UNDRIVEN: Mapping[str, Callable[[Proxy], str]] = {
-    "haproxy": drive_haproxy.undriven,
-    "nginx": drive_nginx.undriven,
-}
 _FIRST_CHECKS = 3.0
 """Seconds that nginx waits for the first results of active checks."""
-
-
-def undriven(proxy: Proxy) -> str:
-    """Why nobody drives it from here; empty where that is done, also for an Envoy, which comes by itself."""
-    judge = _UNDRIVEN.get(proxy.kind)
-    return judge(proxy) if judge else ""
-
-
-def driven(topology: Topology) -> tuple[Proxy, ...]:
-    """The proxies that are driven from here, besides the Envoys."""
-    return tuple(item for item in topology.proxies if item.kind in _UNDRIVEN and not undriven(item))
 
 
 class Driving:
@@ -87,7 +72,7 @@ class Driving:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _take(self, served: Served) -> None:
-        proxies = {item.name: item for item in served.whole.topology.proxies if item.kind in _UNDRIVEN}
+        proxies = {item.name: item for item in served.whole.topology.proxies if item.kind in BESIDE}
         why = {name: "this is a dry run" if self._dry_run else undriven(item) for name, item in proxies.items()}
         self._others = {name: (proxies[name], words) for name, words in why.items() if words}
         wanted = {name: item for name, item in proxies.items() if not why[name]}

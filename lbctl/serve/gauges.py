@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -31,7 +32,7 @@ class Gauges(Collector):
         yield from self._weights()
         yield from self._pools(pools)
         yield self._ages(pools)
-        yield self._sources(pools)
+        yield from self._sources(pools)
 
     def _weights(self) -> Iterator[Metric]:
         weight = GaugeMetricFamily(
@@ -86,16 +87,21 @@ class Gauges(Collector):
                     ages.add_metric([pool.name, item.name], min(known))
         return ages
 
-    def _sources(self, pools: tuple[Pool, ...]) -> Metric:
+    def _sources(self, pools: tuple[Pool, ...]) -> Iterator[Metric]:
         failing = GaugeMetricFamily(
             "lbctl_sources_failing", "Sources whose last look gave nothing, by why.", labels=["pool", "kind", "reason"]
         )
+        watched = GaugeMetricFamily("lbctl_sources", "Sources that are looked at.", labels=["pool", "kind"])
         for pool in pools:
             counts: dict[tuple[str, str], int] = {}
+            kinds: Counter[str] = Counter()
             for item in pool.replicas:
                 for state in self._telemetry.scraper.states(pool.name, item.name):
+                    kinds[state.kind] += 1
                     if state.reason:
                         counts[state.kind, state.reason] = counts.get((state.kind, state.reason), 0) + 1
             for (kind, reason), count in sorted(counts.items()):
                 failing.add_metric([pool.name, kind, reason], count)
-        return failing
+            for kind, count in sorted(kinds.items()):
+                watched.add_metric([pool.name, kind], count)
+        yield from (watched, failing)

@@ -2,6 +2,7 @@
 
 An engine that stands still may not know that anybody waits for it. An Envoy tells this only by its load reports, which
 lbctl does not take, and nginx nowhere: of these nothing is known. What a proxy does not answer is unknown, never 0.
+Nor is anything known of a pool that WebSockets may come to: HAProxy counts one that is silent as a request.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from lbctl.apply.haproxy import running
 from lbctl.apply.haproxy.running import Place, UnreadableError
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import pools_of
 from lbctl.ir.topology import Topology
 from lbctl.serve.live import controlled
 from lbctl.serve.publisher import Served
@@ -29,6 +31,7 @@ class InFlight:
         self._runtimes: tuple[Runtime, ...] = ()
         self._interval: float | None = None
         self._known: Mapping[tuple[str, str], int] = {}
+        self._unsure: frozenset[str] = frozenset()
         self._news = asyncio.Event()
 
     def follow(self, served: Served) -> None:
@@ -38,11 +41,12 @@ class InFlight:
         if places != [item.place for item in self._runtimes]:
             self._runtimes = tuple(Runtime(place, _TIMEOUT) for place in places)
         self._interval = _interval(topology)
+        self._unsure = with_websockets(topology)
         self._news.set()
 
     def of(self, pool: str, replica: str) -> int | None:
         """At the last look, in all proxies that told; None where none did."""
-        return self._known.get((pool, replica))
+        return None if pool in self._unsure else self._known.get((pool, replica))
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -55,6 +59,11 @@ class InFlight:
                 continue
             self._known = await held(self._runtimes)
             await asyncio.sleep(interval)
+
+
+def with_websockets(topology: Topology) -> frozenset[str]:
+    """The pools that a route with WebSockets may lead to."""
+    return frozenset(name for route in topology.routes if route.websocket for name in pools_of(route))
 
 
 def _places(proxies: Iterable[Proxy]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,11 @@ from lbctl.targets.haproxy.servers import haproxy_weights
 from lbctl.targets.nginx.pool import nginx_weights
 
 Row = dict[str, Any]
+_DRIVEN = frozenset({"haproxy", "nginx"})
+_LIGHT_LOAD = (
+    "with fewer requests in flight than replicas HAProxy's least connections do not look at weights: "
+    "this replica then gets about as many requests as the others"
+)
 _WEIGHTS = {"envoy": envoy_weights, "haproxy": haproxy_weights, "nginx": nginx_weights}
 
 
@@ -32,11 +38,12 @@ def signals(
 @dataclass(frozen=True, slots=True)
 class Told:
     """What the proxies are told of one replica. `share`: of the pool's rate; `whole`: kind of proxy → its own weight,
-    none where that gets nothing new."""
+    none where that gets nothing new; `notes`: where a proxy's balancing makes something else of it."""
 
     weight: Weight
     share: float
     whole: Mapping[str, int]
+    notes: tuple[str, ...] = ()
 
 
 def told(pool: Pool, weights: tuple[Weight, ...], drained: frozenset[str], kinds: Iterable[str]) -> Mapping[str, Told]:
@@ -47,10 +54,21 @@ def told(pool: Pool, weights: tuple[Weight, ...], drained: frozenset[str], kinds
     total = sum(weight.rate for weight in weights) or 1.0
     return {
         item.name: Told(
-            weight, weight.rate / total, {kind: each[item.name] for kind, each in whole.items() if item.name in each}
+            weight,
+            weight.rate / total,
+            {kind: each[item.name] for kind, each in whole.items() if item.name in each},
+            _notes(pool, item.name, whole),
         )
         for item, weight in zip(pool.replicas, weights, strict=True)
     }
+
+
+def _notes(pool: Pool, replica: str, whole: Mapping[str, Mapping[str, int]]) -> tuple[str, ...]:
+    """HAProxy's least connections rank an idle server first whatever its weight."""
+    weights = whole.get("haproxy", {})
+    by_requests = pool.balance.algorithm in ("least_request", "least_time")
+    small = by_requests and replica in weights and 2 * weights[replica] <= max(weights.values())
+    return (_LIGHT_LOAD,) if small else ()
 
 
 def decision(item: Decision, sent: Told, held: Iterable[Override], now: float) -> Row:
@@ -65,7 +83,8 @@ def decision(item: Decision, sent: Told, held: Iterable[Override], now: float) -
         "signals": {name: _signal(name, signal, now) for name, signal in sorted(item.signals.items())},
         "age": _short(item.age),
         "evidence_age": _short(item.evidence_age),
-        "speed": _short(item.signal),
+        "speed": _short(item.signal) if item.strategy != "composite" else None,
+        "load": _short(item.signal) if item.strategy == "composite" else None,
         "normalised": _short(item.normalised),
         "across_types": _short(item.across),
         "wished": _short(item.wished),
@@ -79,6 +98,7 @@ def decision(item: Decision, sent: Told, held: Iterable[Override], now: float) -
         "held": _short(sent.weight.held),
         "share": _short(sent.share),
         "quantised": dict(sent.whole),
+        "notes": list(sent.notes),
         "ramp": _short(item.ramp),
         "verdict": item.verdict,
         "words": list(item.words),
@@ -99,10 +119,32 @@ def override(item: Override) -> Row:
 
 
 def acknowledged(rows: Iterable[Mapping[str, Any]], version: str) -> Row:
-    """Which of the connected proxies have taken this version."""
-    here = [row for row in rows if row["connected"] and row["proxy"] is not None and row["kind"] != "reader"]
-    waiting = sorted({str(row["node"]) for row in here if row["last_good"] != version})
+    """Which of the proxies that should have this version have taken it: every Envoy that is connected, every other one
+    that is driven, also while that fails."""
+    here = [row for row in rows if row["proxy"] is not None and _should_have_it(row)]
+    waiting = sorted({str(row["node"]) for row in here if not _has(row, version)})
     return {"proxies": len(here), "have_it": len(here) - len(waiting), "waiting": waiting}
+
+
+def _should_have_it(row: Mapping[str, Any]) -> bool:
+    if row["kind"] in _DRIVEN:
+        return bool(row["state"] != "NOT DRIVEN")
+    return bool(row["connected"]) and row["kind"] != "reader"
+
+
+def _has(row: Mapping[str, Any], version: str) -> bool:
+    """What a proxy that is driven had once it may have lost since."""
+    return bool(row["last_good"] == version and (row["kind"] not in _DRIVEN or row["state"] == "SYNCED"))
+
+
+def sources(states: Iterable[tuple[str, SourceState]]) -> Row:
+    """(pool, source) → how many there are, how many failed when they were last looked at, and in which pools."""
+    known = list(states)
+    return {
+        "total": len(known),
+        "failing": sum(bool(state.reason) for _, state in known),
+        "pools": dict(sorted(Counter(pool for pool, state in known if state.reason).items())),
+    }
 
 
 def utilisation(pool: Pool, reports: Mapping[tuple[str, str], Report]) -> float | None:

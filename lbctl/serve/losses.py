@@ -1,4 +1,6 @@
-"""What the proxies that are driven cannot say of the fleet, but for what the control plane does in their place."""
+"""What the proxies that are driven cannot say of the fleet, but for what the control plane does in their place.
+
+`made_up_for` says what that is, also to who writes a file for such a proxy."""
 
 from __future__ import annotations
 
@@ -25,8 +27,13 @@ def losses(loaded: Loaded, snapshot: Snapshot, proxies: Iterable[Proxy]) -> tupl
     """Warnings at their places, each once; among them every route that answers 503 because it cannot be protected."""
     found: dict[Diagnostic, None] = {}
     for proxy in proxies:
-        here = _DONE_HERE | _DONE_FOR.get(proxy.kind, frozenset())
-        done = {item.code for item in FEATURES if item.id in here}
+        done = made_up_for(proxy.kind)
         told = assess(target(proxy.kind), proxy.version, view(snapshot, proxy), loaded.compiled.sources)
         found |= dict.fromkeys(item for item in told.diagnostics if item.code not in done)
     return tuple(found)
+
+
+def made_up_for(kind: str) -> dict[str, str]:
+    """Code → title of what is done in the place of a proxy of this kind, while the control plane drives it."""
+    here = _DONE_HERE | _DONE_FOR.get(kind, frozenset())
+    return {item.code: item.title for item in FEATURES if item.id in here}

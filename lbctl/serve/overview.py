@@ -85,6 +85,7 @@ class Overview:
             ],
             "overrides": self.overrides(),
             "control": self._control(),
+            "sources": self._sources(),
             "names": [report.name(item) for item in self._publisher.discover.names()],
             "listens": self._listens(),
         }
@@ -161,7 +162,7 @@ class Overview:
                 yield insight.decision(item, told[item.replica], self._publisher.overrides, now)
 
     def _control(self) -> list[dict[str, Any]]:
-        """Every pool that is decided about: how, and who is out."""
+        """Every pool that is decided about: how, who is out, and who is held at the floor."""
         live = self._publisher.live
         return [
             {
@@ -170,9 +171,23 @@ class Overview:
                 "mode": item.mode,
                 "words": item.mode_words or None,
                 "out": {replica: list(words) for replica, words in live.out.get(name, {}).items()},
+                "floor": {
+                    each.replica.name: list(each.health.words) for each in item.tracks if each.health.verdict == "floor"
+                },
             }
             for name, item in self._telemetry.loop.state.pools.items()
         ]
+
+    def _sources(self) -> dict[str, Any]:
+        """Of all replicas that are watched: how many sources there are, and how many gave nothing when last asked."""
+        served, states = self._publisher.served, self._telemetry.scraper.states
+        topology = served.whole.topology if served else NOTHING
+        return insight.sources(
+            (pool.name, state)
+            for pool in controlled(topology)
+            for item in pool.replicas
+            for state in states(pool.name, item.name)
+        )
 
     def _snapshot(self) -> dict[str, Any] | None:
         served = self._publisher.served

@@ -17,14 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lbctl.base.hosts import plain, refused
 from lbctl.ir.address import Address
 
 if TYPE_CHECKING:
     import dns.asyncresolver
 
-Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
-_METADATA = frozenset({ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200")})
-"""Where clouds answer with credentials, besides 169.254.169.254, which is link-local."""
 _PAYLOAD = 1232
 """Bytes of an answer over UDP that no network cuts; longer ones come by TCP."""
 
@@ -62,25 +60,13 @@ def is_ip(host: str) -> bool:
 
 def answer(found: Iterable[str]) -> Answer:
     """What is usable of the addresses that were found. UnresolvedError."""
-    known = {_plain(item) for item in found}
-    good = sorted((item for item in known if not _refused(item)), key=int)
+    known = {plain(item) for item in found}
+    good = sorted((item for item in known if not refused(item)), key=int)
     bad = tuple(str(item) for item in sorted(known - set(good), key=int))
     family = [item for item in good if item.version == 4] or good
     if not family:
         raise UnresolvedError(f"no replica can have these: {', '.join(bad)}" if bad else "the name has no address")
     return Answer(tuple(str(item) for item in family), bad)
-
-
-def _plain(text: str) -> Ip:
-    """Without a zone; an IPv4 address in the clothes of IPv6 as itself."""
-    address = ipaddress.ip_address(text.partition("%")[0])
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
-
-
-def _refused(address: Ip) -> bool:
-    nobody = address.is_link_local or address.is_multicast or address.is_unspecified or int(address) == 0xFFFF_FFFF
-    return nobody or address in _METADATA
 
 
 async def _asked(name: str, resolvers: Sequence[Address], patience: float) -> list[str]:

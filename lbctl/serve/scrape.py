@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
+from lbctl.base.urls import without_values
 from lbctl.serve.scrape_fetch import Fetched, fetch
 from lbctl.serve.scrape_net import session
 from lbctl.serve.scrape_state import Report, SourceState
@@ -108,7 +109,9 @@ class Scraper:
     def _start(self) -> None:
         for key, target in self._targets.items():
             if key not in self._tasks:
-                task = asyncio.create_task(self._look_again_and_again(target), name=f"scrape {target.url}")
+                task = asyncio.create_task(
+                    self._look_again_and_again(target), name=f"scrape {without_values(target.url)}"
+                )
                 task.add_done_callback(self._ended)
                 self._tasks[key] = task
 

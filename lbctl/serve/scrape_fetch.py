@@ -135,12 +135,17 @@ def _failed(error: Exception) -> Fetched:
     if isinstance(cause, RefusedAddressError):
         return Fetched(reason="address", words=_words(cause))
     if isinstance(error, aiohttp.InvalidURL):
-        return Fetched(reason="address", words="the address of the source is no URL")
+        return Fetched(reason="address", words=_no_url(error))
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return Fetched(reason="dns", words=_words(cause))
     if isinstance(error, aiohttp.ClientSSLError) or isinstance(cause, ssl.SSLError):
         return Fetched(reason="tls", words=_words(cause))
     return Fetched(reason="connection", words=_words(cause))
+
+
+def _no_url(error: aiohttp.InvalidURL) -> str:
+    """`description` is of the host alone; without one the whole URL is what is wrong."""
+    return f"{error.url} {error.description}" if error.description else "the address of the source is no URL"
 
 
 def _words(error: Exception) -> str:

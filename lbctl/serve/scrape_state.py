@@ -11,10 +11,10 @@ from lbctl.signals.merge import Signals
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """`looked_at`: when the last look ended; `good_at`: when the last one that gave something began; on the scraper's
-    clock, None where it never was. `reason` and `words`: why the last look
-    gave nothing, "" where it did. `refused`: (metric, why) of lines that gave nothing. `size`: bytes of the page;
-    `seconds`: that the look took."""
+    """`url`: as people may read it, without the values of its query. `looked_at`: when the last look ended; `good_at`:
+    when the last one that gave something began; on the scraper's clock, None where it never was. `reason` and `words`:
+    why the last look gave nothing, "" where it did. `refused`: (metric, why) of lines that gave nothing. `size`: bytes
+    of the page; `seconds`: that the look took."""
 
     kind: str
     url: str

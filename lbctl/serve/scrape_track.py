@@ -23,7 +23,7 @@ class Track:
         self.watched = watched
         self._told = [Told() for _ in watched.sources]
         self._readings: list[Reading | None] = [None for _ in watched.sources]
-        self.states = [SourceState(item.kind, item.url) for item in watched.sources]
+        self.states = [SourceState(item.kind, item.shown) for item in watched.sources]
 
     def follow(self, earlier: Track) -> None:
         """Goes on from what was known of the same replica before its sources changed."""
@@ -45,7 +45,7 @@ class Track:
             reason, words = _why_nothing(table, page)
             return self.failed(place, replace(fetched, reason=reason, words=words), started, now, refused)
         derived = derive(table, self._readings[place], reading)
-        self._readings[place] = reading
+        self._readings[place] = replace(reading, moves=derived.moves)
         self._keep(place, derived, reading)
         self._good(place, fetched, started, now, refused)
         return self._report(place, now, derived)

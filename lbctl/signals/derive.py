@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from lbctl.signals.signal import COUNTERS, SIGNALS
 from lbctl.signals.source import Reading, Table
 
-_STEPS = ("iterations", "decode_tokens", "prefill_tokens", "kv_cache")
+_STEPS = ("iterations", "decode_tokens", "prefill_tokens")
 _REQUESTS = (*_STEPS, "finished", "compute_count", "batches")
 
 
@@ -54,19 +54,22 @@ Evidence = TokenEvidence | BatchEvidence
 @dataclass(frozen=True, slots=True)
 class Derived:
     """Of one look: what it said, with its age. `evidence`: new with this look, if any. `restarted`: the counters began
-    anew. `by_steps`: progress moves with each step of the engine, not only when a request ends."""
+    anew. `by_steps`: progress moves with each step of the engine, not only when a request ends. `moves`: how many
+    looks up to this one found another part of the cache in use than the look before."""
 
     values: Mapping[str, Value]
     evidence: Evidence | None = None
     restarted: bool = False
     by_steps: bool = False
+    moves: int = 0
 
 
 def derive(table: Table, before: Reading | None, after: Reading) -> Derived:
     """What a look says, given the one before it."""
     told = after.quantities
     values = {name: value for name, value in told.items() if name in SIGNALS}
-    progress, by_steps = _progress(table, told)
+    moves = _moves(before, after)
+    progress, by_steps = _progress(table, told, moves)
     if progress is not None:
         values["progress"] = progress
     seconds = after.at - before.at if before else 0.0
@@ -76,7 +79,8 @@ def derive(table: Table, before: Reading | None, after: Reading) -> Derived:
         delta = _Delta(before, after)
         values |= _rates(delta, seconds)
         evidence = None if table.voided_by in told else _evidence(table, delta, after.at)
-    return Derived({name: Value(value, after.at) for name, value in values.items()}, evidence, restarted, by_steps)
+    told_at = {name: Value(value, after.at) for name, value in values.items()}
+    return Derived(told_at, evidence, restarted, by_steps, moves)
 
 
 class _Delta:
@@ -110,15 +114,22 @@ def _restarted(before: Reading, after: Reading) -> bool:
     )
 
 
-def _progress(table: Table, told: Mapping[str, float]) -> tuple[float | None, bool]:
+def _moves(before: Reading | None, after: Reading) -> int:
+    if before is None:
+        return 0
+    used, now = before.quantities.get("kv_cache"), after.quantities.get("kv_cache")
+    return before.moves + (used is not None and now is not None and used != now)
+
+
+def _progress(table: Table, told: Mapping[str, float], moves: int) -> tuple[float | None, bool]:
     """The sum of what moves when the engine does something, and whether each step moves it. Requests that end do not
-    count beside steps: those that clients give up end in a wedged engine too."""
+    count beside steps: those that clients give up end in a wedged engine too. A cache that fills or empties is a sign
+    of life beside counters, none by itself."""
     if "progress" in told:
         return told["progress"], table.heartbeat == "steps"
     by_steps = "iterations" in told or (table.heartbeat == "steps" and "decode_tokens" in told)
-    moving = [name for name in (_STEPS if by_steps else _REQUESTS) if name in told]
-    counted = table.heartbeat and any(name in COUNTERS for name in moving)
-    return (sum(told[name] for name in moving), by_steps) if counted else (None, False)
+    moving = [told[name] for name in (_STEPS if by_steps else _REQUESTS) if name in told]
+    return (sum(moving) + moves, by_steps) if table.heartbeat and moving else (None, False)
 
 
 def _rates(delta: _Delta, seconds: float) -> dict[str, float]:

@@ -86,9 +86,9 @@ def _devices() -> str:
 ## Templates and devices
 
 `{address}`, `{host}`, `{port}`, `{name}` and `{device}` are replaced in `url`, `query` and `match_labels`; several
-devices stand in a query with `|` between them. `devices` of a replica are indices (`0`), UUIDs (`GPU-…`) or slices
-(`0:3`: instance 3 of GPU 0). On a page that names GPUs, lines of other GPUs are not the replica's; without `devices`
-all are. `match_labels: {gpu: "{device}"}` says the same in words.
+devices stand in a query with `|` between them. `devices` of a replica are strings: indices (`["0"]`), UUIDs
+(`["GPU-…"]`) or MIG slices (`["0:3"]`: GPU instance 3 of GPU 0). On a page that names GPUs, lines of other GPUs are not
+the replica's; without `devices` all are. `match_labels: {gpu: "{device}"}` says the same in words.
 """
 
 

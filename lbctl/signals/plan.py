@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from lbctl.base.urls import without_values
 from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
 from lbctl.signals import custom
 from lbctl.signals import table as table_of
@@ -29,6 +30,11 @@ class Source:
     query: str = ""
     signal: str = ""
     unit: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """The URL as people may read it."""
+        return without_values(self.url)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,12 +50,13 @@ class Series:
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What one look at a source said. `at`: seconds of a monotonic clock; `lines`: of how many lines each quantity
-    is; `xids`: (GPU, code) as told, 0 left out."""
+    is; `xids`: (GPU, code) as told, 0 left out; `moves`: of `Derived`, of this look."""
 
     at: float
     quantities: Mapping[str, float]
     lines: Mapping[str, int] = field(default_factory=dict)
     xids: tuple[tuple[str, int], ...] = ()
+    moves: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lbctl.control.decisions import decisions
-from lbctl.control.effects import HealthChanged
-from lbctl.control.events import LetIn
+from lbctl.control.effects import HealthChanged, ModeChanged
+from lbctl.control.events import LetIn, Ticked
 from lbctl.ir.pools import PassiveCheck
 from tests.support_control import INTERVAL, NAME, Talk, pool
 
@@ -147,11 +147,76 @@ def test_an_operator_lets_in_what_deep_health_holds_out() -> None:
 # ── XIDs, memory, temperature, throttling ────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_fatal_xid_seen_anew_takes_it_out_at_once_and_moving_progress_brings_it_back() -> None:
-    story = Story().looks(2, xid=0.0)
-    story.looks(1, xid=79.0, xids=(("0", 79),))
+XID = {"xid": 79.0, "xids": (("0", 79),)}
+
+
+def out_for_an_xid() -> Story:
+    """The page goes on showing it, and the requests that are already there go on."""
+    return Story().looks(2, xid=0.0).looks(1, **XID)
+
+
+def test_a_fatal_xid_seen_anew_takes_it_out_at_once_for_the_ejection_time_whatever_its_requests_do() -> None:
+    story = out_for_an_xid()
     assert (story.verdict, story.reasons) == ("out", ("XID 79",))
-    assert story.looks(2, xid=79.0, xids=(("0", 79),)).verdict == "in"
+    assert story.looks(5, **XID).verdict == "out"
+    story.looks(1, **XID)
+    assert (story.verdict, story.reasons) == ("floor", ("on trial after: XID 79",))
+    assert story.talk.weights[BAD] == 0.05
+
+
+def test_on_trial_after_an_xid_it_takes_two_good_looks_and_progress_that_moves_there() -> None:
+    story = out_for_an_xid().looks(6, **XID)
+    story.looks(10, moving=False, running=0.0, **XID)
+    assert story.verdict == "floor", "what moved before the trial proves nothing"
+    assert story.looks(1, **XID).verdict == "in"
+    moved = out_for_an_xid().looks(6, **XID)
+    assert moved.looks(1, **XID).verdict == "floor"
+    assert moved.looks(1, **XID).verdict == "in"
+
+
+def test_what_moved_between_the_last_look_and_the_trial_is_no_progress_on_trial() -> None:
+    story = out_for_an_xid().looks(5, **XID)
+    story.talk.say(Ticked(story.talk.now + INTERVAL))
+    assert story.verdict == "floor"
+    story.looks(1, seconds=0.1, **XID)
+    assert story.looks(10, moving=False, running=0.0, **XID).verdict == "floor"
+
+
+def test_two_sources_that_report_in_one_interval_are_not_two_good_looks() -> None:
+    story = out_for_an_xid().looks(6, **XID)
+    assert story.looks(3, seconds=1.0, **XID).verdict == "floor"
+    assert story.looks(1, seconds=2.0, **XID).verdict == "floor"
+    assert story.looks(1, **XID).verdict == "in"
+
+
+def test_low_memory_needs_its_three_looks_an_interval_apart() -> None:
+    story = Story().looks(6, seconds=INTERVAL / 5, gpu_memory_free=1.0)
+    assert story.verdict == "in"
+    assert story.looks(2, gpu_memory_free=1.0).verdict == "out"
+
+
+@pytest.mark.parametrize("told", [{"xid": 74.0, "xids": (("0", 74),)}, XID])
+def test_another_xid_on_trial_or_the_same_anew_takes_it_out_for_longer(told: dict[str, Any]) -> None:
+    story = out_for_an_xid().looks(6, xid=0.0)
+    assert story.verdict == "floor"
+    story.looks(1, **told)
+    assert (story.verdict, story.reasons) == ("out", (f"XID {told['xid']:.0f}",))
+    assert story.looks(11, **told).verdict == "out"
+    assert story.looks(1, **told).verdict == "floor"
+
+
+def test_another_xid_while_it_is_out_begins_its_time_anew() -> None:
+    story = out_for_an_xid().looks(4, **XID).looks(1, xid=74.0, xids=(("0", 74),))
+    assert (story.verdict, story.reasons) == ("out", ("XID 74",))
+    assert story.looks(11, xid=74.0, xids=(("0", 74),)).verdict == "out"
+    assert story.looks(1, xid=74.0, xids=(("0", 74),)).verdict == "floor"
+
+
+def test_an_operator_lets_in_after_an_xid_at_once() -> None:
+    story = out_for_an_xid()
+    story.talk.say(LetIn(story.talk.now + 1, NAME, BAD))
+    assert (story.verdict, story.reasons) == ("in", ())
+    assert story.looks(3, **XID).verdict == "in"
 
 
 @pytest.mark.parametrize("code", [13, 31, 43])
@@ -175,7 +240,8 @@ def test_too_little_memory_takes_three_looks_and_a_tenth_more_to_be_enough() -> 
     story.looks(1, gpu_memory_free=limit - 1)
     assert (story.verdict, story.reasons) == ("out", ("free GPU memory below the limit",))
     assert story.looks(8, gpu_memory_free=limit * 1.05).verdict == "out"
-    assert story.looks(4, gpu_memory_free=limit * 1.2).verdict == "in"
+    assert story.looks(2, gpu_memory_free=limit * 1.2).verdict == "floor", "its time is over: on trial"
+    assert story.looks(2, gpu_memory_free=limit * 1.2).verdict == "in"
 
 
 def test_memory_means_nothing_for_an_engine_that_reserves_it() -> None:
@@ -214,12 +280,23 @@ def test_no_more_than_max_ejection_go_and_the_rest_stays_at_the_floor() -> None:
     assert decisions(talk.state, NAME)[1].words[:2] == (STALLED, "not taken out: too many would be")
 
 
-def test_when_more_than_half_look_stalled_nobody_is_taken_out() -> None:
+def test_when_more_than_half_are_stalled_at_once_half_go_and_the_rest_is_held_at_the_floor() -> None:
+    """A stall is told of each by itself, as when they are found one after the other; max_ejection bounds it."""
     talk = Talk(pool())
     all_stall(talk, NAMES[:3], 8)
+    assert not [item for item in talk.told if isinstance(item, ModeChanged)]
+    assert [talk.verdicts[name] for name in NAMES] == ["out", "out", "floor", "in"]
+    assert [talk.weights[name] for name in NAMES] == [0.05, 0.05, 0.05, 1.0]
+
+
+def test_where_weights_are_frozen_a_stalled_replica_is_still_taken_out() -> None:
+    talk = Talk(pool())
+    for place in range(8):
+        hot = {name: {"progress": float(place), "running": 3.0, "temperature": 95.0} for name in NAMES[1:]}
+        talk.look(hot | {NAMES[0]: {"progress": 1.0, "running": 3.0}})
     assert talk.mode == "frozen"
-    assert set(talk.verdicts.values()) <= {"in", "floor"}
-    assert talk.weights == dict.fromkeys(NAMES, 1.0)
+    assert [talk.verdicts[name] for name in NAMES] == ["out", "floor", "floor", "floor"]
+    assert [talk.weights[name] for name in NAMES[1:]] == [1.0, 1.0, 1.0]
 
 
 def test_the_only_replica_is_never_taken_out() -> None:

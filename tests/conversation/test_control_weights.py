@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from lbctl.control.decisions import decisions
 from lbctl.control.effects import ModeChanged, RampsChanged, WeightsChanged
 from lbctl.control.events import FleetChanged, Froze, Looked, Unfroze
-from lbctl.ir.pools import SlowStart, Telemetry
+from lbctl.ir.pools import MetricsSource, Pool, SlowStart, Telemetry
 from lbctl.ir.weight import Weight, plain
 from tests.support_control import INTERVAL, NAME, NOW, Talk, batches, pool, replica, seen
 
@@ -177,6 +178,41 @@ def test_a_pool_that_has_lost_its_metrics_goes_back_to_its_capacities_in_steps()
     assert talk.weights == dict.fromkeys(NAMES, 1.0)
 
 
+def _with_sources(**more: Any) -> Pool:
+    return pool(telemetry=Telemetry(sources=(MetricsSource("vllm", "http://{host}:{port}/metrics"),)), **more)
+
+
+def test_replicas_whose_sources_never_answer_are_stale_once_that_time_has_passed() -> None:
+    """As after a restart with dead exporters: two have told something, two never did."""
+    talk = Talk(_with_sources())
+    talk.look({NAMES[0]: {"speed": 1.0}, NAMES[1]: {"speed": 1.0}})
+    talk.wait(10.0)
+    assert talk.mode == "acting"
+    talk.wait(15.0)
+    assert talk.mode == "blind"
+    assert (
+        decisions(talk.state, NAME)[0].mode_words == "4 of 4 replicas have no fresh samples: back to their capacities"
+    )
+
+
+def test_a_newcomer_has_its_time_to_answer_and_one_without_sources_is_never_waited_for() -> None:
+    talk = Talk(_with_sources())
+    for _ in range(4):
+        talk.look(all_at())
+    bare = tuple(replace(replica(f"bare{place}"), telemetry=Telemetry()) for place in range(6))
+    talk.say(FleetChanged(talk.now, (replace(talk.pool, replicas=(*talk.pool.replicas, *bare)),)))
+    for _ in range(5):
+        talk.look(all_at())
+    assert talk.mode == "acting"
+    new = tuple(replica(f"new{place}") for place in range(6))
+    talk.say(FleetChanged(talk.now, (replace(talk.pool, replicas=(*talk.pool.replicas, *new)),)))
+    talk.look(all_at())
+    assert talk.mode == "acting", "they have just come"
+    for _ in range(3):
+        talk.look(all_at())
+    assert talk.mode == "blind"
+
+
 def test_samples_half_a_minute_old_do_not_make_a_weight_swing() -> None:
     talk = Talk(pool(telemetry=Telemetry(stale_after=60_000)))
     for _ in range(60):
@@ -195,7 +231,7 @@ def test_more_than_half_looking_bad_freezes_the_weights_and_says_so() -> None:
     talk.look({name: {"temperature": 95.0 if place < 4 else 50.0} for place, name in enumerate(names)})
     talk.look({name: {"temperature": 95.0 if place < 4 else 50.0} for place, name in enumerate(names)})
     assert talk.mode == "frozen"
-    assert talk.told[0] == ModeChanged(NAME, "frozen", "4 of 6 replicas look bad: weights stay, nobody is taken out")
+    assert talk.told[0] == ModeChanged(NAME, "frozen", "4 of 6 replicas look slow, hot or stale: weights stay")
     assert talk.weights == dict.fromkeys(names, 1.0)
 
 

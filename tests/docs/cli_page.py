@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import click
 
 from lbctl.cli import group
@@ -13,8 +15,7 @@ _INTRODUCTION = """\
 # The command line
 
 A PATH is a YAML file or a directory of them, several may be given, `-` is standard input. Standard output holds the
-result alone; messages go to standard error. Every option has a variable: `LBCTL_`, the command, the option, as in
-`LBCTL_RENDER_PROXY_VERSION`.
+result alone; messages go to standard error.
 
 | exit code | meaning |
 |---|---|
@@ -29,29 +30,56 @@ source of metrics |
 | 5 | the proxy's own checker refused what lbctl rendered |
 | 64 | the command line is wrong |
 | 70 | an error in lbctl itself |
+
+## Variables
+
+Every option has a variable: `LBCTL_`, the command, the option, as in `LBCTL_RENDER_PROXY_VERSION`. What means the same
+for several commands has one for all of them; on the command line an option still comes first.
+
+| variable | option | of |
+|---|---|---|
 """
 
 
 def page() -> str:
     """The text of docs/cli.md."""
+    found = contexts()
+    blocks = [_block(context.command_path, context.command.get_help(context)) for context in found]
+    return "\n".join([_INTRODUCTION + "".join(_shared(found)), *blocks])
+
+
+def contexts() -> list[click.Context]:
+    """Of lbctl itself, of each command, and of those that it holds."""
     top = click.Context(group, info_name="lbctl", terminal_width=_WIDTH, **group.context_settings)
-    blocks = [_INTRODUCTION, _block("lbctl", group.get_help(top))]
-    for name in group.list_commands(top):
-        command = group.get_command(top, name)
+    return [top, *_below(top)]
+
+
+def variables(found: Iterable[click.Context]) -> dict[tuple[str, str], list[str]]:
+    """(variable, option) → the commands that take it, in their order."""
+    commands: dict[tuple[str, str], list[str]] = {}
+    for context in found:
+        for option in context.command.params:
+            if isinstance(option, click.Option) and isinstance(option.envvar, str):
+                typed = max(option.opts, key=len)
+                commands.setdefault((option.envvar, typed), []).append(context.command_path.removeprefix("lbctl "))
+    return commands
+
+
+def _below(parent: click.Context) -> Iterator[click.Context]:
+    """Of each command, and of those that it holds."""
+    group = parent.command
+    for name in group.list_commands(parent) if isinstance(group, click.Group) else ():
+        command = group.get_command(parent, name)
         assert command is not None
-        blocks += _blocks(command, top, name)
-    return "\n".join(blocks)
+        context = click.Context(command, parent=parent, info_name=name, terminal_width=_WIDTH)
+        yield context
+        yield from _below(context)
 
 
-def _blocks(command: click.Command, parent: click.Context, name: str) -> list[str]:
-    """Its own, and one for each of the commands that it holds."""
-    context = click.Context(command, parent=parent, info_name=name, terminal_width=_WIDTH)
-    blocks = [_block(context.command_path, command.get_help(context))]
-    for each in command.list_commands(context) if isinstance(command, click.Group) else ():
-        inner = command.get_command(context, each)
-        assert inner is not None
-        blocks += _blocks(inner, context, each)
-    return blocks
+def _shared(found: Iterable[click.Context]) -> Iterator[str]:
+    for (variable, option), commands in variables(found).items():
+        if len(commands) > 1:
+            yield f"| `{variable}` | `{option}` | {', '.join(f'`{name}`' for name in commands)} |\n"
 
 
 def _block(title: str, text: str) -> str:

@@ -10,17 +10,19 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import click
-
-from lbctl.cli import group
 from tests.docs.pages import ROOT
 from tests.e2e.support.binaries import require
 
 _PORT = re.compile(r"(?<![\w.])(?:80[08]0|900[1-9]|9901|180[08]0|18514)(?![\w.])")
 """Those that pages and examples speak of."""
 _XDS, _API = "18000", "18080"
+_HOT_RESTART = "\0envoy_domain_socket_parent_0".ljust(108, "\0")
+"""What an Envoy with hot restart holds, where it is not told otherwise: a second one does not start. Its name is the
+whole of an address."""
 _FOLDERS = (".ci", "examples", "schemas")
 _FILES = ("Makefile", "README.md", "pyproject.toml")
 _GIT = ("git", "-c", "user.name=reader", "-c", "user.email=reader@example.com")
@@ -61,8 +63,16 @@ def environment(folder: Path, ports: Ports) -> dict[str, str]:
     path = os.pathsep.join([str(folder / ".venv" / "bin"), os.environ["PATH"], "/usr/sbin"])
     env = {"PATH": path, "HOME": str(folder), "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "COLUMNS": "100"}
     env |= {"LBCTL_SERVE_XDS_BIND": xds, "LBCTL_SERVE_API_BIND": api}
-    env |= {"LBCTL_BOOTSTRAP_XDS": xds, "LBCTL_XDS_XDS": xds}
-    return env | {f"LBCTL_{name}_SERVER": f"http://{api}" for name in _commands()}
+    return env | {"LBCTL_XDS": xds, "LBCTL_SERVER": f"http://{api}"}
+
+
+@contextmanager
+def beside_another_envoy() -> Iterator[None]:
+    """On a machine where somebody else's Envoy runs; one that really does serves as well."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        with suppress(OSError):
+            sock.bind(_HOT_RESTART)
+        yield
 
 
 def _installed(venv: Path) -> None:
@@ -74,17 +84,6 @@ def _installed(venv: Path) -> None:
         (venv / "bin" / name).write_text(f"#!/bin/sh\nexec {line}\n")
         (venv / "bin" / name).chmod(0o755)
     (venv / ".demo").touch()
-
-
-def _commands() -> list[str]:
-    """Each command as its variables name it. For doctor a server that is named is one that must be there."""
-    top = click.Context(group, info_name="lbctl")
-    found = []
-    for name in group.list_commands(top):
-        command = group.get_command(top, name)
-        inner = command.list_commands(top) if isinstance(command, click.Group) else []
-        found += [name, *(f"{name}_{each}" for each in inner)]
-    return [name.upper().replace("-", "_") for name in found if name != "doctor"]
 
 
 def _free(digits: int, taken: set[str]) -> str:

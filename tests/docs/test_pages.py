@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import PAGES, ROOT, RUN, Block, Command, blocks
-from tests.docs.reader import Ports, clone, environment
+from tests.docs.reader import Ports, beside_another_envoy, clone, environment
 from tests.docs.shell import Shell
 from tests.e2e.support.binaries import KINDS, require
 
@@ -35,7 +35,7 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
     steps.mkdir()
     clone(place, ports)
     waits = False
-    with Shell(place, steps, environment(place, ports)) as shell:
+    with beside_another_envoy(), Shell(place, steps, environment(place, ports)) as shell:
         for block, command, good in _steps(page, ports):
             if "file" in block.words:
                 (place / block.words["file"]).write_text(command.text, encoding="utf-8")
@@ -71,6 +71,13 @@ def test_every_link_leads_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
     assert [link for link in links if not _leads((ROOT / page).parent, ROOT / page, link)] == []
+
+
+def test_every_envoy_that_is_started_starts_beside_others_and_is_quiet() -> None:
+    shown = [line for page in PAGES for block in blocks(page) for line in block.text.splitlines() if "envoy -c" in line]
+    assert len(shown) > 2
+    assert [line for line in shown if "--disable-hot-restart" not in line] == []
+    assert [line for line in shown if line.endswith("&") and not line.endswith("> envoy.log 2>&1 &")] == []
 
 
 def test_every_target_of_make_that_is_named_is_one() -> None:

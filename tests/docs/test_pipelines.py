@@ -143,6 +143,9 @@ class Action:
         return value
 
 
+COMMITTED = "What is committed is what the fleet renders to"
+
+
 def failing(action: Action) -> set[str]:
     return {name for name, code in action.run().items() if code}
 
@@ -155,7 +158,7 @@ def test_the_action_passes_a_good_change_and_says_what_it_does(repository: Repos
     repository.commit()
     action = Action(repository, rendered="rendered")
     assert failing(action) == set(), action.said
-    assert "install --quiet lbctl[demo]" in asked(repository)
+    assert "install --quiet lbctl[demo] @ git+https://git.example.com/" in asked(repository)
     assert f"lbctl {__version__}" in action.said["Install"]
     summary = action.summary.read_text()
     assert re.search(r"127\.0\.0\.1-9003.*L4 → H100-PCIe", summary)
@@ -176,10 +179,43 @@ def test_the_action_refuses_a_fleet_with_an_error_at_its_line(repository: Reposi
 def test_the_action_sees_what_was_not_rendered_anew(repository: Repository) -> None:
     repository.change("gpu: L4", "gpu: H100-PCIe")
     action = Action(repository, rendered="rendered", targets="nginx", base="")
-    assert failing(action) == {"What is committed is what the fleet renders to"}
-    said = action.said["What is committed is what the fleet renders to"]
+    assert failing(action) == {COMMITTED}
+    said = action.said[COMMITTED]
     assert "::error title=lbctl::rendered is not what the fleet renders to" in said
     assert "rendered/nginx/nginx.conf" in said
+
+
+SEVERAL = {"targets": "envoy:edge envoy:core", "rendered": "rendered", "base": ""}
+
+
+def several_envoys(repository: Repository) -> None:
+    """In the fleet, each with what it renders to committed."""
+    repository.change("pools:\n", "proxies: {edge: {kind: envoy}, core: {kind: envoy}}\npools:\n")
+    for name in ("edge", "core"):
+        repository("lbctl", "render", "-t", "envoy", "--proxy", name, "-d", f"rendered/{name}", "fleet")
+    repository.commit()
+
+
+def test_the_action_renders_for_each_of_several_envoys(repository: Repository) -> None:
+    require("envoy")
+    several_envoys(repository)
+    action = Action(repository, **SEVERAL)
+    assert failing(action) == set(), action.said
+    assert action.said["Render and check"].count("accepted by envoy") == 2
+    repository.change("gpu: L4", "gpu: H100-PCIe")
+    action = Action(repository, **SEVERAL)
+    assert failing(action) == {COMMITTED}
+    assert re.findall(r"^diff --git a/(\S+)", action.said[COMMITTED], re.M) == [
+        "rendered/core/envoy.yaml",
+        "rendered/edge/envoy.yaml",
+    ]
+
+
+def test_the_action_says_why_nothing_can_be_compared_with_what_is_committed(repository: Repository) -> None:
+    several_envoys(repository)
+    action = Action(repository, **SEVERAL | {"targets": "envoy"})
+    assert failing(action) == {"Render and check", COMMITTED}
+    assert "choose one with --proxy" in action.said[COMMITTED]
 
 
 def test_the_action_fails_for_warnings_where_it_is_told_to(repository: Repository) -> None:
@@ -224,8 +260,8 @@ def test_gitlabs_jobs_pass_a_good_fleet_and_tell_of_its_change(repository: Repos
     assert "9003" in done.stdout
     assert "9003" in (repository.directory / "lbctl-diff.txt").read_text()
     assert json.loads((repository.directory / "lbctl.sarif").read_text())["version"] == "2.1.0"
-    assert "install --quiet lbctl[demo]" in asked(repository)
-    assert "git nginx-light haproxy" in asked(repository)
+    assert "install --quiet lbctl[demo] @ git+https://git.example.com/" in asked(repository)
+    assert "nginx-light haproxy" in asked(repository)
 
 
 def test_gitlabs_jobs_refuse_a_fleet_with_an_error_and_files_that_are_not_its_own(repository: Repository) -> None:
@@ -235,6 +271,18 @@ def test_gitlabs_jobs_refuse_a_fleet_with_an_error_and_files_that_are_not_its_ow
     repository.change("gpu: H100-PCIe", "gpu: H100-PCIe, weigth: 1")
     for name in ("validate", "lint", "render"):
         assert gitlab(repository, name, "haproxy").returncode == 1
+
+
+def test_gitlab_renders_for_each_of_several_envoys(repository: Repository) -> None:
+    require("envoy")
+    several_envoys(repository)
+    done = gitlab(repository, "render", "envoy:edge envoy:core")
+    assert (done.returncode, done.stderr.count("accepted by envoy")) == (0, 2), done.stderr
+    assert gitlab(repository, "render", "envoy").returncode == 64
+    repository.change("gpu: L4", "gpu: H100-PCIe")
+    done = gitlab(repository, "render", "envoy:core")
+    assert done.returncode == 1
+    assert "rendered/core/envoy.yaml" in done.stdout
 
 
 # ── pre-commit ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -291,6 +339,20 @@ def test_a_hook_runs_a_command_that_there_is() -> None:
 
 
 # ── The files themselves ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        read(CI / "action.yml")["inputs"]["package"]["default"],
+        read(CI / "workflow.yml")["jobs"]["lbctl"]["steps"][2]["with"]["package"],
+        read(CI / "gitlab-ci.yml")["variables"]["PACKAGE"],
+    ],
+)
+def test_lbctl_comes_from_a_place_that_is_named_and_never_by_its_name_alone(package: str) -> None:
+    """Whoever forgets to name it gets an error of pip, and not what a stranger has registered."""
+    where = read(CI / "pre-commit-config.yaml")["repos"][0]["repo"]
+    assert package == f"lbctl[demo] @ git+{where}@v{__version__}"
 
 
 @pytest.mark.parametrize(

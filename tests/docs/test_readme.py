@@ -12,6 +12,7 @@ import pytest
 
 from lbctl.cli import run
 from tests.docs.pages import ROOT, blocks
+from tests.docs.reader import beside_another_envoy
 from tests.e2e.support import background
 from tests.e2e.support.binaries import KINDS, Kind, require
 from tests.e2e.support.client import Client
@@ -40,9 +41,11 @@ def test_a_proxy_starts_as_it_is_shown_with_the_files_beside_its_own(kind: Kind,
     path = os.pathsep.join([str(require(kind).parent), os.environ["PATH"]])
     command = ["bash", "-c", STARTS[kind].partition("   #")[0]]
     client, env = Client(port), os.environ | {"PATH": path}
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as proxy:
+    quiet = subprocess.DEVNULL
+    with (
+        beside_another_envoy(),
+        subprocess.Popen(command, cwd=tmp_path, env=env, stdout=quiet, stderr=quiet, start_new_session=True) as proxy,
+    ):
         try:
             eventually(lambda: client.get("/ready").ok)
             assert client.post("/v1").status == 401

@@ -53,8 +53,8 @@ def test_the_files_the_fleet_or_both_are_ahead(tmp_path: Path, capsys: pytest.Ca
         assert (who, {path: value for path, value in found.items() if path not in sized}) == ("files", told)
 
         held = ["--server", control.url, "--token-file", str(control.state / "api-token")]
-        assert run(["drain", "pool/a", "--reason", "a fan", *held]) == 0
-        capsys.readouterr()
+        assert run(["drain", "pool/a", "--reason", "a fan", "--wait", *held]) == 3
+        assert "no proxy is connected: nobody was told yet" in capsys.readouterr().err
         who, found = _changed(control, fleet, tmp_path, capsys)
         assert (who, list(found)) == ("fleet", ["pools.pool.replicas.a by hand, drain"])
         assert _changed(control, ahead, tmp_path, capsys)[0] == "both"

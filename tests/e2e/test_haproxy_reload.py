@@ -14,6 +14,7 @@ from tests.e2e.support.fleet import fleet_of, pool_of
 from tests.e2e.support.haproxy_driven import VERSIONS, driven
 from tests.e2e.support.ports import HOST, free_port
 from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
 
 ROUND_ROBIN: dict[str, Any] = {"balance": {"algorithm": "round_robin"}, "slow_start": {"window": "1s"}}
 HEADERS = {"headers": {"response": {"set": {"x-served-by": "lbctl"}}}}
@@ -120,7 +121,7 @@ def test_an_agent_asks_for_weights_drains_and_says_what_is_down(version: Binary,
     pool = pool_of(two, (10, 4), **ROUND_ROBIN)
     with driven(version, fleet_of(pool), agent_check={"bind": f"127.0.0.1:{base}"}) as gateway:
         pid = gateway.proxy.process.pid
-        assert gateway.apply().done
+        eventually(lambda: gateway.apply().done)
         gateway.apply({"pool": {"a": 1.0}})
         expected = pytest.approx({"a": 0.2, "b": 0.8}, abs=0.04)
         gateway.eventually_shares(expected)

@@ -125,6 +125,21 @@ def test_nginx_gets_its_active_checks_from_lbctl() -> None:
         load.load.assert_no_failure()
 
 
+def test_an_nginx_that_has_ended_fails_in_words_until_it_is_back() -> None:
+    with engines("a", "b") as members, edges.nginx() as ng, ExitStack() as stack:
+        fleet = _fleet(members, ng)
+        process = stack.enter_context(edges.started_edge(ng, fleet))
+        control = stack.enter_context(controlling(fleet))
+        eventually(lambda: control.proxies["ng"]["state"] == "SYNCED", 20)
+        time.sleep(5.5)  # it has been seen
+        process.stop()
+        eventually(lambda: control.proxies["ng"]["state"] == "FAILING", 8)
+        assert "no nginx runs with" in control.proxies["ng"]["reason"]
+        process.ports = [ng.port]
+        process.start()
+        eventually(lambda: control.proxies["ng"]["state"] == "SYNCED", 12)
+
+
 def test_a_proxy_of_which_the_fleet_does_not_say_how_is_left_alone_and_named() -> None:
     with engines("a") as members, edges.nginx() as ng:
         ng.entry.pop("reload")

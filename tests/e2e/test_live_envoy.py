@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+import requests
 
 from lbctl.cli import run
 from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, driven
@@ -91,6 +92,7 @@ def test_without_exporters_nobody_loses_its_weight_and_no_request_fails() -> Non
         with controlling(fleet) as control, control.envoy("edge", ["edge"]) as envoy:
             with envoy.client().steady(40, _GENERATE) as load:
                 eventually(lambda: _weights(envoy, members)[0] < _weights(envoy, members)[1])
+                assert control.status["sources"] == {"total": 3, "failing": 0, "pools": {}}
                 for engine in members:
                     engine.silent = True
                 silent = time.monotonic()
@@ -100,6 +102,8 @@ def test_without_exporters_nobody_loses_its_weight_and_no_request_fails() -> Non
                     least = min(least, *_weights(envoy, members))
                     time.sleep(0.05)
                 assert least > 0
+                assert control.status["sources"] == {"total": 3, "failing": 3, "pools": {"pool": 3}}
+                assert control.metric("lbctl_sources") == 3
                 time.sleep(1)
                 assert len(set(_weights(envoy, members))) == 1
             load.load.assert_no_failure()
@@ -143,6 +147,12 @@ def test_what_is_decided_is_told_with_its_inputs_and_operators_come_first(
                 assert _say(capfd, control, "weight", "set", "pool/a", "3", "--reason", "tried", *token)[0] == 0
                 eventually(lambda: _weights(envoy, members)[0] > 4 * _weights(envoy, members)[1])
                 assert "by hand    weight pool/a 3: tried" in _say(capfd, control, "status")[1]
+                for value in ("NaN", "Infinity", "0", "1e9", '"3"', "true"):
+                    code, said = _hold(control, value)
+                    assert code == 400, said
+                    assert ("at most 1000000" if value == "1e9" else "is not a number above 0") in said
+                assert control.status["overrides"][0]["value"] == 3
+                assert "sources    0 of 3 failing\n" in _say(capfd, control, "status")[1]
                 assert _say(capfd, control, "weight", "unset", "pool/a", *token)[0] == 0
                 eventually(lambda: _weights(envoy, members)[0] < _weights(envoy, members)[1])
 
@@ -156,6 +166,15 @@ def test_what_is_decided_is_told_with_its_inputs_and_operators_come_first(
             assert 0 < metrics['lbctl_pool_utilisation{pool="pool"}'] < 1
             assert metrics['lbctl_pool_queue{pool="pool"}'] >= 0
             assert metrics["lbctl_sample_to_acked_seconds_count"] > 0
+
+
+def _hold(control: ControlPlane, value: str) -> tuple[int, str]:
+    """What the API answers to a weight that is this JSON."""
+    token = (control.state / "api-token").read_text().strip()
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+    body = f'{{"kind": "weight", "pool": "pool", "replica": "a", "value": {value}}}'
+    answer = requests.post(f"{control.url}/api/v1/overrides", data=body, headers=headers, timeout=10)
+    return answer.status_code, answer.text
 
 
 def _say(capfd: pytest.CaptureFixture[str], control: ControlPlane, *words: str) -> tuple[int, str, str]:

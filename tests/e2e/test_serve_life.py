@@ -215,10 +215,46 @@ def test_a_reload_without_the_token_is_4_and_says_where_it_is() -> None:
 
 def test_the_commands_take_their_server_from_the_environment_and_no_proxy() -> None:
     with controlling(fleet()) as control:
-        env = {"LBCTL_STATUS_SERVER": control.url, "http_proxy": f"http://{HOST}:1", "HTTP_PROXY": f"http://{HOST}:1"}
+        env = {"LBCTL_SERVER": control.url, "http_proxy": f"http://{HOST}:1", "HTTP_PROXY": f"http://{HOST}:1"}
         done = command(["status"], env)
         assert done.returncode == 0, done.stderr
-        assert control.status["snapshot"]["version"] in done.stdout
+        assert f"{control.status['snapshot']['version']}, " in done.stdout
+        assert "old, 1 pool, 1 replica\n" in done.stdout
+        refused = command(["drain", "pool/a"], env)
+        assert refused.returncode == 4
+        assert f"it is in {control.state / 'api-token'}" in refused.stderr
+        assert "LBCTL_TOKEN_FILE" in refused.stderr
+        env |= {"LBCTL_TOKEN_FILE": str(control.state / "api-token"), "LBCTL_REASON": "too hot"}
+        for words in (["drain", "pool/a"], ["undrain", "pool/a"], ["reload"], ["weight", "set", "pool/a", "3"]):
+            done = command(words, env)
+            assert done.returncode == 0, done.stderr
+        told = command(["explain", "weight", "pool/a"], env).stdout
+        assert "by hand        weight 3: too hot\n" in told
+        assert "sent           3 by hand, " in told
+
+
+def test_signals_are_shown_by_pool_and_a_page_that_does_not_answer_once() -> None:
+    page = f"http://{HOST}:{free_port()}/metrics"
+    sources = [
+        {"kind": "custom", "url": page, "metric": name, "signal": name, "unit": unit}
+        for name, unit in (("queue", "requests"), ("gpu", "ratio"))
+    ]
+    replicas_of = {"replicas": [{"name": "a", "address": f"{HOST}:9"}]}
+    telemetry = {"telemetry": {"interval": "500ms", "timeout": "400ms", "stale_after": "2s", "sources": sources}}
+    pools = {"pool": {**replicas_of, **telemetry}, "other": {**replicas_of, **telemetry}, "still": replicas_of}
+    with controlling(fleet(pools=pools)) as control:
+        eventually(lambda: "Connect call failed" in lbctl(control, "status", "signals").stdout)
+        rows = lbctl(control, "status", "signals", "--pool", "pool").stdout.splitlines()[1:]
+        assert [row.split()[:2] for row in rows] == [["pool", "a"]]
+        assert rows[0].count(page) == 1
+        assert "it has no telemetry" in lbctl(control, "status", "signals", "--pool", "still").stderr
+        assert [row.split()[0] for row in lbctl(control, "status", "pools", "--pool", "still").stdout.splitlines()] == [
+            "POOL",
+            "still",
+        ]
+        wrong = lbctl(control, "status", "signals", "--pool", "oter")
+        assert (wrong.returncode, "did you mean 'other'?" in wrong.stderr) == (1, True)
+        assert lbctl(control, "status", "--pool", "pool").returncode == 64
 
 
 # ── Where it may listen ──────────────────────────────────────────────────────────────────────────────────────────────

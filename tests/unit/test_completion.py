@@ -107,6 +107,9 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bash]:
         ("lbctl render -d my-", "lbctl render -d my-directory/"),
         ("lbctl diff --token-file my-f", "lbctl diff --token-file my-fleet.yaml "),
         ("lbctl doctor --ser", "lbctl doctor --server "),
+        ("lbctl rule LB961", "lbctl rule LB961 "),
+        ("lbctl diff --against li", "lbctl diff --against live "),
+        ("lbctl diff --against my-f", "lbctl diff --against my-fleet.yaml "),
     ],
 )
 def test_bash_completes(typed: str, becomes: str, bash: Bash) -> None:
@@ -131,18 +134,36 @@ def test_a_shell_that_is_none_of_them_is_a_wrong_command_line(capsys: pytest.Cap
     assert "bash" in capsys.readouterr().err
 
 
-def test_completing_a_command_imports_no_model() -> None:
+def answered(words: str) -> tuple[list[str], list[str]]:
+    """What a shell is told after `words`, and the heavy modules that it took."""
     code = (
         "import sys\nfrom lbctl.cli import run\n"
         "try: run([])\nexcept SystemExit: pass\n"
         "print(*[name for name in sys.modules if name in ('pydantic', 'yaml', 'lbctl.model')], file=sys.stderr)"
     )
-    env = os.environ | {"_LBCTL_COMPLETE": "bash_complete", "COMP_WORDS": "lbctl ", "COMP_CWORD": "1"}
+    count = str(len(words.split(" ")) - 1)
+    env = os.environ | {"_LBCTL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count}
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=20, check=True
     )
-    assert "plain,render" in done.stdout.splitlines()
-    assert done.stderr.split() == []
+    return done.stdout.splitlines(), done.stderr.split()
+
+
+def test_completing_a_command_imports_no_model() -> None:
+    told, heavy = answered("lbctl ")
+    assert "plain,render" in told
+    assert heavy == []
+
+
+def test_codes_of_rules_are_completed() -> None:
+    told, _ = answered("lbctl rule LB96")
+    assert told == ["plain,LB960", "plain,LB961", "plain,LB962", "plain,LB963"]
+
+
+def test_what_a_fleet_can_be_compared_with_is_completed_beside_files() -> None:
+    told, _ = answered("lbctl diff --against ")
+    assert told == ["file,", "plain,git:HEAD", "plain,live"]
+    assert answered("lbctl diff --against fleet/")[0] == ["file,fleet/"]
 
 
 # ── version ──────────────────────────────────────────────────────────────────────────────────────────────────────────

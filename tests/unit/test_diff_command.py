@@ -57,6 +57,12 @@ def _written(directory: Path, text: str) -> Path:
     return directory
 
 
+def test_one_setting_is_one_setting(old: Path, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _written(new, FLEET.replace("weight: 1}\n      - {name: b", "weight: 1, zone: z}\n      - {name: b"))
+    assert run(["diff", str(new), "--against", str(old)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 setting changed"
+
+
 def _git(directory: Path, *arguments: str) -> None:
     who = ["-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false"]
     subprocess.run(["git", "-C", str(directory), *who, *arguments], check=True, capture_output=True)

@@ -21,6 +21,8 @@ import yaml
 
 from lbctl import __version__
 from lbctl.cli import run
+from lbctl.cli.doctor import ports
+from lbctl.ir.address import Address
 from lbctl.serve.store import DATABASE, VERSION
 from tests.e2e.support.binaries import require
 from tests.e2e.support.certs import Authority
@@ -113,6 +115,13 @@ def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
 
 
 # ── The whole ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_server_that_is_named_for_all_commands_need_not_run(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.setenv("LBCTL_SERVER", url)
+    assert doctor(None)[f"serve {url}"]["state"] != "failed"
+    assert doctor(None, "--server", url)[f"serve {url}"]["state"] == "failed"
 
 
 def test_a_machine_that_can_run_the_fleet_is_told_so(doctor: Doctor) -> None:
@@ -290,6 +299,20 @@ def test_a_state_directory_is_right_when_it_is_its_owners_alone(doctor: Doctor) 
     assert doctor.code == 0
 
 
+@pytest.mark.parametrize("place", ["/proc/nope", "/proc/nope/deeper"])
+def test_a_state_where_nobody_can_make_one_is_refused_even_for_root(place: str, doctor: Doctor) -> None:
+    row = doctor(None, "--state", place)[f"state {place}"]
+    assert (doctor.code, row["state"], row["found"]) == (3, "failed", "not there, and cannot be made in /proc")
+
+
+def test_looking_at_a_state_leaves_nothing_there(doctor: Doctor) -> None:
+    state = doctor.directory / "state"
+    state.mkdir(mode=0o700)
+    before = state.stat().st_mtime_ns
+    assert doctor(None)[f"state {state}"]["found"] == "writable, for its owner alone; nothing is kept yet"
+    assert (list(state.iterdir()), state.stat().st_mtime_ns) == ([], before)
+
+
 def test_a_state_that_a_newer_lbctl_wrote_is_refused(doctor: Doctor) -> None:
     state = doctor.directory / "state"
     state.mkdir(mode=0o700)
@@ -417,3 +440,15 @@ def test_a_token_file_that_is_not_there_is_said(doctor: Doctor) -> None:
         row = doctor(None, "--server", url, "--token-file", "/nowhere/token")[f"serve {url}"]
     assert (doctor.code, row["state"]) == (4, "failed")
     assert "/nowhere/token cannot be read" in row["found"]
+
+
+def test_an_agent_check_at_ports_that_the_machine_lends_is_a_warning() -> None:
+    low, _ = map(int, ports._RANGE.read_text().split())
+
+    def judged(port: int) -> tuple[str, str]:
+        found = ports.port(ports.Wanted("proxies.ha.agent_check.bind", Address("127.0.0.1", port), ports.SERVE))
+        return found.state, found.todo
+
+    assert judged(free_port()) == ("warn", f"choose ports below {low}: it needs one for each replica, counting up")
+    below = next(port for port in range(low - 1, 1024, -1) if not ports._problem(Address("127.0.0.1", port)))
+    assert judged(below)[0] == "ok"

@@ -127,6 +127,25 @@ def test_the_listener_is_that_of_the_port(explain: Explain) -> None:
     assert "internal (127.0.0.1:8080), public (127.0.0.1:8443)" in explain.capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("http://a:99/", "lbctl: no listener has port 99: the only one, web (127.0.0.1:8080), is taken\n"),
+        ("https://a/", "lbctl: no listener has port 443: the only one, web (127.0.0.1:8080), is taken\n"),
+        ("http://a:8080/", ""),
+        ("/", ""),
+    ],
+)
+def test_a_port_that_no_listener_has_is_told(url: str, told: str, explain: Explain) -> None:
+    explain.path.write_text(
+        "version: 1\nlisteners: {web: {bind: '127.0.0.1:8080'}}\n"
+        "routes: {all: {match: {path_prefix: /}, respond: {status: 200}}}\n"
+    )
+    assert explain.code("GET", url, "-o", "json") == 0
+    shown = explain.capsys.readouterr()
+    assert (json.loads(shown.out)["request"]["listener"], shown.err) == ("web", told)
+
+
 def test_where_proxies_differ_each_says_its_own(explain: Explain, tmp_path: Path) -> None:
     body = tmp_path / "body.json"
     body.write_text('{"model": "gpt-4"}')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,26 @@ def test_the_metrics_of_every_kind_are_known_by_their_names() -> None:
         for name in ("_v0", "_v1", "_mig", "_older", "_mi2xx", "_ranks", "_trtllm", "_vllm"):
             kind = kind.removesuffix(name)
         assert page_kind(page.read_bytes()) == kind, page.name
+
+
+USUAL = '{kind: kserve, url: "http://{host}:8082/metrics"}'
+ML = it.v2("mlserver", "iris")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "sources", "remark"),
+    [
+        ([[ML]], 1, '8082/metrics"}   # its usual port, not asked'),
+        ([[ML, it.DCGM], [ML]], 2, "# Sources at a usual port were not asked: `init --from` takes these URLs too."),
+        ([[ML, ML]], 0, "# MLServer has its metrics at port 8082 by default, and several of it are on one"),
+    ],
+)
+def test_a_port_that_was_not_asked_is_written_with_a_remark(hosts: list[list[Says]], sources: int, remark: str) -> None:
+    with ExitStack() as stack:
+        there = [stack.enter_context(serving(*says, host=f"127.0.0.{n}")) for n, says in enumerate(hosts, 1)]
+        text = _written(item.url for host in there for item in host)
+    assert text.count(USUAL) == sources
+    assert remark in text
 
 
 def test_servers_of_one_model_are_one_pool_and_its_adapters_are_named() -> None:

@@ -55,7 +55,7 @@ WORDS = {
     "control.xds.tls.certificate", "control.xds.tls.key", "control.xds.tls.client_ca", "control.api.token_file",
     "control.api.tls.certificate", "control.api.tls.key", "control.state",
     # names that others have given
-    "gpus.<name>", "pools.*.replicas.gpu", "pools.*.discovery.dns.gpu", "pools.*.replicas.devices",
+    "gpus.<name>", "pools.*.replicas.gpu", "pools.*.discovery.dns.gpu",
     "pools.*.labels.<name>", "pools.*.labels.*", "pools.*.replicas.labels.<name>", "pools.*.replicas.labels.*",
     "pools.*.model.name", "pools.*.model.version", "pools.*.model.adapters", "routes.*.match.model",
     "pools.*.health.active.grpc.service", "listeners.*.tracing.service", "proxies.*.nodes",

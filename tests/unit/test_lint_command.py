@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import subprocess
 import sys
@@ -77,7 +78,8 @@ def test_codes_are_chosen_whole_or_by_their_beginning(fleet: str, capsys: pytest
 @pytest.mark.parametrize(
     "arguments",
     [("--select", "LB29"), ("--ignore", "XY1"), ("--rate", "5/s"), ("--mean-service", "5s"),
-     ("--rate", "x", "--mean-service", "5s"), ("-o", "xml"), ("--fail-on", "note")],
+     ("--rate", "x", "--mean-service", "5s"), ("--rate", "0.0/s", "--mean-service", "5s"),
+     ("--rate", "1.5/y", "--mean-service", "5s"), ("-o", "xml"), ("--fail-on", "note")],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_a_usage_error(arguments: tuple[str, ...], fleet: str) -> None:
     assert run(["lint", *arguments, fleet]) == 64
@@ -88,6 +90,7 @@ def test_a_stated_load_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[s
     file.write_text(sample())
     assert shown(capsys, "lint", "--rate", "50/m", "--mean-service", "2s", str(file)) == (0, ["LB221"])
     assert shown(capsys, "lint", "--rate", "2", "--mean-service", "1s", str(file)) == (1, ["LB222"])
+    assert shown(capsys, "lint", "--rate", "0.85/s", "--mean-service", "2s", str(file)) == (0, ["LB221"])
     assert shown(capsys, "lint", "--rate", "1/s", "--mean-service", "1s", str(file)) == (0, [])
 
 
@@ -134,7 +137,7 @@ def test_combinations_that_envoy_cannot_hold_in_one_pool_are_told(
     pool: str, routes: str, pools: str, expected: set[str]
 ) -> None:
     given = {"routes": routes} if routes else {}
-    assert set(codes(sample(pool, pools=pools, more="proxies: {edge: {kind: envoy}}\n", **given))) == expected
+    assert set(codes(sample(pool, pools=pools, more="proxies: {edge: {kind: envoy, zone: a}}\n", **given))) == expected
 
 
 def test_what_a_kind_of_proxy_cannot_say_is_one_finding_however_often_it_stands(
@@ -146,9 +149,31 @@ def test_what_a_kind_of_proxy_cannot_say_is_one_finding_however_often_it_stands(
     file = tmp_path / "fleet.yaml"
     file.write_text(sample(routes=routes, more="proxies: {a: {kind: nginx}, b: {kind: nginx, zone: z}}\n"))
     assert run(["lint", str(file)]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
+    said = capsys.readouterr()
+    (line,) = said.out.splitlines()
     assert line.startswith(f"{file}:5:")
     assert "nginx cannot say this: nginx counts no retries across requests (and in 8 more places)" in line
+    assert "lbctl: nginx cannot say 1 thing of this fleet, in 9 places\n" in said.err
+    run(["lint", "-o", "json", str(file)])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert [(item["code"], item["line"]) for item in found] == [("LB439", line) for line in range(5, 14)]
+
+
+def test_a_place_names_every_kind_of_proxy_that_cannot_say_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = "".join(f"  {kind}: {{kind: {kind}}}\n" for kind in KINDS)
+    routes = "chat: {match: {path_prefix: /v1/chat}, pool: llama, retry: {budget: 20%}}\n"
+    file = tmp_path / "fleet.yaml"
+    file.write_text(sample(routes=routes, more=f"proxies:\n{kinds}"))
+    assert run(["lint", str(file)]) == 0
+    said = capsys.readouterr()
+    (line,) = said.out.splitlines()
+    assert "nginx: counts no retries across requests; haproxy: counts retries for one request alone" in line
+    assert "instead: nginx: each request" in line
+    assert [kind for kind in KINDS if f"lbctl: {kind} cannot say 1 thing of this fleet, in 1 place\n" in said.err] == [
+        "nginx", "haproxy",
+    ]  # fmt: skip
 
 
 def test_what_takes_a_control_plane_is_not_held_against_a_proxy() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -48,7 +51,7 @@ pools:
 """.replace(",   hash: null", "")
 AFTER = (
     FLEET.replace("consecutive_5xx: 1}}     #", "consecutive_5xx: 5}}     #")
-    .replace("request: 30s   #", "request: unlimited #")
+    .replace("request: 30s   #", "request: unlimited   #")
     .replace("idle: 60s", "idle: 5m")
     .replace("algorithm: round_robin}", "algorithm: least_request}")
 )
@@ -114,6 +117,60 @@ def test_only_the_chosen_codes_are_mended(tmp_path: Path) -> None:
     file.write_text(FLEET)
     fixed(file, "--select", "LB311")
     assert file.read_text() == FLEET.replace("idle: 60s", "idle: 5m")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("idle: '60s'", "idle: '5m'"),
+        ('idle: "60s"', 'idle: "5m"'),
+        ("idle: 60s, request: unlimited", "idle: 5m, request: unlimited"),
+        ("request: unlimited,  idle:  60s ", "request: unlimited,  idle:  5m "),
+        ("idle:\n        60s", "idle:\n        5m"),
+    ],
+)
+def test_a_value_keeps_its_quotes_and_neighbours(before: str, after: str) -> None:
+    text = sample(routes=f"chat: {{match: {{path_prefix: /v1/chat}}, pool: llama, timeouts: {{{before}}}}}\n")
+    (new,) = mended([Text("fleet.yaml", text.encode(), ".")], linted(text).mends)
+    assert new.data.decode() == text.replace(before, after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("hash: {key: {header: x-s}}", "hash: {key: {header: x-s}, bounded_load: 1.25}"),
+        ("hash: { key: {header: x-s} }", "hash: { key: {header: x-s}, bounded_load: 1.25 }"),
+        ("hash: {key: {header: x-s},}", "hash: {key: {header: x-s}, bounded_load: 1.25}"),
+    ],
+)
+def test_a_key_is_added_in_the_form_of_its_map(before: str, after: str) -> None:
+    text = sample(f"balance: {{algorithm: hash, {before}}}\n")
+    (new,) = mended([Text("fleet.yaml", text.encode(), ".")], linted(text).mends)
+    assert new.data.decode() == text.replace(before, after)
+    assert codes(new.data.decode()) == []
+
+
+def test_a_query_keeps_its_quotes_inside_quotes() -> None:
+    query = 'max(vllm:gpu_cache_usage_perc{pod=\\"a\\"})'
+    source = f'    - {{kind: prometheus, url: "http://prom:9090", signal: kv_cache, query: "{query}"}}   # why\n'
+    text = sample(LLM + source)
+    (new,) = mended([Text("fleet.yaml", text.encode(), ".")], linted(text).mends)
+    assert new.data.decode() == text.replace("gpu_cache_usage_perc", "kv_cache_usage_perc")
+
+
+def test_ten_thousand_replicas_are_mended_in_place() -> None:
+    """Without ruamel.yaml, which takes a minute for them."""
+    code = "import sys; from lbctl.cli import run; run(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "fleet.yaml"
+        text = sample(LLM + "connections: {idle: 60s}\n", replicas="".join(
+            f'- name: r{i}\n  address: "10.0.{i // 250}.{i % 250 + 1}:8000"\n' for i in range(10_000)
+        ))  # fmt: skip
+        file.write_text(text)
+        command = [sys.executable, "-c", code, "lint", "--fix", str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert "ruamel.yaml" not in done.stderr.split()
+        assert file.read_text() == text.replace("idle: 60s", "idle: 4s")
 
 
 def test_a_link_stays_one(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ POINTS = {
     "LB615": "2GiB}}",
     "LB616": 'devices: ["0"]}',
     "LB617": "{name: a,",
+    "LB618": "30s",
+    "LB702": "rollout: {to: llama-v2",
     "LB710": "split: {llama: 95, llama-v2: 5}}",
     "LB711": "200,",
 }
@@ -129,6 +131,8 @@ def test_a_default_is_found_once_where_it_stands() -> None:
         ("passive: {consecutive_connect_failures: 1}", ["LB325"]),
         ("passive: {error_rate: {min_requests: 1}}", ["LB325"]),
         ("passive: {max_ejection: 0%}", ["LB325"]),
+        ("passive: {consecutive_5xx: 31}", ["LB325"]),
+        ("passive: {consecutive_5xx: 30}", []),
         ("passive: {consecutive_5xx: 2, consecutive_connect_failures: 2, max_ejection: 10%}", []),
         ("active: {tcp: {}}", []),
         ("active: {http: {path: /livez}}", ["LB321"]),
@@ -160,11 +164,72 @@ def test_a_port_that_opens_is_too_little_where_the_server_can_say_more() -> None
 @pytest.mark.parametrize(
     "host",
     ["169.254.169.254", "[fe80::1]", "[fd00:ec2::254]", "[::ffff:169.254.169.254]", "metadata.google.internal",
-     "metadata.google.internal.", "100.100.100.200"],
+     "metadata.google.internal.", "100.100.100.200", "2852039166", "0xA9FEA9FE", "0xa9.0xfe.43518",
+     "0251.0376.0251.0376", "169.254.43518", "169%2e254.169.254", "0.0.0.0", "224.0.0.1"],
 )  # fmt: skip
 def test_every_way_to_the_metadata_is_seen(host: str) -> None:
     source = f'telemetry: {{sources: [{{kind: dcgm, url: "http://{host}:9400/metrics"}}]}}\n'
     assert codes(sample(source)) == ["LB526"]
+
+
+@pytest.mark.parametrize("host", ["10.0.0.9", "167772169", "0x0a000009", "a9fea9fe", "9.example", "1.2.3.4.5.example"])
+def test_other_hosts_are_no_finding_however_they_are_written(host: str) -> None:
+    source = f'telemetry: {{sources: [{{kind: dcgm, url: "http://{host}:9400/metrics"}}]}}\n'
+    assert codes(sample(source)) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"), [("{host}:9400", ["LB526"]), ("{address}", ["LB526"]), ("10.0.0.7:9", [])]
+)
+def test_a_replica_at_the_metadata_is_seen_where_its_own_address_is_asked(url: str, expected: list[str]) -> None:
+    source = f'telemetry: {{sources: [{{kind: dcgm, url: "http://{url}/metrics"}}]}}\n'
+    replicas = TWO.replace("10.0.0.2", "169.254.169.254")
+    text = sample(source, replicas=replicas)
+    found = findings(text)
+    assert [item.code for item in found] == expected
+    assert [pointed(text, item)[:17] for item in found] == ['"169.254.169.254:'] * len(expected)
+
+
+@pytest.mark.parametrize(
+    ("sources", "composite", "missing"),
+    [
+        ('[{kind: dcgm, url: "http://{host}:9400/metrics"}]', "", "gives kv_cache, queue, ttft, of which"),
+        ('[{kind: dcgm, url: "http://{host}:9400/metrics"}]', ", composite: {gpu: 1, ttft: 1}", "gives ttft"),
+        ('[{kind: vllm, url: "http://{host}:{port}/metrics"}]', "", "gives gpu, of which"),
+    ],
+)
+def test_every_signal_of_a_score_that_nobody_gives_is_named(sources: str, composite: str, missing: str) -> None:
+    text = sample(f"telemetry: {{sources: {sources}}}\nweighting: {{strategy: composite{composite}}}\n")
+    (found,) = [item for item in findings(text) if item.code == "LB613"]
+    assert missing in found.message
+
+
+def test_a_large_pool_is_one_finding_a_rule_with_the_worst_and_a_count() -> None:
+    weights = {7: 100, 8: 60}
+    replicas = "".join(
+        f'- {{name: r{i}, address: "10.0.0.1:{8000 + i}", gpu: L4, weight: {weights.get(i, 1)}}}\n' for i in range(20)
+    )
+    text = sample(replicas=replicas)
+    (found,) = [item for item in findings(text) if item.code == "LB216"]
+    assert pointed(text, found).startswith("100}")
+    assert "100.0 times what the GPU table says (and 1 more like it in this pool)" in found.message
+    quiet = text.replace("weight: 100}", "weight: 100}   # lbctl: ignore LB216 (measured)")
+    (other,) = [item for item in findings(quiet) if item.code == "LB216"]
+    assert (pointed(quiet, other)[:3], "more like it" in other.message) == ("60}", False)
+
+
+@pytest.mark.parametrize(
+    ("health", "code", "words"),
+    [
+        ("{interval: 120s, unhealthy_threshold: 1}", "LB323", "a bad check, and there is one every 120 s"),
+        ("{interval: 30s, unhealthy_threshold: 5}", "LB323", "5 bad checks, one every 30 s: up to 153 s"),
+        ("{interval: 500ms, timeout: 100ms, unhealthy_threshold: 100}", "LB325", "100 failures in a row"),
+        ("{interval: 10ms, timeout: 5ms}", "LB324", "200 checks a second in all by one proxy; 200 of them here"),
+    ],
+)
+def test_checks_are_told_in_words_that_hold_for_one_too(health: str, code: str, words: str) -> None:
+    text = sample(f"health: {{active: {{http: {{path: /health}}, {health[1:-1]}}}}}\n")
+    assert words in next(item.message for item in findings(text) if item.code == code)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ POOLS = {
     "health: {active: {tcp: {}, port: ▶70000}}": ("LB016", "at most 65535"),
     "health: {active: {tcp: ▶true}}": ("LB013", "write tcp: {}"),
     "balance: {algorithm: hash, hash: {key: {source_ip: ▶true}}}": ("LB013", "write source_ip: {}"),
+    "weighting: {floor: ▶0%}": ("LB013", "above 0% to 100%"),
+    "weighting: {ceiling: ▶0.0%}": ("LB013", "above 0% to 10000%"),
     "locality: {spill_below: ▶101%}": ("LB013", "from 0% to 100%"),
     "telemetry: {sources: [{kind: vllm, url: ▶ftp://a/}]}": ("LB013", ""),
     'telemetry: {sources: [{kind: vllm, url: ▶"http://{hots}/"}]}': (
@@ -62,6 +64,16 @@ POOLS = {
     "telemetry: {sources: [{kind: vllm, url: ▶http://user:secret@a/}]}": ("LB504", ""),
     'tls: {ca: ▶"data:x"}': ("LB013", ""),
     "tls: {ca: ▶a/../../x}": ("LB502", ""),
+}
+
+
+DEVICES = {
+    "▶0": 'quote it: "0"',
+    "▶true": "quote it",
+    '▶"0:3:1"': "GPU instance 3 of GPU 0",
+    '▶"0:"': 'an index "0"',
+    '▶"0:x"': 'an index "0"',
+    '▶":3"': 'an index "0"',
 }
 
 
@@ -99,3 +111,15 @@ def test_an_unknown_key_with_a_strange_name_is_only_that() -> None:
 def test_all_faults_are_found_in_one_run() -> None:
     _, found = reading(f"{GROUND}routes:\n  r: {{pool: a, websocket: 1, bogus: 1, retry: {{attempts: x, bogus: 2}}}}\n")
     assert [item.code for item in found] == ["LB013", "LB011", "LB013", "LB011"]
+
+
+@pytest.mark.parametrize(("device", "hint"), DEVICES.items(), ids=lambda word: word.replace("▶", ""))
+def test_what_is_no_device_is_refused_and_shown_as_it_must_be_written(device: str, hint: str) -> None:
+    check(f'version: 1\npools: {{p: {{replicas: [{{address: "a:1", devices: ["0", {device}]}}]}}}}\n', "LB013", hint)
+
+
+def test_a_device_is_an_index_a_uuid_or_a_slice_of_either() -> None:
+    devices = ["0", "15", "0:3", "GPU-5fd4f087-86f3-7a43-b711-4771313afc50", "5fd4f087-86f3-7a43-b711-4771313afc50:2"]
+    source, found = reading(f'version: 1\npools: {{p: {{replicas: [{{address: "a:1", devices: {devices}}}]}}}}\n')
+    assert source is not None, found
+    assert source.fleet.pools["p"].replicas[0].devices == devices

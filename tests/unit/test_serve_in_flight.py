@@ -9,7 +9,8 @@ from pathlib import Path
 
 from lbctl.apply.haproxy import running
 from lbctl.apply.haproxy.runtime import Runtime
-from lbctl.serve.in_flight import held
+from lbctl.serve.in_flight import held, with_websockets
+from tests.support_fleet import compiled
 
 _HEAD = "# pxname,svname,qcur,qmax,scur,smax,slim,stot,\n"
 
@@ -43,3 +44,18 @@ def test_what_a_proxy_does_not_tell_is_unknown(tmp_path: Path) -> None:
         assert found.get(("llama", "a")) is None
 
     asyncio.run(ask())
+
+
+def test_a_silent_websocket_is_no_sign_of_a_request() -> None:
+    found = compiled("""\
+version: 1
+listeners: {main: {bind: "127.0.0.1:80"}}
+routes:
+  live: {match: {path_prefix: /live}, pool: talk, fallback: spare, websocket: true}
+  all: {match: {path_prefix: /}, pool: plain}
+pools:
+  talk: {replicas: [{address: "10.0.0.1:80"}]}
+  spare: {replicas: [{address: "10.0.0.2:80"}]}
+  plain: {replicas: [{address: "10.0.0.3:80"}]}
+""")
+    assert with_websockets(found.topology) == {"talk", "spare"}

@@ -174,10 +174,12 @@ def test_what_was_decided_before_a_restart_still_holds() -> None:
     assert running.loop.live.out == {NAME: {"c": ("XID 79",)}}
     running.look(a={"progress": 1.0}, b={"progress": 1.0}, c={"progress": 1.0})
     running.look(a={"progress": 2.0}, b={"progress": 2.0}, c={"progress": 1.0})
-    assert running.loop.live.out, "it has not yet moved"
     for number in range(3):
         running.look(**{name: {"progress": 3.0 + number} for name in "abc"})
-    assert running.loop.live.out == {}
+    assert running.loop.live.out, "its time begins anew with the process"
+    running.look(30.0, **{name: {"progress": 6.0} for name in "abc"})
+    assert running.loop.live.out == {}, "on trial at the floor"
+    assert running.sent("c") == 0.05
 
 
 # ── What is kept ─────────────────────────────────────────────────────────────────────────────────────────────────────

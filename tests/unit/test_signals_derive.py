@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lbctl.signals import table
 from lbctl.signals.derive import BatchEvidence, TokenEvidence, Value, derive
+from lbctl.signals.devices import EVERYTHING
 from lbctl.signals.merge import Told, merge
 from lbctl.signals.signal import COUNTERS, SIGNALS
 from lbctl.signals.source import Reading
@@ -129,9 +132,29 @@ def test_a_source_with_evidence_gives_it(kind: str, name: str) -> None:
 @pytest.mark.parametrize("name", ["iterations", "decode_tokens", "kv_cache"])
 def test_progress_moves_with_whatever_a_step_moves(name: str) -> None:
     before = derive(table("vllm"), None, _look(10, _VLLM))
-    after = derive(table("vllm"), None, _look(15, {**_VLLM, name: _VLLM[name] + 0.25}))
+    after = derive(table("vllm"), _look(10, _VLLM), _look(15, {**_VLLM, name: _VLLM[name] + 0.25}))
     assert before.by_steps
     assert before.values["progress"].value != after.values["progress"].value
+
+
+def test_progress_is_a_whole_count_whatever_the_cache_does_and_no_cache_outweighs_a_step() -> None:
+    """A cache that empties by as much as the steps have grown would stand still as a sum."""
+    first = derive(table("vllm"), None, look := _look(10, {**_VLLM, "kv_cache": 1.0}))
+    again = replace(look, moves=first.moves)
+    second = derive(table("vllm"), again, _look(15, {**_VLLM, "iterations": 101.0, "kv_cache": 0.0}))
+    third = derive(table("vllm"), replace(look, moves=second.moves), _look(20, {**_VLLM, "kv_cache": 0.4875}))
+    told = [item.values["progress"].value for item in (first, second, third)]
+    assert told == [1600, 1602, 1602]
+
+
+def test_a_cache_alone_is_no_progress_counter_and_a_counter_that_stands_at_0_shows_no_part_of_it() -> None:
+    fraction = b'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction",model="a"} 0.4875\n'
+    triton = table("triton")
+    alone = triton.reading(triton.reader().read(fraction), EVERYTHING, 1.0)
+    assert "progress" not in derive(triton, None, alone).values
+    page = fraction + b'nv_inference_request_success{model="a"} 0\n'
+    beside = triton.reading(triton.reader().read(page), EVERYTHING, 1.0)
+    assert derive(triton, None, beside).values["progress"].value == 0
 
 
 def test_requests_that_clients_give_up_are_no_progress_of_a_wedged_engine() -> None:

@@ -227,6 +227,32 @@ def test_addresses_that_no_replica_can_have_are_not_connected_to(url: str, reaso
     assert asyncio.run(run()).sources[0].reason in reasons
 
 
+def test_an_ipv4_address_in_another_form_is_told_in_words() -> None:
+    async def run() -> Report:
+        async with _scraping(_replica("a", MetricsSource("vllm", "http://2852039166/"), timeout=2)) as (taken, _):
+            return await taken.until(lambda report: True)
+
+    assert asyncio.run(run()).sources[0].words == "2852039166 is not a canonical IPv4 address"
+
+
+def test_the_values_of_a_query_are_sent_and_never_told() -> None:
+    asked = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path_qs)
+        return web.Response(body=fixture("vllm_v1"))
+
+    async def run() -> Report:
+        async with _server(handler) as port:
+            url = f"http://127.0.0.1:{port}/metrics?token=SECRET&SECRET#SECRET"
+            async with _scraping(_replica("a", MetricsSource("vllm", url))) as (taken, _):
+                return await taken.until(lambda report: report.sources[0].ok)
+
+    report = asyncio.run(run())
+    assert asked[0] == "/metrics?token=SECRET&SECRET"
+    assert report.sources[0].url.endswith("/metrics?token=…&…")
+
+
 def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")

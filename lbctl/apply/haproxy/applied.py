@@ -27,6 +27,7 @@ class Applied:
     `done`: HAProxy has all that the view wants; what leaves may still have requests (`leaving`). `reload`: why the file
     is needed for the rest. `reloaded`: it was done. `restarted`: another worker than last time answered, so everything
     was looked at anew. `again`: seconds after which it is worth asking again, None where nothing is left to do.
+    `due`: what HAProxy has yet to ask for, and will in a moment; `wrong`: what it should ask for and does not.
     `failure`: why it went no further. `complaints`: of HAProxy's checker, about the rendered file. `pid`: the worker.
     """
 
@@ -40,6 +41,8 @@ class Applied:
     again: float | None = None
     failure: str = ""
     complaints: tuple[Complaint, ...] = ()
+    due: str = ""
+    wrong: str = ""
     pid: int | None = None
 
 

@@ -12,8 +12,9 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
-from lbctl.apply.agent_check import AgentCheck, Down
+from lbctl.apply.agent_check import AgentCheck, Down, Standing
 from lbctl.apply.haproxy import commands, diff, running
 from lbctl.apply.haproxy.applied import SOON, Applied, Progress
 from lbctl.apply.haproxy.diff import Addresses, Cut
@@ -23,11 +24,14 @@ from lbctl.apply.haproxy.running import Place, Running, UnreadableError
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import desired, shape
+from lbctl.targets.haproxy import agents, desired, shape
 from lbctl.targets.haproxy.desired import Desired
 from lbctl.targets.prepare import Prepared
 from lbctl.targets.target import Bundle
 
+_SOON_ASKED = 0.3
+_ASKED = 2.0
+"""Seconds until HAProxy's questions are looked at again."""
 _ROUNDS = 4
 """Added, moved, drained, deleted: no more is needed one after the other."""
 _GOOD = ("New server registered.", "Server deleted.")
@@ -43,7 +47,8 @@ class HaproxyDriver:
     def __init__(self, proxy: Proxy, clock: Callable[[], float] = time.monotonic) -> None:
         self.proxy = proxy
         self._runtime = Runtime(proxy.runtime_api) if proxy.runtime_api else None
-        self._agents = AgentCheck() if proxy.agent_check else None
+        self._agents = AgentCheck(_older(proxy)) if proxy.agent_check else None
+        self._rendered: tuple[Prepared, Bundle] | None = None
         self._reloader = _reloader(proxy, self._runtime, clock)
         self._turn = asyncio.Lock()
         self._pid: int | None = None
@@ -120,17 +125,25 @@ class HaproxyDriver:
         return found if told.done else replace(found, failure=f"{found.failure}; {told.failure}")
 
     async def _by_file(self, prepared: Prepared, view: View, down: Down | None) -> Applied:
-        bundle = await asyncio.to_thread(prepared.target.render, view)
-        told = await self._reloaded(bundle)
+        """The agents first: what they answer is right whichever file runs, and health waits for no reload."""
+        if self._rendered is None or self._rendered[0] is not prepared:
+            self._rendered = prepared, await asyncio.to_thread(prepared.target.render, view)
         trouble = await self._agents.tell(view, down) if self._agents is not None else ()
+        told = await self._reloaded(self._rendered[1])
+        reloaded = told.done and told is not _NOTHING
+        if self._agents is not None and reloaded:
+            self._agents.reloaded()
+        asked = self._agents.standing() if self._agents is not None else Standing()
         failure = "; ".join(filter(None, [told.failure, *trouble]))
         return Applied(
-            done=told.done and not failure,
-            reload=() if told.done else ("the file differs",),
-            reloaded=told.done and told is not _NOTHING,
-            again=told.again,
+            done=told.done and not failure and asked == Standing(),
+            reload=() if told.done else ("its file waits for the next reload",),
+            reloaded=reloaded,
+            again=told.again or (_SOON_ASKED if asked.due else _ASKED if self._agents else None),
             failure=failure,
             complaints=told.complaints,
+            due=asked.due,
+            wrong=asked.wrong,
         )
 
     async def _reloaded(self, bundle: Bundle) -> Reloaded:
@@ -209,6 +222,16 @@ _NOTHING = Reloaded(True)
 
 def _reloader(proxy: Proxy, runtime: Runtime | None, clock: Callable[[], float]) -> Reloader | None:
     return Reloader(proxy.config, proxy.reload, runtime, clock) if proxy.config and proxy.reload else None
+
+
+def _older(proxy: Proxy) -> frozenset[int]:
+    """The agents' ports in the file that lies there, which may run."""
+    if proxy.config is None or proxy.agent_check is None:
+        return frozenset()
+    try:
+        return agents.ports(Path(proxy.config).read_text(errors="replace"), proxy.agent_check)
+    except OSError:
+        return frozenset()
 
 
 def _served(prepared: Prepared, proxy: Proxy) -> View:

@@ -28,10 +28,11 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The command line. `server`: None where nobody named one."""
+    """The command line. `server`: None where nobody named one; `expected`: it was named here, not for all commands."""
 
     paths: tuple[str, ...]
     server: str | None
+    expected: bool
     token_file: str | None
     tls_ca: str | None
     state: str | None
@@ -39,9 +40,11 @@ class _Asked:
 
 @click.command("doctor")
 @click.argument("paths", metavar="[PATH…]", nargs=-1, shell_complete=completions)
-@option("--state", metavar="DIR", help="The state of serve; default: the fleet's `control.state`, else /var/lib/lbctl.")
+@options_of("")(
+    "--state", metavar="DIR", help="The state of serve; default: the fleet's `control.state`, else /var/lib/lbctl."
+)
 @option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
-@server_options("doctor")
+@server_options()
 @click.pass_context
 def command(
     context: click.Context, paths: tuple[str, ...], state: str | None, form: str,
@@ -53,8 +56,9 @@ def command(
     sources of metrics, a running serve. Exit code 1: the fleet has errors. 4: something needed is missing or does not
     answer. 3: something else has failed. Warnings leave it 0.
     """
-    named = context.get_parameter_source("server") is not click.core.ParameterSource.DEFAULT
-    asked = _Asked(paths, server if named else None, token_file, tls_ca, state)
+    named = context.get_parameter_source("server")
+    typed, default = named is click.core.ParameterSource.COMMANDLINE, named is click.core.ParameterSource.DEFAULT
+    asked = _Asked(paths, None if default else server, typed, token_file, tls_ca, state)
     loaded, valid = _fleet(paths)
     checks = list(_checks(asked, loaded))
     if form == "table":
@@ -113,7 +117,7 @@ def _checks(asked: _Asked, loaded: Loaded | None) -> Iterator[Check]:
 def _server(asked: _Asked, source: Source | None, chosen: Settings) -> tuple[Server, bool]:
     """The named one, else that of the fleet, else the default; and whether it must answer."""
     if asked.server is not None:
-        return Server(asked.server, asked.token_file, asked.tls_ca), True
+        return Server(asked.server, asked.token_file, asked.tls_ca), asked.expected
     if not _has_control(source) or chosen.control.api_bind.path:
         return Server(DEFAULT_SERVER, asked.token_file, asked.tls_ca), False
     scheme = "https" if chosen.control.api_tls else "http"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def _state(what: str, place: Path, needed: bool) -> Check:
         return _new_state(what, place, needed)
     if not place.is_dir():
         return Check(what, "failed", "it is no directory", "give serve another one: --state DIR")
-    if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+    if not os.access(place, os.R_OK | os.X_OK) or not _can_be_written(place):
         found = "this user cannot write there"
         return Check(what, "failed" if needed else "warn", found, "chown it, or choose another: --state DIR")
     mode = stat.S_IMODE(place.stat().st_mode)
@@ -55,10 +56,19 @@ def _state(what: str, place: Path, needed: bool) -> Check:
 
 def _new_state(what: str, place: Path, needed: bool) -> Check:
     above = next(item for item in place.parents if item.exists())
-    if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
+    if above.is_dir() and _can_be_written(above):
         return Check(what, "ok", "not there yet; serve makes it")
-    found = f"not there, and this user cannot make it in {above}"
+    found = f"not there, and cannot be made in {above}"
     return Check(what, "failed" if needed else "skipped", found, "only serve needs one: --state DIR, or control.state")
+
+
+def _can_be_written(directory: Path) -> bool:
+    """Tried with a file that has no name: permissions alone say nothing to root, of /proc for one."""
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            return True
+    except OSError:
+        return False
 
 
 def _database(what: str, place: Path) -> Check:
@@ -70,9 +80,9 @@ def _database(what: str, place: Path) -> Check:
         head = opened.read(_HEAD)
     version = int.from_bytes(head[_FORM], "big")
     if version > VERSION:
-        found = f"written by a newer lbctl (its form is {version}, this one knows {VERSION})"
+        found = f"written by a newer lbctl (in version {version} of its tables, this one knows {VERSION})"
         return Check(what, "failed", found, "install the lbctl that wrote it")
-    return Check(what, "ok", f"writable, for its owner alone; its form is {version}")
+    return Check(what, "ok", "writable, for its owner alone")
 
 
 def named(source: Source, settings: Settings) -> Iterator[Check]:

@@ -18,6 +18,7 @@ from lbctl.ir.topology import Topology
 PROXIES = frozenset({"nginx", "haproxy", "envoy"})
 SERVE = frozenset({"lbctl"})
 _LISTEN = "0A"
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _PROGRAM = 3
 """Words of a command line in which `lbctl` says that it is lbctl: `python -m lbctl`."""
@@ -50,7 +51,7 @@ def port(wanted: Wanted) -> Check:
         return _socket_file(what, Path(place.path))
     problem = _problem(place)
     if problem == 0:
-        return Check(what, "ok", "free")
+        return _lent(what, wanted) or Check(what, "ok", "free")
     if problem == errno.EADDRINUSE:
         return _taken(what, wanted)
     if problem == errno.EACCES:
@@ -58,6 +59,16 @@ def port(wanted: Wanted) -> Check:
     if problem == errno.EADDRNOTAVAIL:
         return Check(what, "warn", "this machine has no such address", "run doctor where the proxy runs")
     return Check(what, "warn", os.strerror(problem).lower(), "look at the address")
+
+
+def _lent(what: str, wanted: Wanted) -> Check | None:
+    """An agent check needs many ports in a row, which outgoing connections may have when `serve` starts."""
+    with suppress(OSError, ValueError):
+        low, high = map(int, _RANGE.read_text(encoding="ascii").split())
+        if wanted.path.endswith(".agent_check.bind") and low <= wanted.address.port <= high:
+            words = f"free, but among the ports {low} to {high} that this machine lends to outgoing connections"
+            return Check(what, "warn", words, f"choose ports below {low}: it needs one for each replica, counting up")
+    return None
 
 
 def _problem(place: Address) -> int:

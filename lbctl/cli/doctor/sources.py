@@ -103,16 +103,16 @@ def _problem(track: Track, place: int, source: Source, answers: dict[_Key, _Aske
     """Why this source gives nothing, empty where it gives something; judged as serve does."""
     asked = answers.get((source.url, source.query))
     if asked is None:
-        return f"{source.url}: not asked, the others took too long"
+        return f"{source.shown}: not asked, the others took too long"
     if asked.fetched.reason:
-        return f"{source.url}: {asked.fetched.words}"
+        return f"{source.shown}: {asked.fetched.words}"
     if source.table is None:
         track.answer(place, asked.fetched, 0.0, 0.0)
     else:
         page = source.table.reader().read(asked.fetched.body)
         track.page(place, asked.fetched, page, 0.0, 0.0)
     told = track.states[place]
-    return f"{source.url}: {told.words}" if told.reason else ""
+    return f"{source.shown}: {told.words}" if told.reason else ""
 
 
 def _silent(pools: Sequence[Pool], replicas: Sequence[Watched]) -> Iterator[Check]:

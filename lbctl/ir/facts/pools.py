@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lbctl.base.urls import with_digests
 from lbctl.ir import pools as p
 from lbctl.ir.facts.words import Fact, each, most, percent, size, temperature, time, under
 
@@ -141,7 +142,7 @@ def _telemetry(item: p.Telemetry) -> Iterator[Fact]:
     yield ("stale_after",), time(item.stale_after)
     for place, source in enumerate(item.sources):
         told = {"signal": source.signal, "metric": source.metric, "query": source.query, "unit": source.unit}
-        words = [source.kind, source.url, *(f"{key}={value}" for key, value in told.items() if value)]
+        words = [source.kind, with_digests(source.url), *(f"{key}={value}" for key, value in told.items() if value)]
         yield ("sources", place), " ".join([*words, *(f"{key}={value}" for key, value in source.match_labels)])
 
 

@@ -19,7 +19,7 @@ _FACTOR = 2.0
     "warning",
     "a weight that contradicts the GPU",
     what="A replica has a weight and a gpu, and beside the others of its pool the weight is more than twice or less "
-    "than half of what the GPU table says.",
+    "than half of what the GPU table says. The one that is furthest off is shown, with the number of the others.",
     why="With wrong weights the fast GPU idles and the slow one queues. In simulation a factor of two was worth twenty "
     "times the 99th percentile of the time to the first token.",
     before=sample(
@@ -42,15 +42,12 @@ def contradicted(fleet: Subject) -> Iterator[Found]:
     table = {name: gpu.throughput for name, gpu in GPUS.items()} | dict(fleet.loaded.source.fleet.gpus)
     for pool in fleet.pools:
         ratios = {item.name: _ratio(item, table) for item in pool.replicas if item.gpu in table}
-        if not ratios:
-            continue
-        usual = median_low(ratios.values())
-        for name, ratio in ratios.items():
-            off = ratio / usual
-            if off > _FACTOR or off < 1 / _FACTOR:
-                times = f"{off:.1f} times" if off > 1 else f"1/{1 / off:.1f} of"
-                message = f"beside its pool this weight is {times} what the GPU table says"
-                yield Found(("pools", pool.name, "replicas", name, "weight"), message, "leave the weight to the gpu")
+        usual = median_low(ratios.values()) if ratios else 1.0
+        wrong = [(name, ratio / usual) for name, ratio in ratios.items() if not 1 / _FACTOR <= ratio / usual <= _FACTOR]
+        for name, off in sorted(wrong, key=lambda item: -max(item[1], 1 / item[1])):
+            times = f"{off:.1f} times" if off > 1 else f"1/{1 / off:.1f} of"
+            message = f"beside its pool this weight is {times} what the GPU table says"
+            yield Found(("pools", pool.name, "replicas", name, "weight"), message, "leave the weight to the gpu")
 
 
 def _ratio(replica: Replica, table: dict[str, float]) -> float:

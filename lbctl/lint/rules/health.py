@@ -25,6 +25,14 @@ _GPU_HEALTH = frozenset({"temperature", "throttle", "xid"})
 _LONGEST = 60_000
 _MOST_CHECKS = 100
 _SHORTEST_WINDOW = 5_000
+_NEVER = 30
+"""More failures in a row than a replica that is half dead ever has."""
+_ONE = {
+    "unhealthy_threshold": "one slow answer",
+    "consecutive_5xx": "one 5xx of the model",
+    "consecutive_connect_failures": "one lost packet",
+}
+"""Key → what takes a replica out where it is 1."""
 _SPOT = """\
 - {name: a, address: "10.0.0.1:8000", gpu: H100-SXM}
 - {name: b, address: "10.0.0.2:8000", gpu: H100-SXM, labels: {spot: "true"}}
@@ -102,7 +110,10 @@ def slow_to_notice(fleet: Subject) -> Iterator[Found]:
         worst = check.interval * check.unhealthy_threshold + check.timeout
         if worst > _LONGEST:
             path = ("pools", pool.name, "health", "active", "interval")
-            message = f"{check.unhealthy_threshold} checks every {check.interval / 1000:g} s: up to {worst / 1000:g} s"
+            needed = check.unhealthy_threshold
+            checks = f"a bad check, and there is one every {check.interval / 1000:g} s"
+            checks = checks if needed == 1 else f"{needed} bad checks, one every {check.interval / 1000:g} s"
+            message = f"it takes {checks}: up to {worst / 1000:g} s"
             yield Found(path, message, "interval: 10s and unhealthy_threshold: 3 take 33 s")
 
 
@@ -129,9 +140,8 @@ def too_many_checks(fleet: Subject) -> Iterator[Found]:
     total = sum(rates.values())
     if total > _MOST_CHECKS:
         worst = max(rates, key=lambda name: (rates[name], name))
-        message = (
-            f"{total:.0f} checks a second in all ({instances} times each replica), {rates[worst]:.0f} of them here"
-        )
+        by = "one proxy" if instances == 1 else f"{instances} proxies, each of which checks every replica"
+        message = f"{total:.0f} checks a second in all by {by}; {rates[worst]:.0f} of them here"
         yield Found(
             ("pools", worst, "health", "active", "interval"), message, "a longer interval, and a lower threshold"
         )
@@ -146,7 +156,8 @@ def _checks(pool: Pool) -> float:
     "LB325",
     "warning",
     "out at the first blip, or never",
-    what="One failure is enough to take a replica out, or `max_ejection: 0%` keeps every replica in.",
+    what="One failure is enough to take a replica out; or `max_ejection: 0%`, or a threshold of more than 30 failures "
+    "in a row, keeps every replica in.",
     why="One lost packet, one bad prompt that ends in a 500, and a tenth of the GPUs idles for 30 s, while their "
     "requests crowd the others, which then fail too. Never is the other end: a dead replica gets its share for ever.",
     before=sample("health: {passive: {consecutive_5xx: 1}}\n"),
@@ -156,20 +167,27 @@ def _checks(pool: Pool) -> float:
 def hasty(fleet: Subject) -> Iterator[Found]:
     for pool in fleet.pools:
         path = ("pools", pool.name, "health")
-        if pool.active is not None and pool.active.unhealthy_threshold == 1:
-            yield _blip((*path, "active", "unhealthy_threshold"), "one slow answer", 3)
+        if pool.active is not None:
+            yield from _threshold((*path, "active", "unhealthy_threshold"), pool.active.unhealthy_threshold, 3)
         passive = pool.passive
         if passive is None:
             continue
-        if passive.consecutive_5xx == 1:
-            yield _blip((*path, "passive", "consecutive_5xx"), "one 5xx of the model", 5)
-        if passive.consecutive_connect_failures == 1:
-            yield _blip((*path, "passive", "consecutive_connect_failures"), "one lost packet", 3)
+        for key, better in (("consecutive_5xx", 5), ("consecutive_connect_failures", 3)):
+            yield from _threshold((*path, "passive", key), getattr(passive, key), better)
         if passive.error_min_requests <= 2:
             yield _blip((*path, "passive", "error_rate", "min_requests"), "one failure in two", 20)
         if passive.max_ejection == 0:
             where = (*path, "passive", "max_ejection")
             yield Found(where, "no replica is ever taken out", "max_ejection: 50%", Edit(where, "50%"))
+
+
+def _threshold(path: tuple[str, ...], value: int, better: int) -> Iterator[Found]:
+    """How many failures in a row take a replica out."""
+    if value == 1:
+        yield _blip(path, _ONE[path[-1]], better)
+    elif value > _NEVER:
+        message = f"{value} failures in a row: one good answer between them, and the replica stays for ever"
+        yield Found(path, message, f"{path[-1]}: {better}", Edit(path, better))
 
 
 def _blip(path: tuple[str, ...], what: str, better: int) -> Found:

@@ -30,11 +30,39 @@ chat:
   match: {{path_prefix: /v1/chat}}
   split: {{llama: 95, llama-v2: 5}}
   sticky_split: {{cookie: variant}}
-  rollout:
+  rollout:   # lbctl: ignore LB702 (kept for later)
     to: llama-v2
     steps: [{{percent: 5%, hold: 10m}}, {{percent: 100%}}]
     analysis: {{min_requests: {requests}, max_latency: {{percentile: p99, ratio: 1.2}}}}
 """
+
+
+_PLANNED = """\
+chat:
+  match: {path_prefix: /v1/chat}
+  split: {llama: 95, llama-v2: 5}
+  sticky_split: {cookie: variant}
+"""
+
+
+@rule(
+    "LB702",
+    "warning",
+    "a rollout that nobody moves",
+    what="A route has a `rollout`. It is read and checked, and nothing acts on it: no proxy moves a split by itself, "
+    "and `lbctl serve` does not move one yet. The split of the file is what holds.",
+    why="Whoever waits for the next step, or for the way back when the new model is bad, waits in vain: 5 % of the "
+    "requests stay where they are, for ever.",
+    before=sample(_V1, routes=_PLANNED + "  rollout: {to: llama-v2, steps: [{percent: 100%}]}\n", pools=_V2),
+    after=sample(_V1, routes=_PLANNED, pools=_V2),
+    ignore="The file is kept for a version of lbctl that moves it, and a person moves the split until then: by "
+    "changing `split` in the file.",
+)
+def unmoved(fleet: Subject) -> Iterator[Found]:
+    for route in fleet.topology.routes:
+        if route.rollout is not None:
+            hint = "change `split` in the file, step by step, and leave the rollout out"
+            yield Found(("routes", route.name, "rollout"), "nothing acts on this yet: the split stays as it is", hint)
 
 
 @rule(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path as File
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from lbctl.base.diagnostics import Path
+from lbctl.base.hosts import is_metadata, literal, refused
 from lbctl.compile.files import file_of, named_files
+from lbctl.ir.pools import Pool
 from lbctl.lint.rule import Found, rule
 from lbctl.lint.sample import sample
 from lbctl.lint.subject import Subject, is_loopback, telemetries
@@ -24,9 +25,6 @@ _SECRET = re.compile(
 )
 """Of words that might be prose, only those that hold a digit or change their case."""
 _CREDENTIALS = frozenset({"authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"})
-_METADATA = frozenset({"metadata", "metadata.google.internal", "metadata.azure.com", "instance-data"})
-_CLOUDS = (ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200"))
-"""Metadata services that are not link-local."""
 
 
 def _metrics(host: str) -> str:
@@ -199,7 +197,9 @@ def _readable_by_all(place: File) -> bool:
     "LB526",
     "error",
     "metrics from a link-local or metadata address",
-    what="A source of telemetry has a URL on a link-local address or that of a cloud's metadata service.",
+    what="A source of telemetry has a URL on an address that no replica can have: a link-local one, that of a cloud's "
+    "metadata service, multicast or 0.0.0.0, however it is written, and also where `{host}` is the address of such a "
+    "replica.",
     why="There the cloud hands out credentials of the machine. Nothing that serves metrics of a GPU stands there, so "
     "it is an error or an attack; `lbctl serve` does not fetch it.",
     before=sample(_metrics("169.254.169.254")),
@@ -210,16 +210,33 @@ def metadata(fleet: Subject) -> Iterator[Found]:
     for pool in fleet.pools:
         for path, telemetry in telemetries(pool):
             for index, source in enumerate(telemetry.sources):
-                if _is_forbidden(source.url):
-                    message = "this address hands out the machine's own credentials, not metrics"
-                    yield Found((*path, "sources", index, "url"), message, "http://{host}:PORT/metrics")
+                words = _forbidden(_host(source.url))
+                if words:
+                    yield Found((*path, "sources", index, "url"), words, "http://{host}:PORT/metrics")
+        yield from _forbidden_replicas(pool)
 
 
-def _is_forbidden(url: str) -> bool:
-    host = (urlsplit(url.replace("{", "").replace("}", "")).hostname or "").rstrip(".")
+def _forbidden_replicas(pool: Pool) -> Iterator[Found]:
+    """Those whose own address a source would ask."""
+    for replica in pool.replicas:
+        words = _forbidden(replica.address.host)
+        telemetry = replica.telemetry or pool.telemetry if words else None
+        if telemetry and any(_host(item.url) in ("host", "address") for item in telemetry.sources):
+            path = ("pools", pool.name, "replicas", replica.name, "address")
+            yield Found(path, f"{words} (`{{host}}` of its sources)", "the address at which the replica serves")
+
+
+def _host(url: str) -> str:
+    """The host as a client reads it; `host` or `address` where it is the replica's."""
     try:
-        address = ipaddress.ip_address(host)
+        return unquote(urlsplit(url.replace("{", "").replace("}", "")).hostname or "")
     except ValueError:
-        return host in _METADATA
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_link_local or address in _CLOUDS
+        return ""
+
+
+def _forbidden(host: str) -> str:
+    """What is wrong with it, or nothing."""
+    address = literal(host)
+    if is_metadata(host, address):
+        return "this address hands out the machine's own credentials, not metrics"
+    return "no replica can have this address" if address is not None and refused(address) else ""

@@ -17,6 +17,7 @@ from lbctl.signals import KINDS, table
 
 _LONGEST_INTERVAL = 60_000
 _LONGEST_DELAY = 30_000
+_TIMEOUT = 2_000
 _GAIN = {"least_request": 2.0, "least_time": 2.0}
 """Largest gain × (delay + 10 s) ÷ interval that did not oscillate in simulation, by the algorithm underneath."""
 _GAIN_OTHERWISE = 0.5
@@ -129,10 +130,14 @@ def wants_more(fleet: Subject) -> Iterator[Found]:
     for pool in fleet.pools:
         if pool.weighting.strategy == "composite":
             given = {name for item in sources_of(pool) for name in _gives(item)}
-            for name, _ in pool.weighting.composite or DEFAULT:
-                if name not in given:
-                    where = ("pools", pool.name, "weighting", "composite", name)
-                    yield Found(where, f"no source of this pool gives {name}", "leave it out, or add a source")
+            missing = [name for name, _ in pool.weighting.composite or DEFAULT if name not in given]
+            where = ("pools", pool.name, "weighting", "composite")
+            if missing and not pool.weighting.composite:
+                message = f"no source of this pool gives {', '.join(missing)}, of which the score is made by default"
+                yield Found(where, message, "composite: {SIGNAL: PART}, or add a source")
+                continue
+            for name in missing:
+                yield Found((*where, name), f"no source of this pool gives {name}", "leave it out, or add a source")
 
 
 def _gives(source: MetricsSource) -> set[str]:
@@ -299,3 +304,23 @@ def whose(fleet: Subject) -> Iterator[Found]:
 def _reads_gpus(telemetry: Telemetry | None) -> bool:
     kinds = {source.kind for source in telemetry.sources if source.kind in KINDS} if telemetry else set()
     return any(table(kind).gpus is not None for kind in kinds)
+
+
+@rule(
+    "LB618",
+    "warning",
+    "pages that may take longer than the interval between them",
+    what="`timeout` of telemetry is above its `interval`, and above 2 s.",
+    why="One look at a page at a time: a page that hangs misses its next looks, and what is known of its replica grows "
+    "old unnoticed until the time is over.",
+    before=sample(_read(_VLLM + _DCGM, "", "1s\n  timeout: 30s")),
+    after=sample(_read(_VLLM + _DCGM, "", "1s\n  timeout: 2s")),
+    ignore="The page is slow by nature, and `stale_after` is many times the timeout.",
+)
+def slower_than_its_interval(fleet: Subject) -> Iterator[Found]:
+    for pool in fleet.pools:
+        for path, telemetry in telemetries(pool):
+            if telemetry.timeout > max(telemetry.interval, _TIMEOUT):
+                where = (*path, "timeout")
+                message = f"{telemetry.timeout / 1000:g} s, and looks come every {telemetry.interval / 1000:g} s"
+                yield Found(where, message, "timeout: 2s", Edit(where, "2s"))

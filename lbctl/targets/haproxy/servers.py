@@ -106,7 +106,9 @@ def _agent(part: Part, replica: Replica) -> Iterator[str]:
     """A tracked server follows another one's state, and no agent's weight: each copy asks for itself."""
     place = part.agents.get((part.pool.name, replica.name))
     if place is not None:
+        asked = quote.word(agents.question(part.pool.name, replica)).text
         yield f"agent-check agent-addr {place.host} agent-port {place.port} agent-inter {agents.INTERVAL}ms"
+        yield f'agent-send {asked}"\\n"'
 
 
 def limit(pool: Pool) -> int | None:

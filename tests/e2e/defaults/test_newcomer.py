@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.support.engines import Engine, engines
 from tests.e2e.support.fleet import entry
-from tests.e2e.support.three import STRETCH, Lengths, got, pool_by_default, three, until
+from tests.e2e.support.three import STRETCH, got, pool_by_default, three, until
 
 _COLD = 30.0
 """Seconds in which it works at a quarter of its speed."""
@@ -25,7 +25,7 @@ def test_a_cold_newcomer_makes_no_burst_of_time_outs() -> None:
         members = stack.enter_context(engines(*"abcd", slots=48))
         cold = stack.enter_context(Engine("e", speed=0.25, slots=48))
         site = stack.enter_context(three(pool_by_default(members)))
-        with site.load(_RATE, Lengths(_RATE, scale=0.5, patience=_PATIENCE)) as loads:
+        with site.load(_RATE, scale=0.5, patience=_PATIENCE) as loads:
             until(time.monotonic() + STRETCH)
             joined = time.monotonic()
             site.change(replicas=[*site.fleet["pools"]["pool"]["replicas"], entry(cold)])

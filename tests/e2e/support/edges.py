@@ -79,10 +79,11 @@ def nginx(name: str = "ng", *, min_interval: str = "1s") -> Iterator[Edge]:
 
 
 @contextmanager
-def started_edge(edge: Edge, fleet: Fleet) -> Iterator[Edge]:
+def started_edge(edge: Edge, fleet: Fleet) -> Iterator[Proxy]:
     """HAProxy on what `lbctl render` makes of the fleet, nginx on a configuration of its owner's."""
-    with started(_process(edge, fleet)):
-        yield edge
+    process = _process(edge, fleet)
+    with started(process):
+        yield process
 
 
 def _process(edge: Edge, fleet: Fleet) -> Proxy:

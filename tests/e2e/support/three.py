@@ -11,7 +11,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -40,9 +40,10 @@ _NGINX_SERVER = re.compile(r"server 127\.0\.0\.1:(\d+)([^;]*);")
 
 
 class Lengths:
-    """Requests at `rate` a second to `path`, lognormal in the tokens of their prompts and of their answers."""
+    """Requests at `rate` a second, lognormal in the tokens of their prompts and of their answers. `scale`: of both;
+    `patience`: seconds until the client gives up."""
 
-    def __init__(self, rate: float, *, seed: int = 1, scale: float = 1.0, patience: float = 60.0) -> None:
+    def __init__(self, rate: float, seed: int, scale: float, patience: float) -> None:
         self._count = round(rate * STRETCH)
         self._seed = seed
         self._patience = patience
@@ -114,13 +115,13 @@ class Three:
         return {"envoy": self.envoy.client(), "haproxy": self.haproxy, "nginx": self.nginx}
 
     @contextmanager
-    def load(self, rate: float, lengths: Callable[[int], Request] | None = None) -> Iterator[dict[str, Steady]]:
-        """So many requests a second at each proxy. At nginx each has a connection of its own: what is idle there when
-        it is reloaded is closed, also in the moment in which it is used again."""
+    def load(self, rate: float, *, scale: float = 1.0, patience: float = 60.0) -> Iterator[dict[str, Steady]]:
+        """So many requests a second at each proxy, of `Lengths`. At nginx each has a connection of its own: what is
+        idle there when it is reloaded is closed, also in the moment in which it is used again."""
         with ExitStack() as stack:
             yield {
                 name: stack.enter_context(
-                    client.steady(rate, lengths or Lengths(rate, seed=seed), keep_alive=name != "nginx")
+                    client.steady(rate, Lengths(rate, seed, scale, patience), keep_alive=name != "nginx")
                 )
                 for seed, (name, client) in enumerate(self.clients.items(), 1)
             }
