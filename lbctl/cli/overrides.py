@@ -42,7 +42,7 @@ def _weight(ctx: click.Context, param: click.Parameter, value: str) -> float:
 
 @click.command("drain")
 @click.argument("replica", metavar="POOL/REPLICA")
-@options_of("drain")("--wait", is_flag=True, help="Until every connected proxy has it; exit code 3 if none does in time.")
+@options_of("drain")("--wait", is_flag=True, help="Until all connected proxies have it; exit code 3 if not in time.")
 @_held
 def drain(
     replica: str, wait: bool, ttl: str | None, reason: str | None, server: str, token_file: str | None,
