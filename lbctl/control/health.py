@@ -35,6 +35,7 @@ UNCERTAIN = 4
 are there and the engine says that none is (its page may be late, or a client sends a body slowly)."""
 _EARLY = 0.2
 """Part of an interval by which a look may come early: looks are not to the microsecond."""
+_LATE_ENOUGH = 1 - _EARLY
 _BAD_LOOKS, _GOOD_LOOKS = 3, 2
 """Where the pool has no active check; its own defaults."""
 _STALLED = "stalled: requests in flight, and its progress counter stands still"
@@ -141,8 +142,14 @@ def judged(rule: Rules, was: Health, pulse: Pulse, seen: Seen) -> tuple[Health, 
     if seen.at <= pulse.looked:
         return was, pulse
     signals = seen.signals
-    counts = seen.at - max(pulse.counted, was.since) >= (1 - _EARLY) * rule.interval
-    beat, stands = _beat(pulse, signals.values.get("progress"), seen, seen.at if counts else pulse.counted)
+    last = pulse.counted if pulse.counted > was.since else was.since
+    counts = seen.at - last >= rule.interval * _LATE_ENOUGH
+    counted = seen.at if counts else pulse.counted
+    progress = signals.values.get("progress")
+    if progress is not None and progress.value != pulse.progress:
+        beat, stands = Pulse(seen.at, progress.value, progress.at, counted), 0.0
+    else:
+        beat, stands = _still(pulse, progress, seen, counted)
     if not stands and was.good >= rule.good_looks and _says_nothing(rule, was, seen):
         return was, beat
     xids, fatal = _xids(rule, was, signals)
@@ -170,12 +177,10 @@ def _says_nothing(rule: Rules, was: Health, seen: Seen) -> bool:
     return free is None or deep.min_free_memory is None or free.value >= deep.min_free_memory or seen.reserves_memory
 
 
-def _beat(was: Pulse, progress: Signal | None, seen: Seen, counted: float) -> tuple[Pulse, float]:
-    """What of the look is new at each, and for how many seconds progress stands still though there is work."""
+def _still(was: Pulse, progress: Signal | None, seen: Seen, counted: float) -> tuple[Pulse, float]:
+    """The pulse where no progress is seen, and for how many seconds it stands still though there is work."""
     if progress is None:
         return Pulse(seen.at, was.progress, None, counted), 0.0
-    if progress.value != was.progress:
-        return Pulse(seen.at, progress.value, progress.at, counted), 0.0
     if not _busy(seen):
         return Pulse(seen.at, progress.value, None, counted), 0.0
     still = was.still_since if was.still_since is not None else progress.at

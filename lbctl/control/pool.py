@@ -92,8 +92,9 @@ def _is_silent(state: PoolState, track: Track, now: float) -> bool:
 
 def _settled(state: PoolState, looks: Sequence[Look], now: float) -> list[Health]:
     """Those that proxies hold out or that drain anyway cost no room."""
-    if all(known.well for _, _, known, _ in looks):
-        return [known for _, _, known, _ in looks]
+    healths = [known for _, _, known, _ in looks]
+    if not [known for known in healths if not known.well]:
+        return healths
     room = _room(state, looks)
     found = []
     for track, (_, _, known, pulse) in zip(state.tracks, looks, strict=True):
@@ -128,7 +129,12 @@ def _told(was: PoolState, state: PoolState, now: float) -> Decided:
     if state.mode != was.mode:
         told.append(ModeChanged(name, state.mode, state.mode_words))
     told.extend(_health(was, state))
-    if any(_tells_another(new.course, old.course) for new, old in zip(state.tracks, was.tracks, strict=True)):
+    moved = [
+        (new.course, old.course)
+        for new, old in zip(state.tracks, was.tracks, strict=True)
+        if new.course is not old.course
+    ]
+    if any(_tells_another(new, old) for new, old in moved):
         told.append(WeightsChanged(name, weights(state)))
     factors = ramp.factors(state.pool.slow_start, state.tracks, now)
     if ramp.worth_telling(state.ramps, factors):
@@ -138,7 +144,7 @@ def _told(was: PoolState, state: PoolState, now: float) -> Decided:
 
 
 def _tells_another(new: Course, old: Course) -> bool:
-    return new is not old and (new.sent, new.sent_parts) != (old.sent, old.sent_parts)
+    return (new.sent, new.sent_parts) != (old.sent, old.sent_parts)
 
 
 def _health(was: PoolState, state: PoolState) -> list[HealthChanged]:

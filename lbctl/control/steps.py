@@ -66,20 +66,19 @@ class Steps:
     def moved(self, was: Track, look: Look, health: Health, wish: Wish) -> Track:
         """The track after this decision."""
         seen, fresh, _, pulse = look
-        known_at = was.known_at if wish.multiplier is None else self.now
+        replica, peers, _, _, _, _, _, known_at, _, course, joined_at, since = was
         goal, aim = wish.multiplier, wish.parts
+        if goal is not None:
+            known_at = self.now
         if goal is None or not self.acts or not health.well or not self.floor <= goal <= self.ceiling:
             goal, aim = self._goal(was, health, wish)
-        course = was.course
         multiplier, parts, _, sent, sent_parts = course
-        if goal != multiplier or multiplier != sent or aim != parts or parts != sent_parts:
+        steady = (aim is parts or aim == parts) and (parts is sent_parts or parts == sent_parts)
+        if goal != multiplier or multiplier != sent or not steady:
             course = self._next(course, goal, aim, health.phase == "out")
-        joined_at = was.joined_at
         if joined_at is not None and self.now - joined_at >= self.window:
             joined_at = None
-        return Track(
-            was.replica, was.peers, seen, health, pulse, wish, fresh, known_at, goal, course, joined_at, was.since
-        )
+        return Track(replica, peers, seen, health, pulse, wish, fresh, known_at, goal, course, joined_at, since)
 
     def _goal(self, was: Track, health: Health, wish: Wish) -> tuple[float, Parts]:
         """Where the multiplier is going: to where it is, if it stays."""

@@ -103,8 +103,9 @@ def _upper_median(values: list[float]) -> float:
 def _wish(known: Estimate, ratio: float, capacity: float, group: _Group, bands: tuple[float, float, float]) -> Wish:
     above, below, types = bands
     off, across = math.log(ratio / group.per_capacity), group.across
-    acting = abs(off) > (below if known.acting else above)
-    apart = abs(across) > (types * below / above if known.across else types)
+    band = below if known.acting else above
+    between = types * below / above if known.across else types
+    acting, apart = not -band <= off <= band, not -between <= across <= between
     if acting is not known.acting or apart is not known.across:
         known = known._replace(acting=acting, across=apart)
     if not acting and not apart:
