@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lbctl.apply.haproxy import reload
 from tests.e2e.support.binaries import Binary
 from tests.e2e.support.fleet import fleet_of, pool_of
 from tests.e2e.support.haproxy_driven import VERSIONS, driven
@@ -51,8 +52,9 @@ def test_a_changed_route_is_reloaded_and_the_live_weights_stay(version: Binary, 
 
 
 def test_a_reload_that_does_not_come_up_leaves_the_old_worker_and_puts_the_old_file_back(
-    version: Binary, two: list[Replica]
+    version: Binary, two: list[Replica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And it is tried again after a while."""
     pool = pool_of(two, (10, 10), **ROUND_ROBIN)
     with driven(version, fleet_of(pool)) as gateway, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -69,6 +71,9 @@ def test_a_reload_that_does_not_come_up_leaves_the_old_worker_and_puts_the_old_f
         worker = gateway.worker
         assert "did not come up" in gateway.apply({"pool": {"a": 2.5}}).failure
         assert gateway.worker == worker
+        taken.close()
+        monkeypatch.setattr(reload, "FAILED", 0.0)
+        eventually(lambda: gateway.apply({"pool": {"a": 2.5}}).reloaded, 10)
 
 
 def test_a_file_that_the_checker_refuses_never_reaches_the_disk(two: list[Replica]) -> None:

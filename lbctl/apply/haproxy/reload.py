@@ -28,6 +28,8 @@ _STAYS = 1.0
 _LOOKS = 0.05
 AT_LEAST = 5.0
 """Seconds between two reloads, whatever they are for."""
+FAILED = 30.0
+"""Seconds until a reload that failed is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +60,21 @@ class Reloader:
         self._clock = clock
         self._comes_up = comes_up
         self._last: float | None = None
-        self._refused: tuple[str, Reloaded] | None = None
+        self._refused: tuple[str, Reloaded, float] | None = None
 
     async def reload(self, bundle: Bundle, *, weights_alone: bool = False) -> Reloaded:
-        """What failed is not tried again before it is different, in more than weights where those go another way."""
+        """What the checker refused is not tried again before it is different, in more than weights where those go
+        another way; what failed for another reason, not before a while has passed."""
         key = bare(bundle) if self._runtime else "\x00".join(item.text for item in bundle.files)
         if self._refused is not None and self._refused[0] == key:
-            return self._refused[1]
+            _, refused, at = self._refused
+            if refused.complaints or self._clock() - at < FAILED:
+                return refused
         wait = self._wait(self._told.min_interval / 1000 if weights_alone else AT_LEAST)
         if wait > 0:
             return Reloaded(False, again=wait)
         found = await self._checked(bundle)
-        self._refused = None if found.done else (key, found)
+        self._refused = None if found.done else (key, found, self._clock())
         return found
 
     async def write(self, bundle: Bundle) -> Reloaded:
