@@ -168,13 +168,18 @@ def _says_nothing(rule: Rules, was: Health, seen: Seen) -> bool:
     """Whether all that is held or not held against it stays as it is: so at most looks, at a replica that is well."""
     if was.low is not _FINE or was.hot is not _FINE or was.fatal is not None or was.complaints:
         return False
-    values, deep = seen.signals.values, rule.deep
-    xid, temperature, free = values.get("xid"), values.get("temperature"), values.get("gpu_memory_free")
+    values, hottest, least = seen.signals.values, rule.deep.max_temperature, rule.deep.min_free_memory
+    xid = values.get("xid")
     if xid is not None and (xid.value or was.xids is not _NO_XIDS):
         return False
-    if temperature is not None and deep.max_temperature is not None and temperature.value > deep.max_temperature:
-        return False
-    return free is None or deep.min_free_memory is None or free.value >= deep.min_free_memory or seen.reserves_memory
+    if hottest is not None:
+        temperature = values.get("temperature")
+        if temperature is not None and temperature.value > hottest:
+            return False
+    if least is None or seen.reserves_memory:
+        return True
+    free = values.get("gpu_memory_free")
+    return free is None or free.value >= least
 
 
 def _still(was: Pulse, progress: Signal | None, seen: Seen, counted: float) -> tuple[Pulse, float]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from lbctl.control import health, ramp
 from lbctl.control.effects import Effect, HealthChanged, Mode, ModeChanged, RampsChanged, WeightsChanged
-from lbctl.control.health import Health
+from lbctl.control.health import Health, Rules
 from lbctl.control.inputs import Seen
 from lbctl.control.state import Course, PoolState, Track, weights
 from lbctl.control.steps import Look, Steps
@@ -27,7 +27,7 @@ Decided = tuple[PoolState, tuple[Effect, ...]]
 def decided(was: PoolState, state: PoolState, news: Mapping[str, Seen], now: float) -> Decided:
     """`was`: what the effects are told against, `state`: the same with what has been changed by hand."""
     state = replace(state, decided_at=now)
-    looks = [_looked(state, item, news.get(item.replica.name), now) for item in state.tracks]
+    looks = [_looked(state.rules, item, news.get(item.replica.name), now) for item in state.tracks]
     wishes = _wishes(state, looks, now)
     state = _mode(state, looks, wishes, now)
     healths = _settled(state, looks, now)
@@ -36,13 +36,13 @@ def decided(was: PoolState, state: PoolState, news: Mapping[str, Seen], now: flo
     return _told(was, replace(state, tracks=tracks), now)
 
 
-def _looked(state: PoolState, track: Track, news: Seen | None, now: float) -> Look:
-    seen = news or track.seen
-    if seen is None or now - seen.at > state.rules.stale_after:
+def _looked(rules: Rules, track: Track, news: Seen | None, now: float) -> Look:
+    seen = track.seen if news is None else news
+    if seen is None or now - seen.at > rules.stale_after:
         return (seen, False, *health.unknown(track.health, track.pulse))
     if news is None:
         return seen, True, track.health, track.pulse
-    known, pulse = health.judged(state.rules, track.health, track.pulse, news)
+    known, pulse = health.judged(rules, track.health, track.pulse, news)
     return seen, True, known, pulse
 
 

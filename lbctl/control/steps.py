@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from lbctl.control.health import Health, Pulse
 from lbctl.control.inputs import Seen
 from lbctl.control.state import Course, PoolState, Track
-from lbctl.control.weighting.strategy import WHOLE, Parts, Wish
+from lbctl.control.weighting.strategy import WHOLE, Parts, Wish, made
 
 _EARLY = 0.99
 """Part of the interval after which the next move may come: looks are not to the microsecond."""
@@ -78,7 +78,8 @@ class Steps:
             course = self._next(course, goal, aim, health.phase == "out")
         if joined_at is not None and self.now - joined_at >= self.window:
             joined_at = None
-        return Track(replica, peers, seen, health, pulse, wish, fresh, known_at, goal, course, joined_at, since)
+        track = (replica, peers, seen, health, pulse, wish, fresh, known_at, goal, course, joined_at, since)
+        return made(Track, track)
 
     def _goal(self, was: Track, health: Health, wish: Wish) -> tuple[float, Parts]:
         """Where the multiplier is going: to where it is, if it stays."""

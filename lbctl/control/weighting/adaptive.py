@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lbctl.control.inputs import Seen
 from lbctl.control.weighting.curves import read
-from lbctl.control.weighting.strategy import Estimate, Parts, Peers, Subject, Wish
+from lbctl.control.weighting.strategy import WHOLE, Estimate, Parts, Peers, Subject, Wish, made
 from lbctl.ir.pools import Weighting
 from lbctl.signals.derive import Evidence
 
@@ -59,15 +59,8 @@ def _updated(seen: Seen | None, was: Estimate, smoothing: float) -> Estimate:
     expected, seconds, count = read(evidence)
     kind = type(evidence)
     keep = math.exp((was.at - evidence.at) / smoothing) if kind is was.kind else 0.0
-    return Estimate(
-        was.expected * keep + expected,
-        was.took * keep + seconds,
-        was.total * keep + count,
-        evidence.at,
-        was.acting,
-        was.across,
-        kind,
-    )
+    sums = was.expected * keep + expected, was.took * keep + seconds, was.total * keep + count
+    return made(Estimate, (*sums, evidence.at, was.acting, was.across, kind))
 
 
 def _groups(
@@ -109,7 +102,7 @@ def _wish(known: Estimate, ratio: float, capacity: float, group: _Group, bands: 
     if acting is not known.acting or apart is not known.across:
         known = known._replace(acting=acting, across=apart)
     if not acting and not apart:
-        return Wish(known, 1.0, ratio, off, across, _WITH_PEERS, False)
+        return made(Wish, (known, 1.0, ratio, off, across, _WITH_PEERS, False, WHOLE))
     evidence = (off if acting else 0.0) + (across if apart else 0.0)
     multiplier = math.exp(evidence)
     speed = ratio * capacity / group.speed if acting else 1.0

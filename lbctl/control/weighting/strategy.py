@@ -57,5 +57,8 @@ class Wish(NamedTuple):
     parts: Parts = WHOLE
 
 
+made = tuple.__new__
+"""`made(Wish, (…))` with every field, in its order: a tenth of a look less than to call the class, which goes through
+Python once more for each replica."""
 Strategy = Callable[[Weighting, Sequence[Subject], float, float], "list[Wish]"]
 """(rules, replicas, seconds after which evidence is stale, now) → a wish each, in the same order."""
