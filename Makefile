@@ -1,24 +1,30 @@
 # `make demo` and `make test` are all the set-up: each installs what it needs first, on a bare Debian too.
 PYTHON ?= python3
 ARGS ?=
+# Of lbctl in the processes of the tests outside tests/e2e: one line with the total, not for a part of the tests. The line is
+# printed where there is a limit; 1 is no judgement.
+COVERAGE ?= $(if $(ARGS),,--cov=lbctl --cov-report= --cov-fail-under=1)
 
 VENV := .venv
 BIN := $(VENV)/bin
 # Debian keeps the proxies in sbin, which is not in the PATH of everybody.
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo test check bench defaults weights format golden docs clean
+.PHONY: help demo test test-fast check bench defaults weights format golden docs clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 demo: $(VENV)/.demo  ## three proxies rendered, a real Envoy before three replicas
 	$(BIN)/python -m lbctl.demo $(ARGS)
 
 test: $(VENV)/.test  ## everything, with the real proxies, a failure once more; ARGS="-k word" for less
 	@.ci/need nginx haproxy
-	$(BIN)/python -m pytest -n 4 --dist worksteal --reruns 1 -raR $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal --reruns 1 -raR $(COVERAGE) $(ARGS)
+
+test-fast: $(VENV)/.test  ## what needs no proxy and is quick, in a minute or two
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not e2e and not slow' tests/unit tests/integration tests/golden tests/docs $(ARGS)
 
 check: $(VENV)/.test  ## types, style, and which part may import which
 	$(BIN)/mypy
@@ -31,7 +37,7 @@ bench: $(VENV)/.test  ## time and memory, as a table
 
 defaults: $(VENV)/.test  ## live signals before the real proxies with the default settings, in real time; minutes
 	@.ci/need nginx haproxy
-	nice $(BIN)/python -m pytest -n 3 --reruns 1 -raR tests/e2e/defaults tests/e2e/test_default_settings.py $(ARGS)
+	nice $(BIN)/python -m pytest -n 3 tests/e2e/defaults tests/e2e/serve/test_default_settings.py $(ARGS)
 
 weights: $(VENV)/.test  ## what live weights do, in simulation; minutes
 	nice $(BIN)/python -m tests.benchmarks.weighting $(ARGS)

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
+from hypothesis import HealthCheck, settings
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As of a job in the background of a script: what tests start would inherit it, and some of that is interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# An example that takes long on a busy machine is no failure, nor is one whose data take long to draw.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,1 +1,1 @@
-"""What leaves lbctl: files, the proxies' own checkers, running proxies."""
+"""Applies rendered configuration: writes files, runs the proxies' checkers, and updates running proxies."""

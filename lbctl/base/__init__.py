@@ -1,1 +1,1 @@
-"""Ground floor: what every other room needs and what knows of none of them."""
+"""The lowest layer: values and helpers that every other package may import and that import none of them."""

@@ -1,7 +1,8 @@
-"""What is wrong, where, and what would be right.
+"""Diagnostics: what is wrong, where, and what would be right.
 
-A `Diagnostic` is a value, never an exception that ends the run: readers and compilers add them to a `Diagnostics`
-collection and go on, so that one run shows every fault. Only the command line decides what to do about them.
+A `Diagnostic` is a value, never an exception that ends the run: readers and compilers add diagnostics to a
+`Diagnostics` collection and continue, so that one run reports every fault. Only the command line decides what to do
+about them.
 """
 
 from __future__ import annotations
@@ -13,21 +14,23 @@ from typing import Literal
 
 Severity = Literal["error", "warning", "note"]
 Path = tuple[str | int, ...]
-"""The way to a value in the YAML: map keys as strings, list positions as ints: ("pools", "llama", "replicas", 0)."""
+"""The path of a value in the YAML: map keys as strings, list indexes as ints: ("pools", "llama", "replicas", 0)."""
 
 _RANK: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
-_WORDS = {None: "null", True: "true", False: "false"}
-_SHOWN = 80
-"""Longest value, in characters, that a message repeats."""
+_LITERALS = {None: "null", True: "true", False: "false"}
+_MAX_SHOWN = 80
+"""The longest value, in characters, that a message repeats."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A place in a file; `line` and `column` count from 1, as editors do. 0 means the file as a whole."""
+    """A place in a file."""
 
     file: str
     line: int = 0
+    """Counts from 1, as in editors; 0 means the file as a whole."""
     column: int = 0
+    """Counts from 1, as in editors."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
@@ -35,67 +38,87 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One finding. `code` is LB and three digits (contract/cli.md); `hint` says what would be right."""
+    """One finding about the user's input."""
 
     code: str
+    """LB and three digits."""
     message: str
     position: Position | None = None
     path: Path = ()
     hint: str = ""
+    """Says what would be right."""
     severity: Severity = "error"
 
     def __str__(self) -> str:
-        where = f"{self.position}: " if self.position else ""
-        path = f" {dotted(self.path)}:" if self.path else ":"
+        position = f"{self.position}: " if self.position else ""
+        keys = f" {dotted(self.path)}:" if self.path else ":"
         hint = f" ({self.hint})" if self.hint else ""
-        return f"{where}{self.severity} {self.code}{path} {self.message}{hint}"
+        return f"{position}{self.severity} {self.code}{keys} {self.message}{hint}"
 
 
 class Diagnostics:
-    """A growing list of findings, without repeats."""
+    """A growing collection of diagnostics without duplicates."""
 
     def __init__(self) -> None:
         self._items: dict[Diagnostic, None] = {}
         self._silenced: Callable[[Diagnostic], bool] | None = None
 
     def silence(self, silenced: Callable[[Diagnostic], bool]) -> None:
-        """Those of which `silenced` says so are left out, of what is here and of what comes; errors never are."""
+        """Drop the diagnostics for which `silenced` returns true, present and future ones; errors are kept."""
         self._silenced = silenced
-        self._items = {item: None for item in self._items if self._counts(item)}
+        self._items = {item: None for item in self._items if self._is_reported(item)}
 
     def add(self, diagnostic: Diagnostic) -> None:
-        if self._counts(diagnostic):
+        """Add a diagnostic unless it is already present or silenced."""
+        if self._is_reported(diagnostic):
             self._items.setdefault(diagnostic)
 
     def extend(self, diagnostics: Iterable[Diagnostic]) -> None:
+        """Add each of `diagnostics`."""
         for diagnostic in diagnostics:
             self.add(diagnostic)
 
     def __iter__(self) -> Iterator[Diagnostic]:
-        """In the order of files and lines; in one place, the worst first."""
+        """Iterate in the order of files and lines; at one place, the most severe first."""
         return iter(sorted(self._items, key=_order))
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def _counts(self, item: Diagnostic) -> bool:
-        return self._silenced is None or item.severity == "error" or not self._silenced(item)
+    def _is_reported(self, diagnostic: Diagnostic) -> bool:
+        return self._silenced is None or diagnostic.severity == "error" or not self._silenced(diagnostic)
 
     @property
     def failed(self) -> bool:
+        """Whether at least one diagnostic is an error."""
         return any(item.severity == "error" for item in self._items)
 
 
 class ConfigError(Exception):
-    """The fleet cannot be used; `diagnostics` says why. Raised once, after everything was collected."""
+    """The fleet cannot be used; `diagnostics` says why. It is raised once, after all diagnostics were collected."""
 
     def __init__(self, diagnostics: Diagnostics) -> None:
         super().__init__("\n".join(map(str, diagnostics)))
         self.diagnostics = diagnostics
 
 
+def as_json(diagnostic: Diagnostic) -> dict[str, str | int | None]:
+    """Return the diagnostic as commands and the API show it; unknown values are null."""
+    position = diagnostic.position
+    return {
+        "code": diagnostic.code,
+        "severity": diagnostic.severity,
+        "message": diagnostic.message,
+        "hint": diagnostic.hint or None,
+        "path": dotted(diagnostic.path) or None,
+        "file": position.file if position else None,
+        "line": position.line or None if position else None,
+        "column": position.column or None if position else None,
+    }
+
+
 def dotted(path: Path) -> str:
-    """`("pools", "a", "replicas", 0)` → `pools.a.replicas[0]`."""
+    """Return the path in dotted form: `("pools", "a", "replicas", 0)` → `pools.a.replicas[0]`."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -105,23 +128,33 @@ def dotted(path: Path) -> str:
     return show(text, limit=200) if not text.isprintable() else text
 
 
-def show(value: object, limit: int = _SHOWN) -> str:
-    """A user's value as YAML has it, strings quoted, cut to `limit` characters, with nothing unprintable in it."""
+def show(value: object, limit: int = _MAX_SHOWN) -> str:
+    """Format a user's value as YAML writes it: strings quoted, at most `limit` characters, nothing unprintable."""
     if value is None or isinstance(value, bool):
-        return _WORDS[value]
+        return _LITERALS[value]
     text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`did you mean 'x'?` for the nearest known word or those that go on from this one, else the empty string."""
-    folded = {item.casefold(): item for item in known}
-    start = word.casefold()
-    near = [name for key, name in folded.items() if len(start) > 2 and key.startswith(start)][:3]
-    near = near or [folded[key] for key in difflib.get_close_matches(start, list(folded), n=1, cutoff=0.6)]
-    return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    """Return `did you mean 'x'?` for the candidates nearest to `word`, or the empty string if none is near.
+
+    Candidates that start with `word` are preferred to those with a similar spelling.
+    """
+    folded = {candidate.casefold(): candidate for candidate in candidates}
+    prefix = word.casefold()
+    nearest = [name for key, name in folded.items() if len(prefix) > 2 and key.startswith(prefix)][:3]
+    nearest = nearest or [folded[key] for key in difflib.get_close_matches(prefix, list(folded), n=1, cutoff=0.6)]
+    return f"did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
 
 
-def _order(item: Diagnostic) -> tuple[str, int, int, int, str, str]:
-    position = item.position or Position("")
-    return (position.file, position.line, position.column, _RANK[item.severity], item.code, item.message)
+def _order(diagnostic: Diagnostic) -> tuple[str, int, int, int, str, str]:
+    position = diagnostic.position or Position("")
+    return (
+        position.file,
+        position.line,
+        position.column,
+        _RANK[diagnostic.severity],
+        diagnostic.code,
+        diagnostic.message,
+    )

@@ -1,54 +1,112 @@
-"""Which addresses no replica can have, however they are written: what the scraper and the resolver refuse while they
-run, and `lint` finds before.
+"""What a host is (an address or a name, on loopback or not), and which addresses no replica may have.
 
-A host that is digits alone, hexadecimal or octal is an IPv4 address to every system's resolver, so it is one here. It
-resolves no names.
+The scraper and the resolver refuse these addresses at run time, and `lint` reports them in advance. A host that
+consists of digits alone, of hexadecimal or of octal numbers is an IPv4 address to every system's resolver, so it is one
+here. This module resolves no names.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from functools import lru_cache
 
 Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 _METADATA = frozenset({ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200")})
-"""Where clouds answer with credentials, besides 169.254.169.254, which is link-local."""
+"""Where clouds serve credentials, besides 169.254.169.254, which is link-local."""
 _NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.azure.com", "instance-data"})
-"""What clouds call it."""
+"""Host names of the clouds' metadata services."""
+_EMBEDDING = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96")))
+"""IPv6 networks whose last 32 bits are an IPv4 address."""
+_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+IPV4 = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}", re.ASCII)
+"""Accepts what `ipaddress` accepts, which is too slow for ten thousand addresses."""
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _PART = re.compile(r"0x[0-9a-f]*|[0-9]+")
-_MOST = 0xFFFF_FFFF
+_BROADCAST = 0xFFFF_FFFF
 
 
-def plain(text: str) -> Ip:
-    """Without a zone; an IPv4 address in the clothes of IPv6 as itself. ValueError for what is none in full."""
+def parse_ip(text: str) -> Ip:
+    """Parse an IP address without its zone; an IPv4-mapped IPv6 address becomes IPv4.
+
+    Raises ValueError if `text` is not a complete address.
+    """
     address = ipaddress.ip_address(text.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
 
 
-def literal(host: str) -> Ip | None:
-    """The address that `host` is, without brackets, in whatever form; None for a name."""
+@lru_cache(maxsize=1 << 15)
+def is_ip(host: str) -> bool:
+    """Whether the host is an address that a replica may have, so that nothing needs to be resolved.
+
+    It has no brackets, and no zone, which has a meaning on one machine only.
+    """
+    if ":" not in host:
+        return IPV4.fullmatch(host) is not None
     try:
-        return plain(host)
+        return ipaddress.IPv6Address(host).scope_id is None
+    except ValueError:
+        return False
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the host can be reached only from this machine. A name other than localhost may be any machine."""
+    try:
+        return parse_ip(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def from_here(host: str) -> str:
+    """The address at which this machine reaches a listener on `host`: 0.0.0.0 and :: cannot be connected to."""
+    return _EVERYWHERE.get(host, host)
+
+
+def address_of(host: str) -> Ip | None:
+    """Return the address that `host` (without brackets) denotes in any notation; None for a name."""
+    try:
+        return parse_ip(host)
     except ValueError:
         return _numeric(host.lower())
 
 
 def is_metadata(host: str, address: Ip | None) -> bool:
-    """Whether a cloud may hand out the machine's credentials there. `address`: what `literal` says of the host."""
+    """Whether the host is a cloud's metadata service, which serves the machine's credentials.
+
+    `address` is the result of `address_of(host)`.
+    """
     if address is None:
         return host.lower().rstrip(".") in _NAMES
-    return address.is_link_local or address in _METADATA
+    inner = _embedded(address)
+    return address.is_link_local or address in _METADATA or (inner is not None and is_metadata(host, inner))
 
 
-def refused(address: Ip) -> bool:
-    """Whether no replica can have this address."""
-    nobody = address.is_link_local or address.is_multicast or address.is_unspecified or int(address) == _MOST
-    return nobody or address in _METADATA
+def is_forbidden(address: Ip) -> bool:
+    """Whether no replica may have this address."""
+    inner = _embedded(address)
+    if inner is not None and is_forbidden(inner):
+        return True
+    unusable = address.is_link_local or address.is_multicast or address.is_unspecified or int(address) == _BROADCAST
+    return unusable or address in _METADATA
+
+
+def _embedded(address: Ip) -> Ip | None:
+    """The IPv4 address that receives what is sent to this IPv6 address.
+
+    By NAT64 (64:ff9b::/96), by 6to4 (2002::/16), or as an IPv4-compatible address (::/96).
+    """
+    if isinstance(address, ipaddress.IPv4Address):
+        return None
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if any(address in network for network in _EMBEDDING):
+        return ipaddress.IPv4Address(int(address) & _BROADCAST)
+    return None
 
 
 def _numeric(host: str) -> Ip | None:
-    """One to four numbers, of which the last fills what is left: 2852039166, 0xA9.0xFE.43518."""
+    """Parse one to four numbers, the last of which fills the remaining bytes: 2852039166, 0xA9.0xFE.43518."""
     parts = host.rstrip(".").split(".")
     if len(parts) > 4 or not all(_PART.fullmatch(part) for part in parts):
         return None

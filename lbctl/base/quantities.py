@@ -1,7 +1,7 @@
-"""The contract's grammar of quantities: durations, sizes, percents, rates, temperatures, addresses, versions.
+"""The grammar of quantities in a fleet file: durations, sizes, percents, rates, temperatures, addresses, versions.
 
-Each `parse_…` takes what YAML gave, of whatever type, and returns the number in the unit that the code counts in, or
-raises `QuantityError` with words for the user. Each type prints itself in the contract's grammar again.
+Each `parse_…` function takes a value of any type as YAML produced it, and returns the number in the unit that the code
+uses, or raises `QuantityError` with a message for the user. Each type formats itself in the same grammar.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from lbctl.base.diagnostics import show
+from lbctl.base.hosts import IPV4
 
 _DURATION_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -19,16 +20,13 @@ _RATE_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 _NUMBER = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([A-Za-z%/]*)", re.ASCII)
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
 _NUMERIC = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*", re.ASCII)
-"""A last label that resolvers take for a part of an IPv4 address, however it is written."""
-_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_IPV4 = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}")
-"""As `ipaddress` reads them, which is slow where there are ten thousand."""
+"""A last label that resolvers read as part of an IPv4 address, in any notation."""
 _SOCKET = re.compile(r"/[A-Za-z0-9._/-]{1,103}", re.ASCII)
 _VERSION = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,2}", re.ASCII)
 
 
 class QuantityError(ValueError):
-    """`hint` says what would be right."""
+    """A value that is not the quantity that its key needs; `hint` says what would be right."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -36,7 +34,7 @@ class QuantityError(ValueError):
 
 
 class Duration(int):
-    """Milliseconds."""
+    """A duration in milliseconds."""
 
     def __str__(self) -> str:
         for unit in ("h", "m", "s"):
@@ -46,7 +44,7 @@ class Duration(int):
 
 
 class Size(int):
-    """Bytes."""
+    """A size in bytes."""
 
     def __str__(self) -> str:
         for unit in ("GiB", "MiB", "KiB"):
@@ -56,14 +54,14 @@ class Size(int):
 
 
 class Percent(float):
-    """0 to 100, or more where a key allows it."""
+    """A percentage: 0 to 100, or more where a key allows it."""
 
     def __str__(self) -> str:
         return f"{float(self):g}%"
 
 
 class Temperature(float):
-    """Degrees Celsius."""
+    """A temperature in degrees Celsius."""
 
     def __str__(self) -> str:
         return f"{float(self):g}C"
@@ -71,23 +69,26 @@ class Temperature(float):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """`requests` in each `per` milliseconds."""
+    """A number of requests in each period."""
 
     requests: int
     per: int
+    """The period in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`host` and `port`, or the `path` of a unix socket. `ip`: the host is an address, not a name."""
+    """A network address: `host` and `port`, or the `path` of a unix socket."""
 
     host: str = ""
     port: int = 0
     path: str = ""
     ip: bool = False
+    """Whether the host is an address, not a name."""
 
 
 def parse_duration(value: object) -> Duration:
+    """Parse a number with ms, s, m or h, from 1ms to 720h; returns milliseconds. Raises QuantityError."""
     number, unit = _split(value, "a duration", "a number with ms, s, m or h, as 250ms or 5s")
     if unit not in _DURATION_UNITS:
         raise QuantityError(f"{show(value)} is not a duration", "write a number with ms, s, m or h, as 250ms or 5s")
@@ -98,6 +99,7 @@ def parse_duration(value: object) -> Duration:
 
 
 def parse_size(value: object) -> Size:
+    """Parse a number with B, KiB, MiB or GiB; returns bytes. Raises QuantityError."""
     number, unit = _split(value, "a size", "a number with B, KiB, MiB or GiB, as 10MiB")
     if unit not in _SIZE_UNITS:
         raise QuantityError(f"{show(value)} is not a size", "write a number with B, KiB, MiB or GiB, as 10MiB")
@@ -108,6 +110,7 @@ def parse_size(value: object) -> Size:
 
 
 def parse_percent(value: object) -> Percent:
+    """Parse a number with %. Raises QuantityError."""
     number, unit = _split(value, "a percent", "a number with %, as 12.5%")
     if unit != "%":
         raise QuantityError(f"{show(value)} is not a percent", "write a number with %, as 12.5%")
@@ -115,6 +118,7 @@ def parse_percent(value: object) -> Percent:
 
 
 def parse_temperature(value: object) -> Temperature:
+    """Parse a number with C; returns degrees Celsius. Raises QuantityError."""
     number, unit = _split(value, "a temperature", "degrees Celsius, as 90C")
     if unit != "C":
         raise QuantityError(f"{show(value)} is not a temperature", "write degrees Celsius, as 90C")
@@ -122,6 +126,7 @@ def parse_temperature(value: object) -> Temperature:
 
 
 def parse_rate(value: object) -> Rate:
+    """Parse a whole number with /s, /m or /h. Raises QuantityError."""
     number, unit = _split(value, "a rate", "a whole number with /s, /m or /h, as 50/s")
     if unit[:1] != "/" or unit[1:] not in _RATE_UNITS or "." in number or not 1 <= int(number) <= 10**9:
         raise QuantityError(f"{show(value)} is not a rate", "write a whole number with /s, /m or /h, as 50/s")
@@ -129,7 +134,7 @@ def parse_rate(value: object) -> Rate:
 
 
 def parse_address(value: object) -> Endpoint:
-    """`host:port`, `ip:port`, `[v6]:port` or `unix:/path`."""
+    """Parse `host:port`, `ip:port`, `[v6]:port` or `unix:/path`. Raises QuantityError."""
     hint = 'write host:port, ip:port, "[v6]:port" or unix:/path'
     if not isinstance(value, str):
         raise QuantityError(f"{show(value)} is not an address", hint)
@@ -148,7 +153,10 @@ def parse_address(value: object) -> Endpoint:
 
 
 def parse_host(text: str) -> tuple[str, bool]:
-    """A name or an address (IPv6 in brackets): itself, lower-case, without brackets, and whether it is an address."""
+    """Parse a name or an address (IPv6 in brackets).
+
+    Returns it in lower case without brackets, and whether it is an address. Raises QuantityError.
+    """
     if text.startswith("[") and text.endswith("]"):
         return _v6(text), True
     labels = text.split(".")
@@ -160,6 +168,7 @@ def parse_host(text: str) -> tuple[str, bool]:
 
 
 def parse_version(value: object) -> tuple[int, ...]:
+    """Parse a version of two or three numbers, as "1.22" or "1.25.1"; returns three numbers. Raises QuantityError."""
     if isinstance(value, float):
         raise QuantityError(f"{value!r} is a number here", f'quote it: "{value}"')
     if not isinstance(value, str) or not _VERSION.fullmatch(value):
@@ -168,30 +177,30 @@ def parse_version(value: object) -> tuple[int, ...]:
     return (*parts, 0) if len(parts) == 2 else tuple(parts)
 
 
-def _split(value: object, what: str, right: str) -> tuple[str, str]:
+def _split(value: object, quantity: str, example: str) -> tuple[str, str]:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise QuantityError(f"{show(value)} is not {what}", f"write {right}")
+        raise QuantityError(f"{show(value)} is not {quantity}", f"write {example}")
     if isinstance(value, int | float):
-        raise QuantityError(f"{value!r} has no unit", f"write {right}")
-    found = _NUMBER.fullmatch(value)
-    if not found:
-        raise QuantityError(f"{show(value)} is not {what}", f"write {right}")
-    if not found.group(2):
-        raise QuantityError(f"{show(value)} has no unit", f"write {right}")
-    return found.group(1), found.group(2)
+        raise QuantityError(f"{value!r} has no unit", f"write {example}")
+    match = _NUMBER.fullmatch(value)
+    if not match:
+        raise QuantityError(f"{show(value)} is not {quantity}", f"write {example}")
+    if not match.group(2):
+        raise QuantityError(f"{show(value)} has no unit", f"write {example}")
+    return match.group(1), match.group(2)
 
 
 def _v4(text: str) -> str:
-    if not _IPV4.fullmatch(text):
+    if not IPV4.fullmatch(text):
         raise QuantityError(f"{show(text)} is not an IPv4 address", "four numbers from 0 to 255")
     return text
 
 
 def _v6(text: str) -> str:
     try:
-        found = ipaddress.IPv6Address(text[1:-1])
+        address = ipaddress.IPv6Address(text[1:-1])
     except ValueError:
-        found = None
-    if found is None or found.scope_id is not None:
+        address = None
+    if address is None or address.scope_id is not None:
         raise QuantityError(f"{show(text)} is not an IPv6 address", 'as "[2001:db8::1]:8000"')
-    return str(found)
+    return str(address)

@@ -1,6 +1,6 @@
-"""Things that are chosen by name: in one fixed order, and with the nearest name where somebody mistyped.
+"""Values that are chosen by name: in a fixed order, and with a suggestion when a name is mistyped.
 
-A registry is complete when it is made. It refuses to grow later: what can be chosen must not depend on what was
+A registry is complete when it is constructed and cannot grow later: what can be chosen must not depend on what was
 imported.
 """
 
@@ -14,13 +14,13 @@ from lbctl.base.diagnostics import did_you_mean, show
 T = TypeVar("T")
 
 
-class UnknownName(KeyError):  # noqa: N818 - it names what is wrong, as KeyError does
-    """Nothing has that name; `hint` says which name was probably meant, or else which there are."""
+class UnknownName(KeyError):  # noqa: N818 - named after the fault, as KeyError is
+    """No value has that name; `hint` suggests the nearest name, or lists all names."""
 
-    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+    def __init__(self, name: str, names: tuple[str, ...]) -> None:
         super().__init__(name)
         self.name = name
-        self.hint = did_you_mean(name, known) or f"one of {', '.join(known)}"
+        self.hint = did_you_mean(name, names) or f"one of {', '.join(names)}"
 
     def __str__(self) -> str:
         return f"unknown name {show(self.name)} ({self.hint})"
@@ -34,10 +34,11 @@ class Registry(Generic[T]):
 
     @property
     def names(self) -> tuple[str, ...]:
+        """All names, in the registry's order."""
         return tuple(self._entries)
 
     def get(self, name: str) -> T:
-        """The value of that name. UnknownName if there is none."""
+        """Return the value of that name. Raises UnknownName."""
         try:
             return self._entries[name]
         except KeyError:

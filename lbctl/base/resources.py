@@ -1,6 +1,6 @@
-"""Where the files lie that are not Python: in an installed wheel inside the package, in a checkout beside it.
+"""The directories of files that are not Python: inside the package in a wheel, beside it in a checkout.
 
-Only the places are known here: nothing is read, cached or unpacked, and a wheel that is run from a zip is not
+This module only locates them: it reads, caches and unpacks nothing, and a wheel that runs from a zip file is not
 supported.
 """
 
@@ -12,12 +12,12 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def templates() -> Path:
-    """The directory with one directory of Jinja templates for each target. FileNotFoundError if it is not there."""
+    """Return the directory of Jinja templates, one subdirectory per target. Raises FileNotFoundError."""
     return _directory("templates")
 
 
 def schemas() -> Path:
-    """The directory with the generated JSON Schema. FileNotFoundError if it is not there."""
+    """Return the directory with the generated JSON Schema. Raises FileNotFoundError."""
     return _directory("schemas")
 
 

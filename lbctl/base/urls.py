@@ -1,4 +1,4 @@
-"""URLs as people may read them: what stands behind a `?` may be a token, so its values are not told."""
+"""URLs for display: the values of a query may be secrets, so they are replaced."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ _VALUE = re.compile(r"(^|[&;])([^=&;]*=)?([^&;]+)")
 
 
 def without_values(url: str) -> str:
-    """`?token=abc&x` → `?token=…&…`. A fragment is left out: nobody is sent it."""
+    """Replace the query's values: `?token=abc&x` → `?token=…&…`. The fragment is dropped; it is never sent."""
     return _replaced(url, lambda _: "…")
 
 
 def with_digests(url: str) -> str:
-    """The same, with eight hexadecimal digits in the place of each value: two values can be told apart."""
-    return _replaced(url, lambda value: f"[{hashlib.sha256(value.encode()).hexdigest()[:8]}]")
+    """Replace each of the query's values with eight hexadecimal digits of its hash, so that two values differ."""
+    return _replaced(url, digest)
+
+
+def digest(value: str) -> str:
+    """Return eight hexadecimal digits of the value's hash, in brackets, so that two values can be distinguished."""
+    return f"[{hashlib.sha256(value.encode()).hexdigest()[:8]}]"
 
 
 def _replaced(url: str, instead: Callable[[str], str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,16 +9,18 @@ from pathlib import Path
 import click
 
 from lbctl.apply.files import write_bundle
+from lbctl.base.errors import reason_of
 from lbctl.cli.ads import Ads, address_of, ads_options
 from lbctl.cli.options import options_of
-from lbctl.ir.address import Address
 from lbctl.targets.target import Bundle
 
 option = options_of("bootstrap")
+_PATIENCE = 5.0
+"""Seconds for a `serve` that was started just before, whose socket is not there yet."""
 
 
 @click.command("bootstrap")
-@ads_options()
+@ads_options(patience=_PATIENCE)
 @option("--proxy-admin", metavar="HOST:PORT", help="Envoy's admin port; default: it has none.")
 @option("-d", "directory", metavar="DIR", help="Write the files there, atomically.")
 def command(ads: Ads, proxy_admin: str | None, directory: str | None) -> int:
@@ -28,19 +29,28 @@ def command(ads: Ads, proxy_admin: str | None, directory: str | None) -> int:
     With TLS, give -d: Envoy watches the certificates that files beside the bootstrap name, and reads those of the
     bootstrap itself only once.
 
+    Without --xds and --tls-ca, on the machine of `serve`: it connects by the Unix socket of the one that runs, which is
+    waited for a moment.
+
     Start it with `envoy -c FILE --disable-hot-restart`, so that several Envoys can run on one machine.
     """
     from lbctl.targets.envoy.bootstrap import Joining, bootstrap
 
     _check_files({"--tls-ca": ads.ca, "--tls-cert": ads.certificate, "--tls-key": ads.key})
     admin = address_of("--proxy-admin", proxy_admin) if proxy_admin else None
-    if admin and not _on_loopback(admin):
+    if admin and not admin.on_loopback:
         click.echo(
             f"lbctl: --proxy-admin: whoever reaches {admin} can read the configuration and stop the proxy", err=True
         )
     if ads.ca and directory is None:
         click.echo(
             "lbctl: without -d DIR the proxy reads its certificates once, when it starts: renewed ones need a restart",
+            err=True,
+        )
+    if not ads.chosen and not ads.ca and not ads.xds.path:
+        click.echo(
+            f"lbctl: no serve of this user runs here: the proxy will connect to {ads.xds}, where it is sent no keys "
+            "(LB527); write the bootstrap while serve runs, or give --xds unix:PATH",
             err=True,
         )
     joining = Joining(
@@ -58,19 +68,10 @@ def command(ads: Ads, proxy_admin: str | None, directory: str | None) -> int:
 
 
 def _check_files(given: Mapping[str, str]) -> None:
-    """An Envoy that does not find them does not start. They are named as they lie on this machine."""
+    """Check that the files exist on this machine, because an Envoy that lacks one does not start."""
     for flag, file in given.items():
         if file and not Path(file).is_file():
             raise click.UsageError(f"{flag}: there is no file {file}")
-
-
-def _on_loopback(where: Address) -> bool:
-    if where.path or where.host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(where.host).is_loopback
-    except ValueError:
-        return False
 
 
 def _written(bundle: Bundle, directory: str | None) -> int:
@@ -80,6 +81,6 @@ def _written(bundle: Bundle, directory: str | None) -> int:
     try:
         write_bundle(bundle, directory)
     except OSError as error:
-        click.echo(f"lbctl: cannot write {error.filename or directory}: {error.strerror}", err=True)
+        click.echo(f"lbctl: cannot write {error.filename or directory}: {reason_of(error)}", err=True)
         return 1
     return 0

@@ -11,12 +11,12 @@ import click
 
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import revision
+from lbctl.cli.api_client import Server, form_choice, server_options
+from lbctl.cli.api_client import show as show_value
 from lbctl.cli.diff_text import as_json, lines
 from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
 from lbctl.cli.proxy import chosen, unnamed
-from lbctl.cli.remote import Server, form_choice, server_options
-from lbctl.cli.remote import show as show_value
 from lbctl.ir.diff import difference
 from lbctl.ir.snapshot import Snapshot
 from lbctl.targets import KINDS, target
@@ -86,7 +86,7 @@ def _check(options: _Options) -> None:
 
 
 def _other(paths: tuple[str, ...], against: tuple[str, ...], diagnostics: Diagnostics) -> Loaded | None:
-    """Its errors are told beside those of the first: both sides in one run."""
+    """Load the other fleet; its errors are reported together with those of the first, in one run."""
     found = Diagnostics()
     if against[0].startswith(_GIT):
         loaded = revision.load(paths, against[0].removeprefix(_GIT), found)
@@ -120,7 +120,7 @@ def _native(old: Loaded, new: Loaded, options: _Options) -> bool:
 
 
 def _files(loaded: Loaded, new: Loaded, options: _Options) -> dict[str, File]:
-    """The old side is rendered for the proxy that the new one names, where it has it."""
+    """Render one side; the old side is rendered for the proxy that the new one names, if it has it."""
     assert options.kind is not None
     topology = loaded.compiled.topology
     wanted = chosen(new.compiled.topology, options.kind, options.proxy)

@@ -6,20 +6,20 @@ overrides by hand, weights that follow the signals, replicas that are out. Both 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
 from lbctl.base.diagnostics import dotted
-from lbctl.cli.remote import RemoteError, Server, show
+from lbctl.cli.api_client import RemoteError, Server, show
 from lbctl.compile.fleet import Compiled
-from lbctl.ir.facts import of_fleet
 from lbctl.ir.pools import DnsDiscovery, Pool, Replica
+from lbctl.ir.settings import of_fleet
 from lbctl.ir.topology import Topology
+from lbctl.serve.api import schema
 
-Row = dict[str, Any]
 _COMPARED = ("address", "region", "zone", "gpu", "priority", "capacity")
 _MOST = 40
 
@@ -37,26 +37,22 @@ class Ahead:
 
 def compare(compiled: Compiled, server: Server, form: str) -> bool:
     """Prints what differs; whether something does."""
-    status = server.get("/api/v1/status")
-    served = status.get("snapshot")
-    if not isinstance(served, dict):
-        raise RemoteError(f"{server.url} serves no fleet yet: {status.get('waiting')}")
-    try:
-        held: list[Row] = server.get("/api/v1/overrides")["overrides"]
-        found = sorted(
-            {
-                *_settings(compiled.topology, server.get("/api/v1/fleet")["settings"]),
-                *_pools(compiled.topology, server.get("/api/v1/pools")["pools"], held),
-                *_overrides(held),
-            },
-            key=lambda item: (item.who, item.path),
-        )
-    except (KeyError, TypeError, AttributeError):
-        raise RemoteError(f"{server.url} answers in words of another version of lbctl") from None
-    if served.get("from") != "files":
+    status = server.get("/api/v1/status", schema.Status)
+    if status.snapshot is None:
+        raise RemoteError(f"{server.url} serves no fleet yet: {status.waiting}")
+    overrides = server.get("/api/v1/overrides", schema.Overrides).overrides
+    differences = sorted(
+        {
+            *_settings(compiled.topology, server.get("/api/v1/fleet", schema.FleetSettings).settings),
+            *_pools(compiled.topology, server.get("/api/v1/pools", schema.Pools).pools, overrides),
+            *_overrides(overrides),
+        },
+        key=lambda item: (item.who, item.path),
+    )
+    if status.snapshot.origin != "files":
         click.echo("lbctl: serve runs on the last good fleet of its state: its files have errors", err=True)
-    _print(found, form)
-    return bool(found)
+    _print(differences, form)
+    return bool(differences)
 
 
 def _print(found: list[Ahead], form: str) -> None:
@@ -85,23 +81,23 @@ def _shown(value: str | None) -> str:
 # ── What is compared ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _settings(topology: Topology, served: dict[str, str]) -> Iterator[Ahead]:
+def _settings(topology: Topology, served: Mapping[str, str]) -> Iterator[Ahead]:
     written = {dotted(path): value for path, value in of_fleet(topology).items()}
     for path in written.keys() | served.keys():
         if written.get(path) != served.get(path):
             yield Ahead("files", path, written.get(path), served.get(path))
 
 
-def _pools(topology: Topology, rows: list[Row], held: list[Row]) -> Iterator[Ahead]:
-    live = {row["name"]: row for row in rows}
-    drained = {(row["pool"], row["replica"]) for row in held if row["kind"] == "drain"}
+def _pools(topology: Topology, pools: Iterable[schema.Pool], overrides: Iterable[schema.Override]) -> Iterator[Ahead]:
+    live = {item.name: item for item in pools}
+    drained = {(item.pool, item.replica) for item in overrides if item.kind == "drain"}
     for pool in topology.pools:
         if pool.name in live:
-            by_name = {row["name"]: row for row in live[pool.name]["replicas"]}
+            by_name = {item.name: item for item in live[pool.name].replicas}
             yield from _replicas(pool, by_name, {replica for name, replica in drained if name == pool.name})
 
 
-def _replicas(pool: Pool, live: dict[str, Row], by_hand: set[str]) -> Iterator[Ahead]:
+def _replicas(pool: Pool, live: dict[str, schema.Replica], by_hand: set[str | None]) -> Iterator[Ahead]:
     """Those that a name resolves to are found by `serve` alone."""
     written = {item.name: item for item in pool.replicas}
     found = isinstance(pool.discovery, DnsDiscovery)
@@ -111,32 +107,32 @@ def _replicas(pool: Pool, live: dict[str, Row], by_hand: set[str]) -> Iterator[A
         if row is None:
             yield Ahead("files", path, str(written[name].address), None, "new replica")
         elif replica is None and not found:
-            yield Ahead("files", path, None, str(row["address"]), "removed replica")
+            yield Ahead("files", path, None, str(row.address), "removed replica")
         else:
             yield from _replica(path, replica, row, name in by_hand)
 
 
-def _replica(path: str, replica: Replica | None, row: Row, by_hand: bool) -> Iterator[Ahead]:
+def _replica(path: str, replica: Replica | None, row: schema.Replica, by_hand: bool) -> Iterator[Ahead]:
     for key in _COMPARED if replica else ():
-        mine, served = _word(getattr(replica, key)), _word(row[key])
+        mine, served = _word(getattr(replica, key)), _word(getattr(row, key))
         if mine != served:
             yield Ahead("files", f"{path}.{key}", mine, served)
-    if _word(row["weight"]) != _word(row["capacity"]):
-        yield Ahead("fleet", f"{path}.weight", _word(row["capacity"]), _word(row["weight"]), "live weight")
-    if row["out"]:
+    if _word(row.weight) != _word(row.capacity):
+        yield Ahead("fleet", f"{path}.weight", _word(row.capacity), _word(row.weight), "live weight")
+    if row.out:
         yield Ahead("fleet", path, "in", "out", "taken out: sick, or its drain deadline is over")
     drained = replica is not None and replica.drain
-    if bool(row["drained"]) != drained and not row["out"] and not by_hand:
-        yield Ahead("files", f"{path}.drain", _word(drained), _word(bool(row["drained"])))
+    if bool(row.drained) != drained and not row.out and not by_hand:
+        yield Ahead("files", f"{path}.drain", _word(drained), _word(bool(row.drained)))
 
 
-def _overrides(rows: list[Row]) -> Iterator[Ahead]:
+def _overrides(rows: Iterable[schema.Override]) -> Iterator[Ahead]:
     for row in rows:
-        about = f"pools.{row['pool']}" + (f".replicas.{row['replica']}" if row["replica"] else "")
-        value = "true" if row["value"] is None else _word(row["value"])
-        until = f", until {row['until']}" if row["until"] else ""
-        reason = f": {row['reason']}" if row["reason"] else ""
-        yield Ahead("fleet", f"{about} by hand, {row['kind']}", None, value, f"override{until}{reason}")
+        about = f"pools.{row.pool}" + (f".replicas.{row.replica}" if row.replica else "")
+        value = "true" if row.value is None else _word(row.value)
+        until = f", until {row.until}" if row.until else ""
+        reason = f": {row.reason}" if row.reason else ""
+        yield Ahead("fleet", f"{about} by hand, {row.kind}", None, value, f"override{until}{reason}")
 
 
 def _word(value: object) -> str | None:

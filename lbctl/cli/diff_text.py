@@ -1,4 +1,4 @@
-"""How a difference of two fleets is shown: for people as short sections, for machines as values that JSON knows."""
+"""Formats the difference of two fleets: as short sections for people, as JSON values for programs."""
 
 from __future__ import annotations
 
@@ -9,30 +9,38 @@ from typing import Any
 from lbctl.base.diagnostics import dotted
 from lbctl.compile.origin import origin
 from lbctl.compile.sources import SourceMap
-from lbctl.ir.diff import Difference, Elsewhere, Setting, Thing, Traffic
+from lbctl.ir.diff import Difference, ObjectChange, ReroutedRequests, SettingChange, TrafficChange
 from lbctl.ir.listeners import Rule
-from lbctl.ir.matching import shown
+from lbctl.ir.matching import path_text
 
 _MOST = 12
 """Lines of one kind below one head; the rest is counted."""
 _SIGNS = {"added": "+", "removed": "-"}
 
 
-def lines(found: Difference, sources: SourceMap) -> Iterator[str]:
-    """`sources`: of the new side."""
-    if not found:
+def lines(difference: Difference, sources: SourceMap) -> Iterator[str]:
+    """Yield the difference as lines of text. `sources`: of the new side."""
+    if not difference:
         yield "no difference"
         return
-    sections = (_things(found.things), _traffic(found.traffic), _requests(found.elsewhere), _settings(found, sources))
+    sections = (
+        _things(difference.objects),
+        _traffic(difference.traffic),
+        _requests(difference.rerouted),
+        _settings(difference, sources),
+    )
     for section in sections:
         yield from (line if line.isprintable() else ascii(line)[1:-1] for line in section)
-    yield ", ".join(_counts(found))
+    yield ", ".join(_counts(difference))
 
 
-def as_json(found: Difference, sources: SourceMap) -> dict[str, Any]:
+def as_json(difference: Difference, sources: SourceMap) -> dict[str, Any]:
+    """Return the difference as JSON values. `sources`: of the new side."""
     return {
-        "same": not found,
-        "things": [{"change": item.kind, "path": dotted(item.path), "words": item.words} for item in found.things],
+        "same": not difference,
+        "things": [
+            {"change": item.kind, "path": dotted(item.path), "words": item.description} for item in difference.objects
+        ],
         "traffic": [
             {
                 "route": item.route,
@@ -41,24 +49,24 @@ def as_json(found: Difference, sources: SourceMap) -> dict[str, Any]:
                 "old": round(item.old, 9),
                 "new": round(item.new, 9),
             }
-            for item in found.traffic
+            for item in difference.traffic
         ],
         "requests": [
             {"listener": item.listener, "match": match(item.rule), "old": list(item.old), "new": list(item.new)}
-            for item in found.elsewhere
+            for item in difference.rerouted
         ],
         "settings": [
             {"path": dotted(item.path), "old": item.old, "new": item.new, "at": _at(item, sources)}
-            for item in found.settings
+            for item in difference.settings
         ],
     }
 
 
 def match(rule: Rule) -> dict[str, Any]:
-    """The conditions of a rule."""
+    """Return the conditions of a rule by key."""
     return {
         "host": rule.host or None,
-        "path": shown(rule.path),
+        "path": path_text(rule.path),
         "methods": list(rule.methods),
         "headers": dict(rule.headers),
         "models": list(rule.models),
@@ -66,9 +74,9 @@ def match(rule: Rule) -> dict[str, Any]:
 
 
 def conditions(rule: Rule) -> str:
-    """The same as one line, as `POST api.example.com/v1/… with x-tier: gold`."""
+    """Return the conditions as one line, as `POST api.example.com/v1/… with x-tier: gold`."""
     methods = f"{'|'.join(rule.methods)} " if rule.methods else ""
-    path = shown(rule.path)
+    path = path_text(rule.path)
     path = f" {path}" if rule.path.kind == "regex" and rule.host else path
     extra = [f"{name}: {value}" for name, value in rule.headers]
     extra += [f"model {'|'.join(rule.models)}"] if rule.models else []
@@ -78,15 +86,15 @@ def conditions(rule: Rule) -> str:
 # ── Sections ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _things(things: Sequence[Thing]) -> Iterator[str]:
+def _things(things: Sequence[ObjectChange]) -> Iterator[str]:
     for section, items in groupby(things, key=lambda item: "replicas" if len(item.path) > 2 else str(item.path[0])):
         yield section
         names = [("/".join(map(str, item.path[1::2])), item) for item in items]
         width = max(len(name) for name, _ in names)
-        yield from _capped([f"  {_SIGNS[item.kind]} {name:<{width}}  {item.words}" for name, item in names])
+        yield from _capped([f"  {_SIGNS[item.kind]} {name:<{width}}  {item.description}" for name, item in names])
 
 
-def _traffic(rows: Sequence[Traffic]) -> Iterator[str]:
+def _traffic(rows: Sequence[TrafficChange]) -> Iterator[str]:
     """The largest moves first, a pool before its replicas."""
     if rows:
         yield "traffic (share of the route's requests, by weight)"
@@ -103,7 +111,7 @@ def _share(value: float) -> str:
     return f"{100 * value:6.2f}%"
 
 
-def _requests(rows: Sequence[Elsewhere]) -> Iterator[str]:
+def _requests(rows: Sequence[ReroutedRequests]) -> Iterator[str]:
     if rows:
         yield "requests that go elsewhere"
     yield from _capped(
@@ -126,8 +134,8 @@ def _settings(found: Difference, sources: SourceMap) -> Iterator[str]:
     yield from _capped(rows, most=10 * _MOST)
 
 
-def _at(item: Setting, sources: SourceMap) -> str | None:
-    """Where the new value is written; None for one that is not."""
+def _at(item: SettingChange, sources: SourceMap) -> str | None:
+    """Return where the new value is written, or None if it is not."""
     found = origin(sources, item.path) if item.new is not None else None
     return str(found) if found else None
 
@@ -139,12 +147,12 @@ def _capped(rows: Sequence[str], indent: int = 2, most: int = _MOST) -> Iterator
 
 
 def _counts(found: Difference) -> Iterator[str]:
-    added = sum(item.kind == "added" for item in found.things)
+    added = sum(item.kind == "added" for item in found.objects)
     for count, one, many in (
         (added, "added", "added"),
-        (len(found.things) - added, "removed", "removed"),
+        (len(found.objects) - added, "removed", "removed"),
         (len(found.settings), "setting changed", "settings changed"),
-        (len(found.elsewhere), "way of requests moved", "ways of requests moved"),
+        (len(found.rerouted), "way of requests moved", "ways of requests moved"),
         (len(found.traffic), "share moved", "shares moved"),
     ):
         if count:

@@ -5,18 +5,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
 from lbctl.base.diagnostics import did_you_mean
+from lbctl.cli.api_client import Server, age, form_choice, server_options, show
 from lbctl.cli.options import options_of
 from lbctl.cli.overrides import place
-from lbctl.cli.remote import Server, age, form_choice, server_options, show
+from lbctl.serve.api import schema
 from lbctl.targets import KINDS
 
 option = options_of("explain_weight")
-Row = dict[str, Any]
 
 
 @click.group("explain")
@@ -32,13 +32,13 @@ def weight(replica: str, form: str, server: str, token_file: str | None, tls_ca:
     """Why a replica has its weight: every number on the way from its signals to the proxies, with ages."""
     pool, name = place(replica)
     remote = Server(server, token_file, tls_ca)
-    rows: list[Row] = remote.get("/api/v1/decisions")["decisions"]
-    peers = [row for row in rows if row["pool"] == pool]
-    found = next((row for row in peers if row["replica"] == name), None) or _undecided(remote, pool, name)
+    peers = [item for item in remote.get("/api/v1/decisions", schema.Decisions).decisions if item.pool == pool]
+    decision = next((item for item in peers if item.replica == name), None)
+    undecided = None if decision else _undecided(remote, pool, name)
     if form != "table":
-        show(found, form)
+        show(decision or undecided, form)
         return 0
-    for label, text in _lines(found, peers) if "strategy" in found else _few_lines(found):
+    for label, text in _lines(decision, peers) if decision else _few_lines(undecided) if undecided else ():
         click.echo(f"{label:<14} {text if text.isprintable() else ascii(text)[1:-1]}")
     return 0
 
@@ -71,85 +71,106 @@ def route(
     return answer(Asked(method, url, headers, body, kind, listener, form), paths)
 
 
-def _undecided(remote: Server, pool: str, replica: str) -> Row:
-    """What is known of a replica of a pool without telemetry. ClickException for one that is not there."""
-    rows = {
-        (each["name"], row["name"]): row for each in remote.get("/api/v1/pools")["pools"] for row in each["replicas"]
-    }
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """The weight of a replica of a pool without telemetry; the fields are those of `schema.Decision`."""
+
+    pool: str
+    replica: str
+    capacity: float
+    sent: float
+    share: float
+    ramp: float
+    overrides: tuple[schema.Override, ...]
+
+
+def _undecided(remote: Server, pool: str, replica: str) -> Undecided:
+    """Return the weight of a replica of a pool without telemetry. Raises ClickException for one that does not exist."""
+    pools = remote.get("/api/v1/pools", schema.Pools).pools
+    rows = {(each.name, row.name): row for each in pools for row in each.replicas}
     if (pool, replica) not in rows:
         near = did_you_mean(f"{pool}/{replica}", ["/".join(names) for names in rows])
         raise click.ClickException(f"there is no replica {pool}/{replica}" + (f"; {near}" if near else ""))
-    held = [row for row in remote.get("/api/v1/overrides")["overrides"] if row["pool"] == pool]
+    overrides = remote.get("/api/v1/overrides", schema.Overrides).overrides
     row = rows[pool, replica]
-    return {
-        "pool": pool,
-        "replica": replica,
-        "capacity": row["capacity"],
-        "sent": row["weight"],
-        "share": row["share"],
-        "overrides": [item for item in held if item["replica"] in (None, replica)],
-    }
+    return Undecided(
+        pool=pool,
+        replica=replica,
+        capacity=row.capacity,
+        sent=row.weight,
+        share=row.share,
+        ramp=row.ramp,
+        overrides=tuple(item for item in overrides if item.pool == pool and item.replica in (None, replica)),
+    )
 
 
-def _few_lines(row: Row) -> Iterator[tuple[str, str]]:
-    yield "replica", f"{row['pool']}/{row['replica']}, capacity {row['capacity']:g}"
+def _few_lines(row: Undecided) -> Iterator[tuple[str, str]]:
+    yield "replica", f"{row.pool}/{row.replica}, capacity {row.capacity:g}"
     yield "strategy", "none: nothing is read of this pool, so its weights are its capacities"
     yield from _hands(row)
     yield "sent", _sent(row)
+    yield from _ramp(row)
 
 
-def _lines(row: Row, peers: Iterable[Row]) -> Iterator[tuple[str, str]]:
+def _lines(row: schema.Decision, peers: Iterable[schema.Decision]) -> Iterator[tuple[str, str]]:
     """`peers`: the rows of its pool."""
-    yield "replica", f"{row['pool']}/{row['replica']}, capacity {row['capacity']:g}"
-    yield "strategy", f"{row['strategy']}, {row['mode']}" + (f": {row['mode_words']}" if row["mode_words"] else "")
-    for name, item in row["signals"].items():
-        yield "signal", f"{name} = {item['value']:.6g} {item['unit']}, {age(item['age'])} old"
-    if not row["signals"]:
+    yield "replica", f"{row.pool}/{row.replica}, capacity {row.capacity:g}"
+    yield "strategy", f"{row.strategy}, {row.mode}" + (f": {row.mode_words}" if row.mode_words else "")
+    for name, item in row.signals.items():
+        yield "signal", f"{name} = {item.value:.6g} {item.unit}, {age(item.age)} old"
+    if not row.signals:
         yield "signal", "none has ever been read"
-    yield "evidence", f"{age(row['evidence_age'])} old" if row["evidence_age"] is not None else "none"
-    what = "load" if row["strategy"] == "composite" else "speed"
-    yield what, _number(row[what], "per capacity")
-    yield "normalised", f"{row['normalised']:+.3f} against its peers, {row['across_types']:+.3f} for its GPU type (ln)"
-    yield "wished", _percent(row["wished"])
-    yield "clamped", _percent(row["clamped"])
-    yield "damped", f"{_percent(row['damped'])}, beyond the deadband {_percent(row['beyond_deadband'])}"
-    yield "decided", f"{row['decided']:g}" + (", not sent: a weight is held by hand" if _by_hand(row) else "")
+    yield "evidence", f"{age(row.evidence_age)} old" if row.evidence_age is not None else "none"
+    what = "load" if row.strategy == "composite" else "speed"
+    yield what, _number(row.load if what == "load" else row.speed, "per capacity")
+    yield "normalised", f"{row.normalised:+.3f} against its peers, {row.across_types:+.3f} for its GPU type (ln)"
+    yield "wished", _percent(row.wished)
+    yield "clamped", _percent(row.clamped)
+    yield "damped", f"{_percent(row.damped)}, beyond the deadband {_percent(row.beyond_deadband)}"
+    yield "decided", f"{row.decided:g}" + (", not sent: a weight is held by hand" if _by_hand(row) else "")
     yield from _hands(row)
     yield "sent", _sent(row)
     yield "of which", _parts(row)
+    yield from _ramp(row)
     yield "quantised", _quantised(row, peers)
-    yield from (("note", note) for note in row["notes"])
-    told = row["acknowledged"]
-    waiting = f"; not yet: {', '.join(told['waiting'])}" if told["waiting"] else ""
-    yield "acknowledged", f"by {told['have_it']} of {told['proxies']} proxies{waiting}"
-    yield "health", row["verdict"] + (f": {'; '.join(row['words'])}" if row["words"] else "")
+    yield from (("note", note) for note in row.notes)
+    acknowledged = row.acknowledged
+    waiting = f"; not yet: {', '.join(acknowledged.waiting)}" if acknowledged.waiting else ""
+    yield "acknowledged", f"by {acknowledged.have_it} of {acknowledged.proxies} proxies{waiting}"
+    yield "health", row.verdict + (f": {'; '.join(row.words)}" if row.words else "")
 
 
-def _hands(row: Row) -> Iterator[tuple[str, str]]:
-    for item in row["overrides"]:
-        value = f" {item['value']:g}" if item["value"] is not None else ""
-        until = f", until {item['until']}" if item["until"] else ""
-        yield "by hand", f"{item['kind']}{value}{until}" + (f": {item['reason']}" if item["reason"] else "")
+def _hands(row: schema.Decision | Undecided) -> Iterator[tuple[str, str]]:
+    for item in row.overrides:
+        value = f" {item.value:g}" if item.value is not None else ""
+        until = f", until {item.until}" if item.until else ""
+        yield "by hand", f"{item.kind}{value}{until}" + (f": {item.reason}" if item.reason else "")
 
 
-def _by_hand(row: Row) -> bool:
-    return any(item["kind"] == "weight" for item in row["overrides"])
+def _ramp(row: schema.Decision | Undecided) -> Iterator[tuple[str, str]]:
+    """Slow start that lbctl does for a proxy that has none."""
+    if row.ramp < 1:
+        yield "slow start", f"nginx has {row.ramp:.0%} of the weight so far; Envoy and HAProxy ramp by themselves"
 
 
-def _sent(row: Row) -> str:
-    return f"{row['sent']:g}{' by hand' if _by_hand(row) else ''}, {row['share'] * 100:.1f}% of the pool's weight"
+def _by_hand(row: schema.Decision | Undecided) -> bool:
+    return any(item.kind == "weight" for item in row.overrides)
 
 
-def _quantised(row: Row, peers: Iterable[Row]) -> str:
+def _sent(row: schema.Decision | Undecided) -> str:
+    return f"{row.sent:g}{' by hand' if _by_hand(row) else ''}, {row.share * 100:.1f}% of the pool's weight"
+
+
+def _quantised(row: schema.Decision, peers: Iterable[schema.Decision]) -> str:
     """Each proxy's own number beside the sum of its pool: alone it says nothing."""
-    own: dict[str, int] = row["quantised"]
-    sums = {kind: sum(peer["quantised"].get(kind, 0) for peer in peers) for kind in own}
+    own = row.quantised
+    sums = {kind: sum(peer.quantised.get(kind, 0) for peer in peers) for kind in own}
     parts = [f"{kind}: {value} of {sums[kind]}" for kind, value in own.items()]
     return f"{', '.join(parts)}; each kind counts on a scale of its own" if parts else "it gets nothing new"
 
 
-def _parts(row: Row) -> str:
-    return f"room {row['room']:g}, {row['of_peers_speed']:.0%} of its peers' speed, held at {row['held']:.0%}"
+def _parts(row: schema.Decision) -> str:
+    return f"room {row.room:g}, {row.of_peers_speed:.0%} of its peers' speed, held at {row.held:.0%}"
 
 
 def _percent(value: float | None) -> str:

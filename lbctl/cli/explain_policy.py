@@ -8,7 +8,7 @@ from typing import Any
 from lbctl.base.diagnostics import Path, dotted
 from lbctl.compile.fleet import Compiled
 from lbctl.compile.origin import origin
-from lbctl.ir import facts
+from lbctl.ir import settings
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Respond, Route
 
@@ -29,14 +29,14 @@ def policy(compiled: Compiled, listener: Listener, route: Route, pools: tuple[st
 
 
 def _told(compiled: Compiled, listener: Listener, route: Route, pools: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
-    yield from _some(facts.of_listener(listener), _LISTENER)
-    yield from _some(facts.of_route(route, ()), ("headers",) if isinstance(route.action, Respond) else _ROUTE)
+    yield from _some(settings.of_listener(listener), _LISTENER)
+    yield from _some(settings.of_route(route, ()), ("headers",) if isinstance(route.action, Respond) else _ROUTE)
     for pool in compiled.topology.pools:
         if pool.name in pools:
-            told = facts.of_pool(pool)
+            told = settings.of_pool(pool)
             yield from _some(told, _POOL)
             yield from ((path, value) for path, value in told.items() if path[2:4] == ("health", "load_shedding"))
 
 
-def _some(told: facts.Facts, keys: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
+def _some(told: settings.Settings, keys: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
     return ((path, value) for path, value in told.items() if path[2] in keys)

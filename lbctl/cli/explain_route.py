@@ -16,11 +16,12 @@ from urllib.parse import SplitResult, quote, urlsplit
 import click
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, did_you_mean
+from lbctl.base.errors import reason_of
+from lbctl.cli.api_client import show as show_value
 from lbctl.cli.diff_text import conditions
 from lbctl.cli.explain_policy import policy
 from lbctl.cli.fleet import load, show
 from lbctl.cli.proxy import unnamed
-from lbctl.cli.remote import show as show_value
 from lbctl.compile.fleet import Compiled
 from lbctl.compile.origin import origin
 from lbctl.ir.listeners import Listener
@@ -31,11 +32,11 @@ from lbctl.ir.shares import of_replicas
 from lbctl.ir.snapshot import Snapshot, pools_of
 from lbctl.targets import KINDS, target
 from lbctl.targets.assess import CLOSED
-from lbctl.targets.explained import Candidate, Choice, Explained, choice, explain
 from lbctl.targets.features import FEATURES
 from lbctl.targets.load import Loaded
 from lbctl.targets.prepare import Prepared, prepare
 from lbctl.targets.reading import Message
+from lbctl.targets.route_trace import Candidate, Choice, Explained, choice, explain
 
 Row = dict[str, Any]
 _METHOD = re.compile(r"[A-Z][A-Z_-]*")
@@ -109,7 +110,7 @@ def _message(asked: Asked, parts: SplitResult, diagnostics: Diagnostics) -> Mess
     try:
         body = Path(asked.body).read_bytes() if asked.body is not None else b""
     except OSError as error:
-        words = f"the body cannot be read: {error.strerror}"
+        words = f"the body cannot be read: {reason_of(error)}"
         diagnostics.add(Diagnostic("LB001", words, Position(str(asked.body))))
         return None
     return Message(method, given[0] if given else parts.netloc, path, headers, body)
@@ -195,8 +196,9 @@ def _won(compiled: Compiled, prepared: Prepared, listener: Listener, found: Expl
         "conditions": [_criterion(item) for item in criteria(found.winner, request)],
     }
     shown = next((item for item in prepared.view.listeners if item.name == listener.name), listener)
+    rule = shown.rules[listener.rules.index(found.winner)]
     served = prepared.view.routes.get(name)
-    if shown.rules != listener.rules or served is None or served.action == CLOSED:
+    if rule.route != name or served is None or served.action == CLOSED:
         about = {("listeners", listener.name), ("routes", name), *(("pools", pool) for pool in pools_of(route))}
         losses = [item for item in prepared.losses if item.path[:2] in about or item.path[:1] == ("defaults",)]
         told = [str(item) for item in losses if item.code in _PROTECTING]
@@ -238,7 +240,7 @@ def _choice(compiled: Compiled, route: Route, action: Forward, chosen: Choice) -
 
 def _pool(compiled: Compiled, route: Route, name: str, share: float) -> Row:
     pool = next(item for item in compiled.topology.pools if item.name == name)
-    parts = of_replicas(pool, route.regions)
+    parts = of_replicas(pool, regions=route.regions)
     return {
         "pool": name,
         "probability": round(share, 9),
@@ -271,7 +273,7 @@ def _missed(found: Explained) -> list[Row]:
 
 
 def _criterion(item: Criterion) -> Row:
-    return {"kind": item.kind, "name": item.name or None, "wanted": item.wanted, "found": item.found}
+    return {"kind": item.kind, "name": item.name or None, "wanted": item.wanted, "found": item.actual}
 
 
 # ── For people ───────────────────────────────────────────────────────────────────────────────────────────────────────

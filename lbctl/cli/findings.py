@@ -1,7 +1,6 @@
-"""Findings as a pipeline wants them: text, JSON, GitHub's annotations, SARIF 2.1.0; nothing else goes to standard
-output.
+"""Formats findings for pipelines: text, JSON, GitHub annotations and SARIF 2.1.0, alone on standard output.
 
-The order is that of files and lines; GitHub, which shows ten of a kind, gets the worst first.
+The order is that of files and lines. GitHub shows only ten of a kind, so it gets the most severe first.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from lbctl import __version__
-from lbctl.base.diagnostics import Diagnostic, Severity, dotted
+from lbctl.base.diagnostics import Diagnostic, Severity, as_json, dotted
 
 FORMS = ("text", "json", "github", "sarif")
 _MOST = 10
@@ -24,7 +23,7 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def written(findings: Iterable[Diagnostic], form: str) -> str:
-    """What standard output holds, with its last newline; for `text` one finding a line."""
+    """Return the complete standard output, with its last newline; for `text` one finding a line."""
     found = list(findings)
     match form:
         case "json":
@@ -38,7 +37,7 @@ def written(findings: Iterable[Diagnostic], form: str) -> str:
 
 
 def counted(found: Sequence[Diagnostic]) -> str:
-    """`3 findings: 1 error, 2 warnings`."""
+    """Return a summary, as `3 findings: 1 error, 2 warnings`."""
     counts = Counter(item.severity for item in found)
     parts = [_number(counts[severity], severity) for severity in _RANK if counts[severity]]
     return f"{_number(len(found), 'finding')}: {', '.join(parts)}" if found else "no findings"
@@ -51,24 +50,10 @@ def _number(count: int, what: str) -> str:
 def _json(found: Sequence[Diagnostic]) -> str:
     counts = Counter(item.severity for item in found)
     whole = {
-        "findings": [_object(item) for item in found],
+        "findings": [as_json(item) for item in found],
         "counts": {severity: counts[severity] for severity in _RANK},
     }
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
-
-
-def _object(item: Diagnostic) -> dict[str, Any]:
-    place = item.position
-    return {
-        "code": item.code,
-        "severity": item.severity,
-        "message": item.message,
-        "hint": item.hint or None,
-        "path": dotted(item.path) or None,
-        "file": place.file if place else None,
-        "line": place.line or None if place else None,
-        "column": place.column or None if place else None,
-    }
 
 
 def _github(found: Sequence[Diagnostic]) -> list[str]:
@@ -115,7 +100,7 @@ def _sarif(found: Sequence[Diagnostic]) -> dict[str, Any]:
 
 
 def _rules(codes: Sequence[str]) -> list[dict[str, Any]]:
-    from lbctl.lint.page import markdown, text
+    from lbctl.lint.page import markdown, terminal_text
     from lbctl.lint.pages import pages
 
     known = pages()
@@ -124,7 +109,7 @@ def _rules(codes: Sequence[str]) -> list[dict[str, Any]]:
             "id": code,
             "shortDescription": {"text": known[code].title},
             "fullDescription": {"text": known[code].what},
-            "help": {"text": text(known[code]), "markdown": markdown(known[code])},
+            "help": {"text": terminal_text(known[code]), "markdown": markdown(known[code])},
             "defaultConfiguration": {"level": known[code].severity},
         }
         for code in codes

@@ -1,4 +1,4 @@
-"""What the commands that read a fleet share: the argument, and how findings are shown."""
+"""The PATH argument of the commands that read a fleet, and the output of its findings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import click
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.cli.options import completions
-from lbctl.lint.ignores import silenced
-from lbctl.model.fleet import understand
+from lbctl.lint.ignores import silenced_by_comments
+from lbctl.model.fleet import parse
 from lbctl.model.load import texts
 from lbctl.targets.load import Loaded, complete
 
@@ -18,17 +18,17 @@ paths_argument = click.argument("paths", metavar="PATH…", nargs=-1, required=T
 
 
 def load(paths: tuple[str, ...], diagnostics: Diagnostics, require_files: bool = False) -> Loaded | None:
-    """The fleet in `paths`, of which `-` is standard input, or None where it has errors.
+    """Load the fleet in `paths`, of which `-` is standard input, or return None if it has errors.
 
-    What a comment in it silences never comes into `diagnostics`, also of what is found later.
+    A finding that a comment in the fleet silences is never added to `diagnostics`, also not by a later step.
     """
     found = texts(paths, diagnostics, sys.stdin.buffer if "-" in paths else None)
-    diagnostics.silence(silenced(found))
-    source = understand(found, diagnostics)
+    diagnostics.silence(silenced_by_comments(found))
+    source = parse(found, diagnostics)
     return complete(source, diagnostics, require_files) if source else None
 
 
 def show(diagnostics: Iterable[Diagnostic]) -> None:
-    """To standard error, one a line."""
+    """Print the findings to standard error, one a line."""
     for diagnostic in diagnostics:
         click.echo(str(diagnostic), err=True)

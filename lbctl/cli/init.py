@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, show
+from lbctl.base.errors import reason_of
 from lbctl.cli.options import options_of
 
 option = options_of("init")
@@ -46,14 +47,14 @@ def command(urls: tuple[str, ...], file: str | None, more: tuple[str, ...]) -> i
 
 
 def _text(urls: tuple[str, ...], diagnostics: Diagnostics) -> str:
-    from lbctl.init.fleet import blank, draw
+    from lbctl.init.fleet import fleet_from_urls, template
 
     if not urls:
-        return blank()
-    drawn = draw(urls, diagnostics)
-    for line in drawn.said:
+        return template()
+    result = fleet_from_urls(urls, diagnostics)
+    for line in result.summary:
         click.echo(f"lbctl: {line}", err=True)
-    return drawn.text
+    return result.text
 
 
 def _there(file: str) -> Diagnostic:
@@ -61,7 +62,7 @@ def _there(file: str) -> Diagnostic:
 
 
 def _write(text: str, file: str, diagnostics: Diagnostics) -> None:
-    """Whole or not at all, and never in place of a file: linked into its place, which fails where one is."""
+    """Write the file as a whole, and never over an existing one: it is linked into place, which fails then."""
     place = Path(file)
     try:
         with tempfile.NamedTemporaryFile("wb", prefix=".lbctl-init.", dir=place.parent) as out:
@@ -74,7 +75,7 @@ def _write(text: str, file: str, diagnostics: Diagnostics) -> None:
     except FileExistsError:
         diagnostics.add(_there(file))
     except OSError as error:
-        message = f"cannot be written: {error.strerror}"
+        message = f"cannot be written: {reason_of(error)}"
         diagnostics.add(Diagnostic("LB961", message, Position(_name(file))))
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 import click
 
 from lbctl.base.diagnostics import Diagnostics, did_you_mean, show
+from lbctl.base.errors import reason_of
 from lbctl.base.quantities import QuantityError, parse_duration, parse_rate
 from lbctl.cli.findings import FORMS, counted, written
 from lbctl.cli.fleet import paths_argument
 from lbctl.cli.options import options_of
-from lbctl.lint.run import Choice, Linted, lint
-from lbctl.lint.subject import Load
-from lbctl.model.load import Text, texts
+from lbctl.lint.fleet_view import StatedLoad
+from lbctl.lint.run import CodeFilter, LintResult, lint
+from lbctl.model.load import SourceText, texts
 
 option = options_of("lint")
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
@@ -30,7 +31,7 @@ class _Options:
     chosen: Callable[[str], bool]
     fail_on: str
     fix: bool
-    load: Load | None
+    load: StatedLoad | None
     form: str
 
 
@@ -45,7 +46,7 @@ class _Options:
     show_default=True,
     help="The least severity that makes the exit code 1.",
 )
-@option("--fix", is_flag=True, help="Make the mends that are certain, in the files; comments stay.")
+@option("--fix", is_flag=True, help="Apply the fixes that are certain to the files; comments are kept.")
 @option("--rate", metavar="R", help="The load to judge the fleet by: requests in a time, as 23.7/s or 90/m.")
 @option("--mean-service", metavar="D", help="How long one request keeps a replica busy, as 800ms; with --rate.")
 @option("-o", "form", type=click.Choice(FORMS), default="text", show_default=True, help="The form of the findings.")
@@ -66,13 +67,13 @@ def command(
     """
     if fix and "-" in paths:
         raise click.UsageError("--fix changes files, and - is standard input")
-    options = _Options(Choice(_codes(select), _codes(ignore)), fail_on, fix, _load(rate, mean_service), form)
+    options = _Options(CodeFilter(_codes(select), _codes(ignore)), fail_on, fix, _load(rate, mean_service), form)
     diagnostics = Diagnostics()
     found = texts(paths, diagnostics, sys.stdin.buffer if "-" in paths else None)
     linted = lint(found, diagnostics, options.chosen, options.load)
     if fix and linted.valid:
-        mended, linted = _mended(found, linted, options)
-        if not _saved(found, mended):
+        fixed, linted = _fixed(found, linted, options)
+        if not _saved(found, fixed):
             return 1
     click.echo(written(linted.lines if form == "text" else linted.findings, form), nl=False)
     if form == "text":
@@ -81,37 +82,37 @@ def command(
     return 1 if _fails(linted, fail_on) else 0
 
 
-def _fails(linted: Linted, fail_on: str) -> bool:
+def _fails(linted: LintResult, fail_on: str) -> bool:
     bad = {"error"} if fail_on == "error" else {"error", "warning"}
     return any(item.severity in bad for item in linted.findings)
 
 
-def _mended(found: Sequence[Text], linted: Linted, options: _Options) -> tuple[list[Text], Linted]:
+def _fixed(found: Sequence[SourceText], linted: LintResult, options: _Options) -> tuple[list[SourceText], LintResult]:
     """First what is unwise, then the comments that silence nothing any more; and what is left to say."""
-    from lbctl.lint.mend import mended, uncommented
+    from lbctl.lint.fix import apply_fixes, remove_comments
 
-    once = mended(found, linted.mends)
+    once = apply_fixes(found, linted.fixes)
     if once != list(found):
         linted = _again(once, options)
-    twice = uncommented(once, linted.unused)
+    twice = remove_comments(once, linted.unused)
     return twice, linted if twice == once else _again(twice, options)
 
 
-def _again(found: Sequence[Text], options: _Options) -> Linted:
+def _again(found: Sequence[SourceText], options: _Options) -> LintResult:
     return lint(found, Diagnostics(), options.chosen, options.load)
 
 
-def _saved(before: Sequence[Text], after: Sequence[Text]) -> bool:
-    """Whether every file that changed could be written."""
-    from lbctl.lint.mend import replaced
+def _saved(before: Sequence[SourceText], after: Sequence[SourceText]) -> bool:
+    """Write the changed files, and return whether all could be written."""
+    from lbctl.lint.fix import replace_file
 
     changed = [new for old, new in zip(before, after, strict=True) if new.data != old.data]
     try:
         for item in changed:
-            replaced(Path(item.name), item.data)
-            click.echo(f"lbctl: mended {item.name}", err=True)
+            replace_file(Path(item.name), item.data)
+            click.echo(f"lbctl: fixed {item.name}", err=True)
     except OSError as error:
-        click.echo(f"lbctl: cannot write {error.filename}: {error.strerror}", err=True)
+        click.echo(f"lbctl: cannot write {error.filename}: {reason_of(error)}", err=True)
         return False
     return True
 
@@ -133,19 +134,19 @@ def _check(wanted: Sequence[str]) -> None:
             raise click.UsageError(f"no code begins with {code!r}{f'; {hint}' if hint else ''}")
 
 
-def _load(rate: str | None, mean_service: str | None) -> Load | None:
+def _load(rate: str | None, mean_service: str | None) -> StatedLoad | None:
     if (rate is None) != (mean_service is None):
         raise click.UsageError("--rate and --mean-service go together")
     if rate is None:
         return None
     try:
-        return Load(_per_second(rate), parse_duration(mean_service) / 1000)
+        return StatedLoad(_per_second(rate), parse_duration(mean_service) / 1000)
     except QuantityError as error:
         raise click.UsageError(f"{error}{f' ({error.hint})' if error.hint else ''}") from None
 
 
 def _per_second(rate: str) -> float:
-    """`23.7/s`, `90/m`, or a number alone, which is meant a second."""
+    """Parse `23.7/s`, `90/m`, or a number alone, which is a rate for each second."""
     number, _, unit = rate.partition("/")
     if not _NUMBER.fullmatch(number) or not float(number):
         raise QuantityError(f"{show(rate)} is not a rate", "write a number with /s, /m or /h, as 50/s or 23.7/s")

@@ -1,7 +1,8 @@
-"""Options whose variable is named after what one types: `--proxy-version` of `render` is LBCTL_RENDER_PROXY_VERSION.
-What means the same wherever it is taken has one variable for all commands: `--server` is LBCTL_SERVER.
+"""Options with environment variables: `--proxy-version` of `render` is LBCTL_RENDER_PROXY_VERSION.
 
-And what a shell completes where a file or a directory is wanted."""
+An option with the same meaning in all commands has one variable: `--server` is LBCTL_SERVER. This module also provides
+the shell completion of files and directories.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _WORDS = {"PATH|git:REV|live": ("git:HEAD", "live")}
 
 
 def options_of(command: str) -> Callable[..., _Decorator]:
-    """`click.option` for the options of one command, or of all that share them where it is empty."""
+    """Return `click.option` for the options of one command, or of all that share them if it is empty."""
 
     def option(*declarations: str, **settings: Any) -> _Decorator:
         typed = max((item for item in declarations if item.startswith("-")), key=len).lstrip("-")
@@ -32,7 +33,7 @@ def options_of(command: str) -> Callable[..., _Decorator]:
 
 
 def completions(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The shell's own files or directories for what is one of them, else the choices of the parameter."""
+    """Return the shell's own completion of files or directories, else the choices of the parameter."""
     from click.shell_completion import CompletionItem
 
     kind = _PLACES.get(parameter.metavar or "")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from lbctl.base.quantities import QuantityError, parse_duration
+from lbctl.cli.api_client import Server, server_options
 from lbctl.cli.options import options_of
-from lbctl.cli.remote import Server, server_options
+from lbctl.serve.api import schema
 
 _PATH = "/api/v1/overrides"
 _DEGRADED = 3
@@ -28,14 +30,14 @@ def _held(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _weight(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    from lbctl.control.overrides import held_weight
+    from lbctl.control.overrides import checked_weight
 
     try:
         number = float(value)
     except ValueError:
         raise click.BadParameter(f"{value} is not a number above 0", ctx, param) from None
     try:
-        return held_weight(number)
+        return checked_weight(number)
     except ValueError as error:
         raise click.BadParameter(str(error), ctx, param) from None
 
@@ -53,8 +55,8 @@ def drain(
     After the pool's `drain_deadline` it is taken out of the pool.
     """
     remote = Server(server, token_file, tls_ca)
-    answer = _hold(remote, {"kind": "drain", **_place(replica)}, ttl, reason)
-    click.echo(f"lbctl: {replica} is drained{_until(answer)}", err=True)
+    override = _hold(remote, schema.OverrideRequest("drain", *place(replica)), ttl, reason)
+    click.echo(f"lbctl: {replica} is drained{_until(override)}", err=True)
     return _wait(remote) if wait else 0
 
 
@@ -63,7 +65,7 @@ def drain(
 @server_options(writes=True)
 def undrain(replica: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """End a drain, and what deep health holds against the replica."""
-    return _let_go(Server(server, token_file, tls_ca), {"kind": "drain", **_place(replica)}, replica)
+    return _remove(Server(server, token_file, tls_ca), schema.OverrideRemoval("drain", *place(replica)), replica)
 
 
 @click.group("weight")
@@ -80,9 +82,9 @@ def set_(
     tls_ca: str | None,
 ) -> int:  # fmt: skip
     """Give a replica this weight, on the scale of capacities, whatever its signals say."""
-    asked = {"kind": "weight", "value": value, **_place(replica)}
-    answer = _hold(Server(server, token_file, tls_ca), asked, ttl, reason)
-    click.echo(f"lbctl: {replica} has the weight {value:g}{_until(answer)}", err=True)
+    request = schema.OverrideRequest("weight", *place(replica), value=value)
+    override = _hold(Server(server, token_file, tls_ca), request, ttl, reason)
+    click.echo(f"lbctl: {replica} has the weight {value:g}{_until(override)}", err=True)
     return 0
 
 
@@ -91,7 +93,7 @@ def set_(
 @server_options(writes=True)
 def unset(replica: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Let the weight of a replica follow its signals again."""
-    return _let_go(Server(server, token_file, tls_ca), {"kind": "weight", **_place(replica)}, replica)
+    return _remove(Server(server, token_file, tls_ca), schema.OverrideRemoval("weight", *place(replica)), replica)
 
 
 @click.command("freeze")
@@ -103,8 +105,8 @@ def freeze(
     """Keep the weights of a pool, or of all, as they are. Health goes on."""
     remote = Server(server, token_file, tls_ca)
     for name in _pools(remote, pool):
-        answer = _hold(remote, {"kind": "freeze", "pool": name}, ttl, reason)
-        click.echo(f"lbctl: the weights of {name} stay{_until(answer)}", err=True)
+        override = _hold(remote, schema.OverrideRequest("freeze", name), ttl, reason)
+        click.echo(f"lbctl: the weights of {name} stay{_until(override)}", err=True)
     return 0
 
 
@@ -115,60 +117,54 @@ def unfreeze(pool: str | None, server: str, token_file: str | None, tls_ca: str 
     """Let the weights of a pool, or of all, move again."""
     remote = Server(server, token_file, tls_ca)
     for name in _pools(remote, pool):
-        _let_go(remote, {"kind": "freeze", "pool": name}, name)
+        _remove(remote, schema.OverrideRemoval("freeze", name), name)
     return 0
 
 
 def place(text: str) -> tuple[str, str]:
-    """POOL/REPLICA. UsageError"""
+    """Parse POOL/REPLICA. Raises UsageError."""
     pool, slash, name = text.partition("/")
     if not slash or not pool or not name:
         raise click.UsageError(f"{text!r} is not POOL/REPLICA")
     return pool, name
 
 
-def _place(text: str) -> dict[str, str]:
-    pool, replica = place(text)
-    return {"pool": pool, "replica": replica}
-
-
 def _pools(remote: Server, pool: str | None) -> list[str]:
-    """That one, or all whose weights move."""
-    return [pool] if pool else [row["pool"] for row in remote.get("/api/v1/status")["control"]]
+    """Return that pool, or all with telemetry."""
+    return [pool] if pool else [item.pool for item in remote.get("/api/v1/status", schema.Status).control]
 
 
-def _hold(remote: Server, asked: dict[str, Any], ttl: str | None, reason: str | None) -> dict[str, Any]:
-    if ttl is not None:
-        try:
-            asked["ttl"] = parse_duration(ttl) / 1000
-        except QuantityError as error:
-            raise click.UsageError(f"--ttl: {error} ({error.hint})") from None
-    if reason is not None:
-        asked["reason"] = reason
-    found: dict[str, Any] = remote.post(_PATH, asked)["override"]
-    return found
+def _hold(remote: Server, request: schema.OverrideRequest, ttl: str | None, reason: str | None) -> schema.Override:
+    try:
+        seconds = None if ttl is None else parse_duration(ttl) / 1000
+    except QuantityError as error:
+        raise click.UsageError(f"--ttl: {error} ({error.hint})") from None
+    request = replace(request, ttl=seconds, reason=reason)
+    return remote.post(_PATH, request, schema.OverrideResult).override
 
 
-def _let_go(remote: Server, asked: dict[str, str], name: str) -> int:
-    removed = remote.delete(_PATH, asked)["removed"]
+def _remove(remote: Server, request: schema.OverrideRemoval, name: str) -> int:
+    removed = remote.delete(_PATH, request, schema.RemovalResult).removed
     click.echo(f"lbctl: {name} is {'no longer held' if removed else 'not held'} by hand", err=True)
     return 0
 
 
-def _until(override: dict[str, Any]) -> str:
-    return f", until {override['until']}" if override["until"] else ""
+def _until(override: schema.Override) -> str:
+    return f", until {override.until}" if override.until else ""
 
 
 def _wait(remote: Server) -> int:
     deadline = time.monotonic() + _PATIENCE
     while True:
-        version = (remote.get("/api/v1/status").get("snapshot") or {}).get("version")
-        rows = [row for row in remote.get("/api/v1/proxies")["proxies"] if row["connected"] and row["kind"] != "reader"]
-        if not rows:
+        snapshot = remote.get("/api/v1/status", schema.Status).snapshot
+        version = snapshot.version if snapshot else None
+        proxies = remote.get("/api/v1/proxies", schema.Proxies).proxies
+        connected = [item for item in proxies if item.connected and item.kind != "reader"]
+        if not connected:
             click.echo("lbctl: no proxy is connected: nobody was told yet", err=True)
             return _DEGRADED
-        served = [row for row in rows if row["kind"] != "envoy" or not row["reason"]]
-        late = [row["node"] for row in served if row["last_good"] != version]
+        served = [item for item in connected if item.state != "REFUSED"]
+        late = [item.node for item in served if item.last_good != version]
         if not late:
             return 0
         if time.monotonic() > deadline:

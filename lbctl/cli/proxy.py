@@ -1,4 +1,4 @@
-"""Which of the fleet's proxies a command is about, where it is about one of a kind."""
+"""Selects the proxy of the fleet that a command is about."""
 
 from __future__ import annotations
 
@@ -7,31 +7,33 @@ from dataclasses import replace
 import click
 
 from lbctl.base.quantities import QuantityError, parse_version
+from lbctl.ir import proxies
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.topology import Topology
 from lbctl.targets import target
 
 
 def chosen(topology: Topology, kind: str, name: str | None, version: str | None = None) -> Proxy:
-    """The named one, the only one of the kind, or one that the fleet does not name. UsageError where that is none, or
-    several. `version`: instead of the one that the fleet gives."""
+    """Return the named proxy, the only one of the kind, or a default one if the fleet has none of the kind.
+
+    `version` replaces the one in the fleet. Raises UsageError if no proxy or several match.
+    """
     of_kind = [item for item in topology.proxies if item.kind == kind]
     if name is not None:
         of_kind = [item for item in of_kind if item.name == name]
         if not of_kind:
-            known = ", ".join(f"{item.name} ({item.kind})" for item in topology.proxies) or "none"
-            raise click.UsageError(f"the fleet has no {kind} named {name!r}; its proxies: {known}")
+            available = ", ".join(f"{item.name} ({item.kind})" for item in topology.proxies) or "none"
+            raise click.UsageError(f"the fleet has no {kind} named {name!r}; its proxies: {available}")
     if len(of_kind) > 1:
         names = ", ".join(item.name for item in of_kind)
         raise click.UsageError(f"the fleet names several {kind} proxies ({names}): choose one with --proxy")
-    found = of_kind[0] if of_kind else unnamed(topology, kind)
-    return replace(found, version=_version(version, target(kind).versions[0])) if version is not None else found
+    proxy = of_kind[0] if of_kind else unnamed(topology, kind)
+    return replace(proxy, version=_version(version, target(kind).versions[0])) if version is not None else proxy
 
 
 def unnamed(topology: Topology, kind: str) -> Proxy:
-    """One of the oldest supported version that the fleet does not name."""
-    taken = any(item.name == kind for item in topology.proxies)
-    return Proxy(f"-{kind}" if taken else kind, kind, target(kind).versions[0])
+    """Return a default proxy of the oldest supported version."""
+    return proxies.unnamed(topology, kind, target(kind).versions[0])
 
 
 def _version(written: str, oldest: tuple[int, ...]) -> tuple[int, ...]:

@@ -9,15 +9,16 @@ import click
 
 from lbctl.apply.files import write_bundle
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.base.errors import reason_of
 from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
 from lbctl.cli.proxy import chosen
 from lbctl.compile.fleet import Compiled
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot
-from lbctl.model.fleet import Source
-from lbctl.serve.driven import undriven
-from lbctl.serve.losses import made_up_for
+from lbctl.model.fleet import FleetSource
+from lbctl.serve.drivers.eligibility import undriven
+from lbctl.serve.fleet.unsupported import made_up_for
 from lbctl.targets import KINDS, target
 from lbctl.targets.features import BY_ID
 from lbctl.targets.load import Loaded
@@ -67,14 +68,21 @@ def command(
     One file goes to standard output, several need -d. What the proxy cannot say is a warning on standard error; what
     `lbctl serve` does for it, where its entry in `proxies` says how, is one line.
     """
-    if form is not None and kind != "envoy":
-        raise click.UsageError(f"-o is for Envoy's configuration: {kind} has one form")
-    options = _Options(kind, proxy, version, directory, check, form or "yaml", require_files, files_root)
+    options = _Options(kind, proxy, version, directory, check, _form(kind, form), require_files, files_root)
     diagnostics = Diagnostics()
     loaded = load(paths, diagnostics, require_files)
     code = _render(loaded, options, diagnostics) if loaded else 1
     show(diagnostics)
     return code
+
+
+def _form(kind: str, form: str | None) -> str:
+    """Return the form to render in. Raises UsageError for a target that has only one form."""
+    forms = target(kind).forms
+    if form is not None and len(forms) == 1:
+        several = " and ".join(target(each).title for each in KINDS if len(target(each).forms) > 1)
+        raise click.UsageError(f"-o is for {several}'s configuration: {kind} has one form")
+    return form or forms[0]
 
 
 def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
@@ -98,7 +106,7 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
 
 def _tell_losses(prepared: Prepared, proxy: Proxy, diagnostics: Diagnostics) -> None:
     """What this file cannot say; of what `serve` does for a proxy that it drives, which is no loss there, one line."""
-    drives = bool(proxy.nodes) if proxy.kind == "envoy" else not undriven(proxy)
+    drives = bool(proxy.nodes) if prepared.target.served_by_xds else not undriven(proxy)
     done = made_up_for(proxy.kind) if drives else {}
     diagnostics.extend(item for item in prepared.losses if item.code not in done)
     left = {item.code for item in prepared.losses if item.code in done} - {BY_ID["control"].code}
@@ -107,7 +115,9 @@ def _tell_losses(prepared: Prepared, proxy: Proxy, diagnostics: Diagnostics) -> 
         click.echo(f"lbctl: not in this file, but done by `lbctl serve`, which drives {proxy.name}: {words}", err=True)
 
 
-def _check(source: Source, compiled: Compiled, prepared: Prepared, options: _Options, diagnostics: Diagnostics) -> int:
+def _check(
+    source: FleetSource, compiled: Compiled, prepared: Prepared, options: _Options, diagnostics: Diagnostics
+) -> int:
     from lbctl.apply.check import MissingBinaryError, check
 
     try:
@@ -135,7 +145,7 @@ def _write(bundle: Bundle, options: _Options) -> int:
         raise
     except OSError as error:
         place = error.filename or options.directory or "to standard output"
-        click.echo(f"lbctl: cannot write {place}: {error.strerror}", err=True)
+        click.echo(f"lbctl: cannot write {place}: {reason_of(error)}", err=True)
         return 1
     return 0
 

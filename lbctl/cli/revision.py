@@ -18,8 +18,8 @@ import click
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, show
 from lbctl.compile.files import named_files
-from lbctl.model.fleet import Source, understand
-from lbctl.model.load import Text, is_fleet_file
+from lbctl.model.fleet import FleetSource, parse
+from lbctl.model.load import SourceText, is_fleet_file
 from lbctl.targets.load import Loaded, complete
 
 _PATIENCE = 60
@@ -28,19 +28,22 @@ _FILES = ("100", "120")
 
 
 class NoGitError(click.ClickException):
-    """There is no git to ask."""
+    """The program git is not available."""
 
     exit_code = 4
 
 
 class _AbsentError(Exception):
-    """What is asked for is not there; `words` say so."""
+    """The requested path does not exist at the revision; the message says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A path within a repository: `top` is its directory, `commit` the full name of the revision, `inside` the path
-    from the top, "" for the top itself."""
+    """A path within a repository.
+
+    `top`: the repository's directory. `commit`: the full name of the revision. `inside`: the path from the top, "" for
+    the top itself.
+    """
 
     top: str
     commit: str
@@ -50,7 +53,7 @@ class _Place:
         return _git(self.top, *arguments)
 
     def content(self, inside: str) -> bytes:
-        """Of the file, or of the one that a link there leads to."""
+        """Return the content of the file, or of the file that a link there leads to."""
         asked = f"{self.commit}:{inside}\n".encode()
         head, _, content = _git(self.top, "cat-file", "--batch", "--follow-symlinks", said=asked).partition(b"\n")
         _, kind, size = head.rsplit(b" ", 2) if head.count(b" ") > 1 else (b"", b"", b"0")
@@ -63,26 +66,26 @@ class _Place:
 
 
 def load(paths: Sequence[str], revision: str, diagnostics: Diagnostics) -> Loaded | None:
-    """The fleet in `paths` at `revision`, or None where it has errors. LB001 for what was not there."""
+    """Load the fleet in `paths` at `revision`, or return None if it has errors; LB001 for a path that did not exist."""
     with tempfile.TemporaryDirectory(prefix="lbctl-diff-") as room:
         found = [item for path in paths for item in _texts(path, revision, room, diagnostics)]
         places = {text.name: (place, text) for place, text in found}
         if diagnostics.failed:
             return None
-        source = understand([text for _, (_, text) in sorted(places.items())], diagnostics)
+        source = parse([text for _, (_, text) in sorted(places.items())], diagnostics)
         if source is None:
             return None
         _fetch(source, {name: place for name, (place, _) in places.items()})
         return complete(source, diagnostics)
 
 
-def _texts(path: str, revision: str, room: str, diagnostics: Diagnostics) -> Iterator[tuple[_Place, Text]]:
+def _texts(path: str, revision: str, room: str, diagnostics: Diagnostics) -> Iterator[tuple[_Place, SourceText]]:
     try:
         place = _placed(path, revision)
         for inside in _files(place, revision):
             root = Path(room) / posixpath.dirname(inside)
             root.mkdir(parents=True, exist_ok=True)
-            yield place.named(inside), Text(f"git:{revision}:{inside}", place.content(inside), str(root))
+            yield place.named(inside), SourceText(f"git:{revision}:{inside}", place.content(inside), str(root))
     except _AbsentError as absent:
         diagnostics.add(Diagnostic("LB001", str(absent), Position(path)))
 
@@ -107,13 +110,13 @@ def _placed(path: str, revision: str) -> _Place:
 
 
 def _shallow(top: str) -> str:
-    """Pipelines mostly begin with such a clone."""
+    """Return a hint if the clone is shallow, as in most pipelines."""
     shallow = _git(top, "rev-parse", "--is-shallow-repository").strip() == b"true"
     return " in this shallow clone (`git fetch --unshallow`, or `--depth`, brings more)" if shallow else ""
 
 
 def _files(place: _Place, revision: str) -> list[str]:
-    """A file is itself, a directory its YAML."""
+    """Return the files of a place: a file itself, or the YAML files of a directory."""
     try:
         kind = place.git("cat-file", "-t", f"{place.commit}:{place.inside}").decode().strip()
     except _AbsentError:
@@ -128,7 +131,7 @@ def _files(place: _Place, revision: str) -> list[str]:
     return found
 
 
-def _fetch(source: Source, places: dict[str, _Place]) -> None:
+def _fetch(source: FleetSource, places: dict[str, _Place]) -> None:
     """What the fleet names by a relative path, into the directory that stands for its own."""
     for _, node in named_files(source.root):
         written, place = str(node.value), places[node.file]
@@ -145,7 +148,7 @@ def _fetch(source: Source, places: dict[str, _Place]) -> None:
 
 
 def _git(directory: str, *arguments: str, said: bytes = b"") -> bytes:
-    """`said`: on its standard input."""
+    """Run git and return its output. `said`: the standard input."""
     try:
         done = subprocess.run(
             ["git", "-C", directory, *arguments],
@@ -166,5 +169,5 @@ def _git(directory: str, *arguments: str, said: bytes = b"") -> bytes:
 
 
 def _environment() -> dict[str, str]:
-    """Without what a hook was told of its own repository: each path says by itself where it belongs."""
+    """Return the environment without git's variables, which a hook sets for its own repository."""
     return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _codes(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Those that begin so, for a shell."""
+    """Return the codes with this prefix, for shell completion."""
     from click.shell_completion import CompletionItem
 
     from lbctl.lint.pages import pages
@@ -29,7 +29,7 @@ def command(code: str | None) -> int:
 
     Without CODE: the list of all codes.
     """
-    from lbctl.lint.page import text
+    from lbctl.lint.page import terminal_text
     from lbctl.lint.pages import pages
 
     known = pages()
@@ -40,5 +40,5 @@ def command(code: str | None) -> int:
     if page is None:
         hint = did_you_mean(code.upper(), known)
         raise click.UsageError(f"there is no code {code!r}{f'; {hint}' if hint else ''} (`lbctl rule` lists them)")
-    click.echo(text(page), nl=False)
+    click.echo(terminal_text(page), nl=False)
     return 0

@@ -29,7 +29,7 @@ def command() -> None:
 
 
 def page() -> str:
-    """The text of schemas/lbctl.schema.json."""
+    """Return the text of schemas/lbctl.schema.json."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -43,7 +43,7 @@ def command(
 
 
 def _address(name: str, text: str | None) -> Address | None:
-    """Port 0 is one that the system chooses."""
+    """Parse a listen address; with port 0 the system assigns one."""
     if text is None:
         return None
     try:

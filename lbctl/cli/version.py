@@ -33,14 +33,14 @@ def command(form: str) -> None:
         for name, version in packages.items():
             click.echo(f"  {name} {version or 'missing'}")
         return
-    from lbctl.cli.remote import show
+    from lbctl.cli.api_client import show
 
     python = {"version": platform.python_version(), "platform": platform.platform()}
     show({"lbctl": __version__, "python": python, "packages": packages}, form)
 
 
 def _version(package: str) -> str | None:
-    """None where it is not installed."""
+    """Return the version of a package, or None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

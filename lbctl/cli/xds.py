@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lbctl.base.errors import reason_of
 from lbctl.cli.ads import Ads, ads_options
 from lbctl.cli.options import options_of
 from lbctl.xds.resource import SHORT
 
 if TYPE_CHECKING:
-    from lbctl.xds.client import Server
-    from lbctl.xds.reader import Change, Node, Reader
+    from lbctl.xds.client.ads import Server
+    from lbctl.xds.client.reader import Change, Node, Reader
 
 _FULL = {short: type_url for type_url, short in SHORT.items()}
 _SHOWN_NAMES = 20
@@ -49,7 +50,7 @@ def get(ads: Ads, kind: str | None, output: str, timeout: float) -> int:
     come in time; what has come is printed.
     """
     _quiet()
-    from lbctl.xds.reader import Reader
+    from lbctl.xds.client.reader import Reader
 
     reader = Reader(_node(ads), _wanted(kind))
     code, words = asyncio.run(_get(_server(ads), reader, timeout))
@@ -69,7 +70,7 @@ def watch(ads: Ads, kind: str | None) -> int:
     It goes on until it is interrupted, and connects again when the control plane has gone.
     """
     _quiet()
-    from lbctl.xds.reader import Reader
+    from lbctl.xds.client.reader import Reader
 
     reader = Reader(_node(ads), _wanted(kind))
     return asyncio.run(_watch(_server(ads), reader, kind))
@@ -81,13 +82,13 @@ def _quiet() -> None:
 
 
 def _node(ads: Ads) -> Node:
-    from lbctl.xds.reader import Node
+    from lbctl.xds.client.reader import Node
 
     return Node(ads.node, region=ads.region, zone=ads.zone)
 
 
 def _server(ads: Ads) -> Server:
-    from lbctl.xds.client import Server
+    from lbctl.xds.client.ads import Server
 
     return Server(str(ads.xds), ads.ca, ads.certificate, ads.key)
 
@@ -97,8 +98,8 @@ def _wanted(kind: str | None) -> tuple[str, ...]:
 
 
 async def _get(server: Server, reader: Reader, timeout: float) -> tuple[int, str]:
-    """The exit code, and words about what went wrong."""
-    from lbctl.xds.client import RefusedError, UnreachableError, read
+    """Return the exit code, and the error message."""
+    from lbctl.xds.client.ads import RefusedError, UnreachableError, read
 
     try:
         async with asyncio.timeout(timeout), aclosing(read(server, reader, min(5.0, timeout / 2))) as messages:
@@ -116,7 +117,7 @@ async def _get(server: Server, reader: Reader, timeout: float) -> tuple[int, str
 
 
 def _words(error: Exception) -> str:
-    return f"cannot read {error.filename}: {error.strerror}" if isinstance(error, OSError) else _clean(str(error))
+    return f"cannot read {error.filename}: {reason_of(error)}" if isinstance(error, OSError) else _clean(str(error))
 
 
 def _late(server: Server, reader: Reader, timeout: float) -> str:
@@ -132,7 +133,7 @@ def _late(server: Server, reader: Reader, timeout: float) -> str:
 
 def _text(reader: Reader, kind: str | None, output: str) -> str:
     from lbctl.targets.envoy.text import Writer
-    from lbctl.xds.show import tree
+    from lbctl.xds.client.show import tree
 
     found: dict[str, object] = {
         SHORT[each]: [
@@ -148,7 +149,7 @@ def _text(reader: Reader, kind: str | None, output: str) -> str:
 
 async def _watch(server: Server, reader: Reader, kind: str | None) -> int:
     """Does not return once something has come; it is interrupted."""
-    from lbctl.xds.client import RefusedError, UnreachableError, read
+    from lbctl.xds.client.ads import RefusedError, UnreachableError, read
 
     met, lost, pause = False, False, _AGAIN[0]
     while True:
@@ -195,5 +196,5 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def _clean(text: str) -> str:
-    """What a server has sent must not speak to the terminal."""
+    """Replace control characters that a server has sent, because they could act on the terminal."""
     return "".join(char if char.isprintable() else "\ufffd" for char in text)

@@ -1,1 +1,1 @@
-"""From what the user wrote to what is meant: defaults, references, capacities, precedence, in ordered small passes."""
+"""Turns what the user wrote into the resolved fleet: defaults, references, capacities, precedence, in ordered steps."""

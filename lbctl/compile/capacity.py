@@ -1,7 +1,7 @@
-"""What a replica can carry: its weight if given, else its GPUs' throughput, else 1.
+"""A replica's capacity: its weight if given, else the throughput of its GPUs, else 1.
 
-Within a pool either all replicas say something of their capacity or none does: a replica of unknown strength beside
-replicas of known strength would be given an arbitrary share.
+Within a pool either all replicas specify their capacity or none does: a replica of unknown capacity beside replicas of
+known capacity would get an arbitrary share.
 """
 
 from __future__ import annotations
@@ -14,34 +14,38 @@ from lbctl.model.pool import Pool, Replica
 
 
 def throughputs(ctx: Context) -> dict[str, float]:
-    """GPU type → throughput on the scale A100-80GB = 5: the built-in table with the fleet's own figures over it."""
+    """Map each GPU type to its throughput on the scale A100-80GB = 5: the built-in table, overridden by the fleet."""
     return {name: gpu.throughput for name, gpu in GPUS.items()} | dict(ctx.fleet.gpus)
 
 
 def capacities(ctx: Context, name: str, pool: Pool, table: Mapping[str, float]) -> list[float]:
-    """One number > 0 for each replica, in the file's order."""
-    told = [item.weight is not None or item.gpu is not None for item in pool.replicas]
-    if any(told) and not all(told):
-        for index, tells in enumerate(told):
-            if not tells:
+    """Return one capacity > 0 for each replica, in the file's order. Reports LB203, LB204 and LB205."""
+    specified = [replica.weight is not None or replica.gpu is not None for replica in pool.replicas]
+    if any(specified) and not all(specified):
+        for index, is_specified in enumerate(specified):
+            if not is_specified:
                 ctx.error(
                     "LB203", "has neither a gpu nor a weight, but others of its pool do",
                     ("pools", name, "replicas", index), "give it one, or none to all",
                 )  # fmt: skip
-    return [_capacity(ctx, ("pools", name, "replicas", index), item, table) for index, item in enumerate(pool.replicas)]
+    return [
+        _capacity(ctx, ("pools", name, "replicas", index), replica, table)
+        for index, replica in enumerate(pool.replicas)
+    ]
 
 
-def gpu_count(item: Replica) -> int:
-    return item.gpu_count if item.gpu_count is not None else max(1, len(item.devices))
+def gpu_count(replica: Replica) -> int:
+    """The number of the replica's GPUs: `gpu_count`, else the number of its devices, else 1."""
+    return replica.gpu_count if replica.gpu_count is not None else max(1, len(replica.devices))
 
 
-def _capacity(ctx: Context, path: tuple[str | int, ...], item: Replica, table: Mapping[str, float]) -> float:
-    if item.gpu_count is not None and item.devices and item.gpu_count != len(item.devices):
+def _capacity(ctx: Context, path: tuple[str | int, ...], replica: Replica, table: Mapping[str, float]) -> float:
+    if replica.gpu_count is not None and replica.devices and replica.gpu_count != len(replica.devices):
         ctx.error(
-            "LB205", f"gpu_count is {item.gpu_count}, but {len(item.devices)} devices are named", (*path, "gpu_count"),
-            "leave gpu_count out, or name all devices",
+            "LB205", f"gpu_count is {replica.gpu_count}, but {len(replica.devices)} devices are named",
+            (*path, "gpu_count"), "leave gpu_count out, or name all devices",
         )  # fmt: skip
-    known = item.gpu is None or ctx.known("LB204", "GPU", item.gpu, table, (*path, "gpu"))
-    if item.weight is not None:
-        return item.weight
-    return table[item.gpu] * gpu_count(item) if item.gpu is not None and known else 1.0
+    is_known = replica.gpu is None or ctx.check_name("LB204", "GPU", replica.gpu, table, (*path, "gpu"))
+    if replica.weight is not None:
+        return replica.weight
+    return table[replica.gpu] * gpu_count(replica) if replica.gpu is not None and is_known else 1.0

@@ -1,4 +1,4 @@
-"""What every pass is given: the fleet as written, where to report, and what the registries know."""
+"""The input of every pass: the fleet as written, the diagnostics, and what the registries know."""
 
 from __future__ import annotations
 
@@ -6,74 +6,87 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Position, did_you_mean, show
-from lbctl.model.fleet import Fleet, Source
-from lbctl.model.node import find
-from lbctl.model.prune import whole_path
+from lbctl.model.fleet import Fleet, FleetSource
+from lbctl.model.node import position_of
+from lbctl.model.prune import original_path
 
 Version = tuple[int, ...]
-_BY_ITSELF = frozenset({"LB101", "LB102", "LB103", "LB204"})
-"""Names that are not there: true whatever else is missing."""
-_LISTED = 16
+_INDEPENDENT_CODES = frozenset({"LB101", "LB102", "LB103", "LB204"})
+"""Codes about names that do not exist: they hold whatever else is missing."""
+_MAX_LISTED = 16
 """How many known names a hint lists."""
 
 
 @dataclass(frozen=True, slots=True)
-class Discovered:
-    """A replica that stands in a file of targets: where, and under which address."""
+class FileTarget:
+    """A replica that a file of targets lists."""
 
     position: Position
+    """Its position in that file."""
     target: str
+    """Its address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """`oldest`: kind of proxy → the oldest version that lbctl renders for. `discovered`: pool → the replicas that a
-    file of targets names, in its order; filled when that is read."""
+    """The fleet as written, and where passes report."""
 
-    source: Source
+    source: FleetSource
     oldest: Mapping[str, Version]
+    """Kind of proxy → the oldest version that lbctl renders for."""
     diagnostics: Diagnostics
-    discovered: dict[str, tuple[Discovered, ...]] = field(default_factory=dict)
+    discovered: dict[str, tuple[FileTarget, ...]] = field(default_factory=dict)
+    """Pool → the replicas that its file of targets lists, in the file's order; filled when the file is read."""
 
     @property
     def fleet(self) -> Fleet:
+        """The fleet as typed objects."""
         return self.source.fleet
 
     def error(self, code: str, message: str, path: Path, hint: str = "", key: bool = False) -> None:
+        """Report an error at `path`; with `key`, at the position of its key."""
         self._add(Diagnostic(code, message, self.position(path, key), path, hint))
 
     def position(self, path: Path, key: bool = False) -> Position:
-        """Of the value at `path`, or of the nearest thing around it that was written."""
-        found = self._discovered(path)
-        return find(self.source.root, path, key) if found is None else found.position
+        """Return the position of the value at `path`, or of its nearest ancestor that the user wrote."""
+        target = self._file_target(path)
+        return position_of(self.source.root, path, key) if target is None else target.position
 
     def warn(self, code: str, message: str, path: Path, hint: str = "") -> None:
+        """Report a warning at `path`."""
         self._add(Diagnostic(code, message, self.position(path), path, hint, "warning"))
 
-    def _discovered(self, path: Path) -> Discovered | None:
-        known = self.discovered.get(str(path[1]), ()) if path[:1] == ("pools",) and path[2:3] == ("replicas",) else ()
+    def _file_target(self, path: Path) -> FileTarget | None:
+        targets = self.discovered.get(str(path[1]), ()) if path[:1] == ("pools",) and path[2:3] == ("replicas",) else ()
         index = path[3] if len(path) > 3 else None
-        return known[index] if isinstance(index, int) and index < len(known) else None
+        return targets[index] if isinstance(index, int) and index < len(targets) else None
 
-    def _add(self, found: Diagnostic) -> None:
-        """Of an object that a faulty value was taken from, only what a value that is there says by itself."""
-        if found.path[:2] in self.source.touched and found.code not in _BY_ITSELF:
-            return
-        told = self._discovered(found.path)
-        if told is not None:
-            message = f"target {show(told.target)}: {found.message}"
-            self.diagnostics.add(replace(found, message=message, path=(*found.path[:2], "discovery", "file")))
-            return
-        path = whole_path(self.source.whole, self.source.root, found.path) if self.source.touched else found.path
-        self.diagnostics.add(replace(found, path=path))
+    def _add(self, diagnostic: Diagnostic) -> None:
+        """Add a diagnostic.
 
-    def known(self, code: str, what: str, name: str, names: Iterable[str], path: Path, key: bool = False) -> bool:
-        """Whether `name` is one of `names`; reported with what may have been meant, where it is not."""
+        Of an object from which a faulty value was removed, only codes that hold independently of it are reported.
+        """
+        if diagnostic.path[:2] in self.source.pruned and diagnostic.code not in _INDEPENDENT_CODES:
+            return
+        target = self._file_target(diagnostic.path)
+        if target is not None:
+            message = f"target {show(target.target)}: {diagnostic.message}"
+            self.diagnostics.add(replace(diagnostic, message=message, path=(*diagnostic.path[:2], "discovery", "file")))
+            return
+        path = (
+            original_path(self.source.original, self.source.root, diagnostic.path)
+            if self.source.pruned
+            else diagnostic.path
+        )
+        self.diagnostics.add(replace(diagnostic, path=path))
+
+    def check_name(self, code: str, noun: str, name: str, names: Iterable[str], path: Path, key: bool = False) -> bool:
+        """Return whether `name` is one of `names`; otherwise report `code` with a suggestion."""
         names = list(names)
         if name in names:
             return True
-        more = ", …" if len(names) > _LISTED else ""
-        listed = f"known: {', '.join(names[:_LISTED])}{more}" if names else f"the fleet has no {what}s"
-        hint = did_you_mean(name, names) or listed
-        self.error(code, f"there is no {what} {show(name)}", path, hint, key)
+        ellipsis = ", …" if len(names) > _MAX_LISTED else ""
+        listing = f"known: {', '.join(names[:_MAX_LISTED])}{ellipsis}" if names else f"the fleet has no {noun}s"
+        hint = did_you_mean(name, names) or listing
+        self.error(code, f"there is no {noun} {show(name)}", path, hint, key)
         return False

@@ -1,4 +1,4 @@
-"""The model's small values as the Topology's."""
+"""Conversions of the model's small values to the Topology's."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from typing import TypeVar
 from lbctl.base.quantities import Endpoint
 from lbctl.ir.address import Address
 
-_Given = TypeVar("_Given")
-_Made = TypeVar("_Made")
+_Value = TypeVar("_Value")
+_Converted = TypeVar("_Converted")
 
 
-def maybe(value: _Given | None, make: Callable[[_Given], _Made]) -> _Made | None:
-    """What `make` makes of it, where it was given."""
-    return None if value is None else make(value)
+def maybe(value: _Value | None, convert: Callable[[_Value], _Converted]) -> _Converted | None:
+    """Convert `value` unless it is None."""
+    return None if value is None else convert(value)
 
 
 def address(endpoint: Endpoint) -> Address:
+    """Convert a parsed address."""
     return Address(endpoint.host, endpoint.port, endpoint.path)
 
 
-def whole(value: int | None) -> int | None:
-    """A plain int: the model's quantities print themselves in the contract's grammar, which no proxy speaks."""
+def as_int(value: int | None) -> int | None:
+    """Convert a quantity to a plain int: quantities format themselves in the fleet's grammar, which no proxy reads."""
     return None if value is None else int(value)
 
 
-def pairs(items: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(items.items()))
+def pairs(mapping: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Convert a map to sorted pairs."""
+    return tuple(sorted(mapping.items()))
 
 
 def prefix(path: str) -> str:
-    """A prefix is of whole segments: its last slash says nothing."""
+    """Remove the trailing slash of a prefix, which consists of whole segments."""
     return path.rstrip("/") or "/"

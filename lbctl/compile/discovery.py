@@ -1,7 +1,7 @@
-"""Replicas that a file names, in Prometheus' file_sd form: `[{"targets": ["host:port"], "labels": {…}}]`.
+"""Replicas from a file in Prometheus' file_sd form: `[{"targets": ["host:port"], "labels": {…}}]`.
 
 The labels gpu, gpu_count, weight, region, zone, priority and name are the replica's keys, the others its labels. The
-file is read as it stands when the fleet is compiled; a missing one leaves the pool empty, and `files` warns of it.
+file is read when the fleet is compiled; a missing file leaves the pool empty, and `files` warns about it.
 """
 
 from __future__ import annotations
@@ -12,57 +12,57 @@ from typing import Any
 from pydantic import ValidationError
 
 from lbctl.base.diagnostics import Diagnostic, Position, show
-from lbctl.compile.context import Context, Discovered
+from lbctl.compile.context import Context, FileTarget
 from lbctl.compile.convert import address
-from lbctl.compile.files import file_of
-from lbctl.compile.listing import Group, NoListError, groups
-from lbctl.model.errors import words_of
+from lbctl.compile.files import file_of, read_regular
+from lbctl.compile.listing import NotAListError, TargetGroup, groups
+from lbctl.model.errors import messages_of
 from lbctl.model.node import descend
 from lbctl.model.pool import Pool, Replica
 
 _KEYS = frozenset({"gpu", "gpu_count", "weight", "region", "zone", "priority", "name"})
 _NUMBERS = {"gpu_count": int, "priority": int, "weight": float}
-_LARGEST = 4 << 20
+_MAX_BYTES = 4 << 20
 _HINT = '[{"targets": ["10.0.0.1:8000"], "labels": {"gpu": "L4"}}]'
 
 
-def with_discovered(ctx: Context, name: str, pool: Pool) -> Pool:
-    """The pool with the replicas of its file, where it is discovered by one; LB114 for a file that is no file_sd."""
+def with_file_targets(ctx: Context, name: str, pool: Pool) -> Pool:
+    """Return the pool with the replicas that its file of targets lists. Reports LB114 for an invalid file."""
     if pool.discovery is None or pool.discovery.file is None:
         return pool
     node = descend(ctx.source.root, ("pools", name, "discovery", "file", "path"))
-    place = file_of(ctx.source, node) if node is not None else Path()
-    stand_in = ctx.source.stand_ins.get(str(place))
-    data = content(place) if stand_in is None else stand_in
+    file = file_of(ctx.source, node) if node is not None else Path()
+    content = ctx.source.target_contents.get(str(file))
+    data = read_targets(file) if content is None else content
     if data is None:
         return pool
-    found = _replicas(ctx, _groups(ctx, str(place), data))
-    ctx.discovered[name] = tuple(Discovered(where, str(address(item.address))) for item, where in found)
-    return pool.model_copy(update={"replicas": [item for item, _ in found]})
+    replicas = _replicas(ctx, _groups(ctx, str(file), data))
+    ctx.discovered[name] = tuple(FileTarget(position, str(address(replica.address))) for replica, position in replicas)
+    return pool.model_copy(update={"replicas": [replica for replica, _ in replicas]})
 
 
-def content(place: Path) -> bytes | None:
-    """Of a file of targets; None where there is none, nothing (which is no list) where it cannot be read."""
+def read_targets(file: Path) -> bytes | None:
+    """Read a file of targets; None if it does not exist, empty (which is no list) if it cannot be read."""
     try:
-        return place.read_bytes() if place.is_file() and place.stat().st_size <= _LARGEST else None
+        return read_regular(file, _MAX_BYTES) if file.is_file() else None
     except OSError:
         return b""
 
 
-def _groups(ctx: Context, file: str, data: bytes) -> list[Group]:
+def _groups(ctx: Context, file: str, data: bytes) -> list[TargetGroup]:
     try:
-        found = groups(file, data.decode("utf-8-sig", errors="replace"))
-    except NoListError as error:
+        target_groups = groups(file, data.decode("utf-8-sig", errors="replace"))
+    except NotAListError as error:
         _refuse(ctx, error.position, "this is no list of targets in JSON")
         return []
-    if not found:
+    if not target_groups:
         message, hint = "this file names no target: the pool is empty", _HINT
         ctx.diagnostics.add(Diagnostic("LB114", message, Position(file, 1, 1), (), hint, "warning"))
-    return found
+    return target_groups
 
 
-def _replicas(ctx: Context, groups: list[Group]) -> list[tuple[Replica, Position]]:
-    found: list[tuple[Replica, Position]] = []
+def _replicas(ctx: Context, groups: list[TargetGroup]) -> list[tuple[Replica, Position]]:
+    replicas: list[tuple[Replica, Position]] = []
     for index, group in enumerate(groups):
         value = group.value
         targets, labels = (value.get("targets"), value.get("labels", {})) if isinstance(value, dict) else (None, None)
@@ -70,30 +70,30 @@ def _replicas(ctx: Context, groups: list[Group]) -> list[tuple[Replica, Position
             message = f"group {index + 1} has no list of targets, or labels that are no map"
             _refuse(ctx, group.position, message)
             continue
-        placed = ((target, group.place(target)) for target in targets)
-        made = ((_replica(ctx, where, target, labels), where) for target, where in placed)
-        found += ((item, where) for item, where in made if item is not None)
-    return found
+        positions = ((target, group.position_of(target)) for target in targets)
+        parsed = ((_replica(ctx, position, target, labels), position) for target, position in positions)
+        replicas += ((replica, position) for replica, position in parsed if replica is not None)
+    return replicas
 
 
-def _replica(ctx: Context, where: Position, target: object, labels: dict[str, Any]) -> Replica | None:
+def _replica(ctx: Context, position: Position, target: object, labels: dict[str, Any]) -> Replica | None:
     keys = {key: _number(key, value) for key, value in labels.items() if key in _KEYS}
     others = {key: value for key, value in labels.items() if key not in _KEYS}
     try:
         return Replica.model_validate({"address": target, "labels": others, **keys})
     except ValidationError as error:
-        for key, message, hint in words_of(error, Replica):
-            _refuse(ctx, where, f"target {show(target)}: {key}: {message}", hint)
+        for key, message, hint in messages_of(error, Replica):
+            _refuse(ctx, position, f"target {show(target)}: {key}: {message}", hint)
         return None
 
 
 def _number(key: str, value: object) -> object:
-    """Labels are strings in file_sd; the model wants numbers."""
+    """Parse a numeric label: labels are strings in file_sd, and the model needs numbers."""
     try:
         return _NUMBERS[key](value) if key in _NUMBERS and isinstance(value, str) else value
     except ValueError:
         return value
 
 
-def _refuse(ctx: Context, where: Position, message: str, hint: str = _HINT) -> None:
-    ctx.diagnostics.add(Diagnostic("LB114", message, where, (), hint))
+def _refuse(ctx: Context, position: Position, message: str, hint: str = _HINT) -> None:
+    ctx.diagnostics.add(Diagnostic("LB114", message, position, (), hint))

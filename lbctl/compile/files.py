@@ -1,64 +1,92 @@
-"""The files that a fleet names: whether they are there, and that none lies outside its directory.
+"""Checks of the files that a fleet names: that they exist, and that none lies outside its directory.
 
-A pipeline has neither production's certificates nor its keys, so a missing file is a warning unless the caller asks.
+A CI pipeline has neither the certificates nor the keys of production, so a missing file is a warning unless the caller
+requires the files.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from lbctl.base import diagnostics as d
-from lbctl.model.fleet import Source
+from lbctl.model.fleet import FleetSource
 from lbctl.model.node import Node
 
 _FILE_KEYS = frozenset({"certificate", "key", "client_ca", "ca", "file", "jwks_file", "path", "token_file"})
-"""Keys that may hold a path; `_is_file` tells which of them do, where."""
+"""Keys that may hold a path; `_is_file` says which of them do, by their place."""
 _SECTIONS = frozenset({"listeners", "routes", "pools"})
 _HOLDERS = frozenset({"tls", "auth", "discovery"})
-"""What of a listener, a route or a pool may hold them."""
+"""The keys of a listener, a route or a pool below which paths are found."""
 
 
-def check_files(source: Source, required: bool, diagnostics: d.Diagnostics) -> None:
-    """LB110 for a file that is not there (an error if `required`), LB502 for one outside its directory, LB118 for two
-    of one name. That a key file is missing is for `secrets` to say."""
-    first: dict[str, Path] = {}
+def check_files(source: FleetSource, required: bool, diagnostics: d.Diagnostics) -> None:
+    """Report missing and misplaced files.
+
+    LB110 for a file that does not exist (an error if `required`), LB502 for one outside its directory, LB118 for two
+    files of one name. A missing key file is reported by `secrets`.
+    """
+    file_by_name: dict[str, Path] = {}
     for path, node in named_files(source.root):
         diagnostics.extend(_findings(source, path, node, required))
-        written, place = str(node.value), file_of(source, node).resolve()
-        if path[-1] != "path" and first.setdefault(written, place) != place:
-            message = f"{d.show(written)} is also the name of another file, {d.show(str(first[written]))}"
+        written, file = str(node.value), _without_links(file_of(source, node))
+        if path[-1] != "path" and file_by_name.setdefault(written, file) != file:
+            message = f"{d.show(written)} is also the name of another file, {d.show(str(file_by_name[written]))}"
             hint = "a proxy has one directory for both: give each a name of its own"
             diagnostics.add(d.Diagnostic("LB118", message, node.position, path, hint))
 
 
-def files_on_disk(source: Source) -> dict[str, Path]:
-    """A path as it is written in the fleet → the file on this machine, for all that are there."""
+def files_on_disk(source: FleetSource) -> dict[str, Path]:
+    """Map each path as the fleet writes it to the file on this machine, for all that exist."""
     named = {str(node.value): file_of(source, node) for _, node in named_files(source.root)}
-    return {written: place for written, place in named.items() if place.is_file()}
+    return {written: file for written, file in named.items() if file.is_file()}
 
 
-def file_of(source: Source, node: Node) -> Path:
-    """Relative to the YAML file that names it: its directory is the PATH directory, which has no others below it."""
+def file_of(source: FleetSource, node: Node) -> Path:
+    """Resolve a path against the PATH directory of the YAML file that names it."""
     return Path(source.roots[node.file]) / str(node.value)
 
 
-def _findings(source: Source, path: d.Path, node: Node, required: bool) -> Iterator[d.Diagnostic]:
-    place, written = file_of(source, node), str(node.value)
-    if not place.is_file():
+def read_regular(place: Path, most: int) -> bytes:
+    """Read a regular file of at most `most` bytes.
+
+    Raises OSError for anything else: it neither waits for a pipe nor reads a device, even if the path has just been
+    replaced.
+    """
+    handle = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(place))
+        data = opened.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"larger than {most >> 20} MiB", str(place))
+    return data
+
+
+def _without_links(path: Path) -> Path:
+    """Resolve links as far as possible: Path.resolve() fails where they form a circle."""
+    return Path(os.path.realpath(path))
+
+
+def _findings(source: FleetSource, path: d.Path, node: Node, required: bool) -> Iterator[d.Diagnostic]:
+    file, written = file_of(source, node), str(node.value)
+    if not file.is_file():
         if path[0] == "routes":
             return
         severity: d.Severity = "error" if required else "warning"
         yield d.Diagnostic("LB110", f"there is no file {d.show(written)}", node.position, path, "", severity)
         return
-    root = Path(source.roots[node.file]).resolve()
-    if not written.startswith("/") and not place.resolve().is_relative_to(root):
+    root = _without_links(Path(source.roots[node.file]))
+    if not written.startswith("/") and not _without_links(file).is_relative_to(root):
         hint = "keep the file below the fleet's directory"
         yield d.Diagnostic("LB502", f"{d.show(written)} leads out of its directory", node.position, path, hint)
 
 
 def named_files(root: Node, path: d.Path = ()) -> Iterator[tuple[d.Path, Node]]:
-    """Every path of a file that stands in the fleet, except those of the control plane itself."""
+    """Yield every path of a file in the fleet, except those of the control plane itself."""
     if isinstance(root.value, dict):
         for key, node in root.value.items():
             here = (*path, key)

@@ -1,13 +1,13 @@
-"""The passes in their order: a fleet as written in, the resolved Topology out.
+"""Runs the passes in order: from a fleet as written to the resolved Topology.
 
-Each pass reports what it finds and goes on, so that one run shows everything; a Topology is made only where nothing was
-found wrong.
+Each pass reports its diagnostics and continues, so that one run shows every fault; a Topology results only if there is
+no error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.context import Context, Version
@@ -20,24 +20,31 @@ from lbctl.compile.residency import check_residency
 from lbctl.compile.routes import routes
 from lbctl.compile.sources import SourceMap
 from lbctl.compile.telemetry import check_telemetry
+from lbctl.ir.guarding import guarded
+from lbctl.ir.listeners import Listener
+from lbctl.ir.routes import Route
 from lbctl.ir.topology import Topology
-from lbctl.model.fleet import Source
+from lbctl.model.fleet import FleetSource
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
+    """The resolved fleet and the positions of its values in the YAML."""
+
     topology: Topology
     sources: SourceMap
 
 
-def compile_fleet(source: Source, oldest: Mapping[str, Version], diagnostics: Diagnostics) -> Compiled | None:
-    """None where the fleet has errors, in its files or here.
+def compile_fleet(source: FleetSource, oldest: Mapping[str, Version], diagnostics: Diagnostics) -> Compiled | None:
+    """Resolve the fleet; None if it has errors, in its files or here.
 
-    `oldest`: kind of proxy → the oldest version that lbctl renders for."""
+    `oldest` maps each kind of proxy to the oldest version that lbctl renders for.
+    """
     ctx = Context(source, oldest, diagnostics)
+    resolved_routes = routes(ctx)
     topology = Topology(
-        listeners=listeners(ctx),
-        routes=routes(ctx),
+        listeners=_guarded(listeners(ctx), resolved_routes),
+        routes=resolved_routes,
         pools=pools(ctx),
         proxies=proxies(ctx),
         control=control(source.fleet.control),
@@ -46,11 +53,16 @@ def compile_fleet(source: Source, oldest: Mapping[str, Version], diagnostics: Di
     check_residency(ctx, topology.routes, topology.pools)
     check_drained(ctx, topology.routes, topology.pools)
     check_telemetry(ctx)
-    return None if diagnostics.failed else Compiled(topology, SourceMap(source.root, _places(source)))
+    return None if diagnostics.failed else Compiled(topology, SourceMap(source.root, _replica_indexes(source)))
 
 
-def _places(source: Source) -> dict[str, dict[str, int]]:
+def _guarded(unguarded: Sequence[Listener], resolved: Sequence[Route]) -> tuple[Listener, ...]:
+    by_name = {route.name: route for route in resolved}
+    return tuple(replace(listener, rules=guarded(listener.rules, by_name)) for listener in unguarded)
+
+
+def _replica_indexes(source: FleetSource) -> dict[str, dict[str, int]]:
     return {
-        name: {item.name or default_name(item): index for index, item in enumerate(pool.replicas)}
+        name: {replica.name or default_name(replica): index for index, replica in enumerate(pool.replicas)}
         for name, pool in source.fleet.pools.items()
     }

@@ -1,7 +1,7 @@
-"""The built-in GPU table: how much one GPU can carry, so that replicas on unlike GPUs share traffic by capacity.
+"""The built-in GPU table: the relative throughput of GPUs, by which replicas on different GPUs share traffic.
 
 Throughput is relative (A100-80GB = 5), derived once from published results, and each figure carries its source and
-method. This module is data: it reads no file, knows no fleet, and refuses to rate a GPU that it does not list.
+method. This module is data: it reads no file, and it does not estimate GPUs that it does not list.
 """
 
 from __future__ import annotations
@@ -41,11 +41,13 @@ _LLM_PROF = "specifications: citsjtu2020/LLM-Prof"
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU: `throughput` on the scale A100-80GB = 5, `memory_gb` in GB of one GPU, its source and its method."""
+    """One GPU type."""
 
     name: str
     throughput: float
+    """On the scale A100-80GB = 5."""
     memory_gb: float | None
+    """The memory of one GPU in GB."""
     source: str
     method: str
 

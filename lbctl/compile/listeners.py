@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from lbctl.compile.context import Context
-from lbctl.compile.convert import address, maybe, whole
+from lbctl.compile.convert import address, as_int, maybe
 from lbctl.compile.precedence import rules_of
 from lbctl.ir import listeners as ir
 from lbctl.ir.matching import order
@@ -14,26 +14,27 @@ from lbctl.model import listener as model
 
 
 def listeners(ctx: Context) -> tuple[ir.Listener, ...]:
+    """Resolve all listeners. Reports LB112 and LB116."""
     tables = _tables(ctx)
     _check_binds(ctx)
-    return tuple(_listener(name, item, tables[name]) for name, item in sorted(ctx.fleet.listeners.items()))
+    return tuple(_listener(name, listener, tables[name]) for name, listener in sorted(ctx.fleet.listeners.items()))
 
 
 def _tables(ctx: Context) -> dict[str, tuple[ir.Rule, ...]]:
-    rows: dict[str, list[ir.Rule]] = {name: [] for name in ctx.fleet.listeners}
+    rules_by_listener: dict[str, list[ir.Rule]] = {name: [] for name in ctx.fleet.listeners}
     for name, route in sorted(ctx.fleet.routes.items()):
         rules = rules_of(name, route)
-        for listener in route.listeners if route.listeners is not None else rows:
-            if listener in rows:
-                rows[listener].extend(rules)
-    tables = {name: tuple(sorted(set(found), key=order)) for name, found in rows.items()}
+        for listener in route.listeners if route.listeners is not None else rules_by_listener:
+            if listener in rules_by_listener:
+                rules_by_listener[listener].extend(rules)
+    tables = {name: tuple(sorted(set(unsorted), key=order)) for name, unsorted in rules_by_listener.items()}
     for table in tables.values():
         _check_shadowed(ctx, table)
     return tables
 
 
 def _check_shadowed(ctx: Context, rules: tuple[ir.Rule, ...]) -> None:
-    """Rules of the same conditions stand beside each other: the later route never gets a request by it."""
+    """Report rules with equal conditions, which are neighbours: the later route never gets a request by its rule."""
     for first, second in pairwise(rules):
         if replace(second, route=first.route) == first:
             message = f"route {first.route} matches the same requests and comes first by its name"
@@ -48,24 +49,26 @@ def _check_binds(ctx: Context) -> None:
             ctx.error("LB112", f"{bind} is already the address of listener {first[bind]}", ("listeners", name, "bind"))
 
 
-def _listener(name: str, item: model.Listener, rules: tuple[ir.Rule, ...]) -> ir.Listener:
+def _listener(name: str, listener: model.Listener, rules: tuple[ir.Rule, ...]) -> ir.Listener:
     return ir.Listener(
         name=name,
-        bind=address(item.bind),
-        tls=maybe(item.tls, _tls),
-        http2=item.http2,
+        bind=address(listener.bind),
+        tls=maybe(listener.tls, _tls),
+        http2=listener.http2,
         client_address=maybe(
-            item.client_address, lambda told: ir.ClientAddress(tuple(sorted(set(told.trusted))), told.header)
+            listener.client_address, lambda source: ir.ClientAddress(tuple(sorted(set(source.trusted))), source.header)
         ),
-        proxy_protocol=item.proxy_protocol,
-        max_connections=item.max_connections,
-        max_body=whole(item.max_body),
-        inspect=int(item.inspect),
-        request_headers_timeout=int(item.timeouts.request_headers),
-        idle_timeout=int(item.timeouts.idle),
-        access_log=ir.AccessLog(item.access_log.path, item.access_log.format),
-        tracing=maybe(item.tracing, lambda told: ir.Tracing(address(told.otlp), float(told.sample), told.service)),
-        request_id=item.request_id,
+        proxy_protocol=listener.proxy_protocol,
+        max_connections=listener.max_connections,
+        max_body=as_int(listener.max_body),
+        inspect=int(listener.inspect),
+        request_headers_timeout=int(listener.timeouts.request_headers),
+        idle_timeout=int(listener.timeouts.idle),
+        access_log=ir.AccessLog(listener.access_log.path, listener.access_log.format),
+        tracing=maybe(
+            listener.tracing, lambda tracing: ir.Tracing(address(tracing.otlp), float(tracing.sample), tracing.service)
+        ),
+        request_id=listener.request_id,
         rules=rules,
     )
 
@@ -73,7 +76,8 @@ def _listener(name: str, item: model.Listener, rules: tuple[ir.Rule, ...]) -> ir
 def _tls(section: model.ListenerTls) -> ir.ListenerTls:
     return ir.ListenerTls(
         certificates=tuple(
-            ir.Certificate(item.certificate, item.key, tuple(sorted(set(item.hosts)))) for item in section.certificates
+            ir.Certificate(certificate.certificate, certificate.key, tuple(sorted(set(certificate.hosts))))
+            for certificate in section.certificates
         ),
         min_version=section.min_version,
         client_ca=section.client_ca,

@@ -1,4 +1,4 @@
-"""A file of targets as JSON that knows where its groups and targets stand: what is wrong in it is told by its place."""
+"""A JSON file of targets with the positions of its groups and targets, so that diagnostics can point at them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _BETWEEN = re.compile(r"[\s,]*")
 _WORD = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
-class NoListError(ValueError):
-    """The text is no list in JSON; `position`: where that shows."""
+class NotAListError(ValueError):
+    """The text is not a JSON list; `position` is where that shows."""
 
     def __init__(self, position: Position) -> None:
         super().__init__(str(position))
@@ -24,43 +24,46 @@ class NoListError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """`places`: a text of the group → where it stands first."""
+class TargetGroup:
+    """One group of a file_sd file."""
 
     value: Any
+    """The group as JSON has it."""
     position: Position
-    places: dict[str, Position]
+    positions: dict[str, Position]
+    """Each string of the group → where it occurs first."""
 
-    def place(self, target: object) -> Position:
-        return self.places.get(target, self.position) if isinstance(target, str) else self.position
+    def position_of(self, target: object) -> Position:
+        """Return the position of a target; that of the group if it is no string of it."""
+        return self.positions.get(target, self.position) if isinstance(target, str) else self.position
 
 
-def groups(file: str, text: str) -> list[Group]:
-    """What the list in `text` holds. Raises NoListError."""
+def groups(file: str, text: str) -> list[TargetGroup]:
+    """Parse the groups of the list in `text`. Raises NotAListError."""
     try:
-        whole = json.loads(text)
+        document = json.loads(text)
     except json.JSONDecodeError as error:
-        raise NoListError(Position(file, error.lineno, error.colno)) from None
+        raise NotAListError(Position(file, error.lineno, error.colno)) from None
     except RecursionError:
-        raise NoListError(Position(file, 1, 1)) from None
-    if not isinstance(whole, list):
-        raise NoListError(Position(file, 1, 1))
-    return list(_groups(file, text, len(whole)))
+        raise NotAListError(Position(file, 1, 1)) from None
+    if not isinstance(document, list):
+        raise NotAListError(Position(file, 1, 1))
+    return list(_groups(file, text, len(document)))
 
 
-def _groups(file: str, text: str, count: int) -> Iterator[Group]:
-    decoder, at = json.JSONDecoder(), text.index("[") + 1
-    lines = [0, *(found.end() for found in re.finditer("\n", text))]
+def _groups(file: str, text: str, count: int) -> Iterator[TargetGroup]:
+    decoder, end = json.JSONDecoder(), text.index("[") + 1
+    lines = [0, *(newline.end() for newline in re.finditer("\n", text))]
 
-    def position(place: int) -> Position:
-        line = bisect_right(lines, place)
-        return Position(file, line, place - lines[line - 1] + 1)
+    def position(offset: int) -> Position:
+        line = bisect_right(lines, offset)
+        return Position(file, line, offset - lines[line - 1] + 1)
 
     for _ in range(count):
-        between = _BETWEEN.match(text, at)
-        start = between.end() if between else at
-        value, at = decoder.raw_decode(text, start)
-        places: dict[str, Position] = {}
-        for word in _WORD.finditer(text, start, at):
-            places.setdefault(json.loads(word[0]), position(word.start()))
-        yield Group(value, position(start), places)
+        separator = _BETWEEN.match(text, end)
+        start = separator.end() if separator else end
+        value, end = decoder.raw_decode(text, start)
+        positions: dict[str, Position] = {}
+        for string in _WORD.finditer(text, start, end):
+            positions.setdefault(json.loads(string[0]), position(string.start()))
+        yield TargetGroup(value, position(start), positions)

@@ -1,7 +1,7 @@
-"""Where a fact of the fleet was written, or that nobody wrote it: then it is a default.
+"""Where a setting of the fleet was written; a setting that nobody wrote is a default.
 
-Facts go by the Topology's words, which are the YAML's but for a few: a capacity is written as weight or GPU, and what
-has no order of its own is sorted.
+Settings use the Topology's paths, which are the YAML's but for a few: a capacity is written as weight or GPU, and
+entries without an order of their own are sorted.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ _CAPACITY = ("weight", "gpu_count", "gpu")
 
 
 def origin(sources: SourceMap, path: Path) -> Position | None:
-    """The place of the value, of its list where it has no place of its own, or None for a default."""
-    for written in _ways(path):
-        node = descend(sources.root, sources.written(written))
+    """Return the position of the value, or of its list if it has none of its own; None for a default."""
+    for path_in_file in _written_paths(path):
+        node = descend(sources.root, sources.written(path_in_file))
         if node is not None:
             return node.position
     return None
 
 
-def _ways(path: Path) -> list[Path]:
+def _written_paths(path: Path) -> list[Path]:
     if path[-1] == "capacity":
         return [(*path[:-1], key) for key in _CAPACITY]
-    at = next((place for place, step in enumerate(path) if step in _SORTED), None)
-    if at is not None and at < len(path) - 1:
-        return [path[: at + 1]]
+    index = next((number for number, step in enumerate(path) if step in _SORTED), None)
+    if index is not None and index < len(path) - 1:
+        return [path[: index + 1]]
     if path[-2:-1] == ("set",) or path[-3:-1] == ("match", "headers"):
         return [path, path[:-1]]
     return [path]

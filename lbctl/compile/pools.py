@@ -1,4 +1,4 @@
-"""Pools: replicas with names and capacities, health, breakers sized from the replicas."""
+"""Pools: replicas with names and capacities, health, circuit breakers sized from the replicas."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from lbctl.compile.capacity import capacities, gpu_count, throughputs
 from lbctl.compile.context import Context
-from lbctl.compile.convert import address, maybe, pairs, whole
-from lbctl.compile.discovery import with_discovered
+from lbctl.compile.convert import address, as_int, maybe, pairs
+from lbctl.compile.discovery import with_file_targets
 from lbctl.compile.telemetry import telemetry, weighting
 from lbctl.ir import pools as ir
 from lbctl.ir.address import Address
@@ -16,31 +16,42 @@ from lbctl.model import pool as model
 from lbctl.model.health import Active, Passive
 
 FEW_SLOTS = 64
-"""Requests at once on one replica, up to which a pool has few slots: docs/weighting.md has what was measured."""
+"""The largest number of concurrent requests on a replica up to which a pool has few slots.
+
+docs/weighting.md has the measurements.
+"""
 IN_FLIGHT = 512
-"""Requests at once that one replica is trusted with where the fleet says nothing: twice what an engine batches by
-default (vLLM's max_num_seqs is 256), so that the breaker is a fuse and not the scheduler."""
+"""The default limit of concurrent requests of one replica.
+
+It is twice what an engine batches by default (vLLM's max_num_seqs is 256), so that the breaker is a fuse and not the
+scheduler.
+"""
 
 
 def pools(ctx: Context) -> tuple[ir.Pool, ...]:
+    """Resolve all pools."""
     table = throughputs(ctx)
-    relieved = {pool for route in ctx.fleet.routes.values() if route.fallback for pool in route.pools}
-    sections = ((name, with_discovered(ctx, name, item)) for name, item in sorted(ctx.fleet.pools.items()))
-    return tuple(_pool(ctx, name, item, table, name in relieved) for name, item in sections)
+    with_fallback = {pool for route in ctx.fleet.routes.values() if route.fallback for pool in route.pools}
+    sections = ((name, with_file_targets(ctx, name, pool)) for name, pool in sorted(ctx.fleet.pools.items()))
+    return tuple(_pool(ctx, name, pool, table, name in with_fallback) for name, pool in sections)
 
 
 def default_name(replica: model.Replica) -> str:
-    return name_of(address(replica.address))
+    """The name of a replica without one: its address."""
+    return replica_name(address(replica.address))
 
 
-def name_of(where: Address) -> str:
-    """The address, every character outside the grammar of names as -."""
+def replica_name(where: Address) -> str:
+    """The address with `-` for every character that a name cannot have."""
     text = str(where).lower()
     return re.sub(r"[^a-z0-9._-]", "-", text).lstrip("._-")[:63] or "replica"
 
 
-def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float], relieved: bool) -> ir.Pool:
-    """`relieved`: another pool stands behind this one."""
+def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float], has_fallback: bool) -> ir.Pool:
+    """Resolve a pool.
+
+    `has_fallback`: a route sends requests to another pool when this one has no healthy replica.
+    """
     path = ("pools", name)
     if pool.tls and (pool.tls.certificate is None) != (pool.tls.key is None):
         ctx.error("LB505", "a client certificate needs its key, and the key its certificate", (*path, "tls"))
@@ -63,9 +74,9 @@ def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float],
         circuit_breaker=_breaker(pool),
         slow_start=_slow_start(ctx, name, pool),
         active=_active(ctx, name, pool.health.active, _ports(replicas, discovery)),
-        passive=_passive(pool.health.passive, relieved),
+        passive=_passive(pool.health.passive, has_fallback),
         deep=ir.DeepCheck(
-            whole(pool.health.deep.min_free_memory),
+            as_int(pool.health.deep.min_free_memory),
             float(pool.health.deep.max_temperature),
             tuple(sorted(pool.health.deep.fatal_xids)),
             int(pool.health.deep.stalled_after),
@@ -81,58 +92,60 @@ def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float],
 
 
 def _replicas(ctx: Context, pool: str, section: model.Pool, table: Mapping[str, float]) -> tuple[ir.Replica, ...]:
-    numbers = capacities(ctx, pool, section, table)
-    found = [_replica(item, capacity) for item, capacity in zip(section.replicas, numbers, strict=True)]
-    _unique(ctx, pool, [item.name for item in found], "LB104", "name", "give each its own name")
-    _unique(ctx, pool, [str(item.address) for item in found], "LB105", "address", "one replica an address")
-    return tuple(sorted(found, key=lambda item: item.name))
+    resolved = capacities(ctx, pool, section, table)
+    replicas = [_replica(replica, capacity) for replica, capacity in zip(section.replicas, resolved, strict=True)]
+    _unique(ctx, pool, [item.name for item in replicas], "LB104", "name", "give each its own name")
+    _unique(ctx, pool, [str(item.address) for item in replicas], "LB105", "address", "one replica an address")
+    return tuple(sorted(replicas, key=lambda item: item.name))
 
 
-def _unique(ctx: Context, pool: str, values: list[str], code: str, what: str, hint: str) -> None:
-    first: dict[str, int] = {}
+def _unique(ctx: Context, pool: str, values: list[str], code: str, noun: str, hint: str) -> None:
+    first_index: dict[str, int] = {}
     for index, value in enumerate(values):
-        if first.setdefault(value, index) != index:
-            where = ctx.position(("pools", pool, "replicas", first[value]))
+        if first_index.setdefault(value, index) != index:
+            position = ctx.position(("pools", pool, "replicas", first_index[value]))
             ctx.error(
-                code, f"the {what} {value} stands twice, first at {where}", ("pools", pool, "replicas", index), hint
+                code, f"the {noun} {value} is used twice, first at {position}", ("pools", pool, "replicas", index), hint
             )
 
 
-def _replica(item: model.Replica, capacity: float) -> ir.Replica:
+def _replica(replica: model.Replica, capacity: float) -> ir.Replica:
     return ir.Replica(
-        name=item.name or default_name(item),
-        address=address(item.address),
+        name=replica.name or default_name(replica),
+        address=address(replica.address),
         capacity=capacity,
-        priority=item.priority,
-        drain=item.drain,
-        region=item.region,
-        zone=item.zone,
-        gpu=item.gpu,
-        gpu_count=gpu_count(item),
-        devices=tuple(item.devices),
-        labels=pairs(item.labels) if item.labels else (),
-        telemetry=telemetry(item.telemetry),
+        priority=replica.priority,
+        drain=replica.drain,
+        region=replica.region,
+        zone=replica.zone,
+        gpu=replica.gpu,
+        gpu_count=gpu_count(replica),
+        devices=tuple(replica.devices),
+        labels=pairs(replica.labels) if replica.labels else (),
+        telemetry=telemetry(replica.telemetry),
     )
 
 
 def _discovery(
     ctx: Context, pool: str, section: model.Discovery | None, table: Mapping[str, float]
-) -> ir.DnsDiscovery | ir.FileDiscovery | None:
+) -> ir.Discovery | None:
     if section is None:
         return None
     if section.file is not None:
         return ir.FileDiscovery(section.file.path)
     dns = section.dns
     assert dns is not None
-    known = dns.gpu is None or ctx.known("LB204", "GPU", dns.gpu, table, ("pools", pool, "discovery", "dns", "gpu"))
+    is_known = dns.gpu is None or ctx.check_name(
+        "LB204", "GPU", dns.gpu, table, ("pools", pool, "discovery", "dns", "gpu")
+    )
     return ir.DnsDiscovery(
         name=dns.name,
         port=dns.port,
         refresh=int(dns.refresh),
         max_replicas=dns.max_replicas,
         gpu=dns.gpu,
-        resolvers=tuple(address(item) for item in dns.resolvers),
-        capacity=table[dns.gpu] if dns.gpu is not None and known else 1.0,
+        resolvers=tuple(address(resolver) for resolver in dns.resolvers),
+        capacity=table[dns.gpu] if dns.gpu is not None and is_known else 1.0,
     )
 
 
@@ -172,10 +185,14 @@ def _hash_key(key: model.HashKey) -> ir.HashKey:
 
 
 def _breaker(pool: model.Pool) -> ir.CircuitBreaker:
-    """A retry is of a request that no replica got, and adds no work: with one replica gone every request may need one
-    until its failures are counted, so that as many are allowed as requests. As many may wait: Envoy counts as waiting
-    also what only waits for a connection to open, and a burst on cold connections is nothing but that."""
-    given, replicas = pool.circuit_breaker, _room(pool)
+    """Resolve the circuit breaker.
+
+    Only requests that no replica got are retried, so a retry adds no work: after the loss of a replica every request
+    may need one until its failures are counted, hence as many retries as requests are allowed. As many may be pending:
+    Envoy also counts requests that only wait for a connection to open, and a burst on cold connections consists of
+    these.
+    """
+    given, replicas = pool.circuit_breaker, _breaker_replicas(pool)
     requests = given.max_requests or replicas * (given.per_replica.max_requests or IN_FLIGHT)
     return ir.CircuitBreaker(
         max_connections=given.max_connections or replicas * (given.per_replica.max_connections or IN_FLIGHT),
@@ -188,22 +205,25 @@ def _breaker(pool: model.Pool) -> ir.CircuitBreaker:
 
 
 def _few_slots(pool: model.Pool) -> bool:
-    """A limit that an engine reaches by batching is a fuse; a smaller one says how many it answers at once."""
+    """Whether the limit per replica is a number of slots: a limit that an engine reaches by batching is only a fuse."""
     slots = pool.circuit_breaker.per_replica.max_requests
     return slots is not None and slots <= FEW_SLOTS
 
 
-def _room(pool: model.Pool) -> int:
-    """For how many replicas a breaker is sized: the next power of two of their number, drained ones too. A breaker is
-    part of Envoy's cluster, and Envoy closes all connections to a pool whose cluster changes: so no drain may change
-    it, and a further replica seldom. That is at most twice the room, and it is a fuse."""
+def _breaker_replicas(pool: model.Pool) -> int:
+    """The number of replicas for which a breaker is sized: theirs rounded up to a power of two, drained ones included.
+
+    A breaker is part of Envoy's cluster, and Envoy closes all connections to a pool whose cluster changes: so no drain
+    may change it, and an additional replica seldom. The result is at most twice the needed size, which is acceptable
+    for a fuse.
+    """
     if pool.discovery and pool.discovery.dns:
         return pool.discovery.dns.max_replicas
     return 1 << (max(1, len(pool.replicas)) - 1).bit_length()
 
 
 def _slow_start(ctx: Context, name: str, pool: model.Pool) -> ir.SlowStart | None:
-    """On by default, except with hash: a ring that changes for a minute moves every key."""
+    """Slow start is on by default, except with hash: a ring that changes for a minute moves every key."""
     section = pool.slow_start
     if pool.balance.algorithm == "hash":
         if section is not None:
@@ -213,18 +233,21 @@ def _slow_start(ctx: Context, name: str, pool: model.Pool) -> ir.SlowStart | Non
     return ir.SlowStart(int(section.window), float(section.min_weight), section.aggression)
 
 
-def _ports(replicas: Iterable[ir.Replica], discovery: ir.DnsDiscovery | ir.FileDiscovery | None) -> set[int]:
-    """Where the pool serves."""
-    found = {item.address.port for item in replicas}
-    return found | {discovery.port} if isinstance(discovery, ir.DnsDiscovery) else found
+def _ports(replicas: Iterable[ir.Replica], discovery: ir.Discovery | None) -> set[int]:
+    """The ports on which the pool's replicas serve."""
+    ports = {replica.address.port for replica in replicas}
+    return ports | {discovery.port} if isinstance(discovery, ir.DnsDiscovery) else ports
 
 
 def _active(ctx: Context, pool: str, section: Active | None, ports: set[int]) -> ir.ActiveCheck | None:
-    """A port that is every replica's own is no other one: there checks speak as requests do."""
+    """Resolve active checks.
+
+    A port that equals every replica's own is left out: checks then use the same protocol options as requests.
+    """
     if section is None:
         return None
-    written = "timeout" in section.model_fields_set
-    timeout = section.timeout if written else min(section.timeout, section.interval)
+    is_explicit = "timeout" in section.model_fields_set
+    timeout = section.timeout if is_explicit else min(section.timeout, section.interval)
     if timeout > section.interval:
         ctx.error(
             "LB304", f"a check may take {timeout}, but the next starts after {section.interval}",
@@ -248,10 +271,13 @@ def _probe(section: Active) -> ir.HttpCheck | ir.GrpcCheck | ir.TcpCheck:
     return ir.GrpcCheck(section.grpc.service) if section.grpc is not None else ir.TcpCheck()
 
 
-def _passive(section: Passive, relieved: bool) -> ir.PassiveCheck:
-    """Half of a pool is always left in it unless the fleet says otherwise, for who else would serve? A fallback would,
-    and its turn comes when nobody is left."""
-    written = "max_ejection" in section.model_fields_set
+def _passive(section: Passive, has_fallback: bool) -> ir.PassiveCheck:
+    """Resolve passive checks.
+
+    By default half of a pool is never ejected, since no other replica would serve. A pool with a fallback may be
+    ejected completely, since the fallback serves once no replica is left.
+    """
+    is_explicit = "max_ejection" in section.model_fields_set
     return ir.PassiveCheck(
         consecutive_5xx=section.consecutive_5xx,
         consecutive_connect_failures=section.consecutive_connect_failures,
@@ -259,5 +285,5 @@ def _passive(section: Passive, relieved: bool) -> ir.PassiveCheck:
         error_window=int(section.error_rate.window),
         error_min_requests=section.error_rate.min_requests,
         ejection_time=int(section.ejection_time),
-        max_ejection=100.0 if relieved and not written else float(section.max_ejection),
+        max_ejection=100.0 if has_fallback and not is_explicit else float(section.max_ejection),
     )

@@ -1,4 +1,4 @@
-"""The rules of a route: one for each of its hosts. `ir.matching.order` says which of all rules comes first."""
+"""The rules of a route, one for each of its hosts. `ir.matching.order` defines which of all rules comes first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lbctl.model.route import Match, Route
 
 
 def rules_of(name: str, route: Route) -> list[Rule]:
-    """One rule for each host of the route."""
+    """Return one rule for each host of the route."""
     match = route.match
     return [
         Rule(

@@ -9,11 +9,13 @@ from lbctl.model import control as model
 
 
 def proxies(ctx: Context) -> tuple[ir.Proxy, ...]:
-    found = (_proxy(ctx, name, item) for name, item in sorted(ctx.fleet.proxies.items()))
-    return tuple(item for item in found if item is not None)
+    """Resolve all proxies. Reports LB102, LB103 and LB113."""
+    resolved = (_proxy(ctx, name, section) for name, section in sorted(ctx.fleet.proxies.items()))
+    return tuple(proxy for proxy in resolved if proxy is not None)
 
 
 def control(section: model.Control) -> ir.Control:
+    """Resolve the control plane's settings."""
     return ir.Control(
         xds_bind=address(section.xds.bind),
         xds_tls=maybe(section.xds.tls, lambda tls: ir.ServerTls(tls.certificate, tls.key, tls.client_ca)),
@@ -27,36 +29,37 @@ def control(section: model.Control) -> ir.Control:
     )
 
 
-def _proxy(ctx: Context, name: str, item: model.Proxy) -> ir.Proxy | None:
+def _proxy(ctx: Context, name: str, proxy: model.Proxy) -> ir.Proxy | None:
     path = ("proxies", name)
-    for index, listener in enumerate(item.listeners or []):
-        ctx.known("LB102", "listener", listener, ctx.source.names("listeners"), (*path, "listeners", index))
-    if not ctx.known("LB103", "kind of proxy", item.kind, ctx.oldest, (*path, "kind")):
+    for index, listener in enumerate(proxy.listeners or []):
+        ctx.check_name("LB102", "listener", listener, ctx.source.names("listeners"), (*path, "listeners", index))
+    if not ctx.check_name("LB103", "kind of proxy", proxy.kind, ctx.oldest, (*path, "kind")):
         return None
-    oldest = ctx.oldest[item.kind]
-    version = item.version or oldest
+    oldest = ctx.oldest[proxy.kind]
+    version = proxy.version or oldest
     if version < oldest:
         ctx.error(
-            "LB113", f"lbctl renders for {item.kind} {dotted(oldest)} and later", (*path, "version"),
-            f'"{dotted(oldest)}" or later',
+            "LB113", f"lbctl renders for {proxy.kind} {version_text(oldest)} and later", (*path, "version"),
+            f'"{version_text(oldest)}" or later',
         )  # fmt: skip
     return ir.Proxy(
         name=name,
-        kind=item.kind,
+        kind=proxy.kind,
         version=version,
-        listeners=tuple(sorted(set(item.listeners or []))),
-        instances=item.instances,
-        region=item.region,
-        zone=item.zone,
-        config=item.config,
-        reload=maybe(item.reload, lambda told: ir.Reload(tuple(told.command), int(told.min_interval))),
-        runtime_api=item.runtime_api,
-        agent_check=maybe(item.agent_check, lambda told: address(told.bind)),
-        nodes=tuple(item.nodes),
-        node_san=item.node_san,
-        admin=maybe(item.admin, address),
+        listeners=tuple(sorted(set(proxy.listeners or []))),
+        instances=proxy.instances,
+        region=proxy.region,
+        zone=proxy.zone,
+        config=proxy.config,
+        reload=maybe(proxy.reload, lambda reload: ir.Reload(tuple(reload.command), int(reload.min_interval))),
+        runtime_api=proxy.runtime_api,
+        agent_check=maybe(proxy.agent_check, lambda check: address(check.bind)),
+        nodes=tuple(proxy.nodes),
+        node_san=proxy.node_san,
+        admin=maybe(proxy.admin, address),
     )
 
 
-def dotted(version: tuple[int, ...]) -> str:
+def version_text(version: tuple[int, ...]) -> str:
+    """Format a version, as 1.22.0."""
     return ".".join(map(str, version))

@@ -1,4 +1,4 @@
-"""Data residency that nobody can keep: a route whose regions hold no replica of a pool that it sends requests to."""
+"""Data residency that cannot be satisfied: a route whose regions hold no replica of one of its pools."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from lbctl.ir.routes import Forward, Route
 
 
 def check_residency(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]) -> None:
-    """LB115 for each such pool. A replica without a region is outside every region, and those that DNS finds are; what
-    a file of targets will say that is not there yet, nobody knows."""
-    known = (pool for pool in pools if pool.replicas or not isinstance(pool.discovery, FileDiscovery))
-    regions = {pool.name: {item.region for item in pool.replicas} for pool in known}
+    """Report LB115 for each such pool.
+
+    A replica without a region is outside every region, as are those that DNS finds. A file of targets that does not
+    exist yet is not judged.
+    """
+    judged = (pool for pool in pools if pool.replicas or not isinstance(pool.discovery, FileDiscovery))
+    regions = {pool.name: {replica.region for replica in pool.replicas} for pool in judged}
     for route in routes:
         for pool, key in _empty(route, regions):
             ctx.error(
@@ -26,11 +29,11 @@ def check_residency(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]
 
 
 def _empty(route: Route, regions: dict[str, set[str | None]]) -> Iterator[tuple[str, Path]]:
-    """Each such pool, and what of the route is wrong about it."""
+    """Yield each such pool, and the key of the route that names it."""
     if not route.regions or not isinstance(route.action, Forward):
         return
-    drawn = {share.pool for share in route.action.shares if share.weight} | {pin.pool for pin in route.action.pins}
-    wanted: list[tuple[str, Path]] = [(pool, ("regions",)) for pool in sorted(drawn)]
-    wanted += [(route.action.fallback, ("fallback",))] if route.action.fallback else []
-    wanted += [(route.action.mirror.pool, ("mirror", "pool"))] if route.action.mirror else []
-    yield from ((pool, key) for pool, key in wanted if pool in regions and not regions[pool] & set(route.regions))
+    chosen = {share.pool for share in route.action.shares if share.weight} | {pin.pool for pin in route.action.pins}
+    references: list[tuple[str, Path]] = [(pool, ("regions",)) for pool in sorted(chosen)]
+    references += [(route.action.fallback, ("fallback",))] if route.action.fallback else []
+    references += [(route.action.mirror.pool, ("mirror", "pool"))] if route.action.mirror else []
+    yield from ((pool, key) for pool, key in references if pool in regions and not regions[pool] & set(route.regions))

@@ -1,4 +1,4 @@
-"""Routes: what happens to a request, with every reference checked."""
+"""Routes: how requests are handled, with every reference checked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from lbctl.base.diagnostics import Path
 from lbctl.compile.context import Context
-from lbctl.compile.convert import maybe, pairs, prefix, whole
+from lbctl.compile.convert import as_int, maybe, pairs, prefix
 from lbctl.ir import routes as ir
 from lbctl.model import route as model
 
@@ -15,7 +15,8 @@ Action = ir.Forward | ir.Respond | ir.Redirect
 
 
 def routes(ctx: Context) -> tuple[ir.Route, ...]:
-    return tuple(_route(ctx, name, item) for name, item in sorted(ctx.fleet.routes.items()))
+    """Resolve all routes."""
+    return tuple(_route(ctx, name, route) for name, route in sorted(ctx.fleet.routes.items()))
 
 
 def _route(ctx: Context, name: str, route: model.Route) -> ir.Route:
@@ -29,7 +30,7 @@ def _route(ctx: Context, name: str, route: model.Route) -> ir.Route:
         rewrite=maybe(route.rewrite, lambda item: ir.Rewrite(maybe(item.path_prefix, prefix), item.host)),
         queue_priority=route.queue_priority,
         websocket=route.websocket,
-        request_timeout=whole(route.timeouts.request),
+        request_timeout=as_int(route.timeouts.request),
         idle_timeout=int(route.timeouts.idle),
         retry=_retry(ctx, path, route.retry),
         rate_limits=tuple(map(_limit, route.rate_limit)),
@@ -42,12 +43,12 @@ def _route(ctx: Context, name: str, route: model.Route) -> ir.Route:
 
 
 def _listeners(ctx: Context, path: Path, route: model.Route) -> tuple[str, ...]:
-    known = ctx.fleet.listeners
+    listeners = ctx.fleet.listeners
     if route.listeners is None:
-        return tuple(sorted(known))
+        return tuple(sorted(listeners))
     for index, name in enumerate(route.listeners):
-        ctx.known("LB102", "listener", name, ctx.source.names("listeners"), (*path, "listeners", index))
-    return tuple(sorted(set(route.listeners) & set(known)))
+        ctx.check_name("LB102", "listener", name, ctx.source.names("listeners"), (*path, "listeners", index))
+    return tuple(sorted(set(route.listeners) & set(listeners)))
 
 
 def _action(ctx: Context, path: Path, route: model.Route) -> Action:
@@ -55,10 +56,10 @@ def _action(ctx: Context, path: Path, route: model.Route) -> Action:
         return _respond(route.respond)
     return ir.Forward(
         shares=_shares(ctx, path, route),
-        pins=tuple(_pin(ctx, (*path, "pin", index), item) for index, item in enumerate(route.pin)),
+        pins=tuple(_pin(ctx, (*path, "pin", index), pin) for index, pin in enumerate(route.pin)),
         sticky=maybe(route.sticky_split, _sticky),
         mirror=_mirror(ctx, path, route.mirror),
-        fallback=route.fallback if _pool_known(ctx, route.fallback, (*path, "fallback")) else None,
+        fallback=route.fallback if _check_pool(ctx, route.fallback, (*path, "fallback")) else None,
     )
 
 
@@ -78,11 +79,11 @@ def _is_json(body: str) -> bool:
 
 def _shares(ctx: Context, path: Path, route: model.Route) -> tuple[ir.Share, ...]:
     if route.pool is not None:
-        _pool_known(ctx, route.pool, (*path, "pool"))
+        _check_pool(ctx, route.pool, (*path, "pool"))
         return (ir.Share(route.pool, 1),)
     split = route.split or {}
     for pool in split:
-        _pool_known(ctx, pool, (*path, "split", pool), key=True)
+        _check_pool(ctx, pool, (*path, "split", pool), key=True)
     if not sum(split.values()):
         ctx.error(
             "LB207", "the weights of the split sum to zero", (*path, "split"), "at least one above zero", key=True
@@ -90,12 +91,12 @@ def _shares(ctx: Context, path: Path, route: model.Route) -> tuple[ir.Share, ...
     return tuple(ir.Share(pool, weight) for pool, weight in sorted(split.items()))
 
 
-def _pool_known(ctx: Context, name: str | None, path: Path, key: bool = False) -> bool:
-    return name is not None and ctx.known("LB101", "pool", name, ctx.source.names("pools"), path, key)
+def _check_pool(ctx: Context, name: str | None, path: Path, key: bool = False) -> bool:
+    return name is not None and ctx.check_name("LB101", "pool", name, ctx.source.names("pools"), path, key)
 
 
 def _pin(ctx: Context, path: Path, pin: model.Pin) -> ir.Pin:
-    _pool_known(ctx, pin.pool, (*path, "pool"))
+    _check_pool(ctx, pin.pool, (*path, "pool"))
     if pin.header is not None:
         return ir.Pin("header", pin.header, pin.equals, pin.pool)
     return ir.Pin("cookie", pin.cookie or "", pin.equals, pin.pool)
@@ -108,7 +109,7 @@ def _sticky(section: model.StickySplit) -> ir.StickySplit:
 
 
 def _mirror(ctx: Context, path: Path, section: model.Mirror | None) -> ir.Mirror | None:
-    if section is None or not _pool_known(ctx, section.pool, (*path, "mirror", "pool")):
+    if section is None or not _check_pool(ctx, section.pool, (*path, "mirror", "pool")):
         return None
     return ir.Mirror(section.pool, float(section.percent))
 
@@ -117,7 +118,7 @@ def _retry(ctx: Context, path: Path, section: model.Retry) -> ir.Retry:
     order = ("connect_failure", "refused_stream", "reset_before_request")
     return ir.Retry(
         attempts=section.attempts,
-        when=tuple(item for item in order if item in section.when),
+        when=tuple(condition for condition in order if condition in section.when),
         idempotent=section.idempotent,
         budget=None if section.budget is None else float(section.budget),
         backoff=_backoff(ctx, (*path, "retry", "backoff"), section.backoff),
@@ -125,14 +126,14 @@ def _retry(ctx: Context, path: Path, section: model.Retry) -> ir.Retry:
 
 
 def _backoff(ctx: Context, path: Path, section: model.Backoff) -> ir.Backoff:
-    """Where one of the two is written, the other's default gives way."""
-    base, most, written = int(section.base), int(section.max), section.model_fields_set
-    if base <= most:
-        return ir.Backoff(base, most)
+    """Resolve the pauses between retries: if only one of the two is written, the other's default adapts to it."""
+    base, longest, written = int(section.base), int(section.max), section.model_fields_set
+    if base <= longest:
+        return ir.Backoff(base, longest)
     if written == {"base", "max"}:
         message = f"the pause begins with {section.base}, above its longest"
         ctx.error("LB305", message, (*path, "max"), f"at least {section.base}")
-    return ir.Backoff(base, base) if "base" in written else ir.Backoff(most, most)
+    return ir.Backoff(base, base) if "base" in written else ir.Backoff(longest, longest)
 
 
 def _limit(section: model.RateLimit) -> ir.RateLimit:
@@ -153,7 +154,7 @@ def _headers(section: model.HeaderRules) -> ir.HeaderRules:
 
 
 def _rollout(section: model.Rollout) -> ir.Rollout:
-    steps = tuple(ir.RolloutStep(float(step.percent), whole(step.hold)) for step in section.steps)
+    steps = tuple(ir.RolloutStep(float(step.percent), as_int(step.hold)) for step in section.steps)
     return ir.Rollout(section.to, section.mode, steps, maybe(section.analysis, _analysis))
 
 
@@ -185,7 +186,7 @@ def _jwt(section: model.Jwt) -> ir.Jwt:
 
 
 def _check(ctx: Context, path: Path, route: model.Route, action: Action) -> None:
-    """Combinations that have no meaning."""
+    """Report combinations that have no meaning."""
     if isinstance(action, ir.Forward):
         _check_forward(ctx, path, route, action)
         return
@@ -198,7 +199,7 @@ def _check(ctx: Context, path: Path, route: model.Route, action: Action) -> None
 
 
 def _check_forward(ctx: Context, path: Path, route: model.Route, action: ir.Forward) -> None:
-    shared = [item.pool for item in action.shares]
+    shared = [share.pool for share in action.shares]
     if route.sticky_split is not None and len(shared) < 2:
         ctx.error("LB107", "a sticky split needs a split of two pools or more", (*path, "sticky_split"), key=True)
     if action.fallback in {*shared, *(pin.pool for pin in action.pins)}:
@@ -216,7 +217,7 @@ def _check_tenant(ctx: Context, path: Path, route: model.Route) -> None:
     if route.auth is None:
         ctx.error("LB506", "a limit by tenant on a route without auth", (*path, "rate_limit"), "add auth", key=True)
     elif route.auth.api_keys is None and route.auth.jwt is not None and route.auth.jwt.tenant_claim is None:
-        message = "a limit by tenant, and nothing says which claim of a token is the tenant: nobody could pass"
+        message = "a limit by tenant, and nothing says which claim of a token is the tenant: no request could pass"
         ctx.error("LB506", message, (*path, "auth", "jwt"), "tenant_claim: NAME", key=True)
 
 

@@ -1,114 +1,137 @@
 """The key files that routes name: API keys with their tenants, and JWKS.
 
-A missing file is a warning and closes the door (no key is known); a file that cannot be understood is an error. Nothing
-that stands in these files is ever repeated in a message.
+A missing file is a warning, and no key is accepted; a file that cannot be parsed is an error. Messages never repeat the
+content of these files.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path as File
 
-from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, show
-from lbctl.compile.files import file_of
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Severity, did_you_mean, show
+from lbctl.compile.files import file_of, read_regular
+from lbctl.compile.key_lines import LINE, parse
 from lbctl.ir.secrets import ApiKey, Secrets
-from lbctl.model.fleet import Source
+from lbctl.model.fleet import FleetSource
 from lbctl.model.node import Node, descend
-from lbctl.model.values import NAME
 
-_LARGEST = 1 << 20
-"""Bytes of a key file."""
-_KEY = re.compile(r"[!-~]{1,256}", re.ASCII)
-_HASH = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+_MAX_BYTES = 1 << 20
+"""The largest key file in bytes."""
+_MAX_SIBLINGS = 1000
+"""How many files of a directory are compared with a name that does not exist."""
 _B64URL = re.compile(r"[A-Za-z0-9_-]{1,4096}", re.ASCII)
 _PRIVATE = {"d", "p", "q", "dp", "dq", "qi", "k"}
 """Members of a JWK that only a private or a symmetric key has (RFC 7518, section 6)."""
+Content = tuple[ApiKey, ...] | str
+"""The content of a key file: API keys, or the text of a checked JWKS."""
 
 
-def read_secrets(source: Source, required: bool, diagnostics: Diagnostics) -> Secrets:
-    """The content of every key file that a route names. LB503 for one that is missing (an error if `required`) or
-    for a set without a key, LB507 for bad lines of keys, LB508 for what is no JWKS."""
-    keys: dict[str, tuple[ApiKey, ...]] = {}
-    sets: dict[str, str] = {}
-    for name, route in source.fleet.routes.items():
-        if route.auth is None:
-            continue
-        if route.auth.api_keys is not None:
-            path = ("routes", name, "auth", "api_keys", "file")
-            text = _text(source, path, required, diagnostics)
-            if text is not None:
-                keys[route.auth.api_keys.file] = _api_keys(_place(source, path), text, diagnostics)
-        if route.auth.jwt is not None:
-            path = ("routes", name, "auth", "jwt", "jwks_file")
-            text = _text(source, path, required, diagnostics)
-            if text is not None and _is_jwks(source, path, text, diagnostics):
-                sets[route.auth.jwt.jwks_file] = text
-                _check_empty(source, path, text, diagnostics)
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """A key file that a route names."""
+
+    path: Path
+    """Its path in the YAML."""
+    node: Node
+    """The value in the YAML."""
+
+    @property
+    def written(self) -> str:
+        """The file's path as the fleet writes it."""
+        return str(self.node.value)
+
+    @property
+    def is_jwks(self) -> bool:
+        """Whether the file is a JSON Web Key Set."""
+        return self.path[-1] == "jwks_file"
+
+
+def read_secrets(source: FleetSource, required: bool, diagnostics: Diagnostics) -> Secrets:
+    """Read every key file that a route names.
+
+    Reports LB503 for one that is missing (an error if `required`) or without a key, LB507 and LB121 for invalid lines,
+    LB508 for an invalid JWKS.
+    """
+    return secrets_of({file: read_key_file(source, file, required, diagnostics) for file in key_files(source)})
+
+
+def secrets_of(contents: Mapping[KeyFile, Content | None]) -> Secrets:
+    """Collect the contents by path as the fleet writes it; None is left out."""
+    keys = {file.written: content for file, content in contents.items() if isinstance(content, tuple)}
+    sets = {file.written: content for file, content in contents.items() if isinstance(content, str)}
     return Secrets(keys, sets)
 
 
-def _place(source: Source, path: tuple[str, ...]) -> str:
-    """Where the file is, as its user would write it here."""
-    node = descend(source.root, path)
-    assert node is not None
-    return str(file_of(source, node))
+def key_files(source: FleetSource) -> Iterator[KeyFile]:
+    """Yield every key file that a route names, once for each route."""
+    for name, route in source.fleet.routes.items():
+        if route.auth is not None and route.auth.api_keys is not None:
+            yield _named(source, ("routes", name, "auth", "api_keys", "file"))
+        if route.auth is not None and route.auth.jwt is not None:
+            yield _named(source, ("routes", name, "auth", "jwt", "jwks_file"))
 
 
-def _text(source: Source, path: tuple[str, ...], required: bool, diagnostics: Diagnostics) -> str | None:
-    node = descend(source.root, path)
-    assert node is not None
-    place = file_of(source, node)
-    try:
-        data = place.read_bytes() if place.is_file() and place.stat().st_size <= _LARGEST else None
-        text = None if data is None else data.decode()
-    except (OSError, UnicodeDecodeError):
-        text = None
+def read_key_file(source: FleetSource, file: KeyFile, required: bool, diagnostics: Diagnostics) -> Content | None:
+    """Read one key file; None, with the reason in `diagnostics`, if it cannot be used."""
+    text = _text(source, file, required, diagnostics)
     if text is None:
-        hint = "put the file there, or mount it where the proxy is rendered"
-        message = f"{show(str(node.value))} cannot be read: nobody is let in by it"
-        diagnostics.add(Diagnostic("LB503", message, node.position, path, hint, "error" if required else "warning"))
-    return text
+        return None
+    if file.is_jwks:
+        content: Content | None = text if _is_jwks(file, text, diagnostics) else None
+    else:
+        content = parse(str(file_of(source, file.node)), text, diagnostics)
+    if content is not None and not key_count(content):
+        message = f"{show(file.written)} holds no key: it authenticates no request"
+        hint = "the issuer's public keys" if file.is_jwks else LINE
+        diagnostics.add(Diagnostic("LB503", message, file.node.position, file.path, hint, "warning"))
+    return content
 
 
-def _api_keys(file: str, text: str, diagnostics: Diagnostics) -> tuple[ApiKey, ...]:
-    found: dict[str, ApiKey] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        stripped = line.strip()
-        if not stripped or stripped.startswith("#"):
-            continue
-        key, colon, tenant = (part.strip() for part in stripped.rpartition(": "))
-        problem = _problem(key, colon, tenant, found)
-        if problem:
-            hint = '"key: tenant" or "sha256:<64 hex digits>: tenant"'
-            diagnostics.add(Diagnostic("LB507", problem, Position(file, number, 1), (), hint))
-        else:
-            found[key] = ApiKey(tenant, sha256=key[7:]) if _HASH.fullmatch(key) else ApiKey(tenant, key=key)
-    return tuple(found[key] for key in sorted(found))
+def key_count(content: Content) -> int:
+    """The number of keys."""
+    return len(json.loads(content)["keys"]) if isinstance(content, str) else len(content)
 
 
-def _problem(key: str, colon: str, tenant: str, found: dict[str, ApiKey]) -> str:
-    if not colon or not _KEY.fullmatch(key) or (key.startswith("sha256:") and not _HASH.fullmatch(key)):
-        return "this line is no key with its tenant"
-    if not NAME.fullmatch(tenant):
-        return "what stands behind the colon is not the name of a tenant"
-    return "this key stands twice" if key in found else ""
+def _named(source: FleetSource, path: Path) -> KeyFile:
+    node = descend(source.root, path)
+    assert node is not None
+    return KeyFile(path, node)
 
 
-def _is_jwks(source: Source, path: tuple[str, ...], text: str, diagnostics: Diagnostics) -> bool:
+def _text(source: FleetSource, file: KeyFile, required: bool, diagnostics: Diagnostics) -> str | None:
+    location = file_of(source, file.node)
+    try:
+        return read_regular(location, _MAX_BYTES).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        pass
+    hint = _similar(location) or "put the file there, or mount it where the proxy is rendered"
+    message = f"{show(file.written)} cannot be read" + ("" if required else ": no request is authenticated by it")
+    severity: Severity = "error" if required else "warning"
+    diagnostics.add(Diagnostic("LB503", message, file.node.position, file.path, hint, severity))
+    return None
+
+
+def _similar(file: File) -> str:
+    """A suggestion: a file of the same directory with a similar name."""
+    try:
+        with os.scandir(file.parent) as entries:
+            return did_you_mean(file.name, [entry.name for entry in islice(entries, _MAX_SIBLINGS) if entry.is_file()])
+    except OSError:
+        return ""
+
+
+def _is_jwks(file: KeyFile, text: str, diagnostics: Diagnostics) -> bool:
     problem = _jwks_problem(text)
     if problem:
-        node = descend(source.root, path)
-        position = node.position if isinstance(node, Node) else None
-        diagnostics.add(Diagnostic("LB508", f"this file is no JWKS: {problem}", position, path, '{"keys": [ … ]}'))
+        message = f"this file is no JWKS: {problem}"
+        diagnostics.add(Diagnostic("LB508", message, file.node.position, file.path, '{"keys": [ … ]}'))
     return not problem
-
-
-def _check_empty(source: Source, path: tuple[str, ...], text: str, diagnostics: Diagnostics) -> None:
-    if not json.loads(text)["keys"]:
-        node = descend(source.root, path)
-        position = node.position if isinstance(node, Node) else None
-        message = "this set holds no key: nobody is let in by it"
-        diagnostics.add(Diagnostic("LB503", message, position, path, "the issuer's public keys", "warning"))
 
 
 def _jwks_problem(text: str) -> str:

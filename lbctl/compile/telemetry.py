@@ -1,4 +1,4 @@
-"""Telemetry and weighting: where signals come from, whether a source says enough, and what is made of them."""
+"""Telemetry and weighting: the sources of signals, whether they are complete, and how weights follow them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lbctl.model.telemetry import Source, Telemetry, Weighting
 from lbctl.signals import KINDS, custom, table
 
 _NEEDS = {"custom": ("signal", "metric"), "prometheus": ("signal", "query")}
-"""Kind of source → the keys that it says nothing without."""
+"""Kind of source → the keys that it requires."""
 _EXAMPLES = {
     "custom": "{kind: custom, url: …, metric: my_queue_depth, signal: queue, unit: requests}",
     "prometheus": "{kind: prometheus, url: …, query: …, signal: queue}",
@@ -21,16 +21,20 @@ _EXAMPLES = {
 
 
 def telemetry(section: Telemetry | None) -> ir.Telemetry | None:
+    """Resolve the sources of a pool or a replica."""
     if section is None:
         return None
     sources = tuple(
-        ir.MetricsSource(item.kind, item.url, item.signal, item.metric, item.query, item.unit, pairs(item.match_labels))
-        for item in section.sources
+        ir.MetricsSource(
+            source.kind, source.url, source.signal, source.metric, source.query, source.unit, pairs(source.match_labels)
+        )
+        for source in section.sources
     )
     return ir.Telemetry(int(section.interval), int(section.timeout), int(section.stale_after), sources)
 
 
 def weighting(pool: model.Pool) -> ir.Weighting:
+    """Resolve the weighting of a pool."""
     section = pool.weighting or Weighting()
     return ir.Weighting(
         strategy=section.strategy or _default_strategy(pool),
@@ -48,8 +52,11 @@ def weighting(pool: model.Pool) -> ir.Weighting:
 
 
 def check_telemetry(ctx: Context) -> None:
-    """LB601 for a source that does not say what it is about, LB602 for a unit that cannot be, LB603 (a warning) for
-    `adaptive` without a source that gives it evidence."""
+    """Check the sources and the weighting.
+
+    Reports LB601 for a source that lacks a key, LB602 for a unit that does not fit its signal, LB603 (a warning) for
+    `adaptive` without a source of evidence.
+    """
     for name, pool in sorted(ctx.fleet.pools.items()):
         for section, path in _sections(name, pool):
             for index, source in enumerate(section.sources):
@@ -77,7 +84,7 @@ def _check(ctx: Context, source: Source, path: Path) -> None:
     if missing:
         message = f"a source of the kind {source.kind} needs {' and '.join(missing)}"
         ctx.error("LB601", message, path, _EXAMPLES[source.kind])
-    problem = custom.problem(source.signal, source.unit) if needs and source.signal else None
+    problem = custom.unit_problem(source.signal, source.unit) if needs and source.signal else None
     if problem:
         ctx.error("LB602", problem, (*path, "unit"))
 
@@ -88,4 +95,6 @@ def _default_strategy(pool: model.Pool) -> str:
 
 def _has_evidence(pool: model.Pool) -> bool:
     sections: Sequence[Telemetry] = [section for section, _ in _sections("", pool)]
-    return any(item.kind in KINDS and table(item.kind).evidence for each in sections for item in each.sources)
+    return any(
+        source.kind in KINDS and table(source.kind).evidence for section in sections for source in section.sources
+    )

@@ -1,4 +1,4 @@
-"""Why a replica has the weight that it has: every number on the way from its signals to what was sent, with ages."""
+"""Why a replica has the weight that it has: every number on the way from its signals to the sent weight, with ages."""
 
 from __future__ import annotations
 
@@ -6,79 +6,86 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lbctl.control.effects import Mode, Verdict
-from lbctl.control.state import PoolState, State, Track, weight
+from lbctl.control.state import PoolState, ReplicaState, State, weight
 from lbctl.ir.weight import Weight
 from lbctl.signals.merge import Signal
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """signal → normalised → wished → clamped → damped → sent. Ages in seconds, None where there never was one.
+    """One replica's way to its weight: signal → normalised → proposed → goal → damped → sent.
 
-    `signal`: speed (or load) per capacity, comparable within the pool alone. `normalised`: the natural logarithm of it
-    against the peers' upper median, `across`: of that against the pool's. `wished` is what the strategy asks for,
-    `goal` that within floor and ceiling or what health and staleness make of it, `damped` after bounded steps, `sent`
-    beyond the deadband: parts of the capacity. `weight`: of `sent`, with what of it is speed and what is room. `ramp`:
-    the factor for proxies that do not ramp by themselves."""
+    `proposed`, `goal`, `damped` and `sent` are multiples of the capacity. Ages are seconds, None before the first
+    sample.
+    """
 
     pool: str
     replica: str
     strategy: str
     mode: Mode
-    mode_words: str
+    mode_reason: str
     capacity: float
     signals: Mapping[str, Signal]
     age: float | None
+    """Of the newest sample."""
     evidence_age: float | None
+    """Of the newest evidence of speed or load."""
     signal: float | None
+    """Speed (or load) per capacity; comparable within the pool alone."""
     normalised: float
+    """The natural logarithm of `signal` relative to the upper median of its peers."""
     across: float
-    wished: float | None
+    """The natural logarithm of the peers' upper median relative to the pool's."""
+    proposed: float | None
+    """What the strategy proposes; None without evidence."""
     goal: float
+    """`proposed` within floor and ceiling, or what health and staleness make of it."""
     damped: float
+    """The value after bounded steps towards `goal`."""
     sent: float
+    """The value that the proxies have: `damped`, as of the last change beyond the deadband."""
     weight: Weight
-    ramp: float
+    """The weight of `sent`, with its parts for speed and for room."""
     verdict: Verdict
-    words: tuple[str, ...]
+    reasons: tuple[str, ...]
+    """Why it is ejected or at the floor, and why the strategy proposes what it does."""
 
 
 def decisions(state: State, pool: str) -> tuple[Decision, ...]:
-    """One a replica, in the order of the pool; empty for an unknown pool."""
-    known = state.pools.get(pool)
-    return tuple(_decision(known, item, state.now) for item in known.tracks) if known else ()
+    """One decision for each replica, in the order of the pool; empty for an unknown pool."""
+    pool_state = state.pools.get(pool)
+    return tuple(_decision(pool_state, item, state.now) for item in pool_state.replicas) if pool_state else ()
 
 
-def _decision(pool: PoolState, track: Track, now: float) -> Decision:
-    wish, seen, estimate = track.wish, track.seen, track.wish.estimate
+def _decision(pool: PoolState, replica: ReplicaState, now: float) -> Decision:
+    proposal, observation, estimate = replica.proposal, replica.observation, replica.proposal.estimate
     return Decision(
         pool=pool.pool.name,
-        replica=track.replica.name,
+        replica=replica.replica.name,
         strategy=pool.pool.weighting.strategy,
         mode=pool.mode,
-        mode_words=pool.mode_words,
-        capacity=track.replica.capacity,
-        signals={**seen.signals.stale, **seen.signals.values} if seen else {},
-        age=now - seen.at if seen else None,
+        mode_reason=pool.mode_reason,
+        capacity=replica.replica.capacity,
+        signals={**observation.signals.stale, **observation.signals.values} if observation else {},
+        age=now - observation.at if observation else None,
         evidence_age=now - estimate.at if estimate.total else None,
-        signal=wish.signal,
-        normalised=wish.normalised,
-        across=wish.across,
-        wished=wish.multiplier,
-        goal=track.goal,
-        damped=track.course.multiplier,
-        sent=track.course.sent,
-        weight=weight(track),
-        ramp=pool.ramps.get(track.replica.name, 1.0),
-        verdict=track.health.verdict,
-        words=_words(pool, track),
+        signal=proposal.signal,
+        normalised=proposal.normalised,
+        across=proposal.across,
+        proposed=proposal.multiplier,
+        goal=replica.goal,
+        damped=replica.trajectory.multiplier,
+        sent=replica.trajectory.sent,
+        weight=weight(replica),
+        verdict=replica.health.verdict,
+        reasons=_reasons(pool, replica),
     )
 
 
-def _words(pool: PoolState, track: Track) -> tuple[str, ...]:
-    found = track.health.words
-    if track.seen is None and pool.pool.telemetry is not None:
-        found += ("no sample yet",)
-    elif track.seen is not None and not track.fresh:
-        found += ("its samples are stale",)
-    return (*found, *((track.wish.words,) if track.wish.words else ()))
+def _reasons(pool: PoolState, replica: ReplicaState) -> tuple[str, ...]:
+    reasons = replica.health.verdict_reasons
+    if replica.observation is None and pool.pool.telemetry is not None:
+        reasons += ("no sample yet",)
+    elif replica.observation is not None and not replica.fresh:
+        reasons += ("its samples are stale",)
+    return (*reasons, *((replica.proposal.reason,) if replica.proposal.reason else ()))

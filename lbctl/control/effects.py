@@ -1,4 +1,4 @@
-"""All that the control loop wants done. Each says the whole of what it is about, so that only the last one counts."""
+"""The effects of the control loop. Each one is complete for its subject, so that only the newest of a kind counts."""
 
 from __future__ import annotations
 
@@ -9,42 +9,40 @@ from typing import Literal
 from lbctl.ir.weight import Weight
 
 Verdict = Literal["in", "floor", "out"]
+"""in: the replica gets its weight. floor: it gets as few requests as possible. out: it gets no new requests."""
 Mode = Literal["acting", "frozen", "blind", "held"]
 """acting: evidence moves weights. frozen: more than half look slow, hot or stale, and no weight moves. blind: more than
-half are stale or have never told anything, and weights go back to the capacities. held: by an operator."""
+half are stale or have never been sampled, and weights return to the capacities. held: an operator has frozen them."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsChanged:
-    """Replica → weight, for every replica of the pool."""
+    """The weights of a pool have changed by more than the deadband. Operators' overrides are applied by `compose`."""
 
     pool: str
     weights: Mapping[str, Weight]
+    """Replica → weight, for every replica of the pool: within floor and ceiling, after bounded steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthChanged:
-    """out: nothing new goes there. floor: as little as possible. `reasons` in words, the gravest first."""
+    """The verdict on a replica, or the reasons for it, have changed."""
 
     pool: str
     replica: str
     verdict: Verdict
     reasons: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RampsChanged:
-    """Replica → factor < 1 on its weight, for proxies that do not ramp by themselves; empty when all are up."""
-
-    pool: str
-    factors: Mapping[str, float]
+    """For people, the gravest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModeChanged:
+    """How the weights of a pool are decided has changed."""
+
     pool: str
     mode: Mode
-    words: str
+    reason: str
+    """For people; empty for the mode "acting"."""
 
 
-Effect = WeightsChanged | HealthChanged | RampsChanged | ModeChanged
+Effect = WeightsChanged | HealthChanged | ModeChanged

@@ -1,48 +1,49 @@
-"""All that the control loop is told. `now` is in seconds on one clock that never goes back."""
+"""The events of the control loop. `now` is in seconds on a monotonic clock."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lbctl.control.inputs import Seen
+from lbctl.control.inputs import Observation
 from lbctl.ir.pools import Pool
 from lbctl.ir.weight import Weight
 
 
 @dataclass(frozen=True, slots=True)
 class FleetChanged:
-    """The fleet from now on: at the start, on a reload, after discovery. `weights`: what was sent before a
-    restart; `out`: why deep health had taken replicas out then. Replicas that the state knows already keep what it
-    knows."""
+    """The fleet has changed: at the start, on a reload, after discovery. Replicas that stay keep their state."""
 
     now: float
     pools: tuple[Pool, ...]
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
-    out: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Pool → replica → the weight that was sent before a restart."""
+    ejections: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Pool → replica → why deep health had ejected it before a restart."""
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """News of some replicas of a pool; of the others there is none. `ejected`: those that proxies hold out by their
-    own checks, where they can tell; they count for `max_ejection`."""
+class Observed:
+    """Some replicas of a pool were observed."""
 
     now: float
     pool: str
-    replicas: Mapping[str, Seen]
+    replicas: Mapping[str, Observation]
+    """Replica → observation, of those that were observed since the last event."""
     ejected: frozenset[str] = frozenset()
+    """Replicas that active health checks have ejected; they count for `max_ejection`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time passes: pools of which there was no news for an interval are decided without."""
+    """Time has passed: pools without observations for an interval are decided without them."""
 
     now: float
 
 
 @dataclass(frozen=True, slots=True)
 class Froze:
-    """An operator holds the weights of a pool where they are. Health goes on."""
+    """An operator has frozen the weights of a pool. Deep health continues to eject and readmit."""
 
     now: float
     pool: str
@@ -51,17 +52,19 @@ class Froze:
 
 @dataclass(frozen=True, slots=True)
 class Unfroze:
+    """An operator has ended the freeze of a pool."""
+
     now: float
     pool: str
 
 
 @dataclass(frozen=True, slots=True)
-class LetIn:
-    """An operator ends what deep health holds against a replica."""
+class Readmitted:
+    """An operator has ended the ejection of a replica by deep health."""
 
     now: float
     pool: str
     replica: str
 
 
-Event = FleetChanged | Looked | Ticked | Froze | Unfroze | LetIn
+Event = FleetChanged | Observed | Ticked | Froze | Unfroze | Readmitted

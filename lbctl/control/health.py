@@ -1,18 +1,18 @@
-"""Deep health of one replica, from telemetry: what no 200 on /health tells.
+"""Deep health of one replica, from telemetry: faults that a 200 on /health does not show.
 
-A fatal XID seen anew, a stalled engine and too little memory take it out; too hot brings it to the floor. A sticky old
-XID, a saturated engine that still makes progress, a throttled GPU and whatever is unknown are not held against it.
-Where progress is counted in requests, not in steps, a long answer looks like a stall: there it takes four times as
-long, and so it does where proxies alone say that requests are there.
+A new fatal XID, a stalled engine and too little memory eject a replica; too high a temperature brings it to the floor
+weight. An XID that was there before, a saturated engine that still makes progress, a throttled GPU and unknown values
+do not count against it. Where progress is counted in requests, not in steps, a long answer looks like a stall: there a
+stall takes four times as long to be recognised, and so it does where proxies alone report requests in flight.
 
-The way back of a stalled one: `healthy_threshold` good looks and progress that moves, which is what it was out for. One
-that is out gets no requests and may have nothing to progress with, and what the requests that it still had do says
-nothing of a broken GPU or of memory. So after `ejection_time` (times the number of ejections, ten at most) each is let
-in on trial at the floor; it is in after as many good looks with progress that moved there, and out again at any
-complaint. Where it still has one, the trial comes after ten times as long: a leaked gauge must not hold it out for
-ever.
+A stalled replica returns after `healthy_threshold` good observations and progress of its counter, which is what it was
+ejected for. An ejected replica gets no requests and may have nothing to make progress with, and its remaining requests
+show nothing about a broken GPU or about memory. So after `ejection_time` (times the number of ejections, at most ten)
+each replica is readmitted on trial at the floor weight. It is in after as many good observations with progress during
+the trial, and ejected again at any complaint. While it still has a complaint, the trial comes after ten times as long:
+a leaked gauge must not eject it for ever.
 
-Looks count once an interval, however many sources report.
+Observations count once an interval, however many sources report.
 """
 
 from __future__ import annotations
@@ -21,106 +21,125 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from lbctl.control.effects import Verdict
-from lbctl.control.inputs import NEVER, Seen
+from lbctl.control.inputs import NEVER, Observation
 from lbctl.ir.pools import DeepCheck, PassiveCheck, Pool, Telemetry
 from lbctl.signals.merge import Signal, Signals
 
-COOLER = 5.0
-"""°C below the limit at which a hot replica is cool again."""
-FREER = 1.1
-"""Times the limit at which memory is enough again."""
-MOST_PATIENCE = 10
-UNCERTAIN = 4
-"""Times `stalled_after`, where a stall is less certain: progress is counted in requests, or proxies say that requests
-are there and the engine says that none is (its page may be late, or a client sends a body slowly)."""
+COOLING_MARGIN = 5.0
+"""°C below the limit at which a hot replica counts as cool again."""
+MEMORY_RECOVERY_FACTOR = 1.1
+"""The multiple of the limit at which free memory is enough again."""
+MAX_BACKOFF = 10
+"""The largest factor on `ejection_time`."""
+UNCERTAIN_STALL_FACTOR = 4
+"""The factor on `stalled_after` where a stall is less certain: progress is counted in requests, or proxies report
+requests in flight and the engine reports none (its page may be late, or a client sends a body slowly)."""
 _EARLY = 0.2
-"""Part of an interval by which a look may come early: looks are not to the microsecond."""
-_LATE_ENOUGH = 1 - _EARLY
-_BAD_LOOKS, _GOOD_LOOKS = 3, 2
-"""Where the pool has no active check; its own defaults."""
+"""The part of an interval by which an observation may be early: samples do not come to the microsecond."""
+_MIN_INTERVAL_PART = 1 - _EARLY
+_UNHEALTHY_THRESHOLD, _HEALTHY_THRESHOLD = 3, 2
+"""Where the pool has no active check; the defaults of one."""
 _STALLED = "stalled: requests in flight, and its progress counter stands still"
-_LOW = "free GPU memory below the limit"
-_HOT = "above the limit of temperature"
+_LOW_MEMORY = "free GPU memory below the limit"
+_OVERHEATED = "above the limit of temperature"
 
 Phase = Literal["in", "trial", "out"]
 
 
 class Level(NamedTuple):
-    """A limit with hysteresis. `looks`: so many in a row said the opposite of `over`."""
+    """Whether a limit is exceeded, with hysteresis."""
 
-    over: bool = False
-    looks: int = 0
+    exceeded: bool = False
+    contrary: int = 0
+    """How many observations in a row said the opposite of `exceeded`."""
 
 
-_FINE = Level()
+_WITHIN_LIMIT = Level()
 _NO_XIDS: frozenset[tuple[str, int]] = frozenset()
 
 
-class Pulse(NamedTuple):
-    """What changes at every look. `progress`: the counter; `still_since`: since when it stands still with requests in
-    flight; `counted`: the last look that thresholds count. Apart from `Health`, which in a fleet that is well stays the
-    same object."""
+class ProgressWatch(NamedTuple):
+    """What changes at every observation, apart from `Health`, which stays the same object in a healthy fleet.
 
-    looked: float = NEVER
+    Times are seconds.
+    """
+
+    observed_at: float = NEVER
+    """The time of the newest observation."""
     progress: float | None = None
+    """The value of the progress counter."""
     still_since: float | None = None
-    counted: float = NEVER
+    """Since when the counter has stood still with requests in flight; None while it moves or the engine is idle."""
+    counted_at: float = NEVER
+    """The time of the newest observation that counted for thresholds."""
 
 
 class Health(NamedTuple):
-    """`complaints`: what is wrong by the newest look; `reasons`: why the phase is not "in". `since`: when the phase
-    began; `mark`: the progress counter then, or the first since, of one that is out or on trial. `xids`: as last told,
-    None before. `fatal`: an XID that has not yet taken it out. `denied`: it would be out, but too many are. `good`:
-    looks without complaint, no more than needed."""
+    """The deep health of one replica. Times are seconds."""
 
     phase: Phase = "in"
     reasons: tuple[str, ...] = ()
+    """Why the phase is not "in"."""
     complaints: tuple[str, ...] = ()
+    """What is wrong by the newest observation."""
     since: float = NEVER
-    mark: float | None = None
+    """When the phase began."""
+    initial_progress: float | None = None
+    """The first known value of the progress counter in the phase "out" or "trial"."""
     xids: frozenset[tuple[str, int]] | None = None
-    fatal: int | None = None
-    low: Level = _FINE
-    hot: Level = _FINE
-    good: int = 0
+    """The (device, XID) pairs of the newest observation that had any; None before it."""
+    fatal_xid: int | None = None
+    """A fatal XID that has not ejected the replica yet."""
+    memory: Level = _WITHIN_LIMIT
+    """Whether free GPU memory is below its limit."""
+    temperature: Level = _WITHIN_LIMIT
+    """Whether the temperature is above its limit."""
+    good_count: int = 0
+    """Observations in a row without complaint, counted up to the number that is needed."""
     ejections: int = 0
-    denied: bool = False
+    """How often it was ejected since it was last healthy."""
+    ejection_denied: bool = False
+    """Whether it would be ejected, but `max_ejection` of the pool are already."""
 
     @property
-    def well(self) -> bool:
-        """Nothing is held against it."""
-        return self.phase == "in" and not (self.complaints or self.denied or self.hot.over)
+    def is_healthy(self) -> bool:
+        """Whether nothing counts against the replica."""
+        return self.phase == "in" and not (self.complaints or self.ejection_denied or self.temperature.exceeded)
 
     @property
     def verdict(self) -> Verdict:
+        """What the weight follows from the health."""
         if self.phase == "out":
             return "out"
-        return "floor" if self.phase == "trial" or self.hot.over or self.denied else "in"
+        return "floor" if self.phase == "trial" or self.temperature.exceeded or self.ejection_denied else "in"
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """Why the verdict is what it is."""
+    def verdict_reasons(self) -> tuple[str, ...]:
+        """Why the verdict is not "in"; empty where it is."""
         if self.verdict == "in":
             return ()
-        return (*self.reasons, *((_HOT,) if self.hot.over else ()))
+        return (*self.reasons, *((_OVERHEATED,) if self.temperature.exceeded else ()))
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Seconds. `interval`, `stale_after`: of the pool, and where it has none the longest of its replicas' own.
-    `bad_looks`, `good_looks`: in a row, until a level or a phase changes."""
+    """The limits and thresholds of one pool. Times are seconds."""
 
     deep: DeepCheck
     stalled_after: float | None
     interval: float
+    """The pool's telemetry interval; where the pool has none, the longest of its replicas'."""
     stale_after: float
+    """The pool's; where it has none, the longest of its replicas'."""
     ejection_time: float
-    bad_looks: int
-    good_looks: int
+    unhealthy_threshold: int
+    """Bad observations in a row until a limit counts as exceeded."""
+    healthy_threshold: int
+    """Good observations in a row until a limit no longer counts as exceeded, or a phase ends."""
 
 
-def rules(pool: Pool) -> Rules:
-    """The thresholds are those of the active check, the time is that of the passive one, or their defaults."""
+def rules_of(pool: Pool) -> Rules:
+    """Return the pool's rules: thresholds of its active check, times of its passive check, or their defaults."""
     active = pool.active
     passive = pool.passive or PassiveCheck()
     stalled = pool.deep.stalled_after
@@ -132,189 +151,218 @@ def rules(pool: Pool) -> Rules:
         max(item.interval for item in telemetry) / 1000,
         max(item.stale_after for item in telemetry) / 1000,
         passive.ejection_time / 1000,
-        active.unhealthy_threshold if active else _BAD_LOOKS,
-        active.healthy_threshold if active else _GOOD_LOOKS,
+        active.unhealthy_threshold if active else _UNHEALTHY_THRESHOLD,
+        active.healthy_threshold if active else _HEALTHY_THRESHOLD,
     )
 
 
-def judged(rule: Rules, was: Health, pulse: Pulse, seen: Seen) -> tuple[Health, Pulse]:
-    """The same replica after a look. Phases change in `settled`, where the whole pool is known."""
-    if seen.at <= pulse.looked:
-        return was, pulse
-    signals = seen.signals
-    last = pulse.counted if pulse.counted > was.since else was.since
-    counts = seen.at - last >= rule.interval * _LATE_ENOUGH
-    counted = seen.at if counts else pulse.counted
+def assess(
+    rules: Rules, health: Health, watch: ProgressWatch, observation: Observation
+) -> tuple[Health, ProgressWatch]:
+    """Return the health after one observation. Phases change in `next_phase`, where the whole pool is known."""
+    if observation.at <= watch.observed_at:
+        return health, watch
+    signals = observation.signals
+    last = watch.counted_at if watch.counted_at > health.since else health.since
+    counts = observation.at - last >= rules.interval * _MIN_INTERVAL_PART
+    counted_at = observation.at if counts else watch.counted_at
     progress = signals.values.get("progress")
-    if progress is not None and progress.value != pulse.progress:
-        beat, stands = Pulse(seen.at, progress.value, progress.at, counted), 0.0
+    if progress is not None and progress.value != watch.progress:
+        after, still_for = ProgressWatch(observation.at, progress.value, progress.at, counted_at), 0.0
     else:
-        beat, stands = _still(pulse, progress, seen, counted)
-    if not stands and was.good >= rule.good_looks and _says_nothing(rule, was, seen):
-        return was, beat
-    xids, fatal = _xids(rule, was, signals)
-    low, hot = was.low, was.hot
+        after, still_for = _without_progress(watch, progress, observation, counted_at)
+    if not still_for and health.good_count >= rules.healthy_threshold and _changes_nothing(rules, health, observation):
+        return health, after
+    xids, fatal_xid = _xids(rules, health, signals)
+    memory, temperature = health.memory, health.temperature
     if counts:
-        low, hot = _low(rule, low, seen), _hot(rule, hot, signals.values.get("temperature"))
-    complaints = _complaints(rule, fatal, stands, seen, low) if stands or fatal is not None or low.over else ()
-    good = 0 if complaints else min(was.good + counts, rule.good_looks)
-    same = low is was.low and hot is was.hot and good == was.good and fatal == was.fatal and xids == was.xids
-    if same and complaints == was.complaints:
-        return was, beat
-    return was._replace(xids=xids, fatal=fatal, low=low, hot=hot, good=good, complaints=complaints), beat
+        memory = _memory(rules, memory, observation)
+        temperature = _temperature(rules, temperature, signals.values.get("temperature"))
+    suspicious = still_for or fatal_xid is not None or memory.exceeded
+    complaints = _complaints(rules, fatal_xid, still_for, observation, memory) if suspicious else ()
+    good_count = 0 if complaints else min(health.good_count + counts, rules.healthy_threshold)
+    same_levels = memory is health.memory and temperature is health.temperature and good_count == health.good_count
+    if same_levels and fatal_xid == health.fatal_xid and xids == health.xids and complaints == health.complaints:
+        return health, after
+    changed = health._replace(
+        xids=xids,
+        fatal_xid=fatal_xid,
+        memory=memory,
+        temperature=temperature,
+        good_count=good_count,
+        complaints=complaints,
+    )
+    return changed, after
 
 
-def _says_nothing(rule: Rules, was: Health, seen: Seen) -> bool:
-    """Whether all that is held or not held against it stays as it is: so at most looks, at a replica that is well."""
-    if was.low is not _FINE or was.hot is not _FINE or was.fatal is not None or was.complaints:
+def _changes_nothing(rules: Rules, health: Health, observation: Observation) -> bool:
+    """Whether the observation leaves the health as it is, which holds for most observations of a healthy replica."""
+    within_limits = health.memory is _WITHIN_LIMIT and health.temperature is _WITHIN_LIMIT
+    if not within_limits or health.fatal_xid is not None or health.complaints:
         return False
-    values, hottest, least = seen.signals.values, rule.deep.max_temperature, rule.deep.min_free_memory
+    values, highest, least = observation.signals.values, rules.deep.max_temperature, rules.deep.min_free_memory
     xid = values.get("xid")
-    if xid is not None and (xid.value or was.xids is not _NO_XIDS):
+    if xid is not None and (xid.value or health.xids is not _NO_XIDS):
         return False
-    if hottest is not None:
+    if highest is not None:
         temperature = values.get("temperature")
-        if temperature is not None and temperature.value > hottest:
+        if temperature is not None and temperature.value > highest:
             return False
-    if least is None or seen.reserves_memory:
+    if least is None or observation.reserves_memory:
         return True
     free = values.get("gpu_memory_free")
     return free is None or free.value >= least
 
 
-def _still(was: Pulse, progress: Signal | None, seen: Seen, counted: float) -> tuple[Pulse, float]:
-    """The pulse where no progress is seen, and for how many seconds it stands still though there is work."""
+def _without_progress(
+    watch: ProgressWatch, progress: Signal | None, observation: Observation, counted_at: float
+) -> tuple[ProgressWatch, float]:
+    """The watch where the counter has not moved, and for how many seconds it has stood still with work to do."""
     if progress is None:
-        return Pulse(seen.at, was.progress, None, counted), 0.0
-    if not _busy(seen):
-        return Pulse(seen.at, progress.value, None, counted), 0.0
-    still = was.still_since if was.still_since is not None else progress.at
-    return Pulse(seen.at, progress.value, still, counted), progress.at - still
+        return ProgressWatch(observation.at, watch.progress, None, counted_at), 0.0
+    if not _busy(observation):
+        return ProgressWatch(observation.at, progress.value, None, counted_at), 0.0
+    since = watch.still_since if watch.still_since is not None else progress.at
+    return ProgressWatch(observation.at, progress.value, since, counted_at), progress.at - since
 
 
-def unknown(was: Health, pulse: Pulse) -> tuple[Health, Pulse]:
-    """Its samples are stale: nothing that they said holds, except that it is out."""
-    if was.complaints or was.denied or was.good or was.low is not _FINE or was.hot is not _FINE:
-        was = was._replace(complaints=(), denied=False, good=0, low=_FINE, hot=_FINE)
-    return was, pulse._replace(still_since=None) if pulse.still_since is not None else pulse
+def without_samples(health: Health, watch: ProgressWatch) -> tuple[Health, ProgressWatch]:
+    """Return the health of a replica whose samples are stale: only its phase still counts."""
+    within_limits = health.memory is _WITHIN_LIMIT and health.temperature is _WITHIN_LIMIT
+    if health.complaints or health.ejection_denied or health.good_count or not within_limits:
+        health = health._replace(
+            complaints=(), ejection_denied=False, good_count=0, memory=_WITHIN_LIMIT, temperature=_WITHIN_LIMIT
+        )
+    return health, watch._replace(still_since=None) if watch.still_since is not None else watch
 
 
-def settled(rule: Rules, was: Health, pulse: Pulse, may_leave: bool, now: float) -> Health:
-    """The phase that follows from the look. `may_leave`: it is not one too many."""
-    if was.phase == "out":
-        return _out(was, pulse, now) if was.fatal is not None else _way_back(rule, was, pulse, now)
-    if was.complaints:
-        return _out(was, pulse, now) if may_leave else _denied(was)
-    if was.phase == "trial":
-        was = _marked(was, pulse)
-        if was.good >= rule.good_looks and (pulse.progress is None or pulse.progress != was.mark):
-            return _in(was, now)
-    return was._replace(denied=False, reasons=() if was.phase == "in" else was.reasons) if was.denied else was
+def next_phase(rules: Rules, health: Health, watch: ProgressWatch, may_eject: bool, now: float) -> Health:
+    """Return the health with the phase that follows from it. `may_eject`: `max_ejection` allows one more."""
+    if health.phase == "out":
+        return _ejected(health, watch, now) if health.fatal_xid is not None else _recovered(rules, health, watch, now)
+    if health.complaints:
+        return _ejected(health, watch, now) if may_eject else _kept_at_floor(health)
+    if health.phase == "trial":
+        health = _with_initial_progress(health, watch)
+        progressed = watch.progress is None or watch.progress != health.initial_progress
+        if health.good_count >= rules.healthy_threshold and progressed:
+            return _returned(health, now)
+    if not health.ejection_denied:
+        return health
+    return health._replace(ejection_denied=False, reasons=() if health.phase == "in" else health.reasons)
 
 
-def let_in(was: Health, now: float) -> Health:
-    """By an operator: what counted against it is forgotten, what was seen is not."""
-    return Health(since=now, xids=was.xids)
+def readmitted(health: Health, now: float) -> Health:
+    """Return the health after an operator has readmitted the replica: only the XIDs that it had are remembered."""
+    return Health(since=now, xids=health.xids)
 
 
 # ── One signal each ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _busy(seen: Seen) -> bool:
-    values = seen.signals.values
+def _busy(observation: Observation) -> bool:
+    values = observation.signals.values
     running, queue = values.get("running"), values.get("queue")
-    return bool(seen.in_flight or (running is not None and running.value) or (queue is not None and queue.value))
+    return bool(observation.in_flight or (running is not None and running.value) or (queue is not None and queue.value))
 
 
-def _says_it_is_idle(seen: Seen) -> bool:
-    told = [item for name in ("running", "queue") if (item := seen.signals.values.get(name)) is not None]
-    return bool(told) and not any(item.value for item in told)
+def _reports_idle(observation: Observation) -> bool:
+    values = observation.signals.values
+    reported = [signal for name in ("running", "queue") if (signal := values.get(name)) is not None]
+    return bool(reported) and not any(signal.value for signal in reported)
 
 
-def _xids(rule: Rules, was: Health, signals: Signals) -> tuple[frozenset[tuple[str, int]] | None, int | None]:
-    """The gauge holds the last XID for ever: only a change to a fatal one counts, and not what is seen first."""
+def _xids(rules: Rules, health: Health, signals: Signals) -> tuple[frozenset[tuple[str, int]] | None, int | None]:
+    """The gauge keeps the last XID for ever: only a change to a fatal one counts, and not the first observation."""
     signal = signals.values.get("xid")
-    if signal is None or (not signal.value and was.xids is _NO_XIDS):
-        return was.xids, was.fatal
-    told = frozenset(signals.xids or ((("", int(signal.value)),) if signal.value else ())) or _NO_XIDS
-    if was.xids is None or told == was.xids:
-        return told, was.fatal
-    return told, next((code for _, code in sorted(told - was.xids) if code in rule.deep.fatal_xids), was.fatal)
+    if signal is None or (not signal.value and health.xids is _NO_XIDS):
+        return health.xids, health.fatal_xid
+    current = frozenset(signals.xids or ((("", int(signal.value)),) if signal.value else ())) or _NO_XIDS
+    if health.xids is None or current == health.xids:
+        return current, health.fatal_xid
+    fatal = (code for _, code in sorted(current - health.xids) if code in rules.deep.fatal_xids)
+    return current, next(fatal, health.fatal_xid)
 
 
-def _low(rule: Rules, was: Level, seen: Seen) -> Level:
-    limit = rule.deep.min_free_memory
-    free = seen.signals.values.get("gpu_memory_free") if limit is not None else None
-    if free is None or limit is None or seen.reserves_memory:
-        return _FINE
-    return _level(rule, was, free.value < limit, free.value >= limit * FREER)
+def _memory(rules: Rules, level: Level, observation: Observation) -> Level:
+    limit = rules.deep.min_free_memory
+    free = observation.signals.values.get("gpu_memory_free") if limit is not None else None
+    if free is None or limit is None or observation.reserves_memory:
+        return _WITHIN_LIMIT
+    return _level(rules, level, free.value < limit, free.value >= limit * MEMORY_RECOVERY_FACTOR)
 
 
-def _hot(rule: Rules, was: Level, temperature: Signal | None) -> Level:
-    limit = rule.deep.max_temperature
-    if temperature is None or limit is None:
-        return _FINE
-    return _level(rule, was, temperature.value > limit, temperature.value <= limit - COOLER)
+def _temperature(rules: Rules, level: Level, signal: Signal | None) -> Level:
+    limit = rules.deep.max_temperature
+    if signal is None or limit is None:
+        return _WITHIN_LIMIT
+    return _level(rules, level, signal.value > limit, signal.value <= limit - COOLING_MARGIN)
 
 
-def _level(rule: Rules, was: Level, bad: bool, good: bool) -> Level:
-    against = good if was.over else bad
-    if not against:
-        return Level(was.over) if was.looks else was
-    looks = was.looks + 1
-    needed = rule.good_looks if was.over else rule.bad_looks
-    return Level(not was.over) if looks >= needed else Level(was.over, looks)
+def _level(rules: Rules, level: Level, bad: bool, good: bool) -> Level:
+    contradicts = good if level.exceeded else bad
+    if not contradicts:
+        return Level(level.exceeded) if level.contrary else level
+    contrary = level.contrary + 1
+    needed = rules.healthy_threshold if level.exceeded else rules.unhealthy_threshold
+    return Level(not level.exceeded) if contrary >= needed else Level(level.exceeded, contrary)
 
 
-def _complaints(rule: Rules, fatal: int | None, stands: float, seen: Seen, low: Level) -> tuple[str, ...]:
-    """`stands`: seconds for which progress stands still with requests in flight."""
-    found: tuple[str, ...] = ()
-    if fatal is not None:
-        found += (f"XID {fatal}",)
-    if stands and rule.stalled_after is not None:
-        certain = seen.signals.by_steps and not _says_it_is_idle(seen)
-        patience = rule.stalled_after * (1 if certain else UNCERTAIN)
-        found += (_STALLED,) if stands >= patience - _EARLY * rule.interval else ()
-    return (*found, _LOW) if low.over else found
+def _complaints(
+    rules: Rules, fatal_xid: int | None, still_for: float, observation: Observation, memory: Level
+) -> tuple[str, ...]:
+    """`still_for`: the seconds for which progress has stood still with requests in flight."""
+    complaints: tuple[str, ...] = ()
+    if fatal_xid is not None:
+        complaints += (f"XID {fatal_xid}",)
+    if still_for and rules.stalled_after is not None:
+        certain = observation.signals.by_steps and not _reports_idle(observation)
+        limit = rules.stalled_after * (1 if certain else UNCERTAIN_STALL_FACTOR)
+        complaints += (_STALLED,) if still_for >= limit - _EARLY * rules.interval else ()
+    return (*complaints, _LOW_MEMORY) if memory.exceeded else complaints
 
 
 # ── Phases ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _out(was: Health, pulse: Pulse, now: float) -> Health:
-    return was._replace(
+def _ejected(health: Health, watch: ProgressWatch, now: float) -> Health:
+    return health._replace(
         phase="out",
-        reasons=was.complaints,
+        reasons=health.complaints,
         since=now,
-        mark=pulse.progress,
-        fatal=None,
-        good=0,
-        ejections=was.ejections + 1,
-        denied=False,
+        initial_progress=watch.progress,
+        fatal_xid=None,
+        good_count=0,
+        ejections=health.ejections + 1,
+        ejection_denied=False,
     )
 
 
-def _denied(was: Health) -> Health:
-    reasons = (*was.complaints, "not taken out: too many would be")
-    return was._replace(denied=True, reasons=reasons) if was.reasons != reasons else was
+def _kept_at_floor(health: Health) -> Health:
+    reasons = (*health.complaints, "not taken out: too many would be")
+    return health._replace(ejection_denied=True, reasons=reasons) if health.reasons != reasons else health
 
 
-def _in(was: Health, now: float) -> Health:
-    return was._replace(phase="in", reasons=(), since=now, ejections=0, denied=False)
+def _returned(health: Health, now: float) -> Health:
+    return health._replace(phase="in", reasons=(), since=now, ejections=0, ejection_denied=False)
 
 
-def _marked(was: Health, pulse: Pulse) -> Health:
-    """With the first progress that is known since the phase began."""
-    return was._replace(mark=pulse.progress) if was.mark is None and pulse.looked >= was.since else was
+def _with_initial_progress(health: Health, watch: ProgressWatch) -> Health:
+    """The health with the first progress that is known since the phase began."""
+    is_first = health.initial_progress is None and watch.observed_at >= health.since
+    return health._replace(initial_progress=watch.progress) if is_first else health
 
 
-def _way_back(rule: Rules, was: Health, pulse: Pulse, now: float) -> Health:
-    was = _marked(was, pulse)
-    moved = pulse.progress is not None and pulse.progress != was.mark
-    if was.reasons == (_STALLED,) and was.good >= rule.good_looks and moved:
-        return _in(was, now)
-    patience = rule.ejection_time * min(was.ejections, MOST_PATIENCE) * (MOST_PATIENCE if was.complaints else 1)
-    if now - was.since < patience:
-        return was
-    reasons = (f"on trial after: {was.reasons[0] if was.reasons else 'an ejection'}",)
-    return was._replace(phase="trial", reasons=reasons, since=now, mark=None, complaints=(), good=0)
+def _recovered(rules: Rules, health: Health, watch: ProgressWatch, now: float) -> Health:
+    """The health of an ejected replica, which is in or on trial where it has recovered or enough time has passed."""
+    health = _with_initial_progress(health, watch)
+    progressed = watch.progress is not None and watch.progress != health.initial_progress
+    if health.reasons == (_STALLED,) and health.good_count >= rules.healthy_threshold and progressed:
+        return _returned(health, now)
+    pause = rules.ejection_time * min(health.ejections, MAX_BACKOFF) * (MAX_BACKOFF if health.complaints else 1)
+    if now - health.since < pause:
+        return health
+    reasons = (f"on trial after: {health.reasons[0] if health.reasons else 'an ejection'}",)
+    return health._replace(
+        phase="trial", reasons=reasons, since=now, initial_progress=None, complaints=(), good_count=0
+    )

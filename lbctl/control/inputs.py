@@ -1,4 +1,4 @@
-"""What is known of a replica when a decision is taken: its signals, and what the proxies have there."""
+"""What the control loop observes of a replica: its signals, and the requests that the proxies have there."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ NEVER = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One replica at one look. `at`: of its newest sample. `in_flight`: requests that the proxies have there, where
-    they can tell. `reserves_memory`: free GPU memory means nothing for this engine."""
+class Observation:
+    """One replica at one time."""
 
     at: float
+    """The time of its newest sample."""
     signals: Signals
     in_flight: int | None = None
+    """The requests that the proxies have there; None where they cannot report it."""
     reserves_memory: bool = False
+    """Whether the engine reserves GPU memory, so that free GPU memory is no signal."""

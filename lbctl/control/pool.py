@@ -1,8 +1,9 @@
-"""One decision about a pool: its health first, then what its strategy wishes, then that in bounded steps.
+"""One decision about a pool: first the health of its replicas, then the strategy's proposals, then bounded steps.
 
-The order matters. Who is out is no peer of the others; and when more than half look slow, hot or stale, the fault is
-more likely in the samples than in the replicas: then no weight moves. A stall, an XID and lost memory are told of each
-replica by itself: they take out as many as `max_ejection` lets, whatever the others look like.
+The order matters. An ejected replica is no peer of the others. When more than half of the replicas look slow, hot or
+stale, the fault is more likely in the samples than in the replicas: then no weight moves. A stall, an XID and too
+little memory are findings about one replica: they eject up to `max_ejection` of the pool, whatever the others look
+like.
 """
 
 from __future__ import annotations
@@ -10,148 +11,150 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lbctl.control import health, ramp
-from lbctl.control.effects import Effect, HealthChanged, Mode, ModeChanged, RampsChanged, WeightsChanged
+from lbctl.control import health
+from lbctl.control.effects import Effect, HealthChanged, Mode, ModeChanged, WeightsChanged
 from lbctl.control.health import Health, Rules
-from lbctl.control.inputs import Seen
-from lbctl.control.state import Course, PoolState, Track, weights
-from lbctl.control.steps import Look, Steps
+from lbctl.control.inputs import Observation
+from lbctl.control.rate_limit import Assessment, StepLimits
+from lbctl.control.state import PoolState, ReplicaState, WeightTrajectory, weights
 from lbctl.control.weighting import STRATEGIES
-from lbctl.control.weighting.strategy import Wish
+from lbctl.control.weighting.strategy import Proposal
 
 MAX_EJECTION = 50.0
-"""Percent, where the pool has no passive check."""
+"""Percent of a pool's replicas, where the pool has no passive check."""
 Decided = tuple[PoolState, tuple[Effect, ...]]
 
 
-def decided(was: PoolState, state: PoolState, news: Mapping[str, Seen], now: float) -> Decided:
-    """`was`: what the effects are told against, `state`: the same with what has been changed by hand."""
+def decide(before: PoolState, state: PoolState, observations: Mapping[str, Observation], now: float) -> Decided:
+    """Return the pool's state after one decision, and the effects of it.
+
+    `before` is what the effects are relative to. `state` is the same pool, with what the event has changed in it (an
+    operator's freeze, for example). `observations` has the replicas that were sampled since the last decision.
+    """
     state = replace(state, decided_at=now)
-    looks = [_looked(state.rules, item, news.get(item.replica.name), now) for item in state.tracks]
-    wishes = _wishes(state, looks, now)
-    state = _mode(state, looks, wishes, now)
-    healths = _settled(state, looks, now)
-    steps = Steps.of(state, now)
-    tracks = tuple(map(steps.moved, state.tracks, looks, healths, wishes))
-    return _told(was, replace(state, tracks=tracks), now)
+    assessments = [_assess(state.rules, item, observations.get(item.replica.name), now) for item in state.replicas]
+    proposals = _proposals(state, assessments, now)
+    state = _with_mode(state, assessments, proposals, now)
+    healths = _next_healths(state, assessments, now)
+    limits = StepLimits.of(state, now)
+    state = replace(state, replicas=tuple(map(limits.apply, state.replicas, assessments, healths, proposals)))
+    return state, _effects(before, state)
 
 
-def _looked(rules: Rules, track: Track, news: Seen | None, now: float) -> Look:
-    seen = track.seen if news is None else news
-    if seen is None or now - seen.at > rules.stale_after:
-        return (seen, False, *health.unknown(track.health, track.pulse))
-    if news is None:
-        return seen, True, track.health, track.pulse
-    known, pulse = health.judged(rules, track.health, track.pulse, news)
-    return seen, True, known, pulse
+def _assess(rules: Rules, replica: ReplicaState, latest: Observation | None, now: float) -> Assessment:
+    observation = replica.observation if latest is None else latest
+    if observation is None or now - observation.at > rules.stale_after:
+        return (observation, False, *health.without_samples(replica.health, replica.progress_watch))
+    if latest is None:
+        return observation, True, replica.health, replica.progress_watch
+    assessed, watch = health.assess(rules, replica.health, replica.progress_watch, latest)
+    return observation, True, assessed, watch
 
 
-def _wishes(state: PoolState, looks: Sequence[Look], now: float) -> list[Wish]:
+def _proposals(state: PoolState, assessments: Sequence[Assessment], now: float) -> list[Proposal]:
     rules = state.pool.weighting
     subjects = [
-        (track.replica, track.peers, seen, track.wish.estimate, fresh and known.phase != "out")
-        for track, (seen, fresh, known, _) in zip(state.tracks, looks, strict=True)
+        (item.replica, item.peers, observation, item.proposal.estimate, fresh and assessed.phase != "out")
+        for item, (observation, fresh, assessed, _) in zip(state.replicas, assessments, strict=True)
     ]
     return STRATEGIES.get(rules.strategy)(rules, subjects, state.rules.stale_after, now)
 
 
-# ── Who looks bad ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The mode of the pool ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _mode(state: PoolState, looks: Sequence[Look], wishes: Sequence[Wish], now: float) -> PoolState:
-    there = stale = bad = 0
-    for track, (seen, fresh, known, _), wish in zip(state.tracks, looks, wishes, strict=True):
-        if known.phase == "out" or track.replica.drain:
+def _with_mode(
+    state: PoolState, assessments: Sequence[Assessment], proposals: Sequence[Proposal], now: float
+) -> PoolState:
+    total = stale = suspicious = 0
+    for item, (observation, fresh, assessed, _), proposal in zip(state.replicas, assessments, proposals, strict=True):
+        if assessed.phase == "out" or item.replica.drain:
             continue
-        there += 1
+        total += 1
         if not fresh:
-            stale += seen is not None or _is_silent(state, track, now)
-        elif not known.complaints and (wish.slow or known.hot.over):
-            bad += 1
+            stale += observation is not None or _never_sampled(state, item, now)
+        elif not assessed.complaints and (proposal.slow or assessed.temperature.exceeded):
+            suspicious += 1
     mode: Mode = "acting"
-    words = ""
-    if state.held is not None:
-        mode, words = "held", state.held or "by an operator"
-    elif stale > there / 2:
-        mode, words = "blind", f"{stale} of {there} replicas have no fresh samples: back to their capacities"
-    elif stale + bad > there / 2:
-        mode, words = "frozen", f"{stale + bad} of {there} replicas look slow, hot or stale: weights stay"
+    reason = ""
+    if state.freeze_reason is not None:
+        mode, reason = "held", state.freeze_reason or "by an operator"
+    elif stale > total / 2:
+        mode, reason = "blind", f"{stale} of {total} replicas have no fresh samples: back to their capacities"
+    elif stale + suspicious > total / 2:
+        mode, reason = "frozen", f"{stale + suspicious} of {total} replicas look slow, hot or stale: weights stay"
     if mode == state.mode:
-        return replace(state, mode_words=words) if words != state.mode_words else state
-    return replace(state, mode=mode, mode_words=words, mode_since=now)
+        return replace(state, mode_reason=reason) if reason != state.mode_reason else state
+    return replace(state, mode=mode, mode_reason=reason, mode_since=now)
 
 
-def _is_silent(state: PoolState, track: Track, now: float) -> bool:
-    """One that has sources and has never given a sample, for as long as makes samples stale."""
-    telemetry = track.replica.telemetry or state.pool.telemetry
-    return bool(telemetry and telemetry.sources) and now - track.since > state.rules.stale_after
+def _never_sampled(state: PoolState, replica: ReplicaState, now: float) -> bool:
+    """Whether the replica has sources and no sample has come from them for `stale_after`."""
+    telemetry = replica.replica.telemetry or state.pool.telemetry
+    return bool(telemetry and telemetry.sources) and now - replica.since > state.rules.stale_after
 
 
 # ── Health of the whole ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _settled(state: PoolState, looks: Sequence[Look], now: float) -> list[Health]:
-    """Those that proxies hold out or that drain anyway cost no room."""
-    healths = [known for _, _, known, _ in looks]
-    if not [known for known in healths if not known.well]:
-        return healths
-    room = _room(state, looks)
-    found = []
-    for track, (_, _, known, pulse) in zip(state.tracks, looks, strict=True):
-        if known.well:
-            found.append(known)
+def _next_healths(state: PoolState, assessments: Sequence[Assessment], now: float) -> list[Health]:
+    """Replicas that proxies eject or that drain do not count for `max_ejection`."""
+    assessed = [item for _, _, item, _ in assessments]
+    if all(item.is_healthy for item in assessed):
+        return assessed
+    ejections_left = _ejections_left(state, assessments)
+    healths = []
+    for replica, (_, _, current, watch) in zip(state.replicas, assessments, strict=True):
+        if current.is_healthy:
+            healths.append(current)
             continue
-        counts = not track.replica.drain and track.replica.name not in state.ejected
-        after = health.settled(state.rules, known, pulse, room > 0 or not counts, now)
-        if counts and after.phase == "out" and known.phase != "out":
-            room -= 1
-        found.append(after)
-    return found
+        counts = not replica.replica.drain and replica.replica.name not in state.ejected
+        after = health.next_phase(state.rules, current, watch, ejections_left > 0 or not counts, now)
+        if counts and after.phase == "out" and current.phase != "out":
+            ejections_left -= 1
+        healths.append(after)
+    return healths
 
 
-def _room(state: PoolState, looks: Sequence[Look]) -> int:
-    """How many more may be taken out."""
-    there = gone = 0
-    for track, (_, _, known, _) in zip(state.tracks, looks, strict=True):
-        if not track.replica.drain:
-            there += 1
-            gone += known.phase == "out" or track.replica.name in state.ejected
+def _ejections_left(state: PoolState, assessments: Sequence[Assessment]) -> int:
+    """How many more replicas `max_ejection` allows to eject."""
+    total = ejected = 0
+    for replica, (_, _, assessed, _) in zip(state.replicas, assessments, strict=True):
+        if not replica.replica.drain:
+            total += 1
+            ejected += assessed.phase == "out" or replica.replica.name in state.ejected
     passive = state.pool.passive
-    return int(there * (passive.max_ejection if passive else MAX_EJECTION) / 100) - gone
+    return int(total * (passive.max_ejection if passive else MAX_EJECTION) / 100) - ejected
 
 
-# ── What is told ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Effects ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _told(was: PoolState, state: PoolState, now: float) -> Decided:
-    name = state.pool.name
-    told: list[Effect] = []
-    if state.mode != was.mode:
-        told.append(ModeChanged(name, state.mode, state.mode_words))
-    told.extend(_health(was, state))
-    moved = [
-        (new.course, old.course)
-        for new, old in zip(state.tracks, was.tracks, strict=True)
-        if new.course is not old.course
+def _effects(before: PoolState, after: PoolState) -> tuple[Effect, ...]:
+    name = after.pool.name
+    effects: list[Effect] = []
+    if after.mode != before.mode:
+        effects.append(ModeChanged(name, after.mode, after.mode_reason))
+    effects.extend(_health_changes(before, after))
+    trajectories = [
+        (new.trajectory, old.trajectory)
+        for new, old in zip(after.replicas, before.replicas, strict=True)
+        if new.trajectory is not old.trajectory
     ]
-    if any(_tells_another(new, old) for new, old in moved):
-        told.append(WeightsChanged(name, weights(state)))
-    factors = ramp.factors(state.pool.slow_start, state.tracks, now)
-    if ramp.worth_telling(state.ramps, factors):
-        told.append(RampsChanged(name, factors))
-        state = replace(state, ramps=factors)
-    return state, tuple(told)
+    if any(_sends_another(new, old) for new, old in trajectories):
+        effects.append(WeightsChanged(name, weights(after)))
+    return tuple(effects)
 
 
-def _tells_another(new: Course, old: Course) -> bool:
+def _sends_another(new: WeightTrajectory, old: WeightTrajectory) -> bool:
     return (new.sent, new.sent_parts) != (old.sent, old.sent_parts)
 
 
-def _health(was: PoolState, state: PoolState) -> list[HealthChanged]:
-    name = state.pool.name
+def _health_changes(before: PoolState, after: PoolState) -> list[HealthChanged]:
+    name = after.pool.name
     return [
-        HealthChanged(name, new.replica.name, new.health.verdict, new.health.words)
-        for new, old in zip(state.tracks, was.tracks, strict=True)
+        HealthChanged(name, new.replica.name, new.health.verdict, new.health.verdict_reasons)
+        for new, old in zip(after.replicas, before.replicas, strict=True)
         if new.health is not old.health
-        and (new.health.verdict, new.health.words) != (old.health.verdict, old.health.words)
+        and (new.health.verdict, new.health.verdict_reasons) != (old.health.verdict, old.health.verdict_reasons)
     ]

@@ -1,1 +1,1 @@
-"""`python -m lbctl.demo`: the quickstart on this machine, with a real Envoy and without a GPU."""
+"""`python -m lbctl.demo`: runs the quickstart on this machine, with a real Envoy and without a GPU."""

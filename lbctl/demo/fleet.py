@@ -1,7 +1,7 @@
-"""The quickstart as a fleet that can run here: its ports replaced where somebody else has them, and rendered.
+"""The quickstart as a fleet that can run here: rendered, with other ports where its own are in use.
 
-A replica's socket is bound when its port is chosen, so no one can take it in between; the listener's port is only
-tried, because Envoy binds it itself.
+A replica's socket is bound when its port is chosen, so no other process can take it; the listener's port is only
+tested, because Envoy binds it itself.
 """
 
 from __future__ import annotations
@@ -26,28 +26,30 @@ _QUICKSTART = Path(__file__).with_name("quickstart.yaml")
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """`listener`: where Envoy will listen. `replicas`: bound sockets, in the order of the quickstart."""
+    """The ports that the demo uses."""
 
     listener: int
+    """Where Envoy will listen."""
     replicas: tuple[socket.socket, ...]
+    """Bound sockets, in the order of the quickstart."""
 
     @property
     def replaced(self) -> dict[int, int]:
-        """A port of the quickstart → the one that stands for it, where that is another."""
-        wanted = (LISTENER, *REPLICAS)
-        got = (self.listener, *(item.getsockname()[1] for item in self.replicas))
-        return {old: new for old, new in zip(wanted, got, strict=True) if old != new}
+        """Map each port of the quickstart that is in use to its replacement."""
+        original = (LISTENER, *REPLICAS)
+        chosen = (self.listener, *(replica.getsockname()[1] for replica in self.replicas))
+        return {old: new for old, new in zip(original, chosen, strict=True) if old != new}
 
 
 def choose_ports() -> Ports:
-    """The quickstart's own ports where they are free."""
+    """Choose the quickstart's own ports where they are free."""
     replicas = tuple(map(_bound, REPLICAS))
-    with _bound(LISTENER) as tried:
-        return Ports(tried.getsockname()[1], replicas)
+    with _bound(LISTENER) as probe:
+        return Ports(probe.getsockname()[1], replicas)
 
 
 def write_fleet(ports: Ports, directory: Path) -> Path:
-    """The quickstart with these ports, as a file in `directory`."""
+    """Write the quickstart with these ports to a file in `directory`."""
     text = _QUICKSTART.read_text(encoding="utf-8")
     for old, new in ports.replaced.items():
         text = text.replace(f"{HOST}:{old}", f"{HOST}:{new}")
@@ -57,7 +59,7 @@ def write_fleet(ports: Ports, directory: Path) -> Path:
 
 
 def pool_of(path: Path) -> Pool:
-    """The fleet's only pool. ConfigError where the file is no fleet."""
+    """Return the fleet's only pool. Raises ConfigError if the fleet is invalid."""
     diagnostics = Diagnostics()
     source = read([str(path)], diagnostics)
     compiled = source and compile_fleet(source, oldest_versions(), diagnostics)
@@ -67,19 +69,19 @@ def pool_of(path: Path) -> Pool:
 
 
 def render(kind: str, fleet: Path, directory: Path) -> Path:
-    """What `lbctl render` makes of it, in `directory`. CalledProcessError where it fails, with its words on stderr."""
+    """Run `lbctl render` into `directory`, and return the file. Raises CalledProcessError; the reason is on stderr."""
     command = [sys.executable, "-m", "lbctl", "render", "-t", kind, "-d", str(directory), str(fleet)]
     subprocess.run(command, check=True)
-    (made,) = directory.iterdir()
-    return made
+    (file,) = directory.iterdir()
+    return file
 
 
 def _bound(port: int) -> socket.socket:
-    """A socket on that port, or on any where it is taken."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Bind a socket to the port, or to any free one if it is in use."""
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((HOST, port))
+        bound.bind((HOST, port))
     except OSError:
-        made.bind((HOST, 0))
-    return made
+        bound.bind((HOST, 0))
+    return bound

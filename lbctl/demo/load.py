@@ -1,4 +1,4 @@
-"""Requests to the proxy, so many at once, and who answered them. Every answer counts; nothing is sent twice."""
+"""Sends concurrent requests to the proxy and counts which replica answered. No request is sent twice."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
 
 
 @dataclass(slots=True)
-class Answers:
-    """`by_replica`: whole 200 answers; `failed`: all the rest."""
+class LoadResult:
+    """The counted responses."""
 
     by_replica: Counter[str] = field(default_factory=Counter)
+    """Complete 200 responses."""
     failed: int = 0
+    """All other requests."""
 
 
-async def send(port: int, count: int, at_once: int) -> Answers:
-    """`count` requests on `at_once` connections, each waiting for its answer before the next."""
-    answers = Answers()
+async def send_requests(port: int, count: int, at_once: int) -> LoadResult:
+    """Send `count` requests on `at_once` connections, each of which waits for its response before the next."""
+    answers = LoadResult()
     numbers = iter(range(count))
     async with asyncio.TaskGroup() as group:
         for _ in range(at_once):
@@ -33,7 +35,7 @@ async def send(port: int, count: int, at_once: int) -> Answers:
     return answers
 
 
-async def _client(port: int, numbers: Iterator[int], answers: Answers) -> None:
+async def _client(port: int, numbers: Iterator[int], answers: LoadResult) -> None:
     writer = None
     for _ in numbers:
         try:
@@ -52,7 +54,7 @@ async def _client(port: int, numbers: Iterator[int], answers: Answers) -> None:
 
 
 async def _answer(reader: asyncio.StreamReader) -> str:
-    """The replica's name; empty for an answer that is not a replica's 200."""
+    """Return the replica's name; empty for a response that is not a replica's 200."""
     head = await reader.readuntil(b"\r\n\r\n")
     length, name = _LENGTH.search(head), _NAME.search(head)
     await reader.readexactly(int(length[1]) if length else 0)

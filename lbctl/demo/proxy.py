@@ -1,4 +1,4 @@
-"""A real Envoy as a process of the demo: started, awaited, and ended whatever happens."""
+"""A real Envoy as a child process of the demo: started, awaited, and always stopped."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 from lbctl.demo.fleet import HOST
 
 _PATIENCE = 15.0
-"""Seconds that Envoy may take to listen, and then to end."""
+"""Seconds that Envoy may take to listen, and then to stop."""
 
 
 class ProxyError(Exception):
-    """Envoy did not come up; the message holds its last words."""
+    """Envoy did not start; the message holds the end of its log."""
 
 
 @contextlib.asynccontextmanager
 async def envoy(binary: str, config: Path, port: int, log: Path) -> AsyncIterator[None]:
-    """Envoy on `config`, listening on `port`. ProxyError where it does not come up."""
+    """Run Envoy with `config`, listening on `port`. Raises ProxyError if it does not start."""
     command = [binary, "-c", str(config), "--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"]
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -43,8 +43,8 @@ async def _listening(process: subprocess.Popen[bytes], port: int, log: Path) -> 
         else:
             writer.close()
             return
-    words = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:])
-    raise ProxyError(f"Envoy does not listen on port {port}:\n{words}")
+    tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:])
+    raise ProxyError(f"Envoy does not listen on port {port}:\n{tail}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -1,7 +1,7 @@
-"""A small HTTP/1.1 server in the place of a model server: it waits as long as a short answer takes and says who it is.
+"""A small HTTP/1.1 server in place of a model server: it waits as long as a short answer takes and names itself.
 
-It answers any request that a proxy forwards, on connections that it keeps open. It checks nothing and is no example of
-a server.
+It answers any request that a proxy forwards, on persistent connections. It validates nothing and is no example of a
+server.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import socket
 from collections.abc import AsyncIterator
 
 SERVICE_TIME = 0.02
-"""Seconds for one answer, the same on every replica: what differs between the replicas is their weight alone."""
+"""Seconds for one response, the same on every replica, so that replicas differ only in their weight."""
 _LENGTH = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
 
 
 @contextlib.asynccontextmanager
 async def serving(name: str, bound: socket.socket) -> AsyncIterator[None]:
-    """Answers on `bound`, which it closes at the end, with `name` in the header x-replica."""
+    """Serve on `bound`, which is closed at the end, with `name` in the header x-replica."""
     conversations: set[asyncio.Task[None]] = set()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,1 +1,1 @@
-"""`lbctl init`: servers are asked what they are, and a fleet file is written of what they say."""
+"""`lbctl init`: writes a fleet file, from nothing or from running servers."""

@@ -1,8 +1,8 @@
-"""From URLs to the text of a fleet that `lint` has nothing against; or to what is wrong, all of it.
+"""From URLs to the text of a fleet that passes `lint`, or to all reasons why there is none.
 
-The text goes through lint before anybody gets it. Two findings are the user's to decide (a single server, servers that
-share a host's GPUs): they get a comment with the reason. Any other one means that a server said something that makes no
-fleet: then there is no text.
+The text is linted before it is returned. Two findings are for the user to decide (a single server, servers that share a
+host's GPUs): they get a comment with the reason. Any other finding means that the servers' responses do not form a
+valid fleet: then there is no text.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from importlib.resources import files
 from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
-from lbctl.init.ask import PATIENCE, Answers, ask
-from lbctl.init.place import Place, places
-from lbctl.init.pools import joined, pools_of
+from lbctl.init.identify import AuxiliaryEndpoint, IdentifiedServer, identify
+from lbctl.init.pools import pools_of, with_management_models
+from lbctl.init.probe import TIMEOUT, ServerResponses, probe
+from lbctl.init.probe_target import ProbeTarget, parse_targets
 from lbctl.init.routes import routes_of
-from lbctl.init.tell import Beside, Server, told
 from lbctl.init.write import text
-from lbctl.lint.run import Choice, lint
-from lbctl.model.load import Text
+from lbctl.lint.run import CodeFilter, lint
+from lbctl.model.load import SourceText
 
-SILENT, UNSOUND = "LB960", "LB963"
+UNIDENTIFIED, NO_VALID_FLEET = "LB960", "LB963"
 FIRST_PORT = 8080
-_MOST = 64
-"""URLs of one call."""
+_MAX_URLS = 64
+"""The largest number of URLs in one call."""
 _REASONS = {
     "LB218": "init was given one server of this model: add another, or keep this",
     "LB617": 'which GPU is whose is yours to say: devices: ["0"]',
@@ -36,92 +36,105 @@ _AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bun
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """`text`: the file, or "" where something is wrong. `said`: of each URL what it is, for people."""
+class InitResult:
+    """The outcome of `lbctl init --from`."""
 
     text: str
-    said: tuple[str, ...] = ()
+    """The content of the file, or "" if there is an error."""
+    summary: tuple[str, ...] = ()
+    """For each URL what was identified there, for people."""
 
 
-def blank() -> str:
-    """An annotated fleet of nobody's: addresses of this machine, to be replaced."""
+def template() -> str:
+    """Return an annotated example fleet with addresses of this machine, to be replaced."""
     return files("lbctl.init").joinpath("blank.yaml").read_text(encoding="utf-8")
 
 
-def draw(urls: Sequence[str], diagnostics: Diagnostics, patience: float = PATIENCE) -> Drawn:
-    """Asks every URL once. What is wrong goes to `diagnostics`; wrong URLs are told before anybody is asked."""
-    asked = places(urls[:_MOST], diagnostics)
-    if len(urls) > _MOST:
-        diagnostics.add(Diagnostic("LB962", f"{len(urls)} URLs: init asks {_MOST} at most"))
+def fleet_from_urls(urls: Sequence[str], diagnostics: Diagnostics, timeout: float = TIMEOUT) -> InitResult:
+    """Probe every URL once and derive a fleet.
+
+    Errors are added to `diagnostics`; if a URL is invalid, none is probed. `timeout` is in seconds, for each server.
+    """
+    targets = parse_targets(urls[:_MAX_URLS], diagnostics)
+    if len(urls) > _MAX_URLS:
+        diagnostics.add(Diagnostic("LB962", f"{len(urls)} URLs: init asks {_MAX_URLS} at most"))
     if diagnostics.failed:
-        return Drawn("")
-    servers, besides = _sorted(asyncio.run(ask(asked, patience)), diagnostics)
+        return InitResult("")
+    servers, auxiliaries = _classified(asyncio.run(probe(targets, timeout)), diagnostics)
     if len(diagnostics):
-        return Drawn("")
-    said = (*map(_server_said, servers), *map(_beside_said, besides))
-    return Drawn(_judged(_text(servers, besides, asked), diagnostics), said)
+        return InitResult("")
+    summary = (*map(_describe_server, servers), *map(_describe_auxiliary, auxiliaries))
+    return InitResult(_linted(_text(servers, auxiliaries, targets), diagnostics), summary)
 
 
-def _sorted(found: Sequence[Answers], diagnostics: Diagnostics) -> tuple[list[Server], list[Beside]]:
-    """Servers with all that is known of them, and what stands beside them."""
-    servers: list[Server] = []
-    besides: list[Beside] = []
-    for answers in found:
-        match answers.trouble or told(answers):
-            case Server() as server:
+def _classified(
+    responses: Sequence[ServerResponses], diagnostics: Diagnostics
+) -> tuple[list[IdentifiedServer], list[AuxiliaryEndpoint]]:
+    """Separate servers from auxiliary endpoints; report those that cannot be identified."""
+    servers: list[IdentifiedServer] = []
+    auxiliaries: list[AuxiliaryEndpoint] = []
+    for response in responses:
+        match response.failure or identify(response):
+            case IdentifiedServer() as server:
                 servers.append(server)
-            case Beside() as beside:
-                besides.append(beside)
-            case words:
-                _silent(diagnostics, answers.place, words)
-    hosts = {item.place.host for item in servers}
-    for lonely in besides if not len(diagnostics) else ():
-        if lonely.place.host not in hosts:
-            _silent(diagnostics, lonely.place, f"{lonely.title}, and none of the URLs is a server on that host")
-    return joined(servers, besides), besides
+            case AuxiliaryEndpoint() as auxiliary:
+                auxiliaries.append(auxiliary)
+            case reason:
+                _report_unidentified(diagnostics, response.target, reason)
+    hosts = {server.target.host for server in servers}
+    for orphan in auxiliaries if not len(diagnostics) else ():
+        if orphan.target.host not in hosts:
+            _report_unidentified(
+                diagnostics, orphan.target, f"{orphan.title}, and none of the URLs is a server on that host"
+            )
+    return with_management_models(servers, auxiliaries), auxiliaries
 
 
-def _silent(diagnostics: Diagnostics, place: Place, words: str) -> None:
-    diagnostics.add(Diagnostic(SILENT, words, Position(place.url), hint="nothing was written"))
+def _report_unidentified(diagnostics: Diagnostics, target: ProbeTarget, message: str) -> None:
+    diagnostics.add(Diagnostic(UNIDENTIFIED, message, Position(target.url), hint="nothing was written"))
 
 
-def _text(servers: Sequence[Server], besides: Sequence[Beside], asked: Sequence[Place]) -> str:
-    pools = pools_of(servers, besides)
-    used = {item.port for item in asked}
-    port = next(item for item in range(FIRST_PORT, 65536) if item not in used)
+def _text(
+    servers: Sequence[IdentifiedServer], auxiliaries: Sequence[AuxiliaryEndpoint], targets: Sequence[ProbeTarget]
+) -> str:
+    pools = pools_of(servers, auxiliaries)
+    used = {target.port for target in targets}
+    port = next(number for number in range(FIRST_PORT, 65536) if number not in used)
     return text(pools, routes_of(pools), port, _authority())
 
 
 def _authority() -> str:
-    """Where this system keeps the certificates that it believes, and by which the servers were judged."""
+    """The file of the system's trusted certificates, by which the servers were verified."""
     paths = ssl.get_default_verify_paths()
-    return next((item for item in (paths.cafile, *_AUTHORITIES) if item and Path(item).is_file()), _AUTHORITIES[0])
+    return next((path for path in (paths.cafile, *_AUTHORITIES) if path and Path(path).is_file()), _AUTHORITIES[0])
 
 
-def _judged(drawn: str, diagnostics: Diagnostics) -> str:
-    """The text, with a comment on each line whose finding is the user's to decide; "" where there is another one."""
-    lines = drawn.splitlines()
+def _linted(fleet: str, diagnostics: Diagnostics) -> str:
+    """Return the text with a comment on each line whose finding is for the user to decide; "" if there are others."""
+    lines = fleet.splitlines()
     codes: dict[int, list[str]] = {}
-    for item in lint([Text("fleet.yaml", drawn.encode(), ".")], Diagnostics(), Choice(), None).findings:
-        if item.code in _REASONS and item.position is not None:
-            codes.setdefault(item.position.line - 1, []).append(item.code)
+    for finding in lint([SourceText("fleet.yaml", fleet.encode(), ".")], Diagnostics(), CodeFilter(), None).findings:
+        if finding.code in _REASONS and finding.position is not None:
+            codes.setdefault(finding.position.line - 1, []).append(finding.code)
         else:
-            words = f"what the servers say makes no sound fleet: {item.code}, {item.message}"
-            diagnostics.add(Diagnostic(UNSOUND, words, hint=f"lbctl rule {item.code}"))
-    for line, found in codes.items():
-        reasons = "; ".join(_REASONS[item] for item in found)
-        lines[line] += f"   # lbctl: ignore {', '.join(found)} ({reasons})"
+            message = f"the servers' responses make no valid fleet: {finding.code}, {finding.message}"
+            diagnostics.add(Diagnostic(NO_VALID_FLEET, message, hint=f"lbctl rule {finding.code}"))
+    for line, line_codes in codes.items():
+        reasons = "; ".join(_REASONS[code] for code in line_codes)
+        lines[line] += f"   # lbctl: ignore {', '.join(line_codes)} ({reasons})"
     return "" if diagnostics.failed else "\n".join(lines) + "\n"
 
 
-def _beside_said(item: Beside) -> str:
-    return f"{item.place.url}: {item.title}" + (f", {_counted(len(item.gpus), 'GPU')}" if item.gpus else "")
+def _describe_auxiliary(auxiliary: AuxiliaryEndpoint) -> str:
+    return f"{auxiliary.target.url}: {auxiliary.title}" + (
+        f", {_count_of(len(auxiliary.gpus), 'GPU')}" if auxiliary.gpus else ""
+    )
 
 
-def _server_said(item: Server) -> str:
-    count = len(item.models.raw)
-    return f"{item.place.url}: {item.kind.title}, {_counted(count, 'model') if count else 'models unknown'}"
+def _describe_server(server: IdentifiedServer) -> str:
+    count = len(server.models.raw)
+    return f"{server.target.url}: {server.kind.title}, {_count_of(count, 'model') if count else 'models unknown'}"
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+def _count_of(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

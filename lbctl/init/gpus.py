@@ -1,4 +1,4 @@
-"""The GPUs that an exporter's page names, by the names of lbctl's own table. A name that is not in it stays unknown."""
+"""The GPU types on an exporter's page, by their names in lbctl's own table; other names stay unknown."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _TABLE = (
     (r"\bMI300X\b", "MI300X"),
     (r"\bMI325X\b", "MI325X"),
 )
-"""What the driver calls a GPU → its name in `lbctl gpus`."""
+"""The driver's name of a GPU → its name in `lbctl gpus`."""
 _LINES = {
     "dcgm": ('UUID="', 'modelName="'),
     "nvidia_gpu_exporter": ('uuid="', 'name="'),
     "amd": ('serial_number="', 'card_model="'),
 }
-"""Kind → the labels that hold which GPU it is, and what it is called."""
+"""Kind → the labels with the GPU's identity and with its name."""
 
 
 def gpus_of(source: str, page: bytes) -> tuple[str, ...]:
-    """What each GPU of the page is called, sorted by its identity. A page without names gives none."""
-    which, what = _LINES[source]
-    found: dict[str, str] = {}
+    """Return the name of each GPU on the page, sorted by identity; none if the page has no names."""
+    identity_label, name_label = _LINES[source]
+    names: dict[str, str] = {}
     for line in page.decode("utf-8", "replace").splitlines():
-        identity, name = _label(line, which), _label(line, what)
+        identity, name = _label(line, identity_label), _label(line, name_label)
         if identity and name:
-            found[identity] = name
-    return tuple(found[item] for item in sorted(found))
+            names[identity] = name
+    return tuple(names[identity] for identity in sorted(names))
 
 
-def known(names: tuple[str, ...]) -> str:
-    """The table's name where all of them are one GPU that it has, else ""."""
-    types = {_type(item) for item in names}
+def gpu_type(names: tuple[str, ...]) -> str:
+    """Return the table's name if all GPUs are of one known type, else ""."""
+    types = {_type(name) for name in names}
     return types.pop() if len(types) == 1 else ""
 
 

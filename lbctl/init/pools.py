@@ -1,6 +1,6 @@
-"""Servers into pools: those with the same models and the same way of being spoken to stand in one.
+"""Groups servers into pools: servers with the same models and the same API form one pool.
 
-Servers whose models are not known are never put together: a pool promises that any of its replicas can answer.
+Servers with unknown models are never grouped, since any replica of a pool must be able to answer its requests.
 """
 
 from __future__ import annotations
@@ -9,148 +9,180 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from lbctl.init.gpus import known
-from lbctl.init.kinds import KSERVE_V1, TORCHSERVE, Kind
-from lbctl.init.tell import Beside, Server
-from lbctl.serve.resolve import is_ip
+from lbctl.base.hosts import is_ip
+from lbctl.init.gpus import gpu_type
+from lbctl.init.identify import AuxiliaryEndpoint, IdentifiedServer
+from lbctl.init.kinds import KSERVE_V1, TORCHSERVE, ServerKind
 
-_LONGEST_NAME = 40
-_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
+_MAX_NAME = 40
+_YAML_LITERALS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A source of telemetry. `asked`: its page was seen; else it is where such a server has it by default."""
+class TelemetrySource:
+    """A source of telemetry of a replica."""
 
     kind: str
     url: str
-    asked: bool = True
+    seen: bool = True
+    """Whether its page was seen; else it is at the default place of such a server."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A replica to be. `gpu`: by the table's name, or ""; `gpu_count`: of the host, where no other server is on it."""
+class PoolMember:
+    """A future replica."""
 
-    server: Server
-    sources: tuple[Source, ...]
+    server: IdentifiedServer
+    sources: tuple[TelemetrySource, ...]
     gpu: str = ""
+    """The GPU type by the table's name, or ""."""
     gpu_count: int = 1
+    """The GPUs of the host, if no other server runs there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
-    """`ready`: the path of its health check, "" for the port alone. `tls`: the name in its certificates, None where it
-    is plain HTTP, "" where it is an address."""
+class PoolDraft:
+    """A future pool."""
 
     name: str
-    members: tuple[Member, ...]
+    members: tuple[PoolMember, ...]
     ready: str
+    """The path of its health check; "" for a TCP check."""
     tls: str | None
+    """The name in its certificates; None for plain HTTP, "" for an address."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ServerKind:
+        """The kind of its first server."""
         return self.members[0].server.kind
 
     @property
-    def first(self) -> Server:
+    def first(self) -> IdentifiedServer:
+        """Its first server."""
         return self.members[0].server
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """Its models, where each can be a segment of a path; else none."""
+        """Its models, if each can be a segment of a path; else none."""
         models = self.first.models
-        return models.names if not models.more and all(map(_SEGMENT.fullmatch, models.names)) else ()
+        return models.names if not models.omitted and all(map(_SEGMENT.fullmatch, models.names)) else ()
 
 
-def joined(servers: Sequence[Server], besides: Sequence[Beside]) -> list[Server]:
-    """The servers with what TorchServe tells of its models on another port."""
-    return [_with_models(item, servers, besides) for item in servers]
+def with_management_models(
+    servers: Sequence[IdentifiedServer], auxiliaries: Sequence[AuxiliaryEndpoint]
+) -> list[IdentifiedServer]:
+    """Add the models that TorchServe reports on its management port."""
+    return [_with_models(server, servers, auxiliaries) for server in servers]
 
 
-def _with_models(server: Server, servers: Sequence[Server], besides: Sequence[Beside]) -> Server:
-    told = [item.models for item in besides if item.role == "management" and item.place.host == server.place.host]
-    mine = server.kind is TORCHSERVE and _alone(server, servers)
-    return replace(server, models=told[0]) if told and mine else server
+def _with_models(
+    server: IdentifiedServer, servers: Sequence[IdentifiedServer], auxiliaries: Sequence[AuxiliaryEndpoint]
+) -> IdentifiedServer:
+    host = server.target.host
+    models = [item.models for item in auxiliaries if item.role == "management" and item.target.host == host]
+    is_only = server.kind is TORCHSERVE and _is_only_of_its_kind(server, servers)
+    return replace(server, models=models[0]) if models and is_only else server
 
 
-def pools_of(servers: Sequence[Server], besides: Sequence[Beside]) -> list[Pool]:
-    """In the order of the URLs; every name once."""
-    groups: dict[tuple[object, ...], list[Server]] = {}
+def pools_of(servers: Sequence[IdentifiedServer], auxiliaries: Sequence[AuxiliaryEndpoint]) -> list[PoolDraft]:
+    """Group the servers in the order of the URLs; pool names are unique."""
+    groups: dict[tuple[object, ...], list[IdentifiedServer]] = {}
     for server in servers:
         groups.setdefault(_identity(server), []).append(server)
-    taken: set[str] = set()
-    return [_pool(part, servers, besides, taken) for group in groups.values() for part in _checkable(group)]
+    names: set[str] = set()
+    return [
+        _pool(part, servers, auxiliaries, names) for group in groups.values() for part in _split_by_health_check(group)
+    ]
 
 
-def _identity(server: Server) -> tuple[object, ...]:
-    tls = server.place.host if server.place.scheme == "https" and not is_ip(server.place.host) else ""
-    same = server.models.raw or server.apps or (server.place,)
-    return server.kind.api, server.kind.api == "own" and server.kind, server.place.scheme, tls, same
+def _identity(server: IdentifiedServer) -> tuple[object, ...]:
+    tls = server.target.host if server.target.scheme == "https" and not is_ip(server.target.host) else ""
+    content = server.models.raw or server.apps or (server.target,)
+    return server.kind.api, server.kind.api == "own" and server.kind, server.target.scheme, tls, content
 
 
-def _checkable(group: list[Server]) -> Iterable[list[Server]]:
-    """A pool has one check: servers that share no path that says that they are ready stand apart."""
-    if _common(group) or not group[0].kind.ready:
+def _split_by_health_check(group: list[IdentifiedServer]) -> Iterable[list[IdentifiedServer]]:
+    """Split a group of servers without a common readiness path, since a pool has one health check."""
+    if _common_health_path(group) or not group[0].kind.ready:
         return [group]
-    return [[item for item in group if item.kind is kind] for kind in dict.fromkeys(item.kind for item in group)]
+    return [
+        [server for server in group if server.kind is kind] for kind in dict.fromkeys(server.kind for server in group)
+    ]
 
 
-def _common(group: Sequence[Server]) -> str:
-    return next((path for path in group[0].kind.ready if all(path in item.kind.ready for item in group)), "")
+def _common_health_path(group: Sequence[IdentifiedServer]) -> str:
+    return next((path for path in group[0].kind.ready if all(path in server.kind.ready for server in group)), "")
 
 
-def _pool(group: Sequence[Server], servers: Sequence[Server], besides: Sequence[Beside], taken: set[str]) -> Pool:
+def _pool(
+    group: Sequence[IdentifiedServer],
+    servers: Sequence[IdentifiedServer],
+    auxiliaries: Sequence[AuxiliaryEndpoint],
+    names: set[str],
+) -> PoolDraft:
     first = group[0]
-    members = tuple(_member(item, servers, besides) for item in group)
-    ready = _common(group)
-    if first.kind is KSERVE_V1 and _SEGMENT.fullmatch(first.models.one):
-        ready = f"/v1/models/{first.models.one}"
-    tls = None if first.place.scheme == "http" else "" if is_ip(first.place.host) else first.place.host
-    called = first.models.one or next(iter(first.models.names), "") or first.kind.title
-    return Pool(unique(slug(called), taken), members, ready, tls)
+    members = tuple(_member(server, servers, auxiliaries) for server in group)
+    ready = _common_health_path(group)
+    if first.kind is KSERVE_V1 and _SEGMENT.fullmatch(first.models.single):
+        ready = f"/v1/models/{first.models.single}"
+    tls = None if first.target.scheme == "http" else "" if is_ip(first.target.host) else first.target.host
+    title = first.models.single or next(iter(first.models.names), "") or first.kind.title
+    return PoolDraft(unique_name(slug(title), names), members, ready, tls)
 
 
-def _member(server: Server, servers: Sequence[Server], besides: Sequence[Beside]) -> Member:
-    here = [item for item in besides if item.place.host == server.place.host]
-    gpus = next((item for item in here if item.role == "gpus"), None)
-    sources = [*_own(server, servers, here), *([_at(gpus)] if gpus else [])]
-    single = sum(item.place.host == server.place.host for item in servers) == 1
-    return Member(server, tuple(sources), known(gpus.gpus) if gpus else "", len(gpus.gpus) if gpus and single else 1)
+def _member(
+    server: IdentifiedServer, servers: Sequence[IdentifiedServer], auxiliaries: Sequence[AuxiliaryEndpoint]
+) -> PoolMember:
+    local = [item for item in auxiliaries if item.target.host == server.target.host]
+    gpus = next((item for item in local if item.role == "gpus"), None)
+    sources = [*_own_sources(server, servers, local), *([_page_source(gpus)] if gpus else [])]
+    single = sum(other.target.host == server.target.host for other in servers) == 1
+    return PoolMember(
+        server, tuple(sources), gpu_type(gpus.gpus) if gpus else "", len(gpus.gpus) if gpus and single else 1
+    )
 
 
-def _own(server: Server, servers: Sequence[Server], here: Sequence[Beside]) -> list[Source]:
-    """What the server says of itself: on its own port, or on one that only one server of its kind and host can have."""
+def _own_sources(
+    server: IdentifiedServer, servers: Sequence[IdentifiedServer], local: Sequence[AuxiliaryEndpoint]
+) -> list[TelemetrySource]:
+    """The server's own metrics: on its own port, or on a port that only one server of its kind can have on a host."""
     kind = server.kind
     if server.page:
-        return [Source(kind.source, f"{server.place.scheme}://{{host}}:{{port}}{server.page}")]
-    if kind.port is None or not _alone(server, servers):
+        return [TelemetrySource(kind.source, f"{server.target.scheme}://{{host}}:{{port}}{server.page}")]
+    if kind.port is None or not _is_only_of_its_kind(server, servers):
         return []
-    page = next((item for item in here if item.role == "page" and item.source == kind.source), None)
-    return [_at(page) if page else Source(kind.source, f"http://{{host}}:{kind.port}{kind.page}", asked=False)]
+    page = next((item for item in local if item.role == "page" and item.source == kind.source), None)
+    return [
+        _page_source(page)
+        if page
+        else TelemetrySource(kind.source, f"http://{{host}}:{kind.port}{kind.page}", seen=False)
+    ]
 
 
-def _at(page: Beside) -> Source:
-    return Source(page.source, f"{page.place.scheme}://{{host}}:{page.place.port}/metrics")
+def _page_source(page: AuxiliaryEndpoint) -> TelemetrySource:
+    return TelemetrySource(page.source, f"{page.target.scheme}://{{host}}:{page.target.port}/metrics")
 
 
-def _alone(server: Server, servers: Sequence[Server]) -> bool:
-    return sum(item.kind.source == server.kind.source and item.place.host == server.place.host for item in servers) == 1
+def _is_only_of_its_kind(server: IdentifiedServer, servers: Sequence[IdentifiedServer]) -> bool:
+    return (
+        sum(other.kind.source == server.kind.source and other.target.host == server.target.host for other in servers)
+        == 1
+    )
 
 
 def slug(text: str) -> str:
-    """A name of what a model or a server is called: its last part, in lower case, and never a number or a word that
-    YAML takes for something else than text."""
-    last = text.rstrip("/").rpartition("/")[2].lower()
-    name = re.sub(r"[^a-z0-9.]+", "-", last)[:_LONGEST_NAME].strip("-.")
-    return name if re.match(r"[a-z]", name) and name not in _WORDS else f"model-{name}".rstrip("-")
+    """Derive a name from that of a model or a server: its last part in lower case, never a number or a YAML literal."""
+    base = text.rstrip("/").rpartition("/")[2].lower()
+    name = re.sub(r"[^a-z0-9.]+", "-", base)[:_MAX_NAME].strip("-.")
+    return name if re.match(r"[a-z]", name) and name not in _YAML_LITERALS else f"model-{name}".rstrip("-")
 
 
-def unique(name: str, taken: set[str]) -> str:
-    """`name`, or with the first number that makes it new; it is then taken."""
-    found, number = name, 1
-    while found in taken:
+def unique_name(name: str, taken: set[str]) -> str:
+    """Return `name`, with the smallest number that makes it new, and add it to `taken`."""
+    candidate, number = name, 1
+    while candidate in taken:
         number += 1
-        found = f"{name}-{number}"
-    taken.add(found)
-    return found
+        candidate = f"{name}-{number}"
+    taken.add(candidate)
+    return candidate

@@ -1,6 +1,6 @@
-"""The YAML of a fleet, with the comments that a newcomer wants.
+"""Writes the YAML of a fleet, with comments for newcomers.
 
-Comments are lbctl's own words: nothing that a server said stands in one. What a server or a URL said stands in double
+Comments are lbctl's own text: nothing that a server reported is in one. What a server or a URL contained is in double
 quotes, after it has passed the grammar of its key.
 """
 
@@ -10,12 +10,12 @@ import json
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from lbctl.init.pools import Member, Pool, Source
-from lbctl.init.routes import Route
+from lbctl.init.pools import PoolDraft, PoolMember, TelemetrySource
+from lbctl.init.routes import RouteDraft
 
 _HEAD = """\
 # yaml-language-server: $schema=./lbctl.schema.json
-# A fleet of what its servers say of themselves, by `lbctl init`. Next: `lbctl lint FILE` tells what is unwise,
+# A fleet derived from its servers' responses by `lbctl init`. Next: `lbctl lint FILE` reports what is unwise,
 # `lbctl render -t nginx|haproxy|envoy --check FILE` makes the proxy's configuration, `lbctl serve FILE` drives proxies.
 # `lbctl schema > lbctl.schema.json` gives the first line its meaning: editors then complete and check the keys.
 version: 1
@@ -38,11 +38,14 @@ pools:
 _WIDTH = 116
 
 
-def text(pools: Sequence[Pool], routes: Sequence[Route], port: int, authority: str) -> str:
-    """The file. `port`: the listener's; `authority`: the file of the certificates that this system believes."""
+def text(pools: Sequence[PoolDraft], routes: Sequence[RouteDraft], port: int, authority: str) -> str:
+    """Return the content of the file.
+
+    `port` is that of the listener; `authority` is the file of the certificates that this system trusts.
+    """
     lines = [_HEAD % port]
-    if any(item.models for item in routes):
-        lines += _comment("The model stands in the body, or in the header x-model; nginx reads the header alone.", 2)
+    if any(route.models for route in routes):
+        lines += _comment("The model is in the body, or in the header x-model; nginx reads the header alone.", 2)
     for route in routes:
         lines += _route(route)
     lines.append(_POOLS)
@@ -51,7 +54,7 @@ def text(pools: Sequence[Pool], routes: Sequence[Route], port: int, authority: s
     return "".join(lines)
 
 
-def _route(route: Route) -> Iterator[str]:
+def _route(route: RouteDraft) -> Iterator[str]:
     yield f"  {route.name}:\n"
     if route.answer:
         yield f"    match: {{path: {quoted(route.prefix)}, methods: [GET]}}\n"
@@ -59,7 +62,7 @@ def _route(route: Route) -> Iterator[str]:
         return
     if route.models:
         yield f"    match:\n      path_prefix: {quoted(route.prefix)}\n      model:\n"
-        yield from (f"        - {quoted(item)}\n" for item in route.models)
+        yield from (f"        - {quoted(model)}\n" for model in route.models)
     else:
         yield f"    match: {{path_prefix: {quoted(route.prefix)}}}\n"
     if route.rewrite:
@@ -68,10 +71,10 @@ def _route(route: Route) -> Iterator[str]:
         yield f"    pool: {route.pools[0].name}\n"
     else:
         yield "    split:                      # the same model by unlike servers: by the number of replicas\n"
-        yield from (f"      {item.name}: {len(item.members)}\n" for item in route.pools)
+        yield from (f"      {pool.name}: {len(pool.members)}\n" for pool in route.pools)
 
 
-def _pool(pool: Pool, authority: str) -> Iterator[str]:
+def _pool(pool: PoolDraft, authority: str) -> Iterator[str]:
     yield f"  {pool.name}:\n"
     yield from _model(pool)
     yield from _replicas(pool)
@@ -79,53 +82,55 @@ def _pool(pool: Pool, authority: str) -> Iterator[str]:
         name = f", server_name: {quoted(pool.tls)}" if pool.tls else ""
         yield f"    tls: {{ca: {quoted(authority)}{name}}}      # whose certificates are believed\n"
     yield from _health(pool)
-    shared = _shared(pool)
-    if shared:
+    sources = _common_sources(pool)
+    if sources:
         yield "    telemetry:                  # what `lbctl serve` reads, for weights and deep health\n"
         yield "      sources:\n"
-        yield from (f"        - {_source(item)}{_doubt(item)}\n" for item in shared)
-    if pool.kind.source not in {"", *(source.kind for item in pool.members for source in item.sources)}:
-        yield from _blind(pool)
+        yield from (f"        - {_source(source)}{_unverified(source)}\n" for source in sources)
+    if pool.kind.source not in {"", *(source.kind for member in pool.members for source in member.sources)}:
+        yield from _missing_metrics(pool)
 
 
-def _model(pool: Pool) -> Iterator[str]:
+def _model(pool: PoolDraft) -> Iterator[str]:
     models = pool.first.models
-    if models.one:
+    if models.single:
         adapters = f", adapters: [{', '.join(map(quoted, models.adapters))}]" if models.adapters else ""
-        yield f"    model: {{name: {quoted(models.one)}{adapters}}}\n"
+        yield f"    model: {{name: {quoted(models.single)}{adapters}}}\n"
     elif not models.raw:
-        said = f"{pool.kind.title} did not say which model it serves: model: {{name: ...}}. Replicas of the same model"
-        yield from _comment(f"{said} belong into one pool.", 4)
-    if models.more:
+        advice = (
+            f"{pool.kind.title} did not say which model it serves: model: {{name: ...}}. Replicas of the same model"
+        )
+        yield from _comment(f"{advice} belong into one pool.", 4)
+    if models.omitted:
         yield from _comment("It has more models, or such with names that a fleet cannot write: ask it for all.", 4)
 
 
-def _replicas(pool: Pool) -> Iterator[str]:
-    typed = all(item.gpu for item in pool.members)
-    if not typed:
+def _replicas(pool: PoolDraft) -> Iterator[str]:
+    has_gpus = all(member.gpu for member in pool.members)
+    if not has_gpus:
         hint = "Name the GPUs, as `gpu: H100-SXM`, of all replicas or of none; without them all count the same."
         yield from _comment(hint, 4)
-    elif any(item.gpu_count > 1 for item in pool.members):
+    elif any(member.gpu_count > 1 for member in pool.members):
         yield from _comment("gpu_count: all GPUs of the host, as its exporter shows; write how many it uses.", 4)
-    apart = not _shared(pool)
-    if apart and not all(source.asked for item in pool.members for source in item.sources):
+    own_sources = not _common_sources(pool)
+    if own_sources and not all(source.seen for member in pool.members for source in member.sources):
         yield from _comment("Sources at a usual port were not asked: `init --from` takes these URLs too.", 4)
     yield "    replicas:\n"
     for member in pool.members:
-        yield f"      - {{{', '.join(_replica(member, typed, apart))}}}\n"
+        yield f"      - {{{', '.join(_replica(member, has_gpus, own_sources))}}}\n"
 
 
-def _replica(member: Member, typed: bool, apart: bool) -> Iterator[str]:
-    yield f"address: {quoted(member.server.place.address)}"
-    if typed:
+def _replica(member: PoolMember, has_gpus: bool, own_sources: bool) -> Iterator[str]:
+    yield f"address: {quoted(member.server.target.address)}"
+    if has_gpus:
         yield f"gpu: {quoted(member.gpu)}"
         if member.gpu_count > 1:
             yield f"gpu_count: {member.gpu_count}"
-    if apart and member.sources:
+    if own_sources and member.sources:
         yield f"telemetry: {{sources: [{', '.join(map(_source, member.sources))}]}}"
 
 
-def _health(pool: Pool) -> Iterator[str]:
+def _health(pool: PoolDraft) -> Iterator[str]:
     probe = f"http: {{path: {quoted(pool.ready)}}}" if pool.ready else "tcp: {}"
     yield f"    health:\n      active: {{{probe}, interval: 10s}}\n"
     if not pool.ready:
@@ -134,37 +139,39 @@ def _health(pool: Pool) -> Iterator[str]:
         )
 
 
-def _shared(pool: Pool) -> tuple[Source, ...]:
-    """The sources of the pool, where its replicas have the same ones."""
+def _common_sources(pool: PoolDraft) -> tuple[TelemetrySource, ...]:
+    """The sources of the pool, if its replicas have the same ones."""
     first = pool.members[0].sources
-    return first if all(item.sources == first for item in pool.members) else ()
+    return first if all(member.sources == first for member in pool.members) else ()
 
 
-def _source(item: Source) -> str:
-    return f"{{kind: {item.kind}, url: {quoted(item.url)}}}"
+def _source(source: TelemetrySource) -> str:
+    return f"{{kind: {source.kind}, url: {quoted(source.url)}}}"
 
 
-def _doubt(item: Source) -> str:
-    return "" if item.asked else "   # its usual port, not asked: `init --from` takes it too"
+def _unverified(source: TelemetrySource) -> str:
+    return "" if source.seen else "   # its usual port, not asked: `init --from` takes it too"
 
 
-def _blind(pool: Pool) -> Iterator[str]:
-    where = f"{{kind: {pool.kind.source}, url: ...}}"
+def _missing_metrics(pool: PoolDraft) -> Iterator[str]:
+    example = f"{{kind: {pool.kind.source}, url: ...}}"
     if pool.kind.port is not None:
-        said = (
+        explanation = (
             f"{pool.kind.title} has its metrics at port {pool.kind.port} by default, and several of it are on one host"
         )
-        yield from _comment(f"{said}: give each of these replicas its own, telemetry: {{sources: [{where}]}}.", 4)
+        yield from _comment(
+            f"{explanation}: give each of these replicas its own, telemetry: {{sources: [{example}]}}.", 4
+        )
         return
     switch = f" Start it with {pool.kind.switch}, then" if pool.kind.switch else " If it has some elsewhere,"
-    yield from _comment(f"{pool.kind.title} showed no metrics.{switch} add to telemetry.sources: {where}.", 4)
+    yield from _comment(f"{pool.kind.title} showed no metrics.{switch} add to telemetry.sources: {example}.", 4)
 
 
 def quoted(value: str) -> str:
-    """A string in double quotes; ASCII alone."""
+    """Quote a string in double quotes, in ASCII."""
     return json.dumps(value)
 
 
-def _comment(words: str, indent: int) -> Iterable[str]:
+def _comment(prose: str, indent: int) -> Iterable[str]:
     start = f"{' ' * indent}# "
-    return (f"{line}\n" for line in textwrap.wrap(words, _WIDTH, initial_indent=start, subsequent_indent=start))
+    return (f"{line}\n" for line in textwrap.wrap(prose, _WIDTH, initial_indent=start, subsequent_indent=start))

@@ -1,1 +1,1 @@
-"""The resolved fleet as frozen values: what compile makes, what targets read, what a version is a hash of."""
+"""The resolved fleet as frozen values: the output of `compile`, the input of targets, and what a version hashes."""

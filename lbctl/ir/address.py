@@ -1,17 +1,25 @@
-"""Where something listens."""
+"""Network addresses of listeners, replicas and APIs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lbctl.base.hosts import is_loopback
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`host` and `port`, or `path` of a unix socket. `host` is a name or an IP, IPv6 without brackets."""
+    """`host` and `port`, or the `path` of a unix socket."""
 
     host: str = ""
+    """A name or an IP; IPv6 without brackets."""
     port: int = 0
     path: str = ""
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether only this machine can connect: a unix socket, or a loopback address."""
+        return bool(self.path) or is_loopback(self.host)
 
     def __str__(self) -> str:
         if self.path:

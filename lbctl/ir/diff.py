@@ -1,9 +1,9 @@
-"""Two fleets, and what differs between them in the words of those who run one: pools, replicas, the share of traffic
-that each gains or loses, requests that go elsewhere, settings with their old and new value.
+"""The difference of two fleets in an operator's terms.
 
-It compares what the fleets mean. Order, comments, defaults that are written out and equal values that are written
-otherwise are no difference, since none of them reaches the Topology or its facts. It does not say what a proxy will do
-with requests under way, and it knows nothing of a running fleet.
+It lists added and removed objects, settings with their old and new value, the share of traffic that pools and replicas
+gain or lose, and requests that reach another route. Order, comments, written-out defaults and different spellings of
+equal values are no difference, since none of them reaches the Topology or its settings. It says nothing about requests
+in flight or a running fleet.
 """
 
 from __future__ import annotations
@@ -13,157 +13,171 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from lbctl.base.diagnostics import Path
-from lbctl.ir import facts
+from lbctl.ir import settings
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.matching import covers, order, overlaps
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Route
-from lbctl.ir.shares import Portion, of_pools
+from lbctl.ir.shares import ReplicaShares, of_pools
 from lbctl.ir.topology import Topology
 
 _Named = TypeVar("_Named", Listener, Route, Pool, Proxy)
 
 
 @dataclass(frozen=True, slots=True)
-class Thing:
-    """A listener, route, pool, replica or proxy that one side lacks. `path` names it; `words` say what it is."""
+class ObjectChange:
+    """A listener, route, pool, replica or proxy that only one side has."""
 
     kind: Literal["added", "removed"]
     path: Path
-    words: str
+    """The path that names the object."""
+
+    description: str
+    """A short description for people, such as the address or the number of replicas."""
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """A value that differs; None where that side has none."""
+class SettingChange:
+    """A setting whose value differs."""
 
     path: Path
     old: str | None
+    """None where the old side lacks the setting."""
     new: str | None
+    """None where the new side lacks the setting."""
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
-    """The share of a route's requests, 0…1, by weight; `replica` is empty for the pool as a whole."""
+class TrafficChange:
+    """A change of the share of a route's requests by weight, each from 0 to 1."""
 
     route: str
     pool: str
     replica: str
+    """Empty for the pool as a whole."""
     old: float
     new: float
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Requests of one kind that go to another route. `rule` says which requests; `old` and `new`: routes, the most
-    specific first, of which the last takes the rest; "" is no route (404)."""
+class ReroutedRequests:
+    """Requests of one kind that reach another route."""
 
     listener: str
     rule: Rule
+    """The conditions of the requests."""
     old: tuple[str, ...]
+    """Routes, the most specific first; the last one takes the remaining requests, and "" is no route (404)."""
     new: tuple[str, ...]
+    """The same for the new side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Each in the order of names; empty where there is none of it."""
+    """Everything that differs, each tuple sorted by name."""
 
-    things: tuple[Thing, ...] = ()
-    settings: tuple[Setting, ...] = ()
-    traffic: tuple[Traffic, ...] = ()
-    elsewhere: tuple[Elsewhere, ...] = ()
+    objects: tuple[ObjectChange, ...] = ()
+    settings: tuple[SettingChange, ...] = ()
+    traffic: tuple[TrafficChange, ...] = ()
+    rerouted: tuple[ReroutedRequests, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.things or self.settings or self.traffic or self.elsewhere)
+        return bool(self.objects or self.settings or self.traffic or self.rerouted)
 
 
 def difference(old: Topology, new: Topology) -> Difference:
-    found = _Found()
-    found.objects(old.pools, new.pools, "pools", facts.of_pool, _pool_words)
-    for before, after in _both(old.pools, new.pools):
-        found.replicas(before, after)
-    _compare_routes(found, old, new)
-    found.objects(old.listeners, new.listeners, "listeners", facts.of_listener, lambda item: str(item.bind))
-    found.objects(old.proxies, new.proxies, "proxies", facts.of_proxy, lambda item: item.kind)
-    found.settings += _settings(facts.of_control(old.control), facts.of_control(new.control))
+    """Compare two fleets."""
+    builder = _DifferenceBuilder()
+    builder.add_objects(old.pools, new.pools, "pools", settings.of_pool, _describe_pool)
+    for old_pool, new_pool in _changed_pairs(old.pools, new.pools):
+        builder.add_replicas(old_pool, new_pool)
+    _compare_routes(builder, old, new)
+    builder.add_objects(old.listeners, new.listeners, "listeners", settings.of_listener, lambda item: str(item.bind))
+    builder.add_objects(old.proxies, new.proxies, "proxies", settings.of_proxy, lambda item: item.kind)
+    builder.settings += _settings(settings.of_control(old.control), settings.of_control(new.control))
     return Difference(
-        things=tuple(found.things),
-        settings=tuple(found.settings),
+        objects=tuple(builder.objects),
+        settings=tuple(builder.settings),
         traffic=tuple(_traffic(old, new)),
-        elsewhere=tuple(_elsewhere(old, new)),
+        rerouted=tuple(_rerouted_requests(old, new)),
     )
 
 
-# ── Things and their settings ────────────────────────────────────────────────────────────────────────────────────────
+# ── Objects and their settings ───────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Found:
-    """Grows while the fleets are compared."""
+class _DifferenceBuilder:
+    """Collects differences while the fleets are compared."""
 
     def __init__(self) -> None:
-        self.things: list[Thing] = []
-        self.settings: list[Setting] = []
+        self.objects: list[ObjectChange] = []
+        self.settings: list[SettingChange] = []
 
-    def objects(
+    def add_objects(
         self,
         old: tuple[_Named, ...],
         new: tuple[_Named, ...],
         section: str,
-        told: Callable[[_Named], facts.Facts],
-        words: Callable[[_Named], str],
+        settings_of: Callable[[_Named], settings.Settings],
+        describe: Callable[[_Named], str],
     ) -> None:
+        """Add the objects that only one side has, and the changed settings of those that both have."""
         before, after = {item.name: item for item in old}, {item.name: item for item in new}
         for name in sorted(before.keys() - after.keys()):
-            self.things.append(Thing("removed", (section, name), words(before[name])))
+            self.objects.append(ObjectChange("removed", (section, name), describe(before[name])))
         for name in sorted(after.keys() - before.keys()):
-            self.things.append(Thing("added", (section, name), words(after[name])))
-        for one, other in _both(old, new):
-            self.settings += _settings(told(one), told(other))
+            self.objects.append(ObjectChange("added", (section, name), describe(after[name])))
+        for old_object, new_object in _changed_pairs(old, new):
+            self.settings += _settings(settings_of(old_object), settings_of(new_object))
 
-    def replicas(self, old: Pool, new: Pool) -> None:
+    def add_replicas(self, old: Pool, new: Pool) -> None:
+        """Add the replicas that only one side of a pool has, and the changed settings of the others."""
         if old.replicas == new.replicas:
             return
-        before, after = {item.name: item for item in old.replicas}, {item.name: item for item in new.replicas}
+        before, after = (
+            {replica.name: replica for replica in old.replicas},
+            {replica.name: replica for replica in new.replicas},
+        )
         here: Path = ("pools", new.name, "replicas")
         for name in sorted(before.keys() - after.keys()):
-            self.things.append(Thing("removed", (*here, name), _replica_words(before[name])))
+            self.objects.append(ObjectChange("removed", (*here, name), _describe_replica(before[name])))
         for name in sorted(after.keys() - before.keys()):
-            self.things.append(Thing("added", (*here, name), _replica_words(after[name])))
+            self.objects.append(ObjectChange("added", (*here, name), _describe_replica(after[name])))
         for name in sorted(before.keys() & after.keys()):
             if before[name] != after[name]:
-                told = (facts.of_replica(new.name, side[name]) for side in (before, after))
-                self.settings += _settings(*told)
+                sides = (settings.of_replica(new.name, side[name]) for side in (before, after))
+                self.settings += _settings(*sides)
 
 
-def _both(old: tuple[_Named, ...], new: tuple[_Named, ...]) -> Iterator[tuple[_Named, _Named]]:
-    """Those that both sides have and that are not equal, by name."""
+def _changed_pairs(old: tuple[_Named, ...], new: tuple[_Named, ...]) -> Iterator[tuple[_Named, _Named]]:
+    """Yield the objects that both sides have and that differ, sorted by name."""
     before = {item.name: item for item in old}
     for item in sorted(new, key=lambda item: item.name):
         if item.name in before and before[item.name] != item:
             yield before[item.name], item
 
 
-def _settings(old: Mapping[Path, str], new: Mapping[Path, str]) -> list[Setting]:
-    """In the order of the new side, what it lacks last."""
+def _settings(old: Mapping[Path, str], new: Mapping[Path, str]) -> list[SettingChange]:
+    """Compare settings in the order of the new side; those that it lacks come last."""
     paths = [*new, *(path for path in old if path not in new)]
-    return [Setting(path, old.get(path), new.get(path)) for path in paths if old.get(path) != new.get(path)]
+    return [SettingChange(path, old.get(path), new.get(path)) for path in paths if old.get(path) != new.get(path)]
 
 
-def _compare_routes(found: _Found, old: Topology, new: Topology) -> None:
-    """What a route matches stands in the listeners' rules."""
-    before, after = facts.rules_by_route(old), facts.rules_by_route(new)
-    known = {item.name: item for item in old.routes}
-    found.objects(old.routes, new.routes, "routes", lambda _: {}, destination)
+def _compare_routes(builder: _DifferenceBuilder, old: Topology, new: Topology) -> None:
+    """Compare routes with their matches, which the listeners' rules hold."""
+    before, after = settings.rules_by_route(old), settings.rules_by_route(new)
+    old_routes = {item.name: item for item in old.routes}
+    builder.add_objects(old.routes, new.routes, "routes", lambda _: {}, destination)
     for route in new.routes:
-        earlier = known.get(route.name)
+        earlier = old_routes.get(route.name)
         rules = before.get(route.name, ()), after.get(route.name, ())
         if earlier is not None and (earlier != route or rules[0] != rules[1]):
-            found.settings += _settings(facts.of_route(earlier, rules[0]), facts.of_route(route, rules[1]))
+            builder.settings += _settings(settings.of_route(earlier, rules[0]), settings.of_route(route, rules[1]))
 
 
 def destination(route: Route) -> str:
-    """Where a route leads, in words."""
+    """Describe where a route leads."""
     shares = of_pools(route)
     if len(shares) == 1:
         return f"to {next(iter(shares))}"
@@ -173,11 +187,11 @@ def destination(route: Route) -> str:
     return f"answers {status}" if status else "redirects to https"
 
 
-def _replica_words(item: Replica) -> str:
-    return f"{item.address}, capacity {item.capacity:g}" + (f", {item.gpu}" if item.gpu else "")
+def _describe_replica(replica: Replica) -> str:
+    return f"{replica.address}, capacity {replica.capacity:g}" + (f", {replica.gpu}" if replica.gpu else "")
 
 
-def _pool_words(pool: Pool) -> str:
+def _describe_pool(pool: Pool) -> str:
     if pool.discovery and not pool.replicas:
         return "replicas by discovery"
     return f"{len(pool.replicas)} replica{'' if len(pool.replicas) == 1 else 's'}"
@@ -186,36 +200,36 @@ def _pool_words(pool: Pool) -> str:
 # ── Traffic ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _traffic(old: Topology, new: Topology) -> Iterator[Traffic]:
-    """Of the routes that both sides have: what a new route gets is not known."""
-    before, after = Portion(old.pools), Portion(new.pools)
-    known = {item.name: item for item in old.routes}
+def _traffic(old: Topology, new: Topology) -> Iterator[TrafficChange]:
+    """Compare traffic on routes that both sides have: the requests of a new route cannot be known."""
+    before, after = ReplicaShares(old.pools), ReplicaShares(new.pools)
+    old_routes = {route.name: route for route in old.routes}
     for route in new.routes:
-        earlier = known.get(route.name)
+        earlier = old_routes.get(route.name)
         if earlier is not None:
-            yield from _moved(route.name, of_pools(earlier), of_pools(route), before, after, earlier, route)
+            yield from _traffic_of_route(route.name, of_pools(earlier), of_pools(route), before, after, earlier, route)
 
 
-def _moved(
+def _traffic_of_route(
     name: str,
     old: Mapping[str, float],
     new: Mapping[str, float],
-    before: Portion,
-    after: Portion,
+    before: ReplicaShares,
+    after: ReplicaShares,
     earlier: Route,
     route: Route,
-) -> Iterator[Traffic]:
+) -> Iterator[TrafficChange]:
     for pool in sorted(old.keys() | new.keys()):
         share = old.get(pool, 0.0), new.get(pool, 0.0)
         if _differ(*share):
-            yield Traffic(name, pool, "", *share)
-        parts = before.of(pool, earlier.regions), after.of(pool, route.regions)
-        if not _differ(*share) and parts[0] == parts[1]:
+            yield TrafficChange(name, pool, "", *share)
+        replica_shares = before.of(pool, earlier.regions), after.of(pool, route.regions)
+        if not _differ(*share) and replica_shares[0] == replica_shares[1]:
             continue
-        for replica in sorted(parts[0].keys() | parts[1].keys()):
-            each = share[0] * parts[0].get(replica, 0.0), share[1] * parts[1].get(replica, 0.0)
-            if _differ(*each):
-                yield Traffic(name, pool, replica, *each)
+        for replica in sorted(replica_shares[0].keys() | replica_shares[1].keys()):
+            change = share[0] * replica_shares[0].get(replica, 0.0), share[1] * replica_shares[1].get(replica, 0.0)
+            if _differ(*change):
+                yield TrafficChange(name, pool, replica, *change)
 
 
 def _differ(old: float, new: float) -> bool:
@@ -225,40 +239,40 @@ def _differ(old: float, new: float) -> bool:
 # ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _elsewhere(old: Topology, new: Topology) -> Iterator[Elsewhere]:
-    """By listener, the most specific first. A listener that one side lacks is a thing, not a way."""
+def _rerouted_requests(old: Topology, new: Topology) -> Iterator[ReroutedRequests]:
+    """Compare the rules of listeners that both sides have, the most specific rules first."""
     before = {item.name: item for item in old.listeners}
     for listener in new.listeners:
         earlier = before.get(listener.name)
         if earlier is not None and earlier.rules != listener.rules:
-            yield from _moved_rules(listener.name, earlier.rules, listener.rules)
+            yield from _rerouted_of_listener(listener.name, earlier.rules, listener.rules)
 
 
-def _moved_rules(listener: str, old: tuple[Rule, ...], new: tuple[Rule, ...]) -> Iterator[Elsewhere]:
-    """Only conditions that not both tables give to the same route can have moved."""
+def _rerouted_of_listener(listener: str, old: tuple[Rule, ...], new: tuple[Rule, ...]) -> Iterator[ReroutedRequests]:
+    """Compare one listener's rules: only conditions that lead to different routes can be rerouted."""
     before, after = _by_conditions(old), _by_conditions(new)
-    moved = [each for each in before.keys() | after.keys() if before.get(each) != after.get(each)]
-    for conditions in sorted(moved, key=order):
-        was, now = _takers(conditions, old), _takers(conditions, new)
-        if was != now:
-            yield Elsewhere(listener, conditions, was, now)
+    changed = [rule for rule in before.keys() | after.keys() if before.get(rule) != after.get(rule)]
+    for conditions in sorted(changed, key=order):
+        old_routes, new_routes = _receiving_routes(conditions, old), _receiving_routes(conditions, new)
+        if old_routes != new_routes:
+            yield ReroutedRequests(listener, conditions, old_routes, new_routes)
 
 
 def _by_conditions(rules: Iterable[Rule]) -> dict[Rule, str]:
-    """Conditions, as a rule without a route, → the first route that has them."""
-    found: dict[Rule, str] = {}
+    """Map conditions, as a rule without a route, to the first route that has them."""
+    routes: dict[Rule, str] = {}
     for rule in rules:
-        found.setdefault(replace(rule, route=""), rule.route)
-    return found
+        routes.setdefault(replace(rule, route=""), rule.route)
+    return routes
 
 
-def _takers(conditions: Rule, table: tuple[Rule, ...]) -> tuple[str, ...]:
-    """Who takes the requests of `conditions` that no more specific rule has taken before."""
-    found: dict[str, None] = {}
-    place = order(conditions)
+def _receiving_routes(conditions: Rule, table: tuple[Rule, ...]) -> tuple[str, ...]:
+    """The routes that receive requests of `conditions` which no more specific rule has taken."""
+    routes: dict[str, None] = {}
+    rank = order(conditions)
     for rule in table:
-        if order(rule) >= place and overlaps(rule, conditions):
-            found.setdefault(rule.route)
+        if order(rule) >= rank and overlaps(rule, conditions):
+            routes.setdefault(rule.route)
             if covers(rule, conditions):
-                return tuple(found)
-    return (*found, "")
+                return tuple(routes)
+    return (*routes, "")

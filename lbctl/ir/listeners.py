@@ -1,4 +1,4 @@
-"""Where clients come in, and the table of rules that sends each request to a route."""
+"""Listeners: where clients connect, and the table of rules that sends each request to a route."""
 
 from __future__ import annotations
 
@@ -10,71 +10,91 @@ from lbctl.ir.address import Address
 
 @dataclass(frozen=True, slots=True)
 class PathMatch:
-    """`prefix` is of whole segments, without a last slash: `/v1` matches `/v1` and `/v1/x`, never `/v1x`. `regex`: RE2,
-    the whole path."""
+    """A condition on the path of a request."""
 
     kind: Literal["exact", "prefix", "regex"] = "prefix"
     value: str = "/"
+    """A prefix consists of whole segments without a trailing slash: `/v1` matches `/v1` and `/v1/x`, never `/v1x`.
+
+    A regex is RE2 and matches the whole path.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of a listener's table. All conditions must hold.
-
-    `host`: "" any, `name.example` exact, `*.example.com` one or more labels before it; compared without port and case.
-    `methods` empty: any. `headers`: (lower-case name, exact value), sorted. `models`: exact names, or a prefix with a
-    trailing `*`; empty: any.
-    """
+    """One line of a listener's table. All its conditions must hold."""
 
     route: str
     host: str = ""
+    """"": any; `name.example`: exact; `*.example.com`: one or more labels before it. Compared without port and case."""
     path: PathMatch = PathMatch()
     methods: tuple[str, ...] = ()
+    """Empty: any."""
     headers: tuple[tuple[str, str], ...] = ()
+    """(lower-case name, exact value), sorted."""
     models: tuple[str, ...] = ()
+    """Exact names, or a prefix with a trailing `*`; empty: any."""
+    clear_model: bool = False
+    """Whether requests with an ambiguous model that meet all other conditions are refused (`ir.guarding`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Paths of a PEM chain and its key, and the SNI names that it is for; no hosts: the default certificate."""
+    """A certificate of a listener."""
 
     certificate: str
+    """The path of a PEM chain."""
     key: str
+    """The path of its private key in PEM."""
     hosts: tuple[str, ...] = ()
+    """The SNI names that it serves; empty for the default certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerTls:
+    """How a listener terminates TLS."""
+
     certificates: tuple[Certificate, ...]
     """At least one; the first is the default."""
     min_version: Literal["1.2", "1.3"] = "1.2"
     client_ca: str | None = None
+    """The path of the authorities that sign client certificates; None: none is requested."""
     client_certificate: Literal["required", "optional"] = "optional"
 
 
 @dataclass(frozen=True, slots=True)
 class ClientAddress:
-    """Who the client is, behind another balancer: `header` is believed from `trusted` networks (CIDR) alone."""
+    """How to find the client's address behind another load balancer."""
 
     trusted: tuple[str, ...]
+    """The networks (CIDR) of load balancers whose header is used."""
     header: str = "x-forwarded-for"
+    """The header that holds the client's address."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessLog:
+    """Where and in which form a listener writes its access log."""
+
     path: str = "/dev/stdout"
     format: Literal["json", "text", "none"] = "json"
 
 
 @dataclass(frozen=True, slots=True)
 class Tracing:
+    """How a listener reports spans."""
+
     otlp: Address
+    """The collector's OTLP address."""
     sample: float
+    """The sampled part of requests, in percent."""
     service: str
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
+    """A socket that accepts clients, with its limits and its rules."""
+
     name: str
     bind: Address
     tls: ListenerTls | None = None
@@ -83,11 +103,15 @@ class Listener:
     proxy_protocol: bool = False
     max_connections: int | None = None
     max_body: int | None = None
+    """The largest request body in bytes; None: unlimited."""
     inspect: int = 256 * 1024
+    """How many bytes of a body the proxy may buffer to read the model or a key from it."""
     request_headers_timeout: int = 15_000
+    """Milliseconds."""
     idle_timeout: int | None = 3_600_000
+    """Milliseconds; None: unlimited."""
     access_log: AccessLog = AccessLog()
     tracing: Tracing | None = None
     request_id: str = "x-request-id"
     rules: tuple[Rule, ...] = ()
-    """Which request goes to which route, by precedence: the first rule that matches decides; none: 404."""
+    """Which request reaches which route, by precedence: the first rule that matches decides; none: 404."""

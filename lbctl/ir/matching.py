@@ -1,80 +1,92 @@
-"""What a rule says of a request, and of another rule: whether it matches, which comes first, which takes from which.
+"""Rules against requests and against each other: which rule matches, which comes first, which covers which.
 
-The proxies do the matching; this says in advance what they will do with a request that was read as they read it
-(`targets.<kind>.reading`). It refuses to read anything itself: no URL, no escape, no body.
+The proxies do the matching; this module predicts what they do with a request that was read as they read it
+(`targets.<kind>.reading`). It parses nothing itself: no URL, no escape, no body.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from lbctl.ir.listeners import PathMatch, Rule
 
 _PATH_RANK = {"exact": 0, "regex": 1, "prefix": 2}
-_PLACES = ("host", "host", "path", "path", "method", "model", "model", "headers", "name", "name")
-"""What each place of `order` is about."""
+_ORDER_CRITERIA = ("host", "host", "path", "path", "method", "model", "model", "headers", "name", "name")
+"""The criterion of each element of `order`."""
 _META = re.compile(r"[\\.\[\](){}*+?|^$]")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as a proxy compares it: `host` in lower case without port, `path` decoded as far as that proxy decodes
-    it, without query, one character a byte; `headers` by lower-case name, each with the values of which one must be the
-    wanted one; `model`: None where it names none."""
+    """A request as a proxy compares it."""
 
     method: str
     host: str
+    """Lower case, without port."""
     path: str
+    """Decoded as far as the proxy decodes it, without query, one character per byte."""
     headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The values of each header by its lower-case name; one of them must equal a rule's value."""
     model: str | None = None
+    """None if the request names no model."""
+    unclear: tuple[int, str] | None = None
+    """The status and the message with which rules with `clear_model` refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One condition of a rule: `kind` is host, path, method, header or model; `name` is a header's."""
+    """One condition of a rule, evaluated for a request."""
 
     kind: str
+    """host, path, method, header or model."""
     wanted: str
-    found: str | None
+    actual: str | None
     holds: bool
     name: str = ""
+    """The header's name, for the kind header."""
 
 
 def matches(rule: Rule, request: Request) -> bool:
-    return all(item.holds for item in criteria(rule, request))
+    """Whether all conditions of the rule hold for the request."""
+    return all(criterion.holds for criterion in criteria(rule, request))
+
+
+def refuses(rule: Rule, request: Request) -> bool:
+    """Whether the rule refuses the request because its model is ambiguous."""
+    return rule.clear_model and request.unclear is not None and matches(replace(rule, models=()), request)
 
 
 def criteria(rule: Rule, request: Request) -> Iterator[Criterion]:
-    """Every condition that the rule has."""
+    """Evaluate every condition of the rule."""
     if rule.host:
         holds = host_covers(rule.host, request.host) and not request.host.startswith(".")
         yield Criterion("host", rule.host, request.host or None, holds)
-    yield Criterion("path", shown(rule.path), request.path, _path(rule.path, request.path))
+    yield Criterion("path", path_text(rule.path), request.path, _path(rule.path, request.path))
     if rule.methods:
         yield Criterion("method", "|".join(rule.methods), request.method, request.method in rule.methods)
     for name, wanted in rule.headers:
-        found = request.headers.get(name, ())
-        yield Criterion("header", wanted, ", ".join(found) if found else None, wanted in found, name)
+        values = request.headers.get(name, ())
+        yield Criterion("header", wanted, ", ".join(values) if values else None, wanted in values, name)
     if rule.models:
-        holds = request.model is not None and any(_named(item, request.model) for item in rule.models)
+        holds = request.model is not None and any(_model_matches(model, request.model) for model in rule.models)
         yield Criterion("model", "|".join(rule.models), request.model, holds)
 
 
-def shown(path: PathMatch) -> str:
-    """`/v1`, `/v1/…` for a prefix, `~ /v[0-9]+` for an expression."""
+def path_text(path: PathMatch) -> str:
+    """Format a path condition: `/v1`, `/v1/…` for a prefix, `~ /v[0-9]+` for an expression."""
     if path.kind == "prefix":
         return f"{path.value.rstrip('/')}/…"
     return f"~ {path.value}" if path.kind == "regex" else path.value
 
 
-# ── Which comes first ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Precedence ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def order(rule: Rule) -> tuple[object, ...]:
-    """Sorts the rules of one listener: the Gateway API's order, the most specific wins wherever it stands in the file.
+    """The sort key of a listener's rules: the Gateway API's order, in which the most specific rule wins.
 
     Host exact, longest wildcard, none; path exact, regex, longest prefix; with a method; with a model, exact before
     prefix; more headers; then the route's name. https://gateway-api.sigs.k8s.io/reference/spec/#httprouterule
@@ -91,10 +103,10 @@ def order(rule: Rule) -> tuple[object, ...]:
     )
 
 
-def decided(first: Rule, second: Rule) -> str:
-    """By what `first` comes before `second`: host, path, method, model, headers or name."""
-    pairs = zip(order(first), order(second), _PLACES, strict=True)
-    return next((place for one, other, place in pairs if one != other), "name")
+def deciding_criterion(first: Rule, second: Rule) -> str:
+    """The criterion by which `first` comes before `second`: host, path, method, model, headers or name."""
+    pairs = zip(order(first), order(second), _ORDER_CRITERIA, strict=True)
+    return next((criterion for left, right, criterion in pairs if left != right), "name")
 
 
 def _host_order(host: str) -> tuple[int, int]:
@@ -106,11 +118,11 @@ def _host_order(host: str) -> tuple[int, int]:
 def _model_order(models: tuple[str, ...]) -> tuple[int, int]:
     if not models:
         return 2, 0
-    longest = max(len(item) for item in models)
-    return (1, -longest) if all(item.endswith("*") for item in models) else (0, 0)
+    longest = max(len(model) for model in models)
+    return (1, -longest) if all(model.endswith("*") for model in models) else (0, 0)
 
 
-# ── Of one request ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── One request ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _path(wanted: PathMatch, path: str) -> bool:
@@ -126,7 +138,7 @@ def _within(prefix: str, path: str) -> bool:
     return path == bare or path.startswith(f"{bare}/")
 
 
-def _named(pattern: str, model: str) -> bool:
+def _model_matches(pattern: str, model: str) -> bool:
     return model.startswith(pattern[:-1]) if pattern.endswith("*") else model == pattern
 
 
@@ -135,12 +147,14 @@ def _compiled(regex: str) -> re.Pattern[str]:
     return re.compile(regex, re.ASCII | re.DOTALL)
 
 
-# ── Of two rules ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Two rules ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def covers(wide: Rule, narrow: Rule) -> bool:
-    """Whether `wide` certainly matches every request that `narrow` matches. An expression covers what it can be seen
-    to cover: the same one, and exact paths."""
+    """Whether `wide` certainly matches every request that `narrow` matches.
+
+    A regular expression is known to cover only itself and exact paths that it matches.
+    """
     return (
         host_covers(wide.host, narrow.host)
         and _path_covers(wide.path, narrow.path)
@@ -151,7 +165,7 @@ def covers(wide: Rule, narrow: Rule) -> bool:
 
 
 def overlaps(one: Rule, other: Rule) -> bool:
-    """Whether some request may match both."""
+    """Whether some request may match both rules."""
     return (
         (host_covers(one.host, other.host) or host_covers(other.host, one.host))
         and _paths_overlap(one.path, other.path)
@@ -162,7 +176,7 @@ def overlaps(one: Rule, other: Rule) -> bool:
 
 
 def host_covers(pattern: str, host: str) -> bool:
-    """`host` may be a pattern itself."""
+    """Whether `pattern` matches every host that `host`, which may be a pattern too, matches."""
     return not pattern or pattern == host or (pattern.startswith("*.") and host.endswith(pattern[1:]))
 
 
@@ -172,7 +186,7 @@ def _path_covers(wide: PathMatch, narrow: PathMatch) -> bool:
     if wide.kind == "prefix":
         if narrow.kind == "regex":
             bare = wide.value.rstrip("/")
-            return not bare or _head(narrow.value).startswith(f"{bare}/")
+            return not bare or _literal_head(narrow.value).startswith(f"{bare}/")
         return _within(wide.value, narrow.value)
     return wide.kind == "regex" and narrow.kind == "exact" and _path(wide, narrow.value)
 
@@ -182,20 +196,20 @@ def _paths_overlap(one: PathMatch, other: PathMatch) -> bool:
         return True
     if "regex" not in (one.kind, other.kind) or "exact" in (one.kind, other.kind):
         return False
-    first, second = _start(one), _start(other)
+    first, second = _literal_path(one), _literal_path(other)
     return first.startswith(second) or second.startswith(first)
 
 
-def _start(path: PathMatch) -> str:
-    return _head(path.value) if path.kind == "regex" else path.value.rstrip("/")
+def _literal_path(path: PathMatch) -> str:
+    return _literal_head(path.value) if path.kind == "regex" else path.value.rstrip("/")
 
 
-def _head(regex: str) -> str:
-    """What every match begins with, as far as it stands there letter by letter."""
-    found = _META.search(regex)
-    if found is None or "|" in regex:
-        return "" if found else regex
-    return regex[: found.start() - 1] if found[0] in "*?{" else regex[: found.start()]
+def _literal_head(regex: str) -> str:
+    """The literal prefix of every match of the expression."""
+    match = _META.search(regex)
+    if match is None or "|" in regex:
+        return "" if match else regex
+    return regex[: match.start() - 1] if match[0] in "*?{" else regex[: match.start()]
 
 
 def _models_cover(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:

@@ -1,27 +1,38 @@
-"""The proxies that will run the result, and the control plane that moves them."""
+"""The proxies that a fleet names, and the control plane's own settings."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from lbctl.ir.address import Address
+
+if TYPE_CHECKING:
+    from lbctl.ir.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
+    """How a running proxy is reloaded."""
+
     command: tuple[str, ...]
     min_interval: int = 30_000
+    """The shortest time between two reloads, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
+    """A proxy, or a group of identical instances."""
+
     name: str
     kind: str
     version: tuple[int, ...]
-    """As (1, 25, 1)."""
+    """Three numbers, as (1, 25, 1)."""
     listeners: tuple[str, ...] = ()
+    """Empty: all listeners."""
     instances: int = 1
+    """How many instances share the limits of the fleet."""
     region: str | None = None
     zone: str | None = None
     config: str | None = None
@@ -29,25 +40,67 @@ class Proxy:
     runtime_api: str | None = None
     agent_check: Address | None = None
     nodes: tuple[str, ...] = ()
+    """Patterns of the xDS node ids that get this proxy's resources."""
     node_san: str | None = None
+    """The pattern of the SAN that a node's client certificate must have."""
     admin: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
+    """TLS of one of the control plane's own endpoints; paths of PEM files."""
+
     certificate: str
     key: str
     client_ca: str | None = None
+    """Authorities of required client certificates; None: none is required."""
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
+    """The control plane's endpoints and limits."""
+
     xds_bind: Address = Address("127.0.0.1", 18000)
     xds_tls: ServerTls | None = None
     unmatched_nodes: Literal["nothing", "all"] = "nothing"
+    """What an xDS node that matches no proxy gets."""
     api_bind: Address = Address("127.0.0.1", 18080)
     api_token_file: str | None = None
     api_tls: ServerTls | None = None
     logs_bind: Address = Address("127.0.0.1", 18514)
     state: str = "/var/lib/lbctl"
+    """The directory of the state store."""
     max_shrink: float = 50.0
+    """The percentage of replicas that one reload may remove."""
+
+
+@dataclass(frozen=True, slots=True)
+class XdsProxies:
+    """The proxies of a fleet that the xDS server serves."""
+
+    named: tuple[Proxy, ...]
+    unnamed: Proxy | None
+    """What a node that no entry names gets; None if it gets nothing."""
+
+    @property
+    def all(self) -> tuple[Proxy, ...]:
+        """The named proxies, then the unnamed one."""
+        return (*self.named, self.unnamed) if self.unnamed else self.named
+
+
+def xds_proxies(topology: Topology, kinds: Mapping[str, tuple[int, ...]]) -> XdsProxies:
+    """Return the proxies that the xDS server serves.
+
+    `kinds` maps each kind that is served by xDS to its oldest version.
+    """
+    named = tuple(proxy for proxy in topology.proxies if proxy.kind in kinds)
+    if topology.proxies and topology.control.unmatched_nodes == "nothing":
+        return XdsProxies(named, None)
+    kind, oldest = next(iter(kinds.items()))
+    return XdsProxies(named, unnamed(topology, kind, oldest))
+
+
+def unnamed(topology: Topology, kind: str, version: tuple[int, ...]) -> Proxy:
+    """A proxy of this kind and version that the fleet does not name; no entry of the fleet has its name."""
+    taken = any(proxy.name == kind for proxy in topology.proxies)
+    return Proxy(f"-{kind}" if taken else kind, kind, version)

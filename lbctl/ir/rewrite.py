@@ -1,6 +1,6 @@
-"""The same view with other file paths or addresses in it: targets write what they get, whoever it is for.
+"""Views with other file paths, so that targets need not know for which machine they render.
 
-`--files-root` and the stand-ins of `--check` are such changes; nothing else in the view moves.
+`--files-root` and the placeholders of `--check` are such changes; nothing else in the view differs.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from lbctl.ir.routes import Route
 from lbctl.ir.snapshot import View
 
 Rename = Callable[[str, str], str]
-"""(path, kind) → path. Kinds: certificate, key, ca, api_keys, jwks."""
+"""(path, kind) → new path. Kinds: certificate, key, ca, api_keys, jwks."""
 
 
 def with_files(view: View, rename: Rename) -> View:
-    """Every file that the proxy reads, renamed."""
+    """Return the view with the path of every file that the proxy reads renamed."""
     return replace(
         view,
-        listeners=tuple(_listener(item, rename) for item in view.listeners),
+        listeners=tuple(_listener(listener, rename) for listener in view.listeners),
         routes={name: _route(item, rename) for name, item in view.routes.items()},
         pools={name: _pool(item, rename) for name, item in view.pools.items()},
     )
@@ -31,8 +31,10 @@ def _listener(listener: Listener, rename: Rename) -> Listener:
     if listener.tls is None:
         return listener
     certificates = tuple(
-        replace(item, certificate=rename(item.certificate, "certificate"), key=rename(item.key, "key"))
-        for item in listener.tls.certificates
+        replace(
+            certificate, certificate=rename(certificate.certificate, "certificate"), key=rename(certificate.key, "key")
+        )
+        for certificate in listener.tls.certificates
     )
     tls = replace(listener.tls, certificates=certificates, client_ca=_maybe(listener.tls.client_ca, "ca", rename))
     return replace(listener, tls=tls)

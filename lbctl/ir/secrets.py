@@ -1,27 +1,41 @@
-"""What the key files of routes, listeners and pools hold. It travels beside the Topology: no diff or state ever
-contains it, and of a version it is at most part of what is hashed."""
+"""The contents of the key files of routes, listeners and pools.
+
+They travel beside the Topology: no diff or state ever contains them, and a version at most hashes them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+CREDENTIAL_HEADERS = frozenset(
+    ("authorization", "proxy-authorization", "cookie", "api-key", "x-api-key", "x-goog-api-key")
+)
+"""Lower-case names of request headers whose value lets somebody in: a fleet that sets or matches one holds a secret."""
+
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """`key` in the clear or, where only its hash was written, `sha256` in hex. Neither is ever shown."""
+    """An API key in clear text or as a hash. Neither is ever shown."""
 
     tenant: str
     key: str = field(default="", repr=False)
+    """The key, where the file holds it in clear text."""
     sha256: str = field(default="", repr=False)
+    """The key's hash in hexadecimal, where the file holds only that."""
+    line: int = field(default=0, repr=False, compare=False)
+    """The line of the file, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """By the path of the file as the fleet writes it. A path that is absent could not be read: nobody gets in."""
+    """Contents by the path of the file as the fleet writes it.
+
+    A path that is absent could not be read: no request is authenticated by it.
+    """
 
     api_keys: Mapping[str, tuple[ApiKey, ...]] = field(default_factory=dict)
     jwks: Mapping[str, str] = field(default_factory=dict)
-    """The text of a JSON Web Key Set, checked: an object with a list of public keys."""
+    """The text of each JSON Web Key Set, checked to be an object with a list of public keys."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    """Certificates, their keys and authorities, as PEM; for proxies that get them from a control plane."""
+    """Certificates, keys and authorities as PEM, for proxies that get them from a control plane."""

@@ -1,45 +1,69 @@
-"""How much of a route's requests each pool and each replica gets, by weight alone.
+"""The share of a route's requests that each pool and each replica gets by weight alone.
 
-It is what the fleet asks for, not what is seen: an algorithm that looks at requests in flight follows the weights
-without keeping to them, and a hash follows the keys. Replicas that are drained, that stand by with a lower priority or
-lie outside the route's regions get nothing.
+A share is what the fleet asks for, not what is measured: an algorithm that counts requests in flight follows the
+weights without keeping to them, and a hash follows the keys. Every page that shows a share (`lint`, `diff`, `explain`,
+the API) takes it from here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.routes import Forward, Route
 
 
 def of_pools(route: Route) -> dict[str, float]:
-    """Pool → its share of the route's requests, 0…1, before pins; those without a share are left out."""
+    """Map each pool to its share of the route's requests, 0…1, before pins; pools without a share are omitted."""
     if not isinstance(route.action, Forward):
         return {}
     total = sum(share.weight for share in route.action.shares)
     return {share.pool: share.weight / total for share in route.action.shares if share.weight}
 
 
-def of_replicas(pool: Pool, regions: tuple[str, ...] = ()) -> dict[str, float]:
-    """Replica → its share of the pool's requests, 0…1; those without one are left out."""
-    able = [item for item in pool.replicas if not item.drain and (not regions or item.region in regions)]
-    level = min((item.priority for item in able), default=0)
-    carrying: list[Replica] = [item for item in able if item.priority == level]
-    total = sum(item.capacity for item in carrying)
-    return {item.name: item.capacity / total for item in carrying}
+def serving(pool: Pool, resting: Collection[str] = (), regions: tuple[str, ...] = ()) -> tuple[Replica, ...]:
+    """The replicas that get new requests while all are healthy: those of the best remaining priority.
+
+    Replicas that the files drain, that are `resting` (drained by an operator, or ejected by a health check) or that are
+    outside `regions` are excluded.
+    """
+    eligible = [
+        replica
+        for replica in pool.replicas
+        if not replica.drain and replica.name not in resting and (not regions or replica.region in regions)
+    ]
+    priority = min((replica.priority for replica in eligible), default=0)
+    return tuple(replica for replica in eligible if replica.priority == priority)
 
 
-class Portion:
-    """`of_replicas` of a fleet's pools, worked out once for each pool and regions."""
+def of_replicas(
+    pool: Pool,
+    weights: Mapping[str, float] | None = None,
+    resting: Collection[str] = (),
+    regions: tuple[str, ...] = (),
+) -> dict[str, float]:
+    """Map each replica to its share of the pool's requests, 0…1; replicas that get no new requests are omitted.
+
+    `weights` are on the scale of capacity, and a replica without one has its capacity. `resting` and `regions` are
+    those of `serving`.
+    """
+    rates = {replica.name: replica.capacity for replica in serving(pool, resting, regions)}
+    if weights:
+        rates = {name: weights.get(name, capacity) for name, capacity in rates.items()}
+    total = sum(rates.values())
+    return {name: rate / total for name, rate in rates.items()}
+
+
+class ReplicaShares:
+    """Caches the shares by capacity of a fleet's replicas, by pool and regions."""
 
     def __init__(self, pools: Iterable[Pool]) -> None:
-        self._pools = {item.name: item for item in pools}
-        self._known: dict[tuple[str, tuple[str, ...]], Mapping[str, float]] = {}
+        self._pools = {pool.name: pool for pool in pools}
+        self._shares: dict[tuple[str, tuple[str, ...]], Mapping[str, float]] = {}
 
     def of(self, pool: str, regions: tuple[str, ...]) -> Mapping[str, float]:
-        """Empty for a pool that the fleet does not have."""
+        """The shares of the pool's replicas; empty for a pool that the fleet does not have."""
         key = (pool, regions)
-        if key not in self._known:
-            self._known[key] = of_replicas(self._pools[pool], regions) if pool in self._pools else {}
-        return self._known[key]
+        if key not in self._shares:
+            self._shares[key] = of_replicas(self._pools[pool], regions=regions) if pool in self._pools else {}
+        return self._shares[key]

@@ -1,4 +1,4 @@
-"""`Snapshot` is the fleet and its live state; `view` is the part of it that one proxy gets.
+"""`Snapshot` is the fleet and its live state; `view` derives the part that one proxy gets.
 
 The live state holds only what differs from the files: a replica that is absent from `weights` has its capacity, a route
 that is absent from `splits` has the file's shares. `render` uses a Snapshot without live state.
@@ -11,37 +11,37 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 from lbctl.ir.listeners import Listener
-from lbctl.ir.pools import CircuitBreaker, Pool
+from lbctl.ir.pools import CircuitBreaker, Pool, Replica
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Forward, RateLimit, Route, Share
 from lbctl.ir.secrets import ApiKey, Secrets
 from lbctl.ir.topology import Topology
-from lbctl.ir.weight import Weight, plain
+from lbctl.ir.weight import Weight, from_capacity
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that any proxy needs. `weights`: pool → replica → weight; `drained`: pool → replicas that get nothing new,
-    besides those that the files drain; `out`: likewise those that are sick, which their own clients leave too;
-    `splits`: route → shares; `addresses`: host name of a fixed address → its IPs, for proxies that do not resolve names
-    themselves."""
+    """Everything that any proxy needs: the fleet and its live state."""
 
     topology: Topology
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
+    """Pool → replica → weight."""
     drained: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Pool → replicas that get no new requests, besides those that the files drain."""
     splits: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
+    """Route → shares."""
     secrets: Secrets = field(default_factory=Secrets)
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Host name of a fixed address → its IPs, for proxies that do not resolve names themselves."""
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Pool → unhealthy replicas: they get no new requests, and clients with affinity leave them too."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one proxy gets: its listeners, the routes that they lead to, the pools that those need; limits divided.
+    """What one proxy gets: its listeners, their routes, the pools of those, with limits divided by instances.
 
-    `weights[pool]` stands beside `pools[pool].replicas`, one a replica; `drained[pool]` names the replicas
-    that get nothing new, `out[pool]` those of them that are sick. `api_keys` and `jwks`: what the key files of the
-    routes hold, by route. All maps are in the order of names.
+    All maps are in the order of names.
     """
 
     proxy: Proxy
@@ -49,27 +49,37 @@ class View:
     routes: Mapping[str, Route]
     pools: Mapping[str, Pool]
     weights: Mapping[str, tuple[Weight, ...]]
+    """Pool → one weight for each of `pools[pool].replicas`, in their order."""
     drained: Mapping[str, frozenset[str]]
+    """Pool → replicas that get no new requests, the unhealthy ones included."""
     api_keys: Mapping[str, tuple[ApiKey, ...]] = field(default_factory=dict)
+    """Route → the keys of its key file."""
     jwks: Mapping[str, str] = field(default_factory=dict)
+    """Route → the text of its JWKS file."""
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Pool → those of `drained` that are unhealthy."""
 
 
 def view(snapshot: Snapshot, proxy: Proxy) -> View:
-    """`proxy` may be one that the files do not name: then its limits are those of a single instance."""
+    """Derive what `proxy` gets.
+
+    A proxy that the files do not name has the limits of a single instance.
+    """
     topology = snapshot.topology
-    listeners = tuple(item for item in topology.listeners if not proxy.listeners or item.name in proxy.listeners)
-    used = {rule.route for item in listeners for rule in item.rules}
-    routes = {item.name: _live_route(item, snapshot) for item in topology.routes if item.name in used}
-    wanted = {name for route in routes.values() for name in pools_of(route)}
+    listeners = tuple(
+        listener for listener in topology.listeners if not proxy.listeners or listener.name in proxy.listeners
+    )
+    used_routes = {rule.route for listener in listeners for rule in listener.rules}
+    routes = {item.name: _live_route(item, snapshot) for item in topology.routes if item.name in used_routes}
+    used_pools = {name for route in routes.values() for name in pools_of(route)}
     instances = cache(partial(_instances, topology, proxy))
     by_route = {name: instances(frozenset(route.listeners)) for name, route in routes.items()}
-    reached = _listeners_of_pools(topology)
-    by_pool = {name: instances(frozenset(reached[name])) for name in wanted}
-    pools = {item.name: _divided_pool(item, by_pool[item.name]) for item in topology.pools if item.name in wanted}
+    listeners_by_pool = _listeners_of_pools(topology)
+    by_pool = {name: instances(frozenset(listeners_by_pool[name])) for name in used_pools}
+    pools = {item.name: _divided_pool(item, by_pool[item.name]) for item in topology.pools if item.name in used_pools}
     return View(
         proxy=proxy,
-        listeners=tuple(_divided_listener(item, instances(frozenset({item.name}))) for item in listeners),
+        listeners=tuple(_divided_listener(listener, instances(frozenset({listener.name}))) for listener in listeners),
         routes={name: _divided_route(route, by_route[name]) for name, route in routes.items()},
         pools=pools,
         weights={name: weights_of(pool, snapshot) for name, pool in pools.items()},
@@ -81,15 +91,28 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
 
 
 def weights_of(pool: Pool, snapshot: Snapshot) -> tuple[Weight, ...]:
-    """As `View.weights` has them."""
+    """The weights of the pool's replicas, in their order."""
     live = snapshot.weights.get(pool.name) or {}
-    return tuple([live.get(item.name) or plain(item.capacity) for item in pool.replicas])
+    return tuple([live.get(replica.name) or from_capacity(replica.capacity) for replica in pool.replicas])
 
 
 def drained_of(pool: Pool, snapshot: Snapshot) -> frozenset[str]:
-    """As `View.drained` has them."""
-    filed = frozenset([item.name for item in pool.replicas if item.drain])
-    return filed | snapshot.drained.get(pool.name, frozenset()) | snapshot.out.get(pool.name, frozenset())
+    """The names of the pool's replicas that get no new requests."""
+    drained_by_files = frozenset([replica.name for replica in pool.replicas if replica.drain])
+    return drained_by_files | snapshot.drained.get(pool.name, frozenset()) | snapshot.out.get(pool.name, frozenset())
+
+
+def is_drained(pool: Pool, replica: Replica, snapshot: Snapshot) -> bool:
+    """Whether the files or an operator drain the replica; one that deep health takes out is not drained."""
+    return replica.drain or replica.name in snapshot.drained.get(pool.name, frozenset())
+
+
+def replica_counts(snapshot: Snapshot) -> dict[str, tuple[int, int]]:
+    """Map each pool to the number of its replicas and of those that are drained."""
+    return {
+        pool.name: (len(pool.replicas), sum(is_drained(pool, replica, snapshot) for replica in pool.replicas))
+        for pool in snapshot.topology.pools
+    }
 
 
 def part(limit: int, instances: int) -> int:
@@ -98,7 +121,7 @@ def part(limit: int, instances: int) -> int:
 
 
 def pools_of(route: Route) -> tuple[str, ...]:
-    """Every pool that a request of this route, or its copy, may reach."""
+    """Every pool that a request of this route, or its mirrored copy, may reach."""
     if not isinstance(route.action, Forward):
         return ()
     mirror = route.action.mirror
@@ -106,40 +129,43 @@ def pools_of(route: Route) -> tuple[str, ...]:
 
 
 def _instances(topology: Topology, proxy: Proxy, listeners: frozenset[str]) -> int:
-    """The sum of the instances of all proxies that carry one of `listeners`; `proxy` counts when it is unnamed."""
-    named = [item for item in topology.proxies if not item.listeners or listeners & set(item.listeners)]
+    """The number of instances of all proxies that carry one of `listeners`; an unnamed `proxy` counts alone."""
+    sharing = [other for other in topology.proxies if not other.listeners or listeners & set(other.listeners)]
     if proxy.name not in {item.name for item in topology.proxies}:
-        named = [proxy]
-    return max(1, sum(item.instances for item in named))
+        sharing = [proxy]
+    return max(1, sum(item.instances for item in sharing))
 
 
 def _listeners_of_pools(topology: Topology) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    listeners: dict[str, set[str]] = {}
     for route in topology.routes:
         for pool in pools_of(route):
-            found.setdefault(pool, set()).update(route.listeners)
-    return found
+            listeners.setdefault(pool, set()).update(route.listeners)
+    return listeners
 
 
 def _live_route(route: Route, snapshot: Snapshot) -> Route:
-    """A pool of the file's split that the live one leaves out gets nothing, and stays: it may come back any time."""
+    """The route with its live shares.
+
+    A pool of the file's split that the live split omits gets no requests but remains, since it may return at any time.
+    """
     shares = snapshot.splits.get(route.name)
     if shares is None or not isinstance(route.action, Forward):
         return route
-    live = {item.pool: item.weight for item in shares}
-    filed = [item.pool for item in route.action.shares]
-    shares = tuple(Share(pool, live.get(pool, 0)) for pool in dict.fromkeys([*filed, *live]))
+    live_weights = {share.pool: share.weight for share in shares}
+    file_pools = [share.pool for share in route.action.shares]
+    shares = tuple(Share(pool, live_weights.get(pool, 0)) for pool in dict.fromkeys([*file_pools, *live_weights]))
     return replace(route, action=replace(route.action, shares=shares))
 
 
 def _api_keys(route: Route, secrets: Secrets) -> tuple[ApiKey, ...]:
-    told = route.auth.api_keys if route.auth else None
-    return secrets.api_keys.get(told.file, ()) if told else ()
+    api_keys = route.auth.api_keys if route.auth else None
+    return secrets.api_keys.get(api_keys.file, ()) if api_keys else ()
 
 
 def _jwks(route: Route, secrets: Secrets) -> str:
-    told = route.auth.jwt if route.auth else None
-    return secrets.jwks.get(told.jwks_file, '{"keys": []}') if told else '{"keys": []}'
+    jwt = route.auth.jwt if route.auth else None
+    return secrets.jwks.get(jwt.jwks_file, '{"keys": []}') if jwt else '{"keys": []}'
 
 
 def _divided_listener(listener: Listener, instances: int) -> Listener:
@@ -151,7 +177,7 @@ def _divided_listener(listener: Listener, instances: int) -> Listener:
 def _divided_route(route: Route, instances: int) -> Route:
     if instances == 1 or not route.rate_limits:
         return route
-    return replace(route, rate_limits=tuple(_divided_limit(item, instances) for item in route.rate_limits))
+    return replace(route, rate_limits=tuple(_divided_limit(limit, instances) for limit in route.rate_limits))
 
 
 def _divided_limit(limit: RateLimit, instances: int) -> RateLimit:
@@ -163,14 +189,14 @@ def _divided_limit(limit: RateLimit, instances: int) -> RateLimit:
 def _divided_pool(pool: Pool, instances: int) -> Pool:
     if instances == 1:
         return pool
-    whole = pool.circuit_breaker
+    limits = pool.circuit_breaker
     divided = CircuitBreaker(
-        max_connections=part(whole.max_connections, instances),
-        max_pending_requests=part(whole.max_pending_requests, instances),
-        max_requests=part(whole.max_requests, instances),
-        max_retries=part(whole.max_retries, instances),
-        replica_max_connections=_maybe(whole.replica_max_connections, instances),
-        replica_max_requests=_maybe(whole.replica_max_requests, instances),
+        max_connections=part(limits.max_connections, instances),
+        max_pending_requests=part(limits.max_pending_requests, instances),
+        max_requests=part(limits.max_requests, instances),
+        max_retries=part(limits.max_retries, instances),
+        replica_max_connections=_maybe(limits.replica_max_connections, instances),
+        replica_max_requests=_maybe(limits.replica_max_requests, instances),
     )
     return replace(pool, circuit_breaker=divided)
 

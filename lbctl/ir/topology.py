@@ -1,11 +1,11 @@
 """The fleet with every default filled in and every reference resolved.
 
-Units: durations are whole milliseconds (`None` = unlimited), sizes bytes, percents 0–100 as floats. Paths of files
-are kept as the user wrote them, until somebody roots them (`ir.rewrite`). Nothing here knows where a value stood
-in the YAML: positions travel beside it (`base.diagnostics.Position`, by path), so that a comment changes no version.
+Units: durations are whole milliseconds (`None` = unlimited), sizes bytes, percentages 0–100 as floats. Paths of files
+are kept as the user wrote them until `ir.rewrite` changes them. Positions in the YAML travel beside the Topology
+(`base.diagnostics.Position`, by path), so that a comment changes no version.
 
-Everything is sorted when it is built: pools, listeners, proxies by name; replicas by name within their pool; the rules
-of a listener by precedence, first match wins.
+Everything is sorted at construction: pools, listeners and proxies by name; replicas by name within their pool; the
+rules of a listener by precedence, where the first match wins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lbctl.ir.routes import Route
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The whole fleet. Names are unique in each tuple; every reference between them holds."""
+    """The whole fleet. Names are unique in each tuple, and every reference between them resolves."""
 
     listeners: tuple[Listener, ...]
     routes: tuple[Route, ...]

@@ -1,8 +1,8 @@
-"""What a replica is given. Proxies differ in what a weight does, so one number cannot say it.
+"""A replica's weight, as several numbers: proxies differ in what a weight does, so one number cannot express it.
 
-A replica that works at half its speed should answer half as many requests as its peers, and each takes it twice as
-long: it has as many in flight as before. One whose capacity was written twice too large should answer half as many,
-and have half as many in flight. `targets.weighing` makes each proxy's own numbers of these.
+A replica that works at half its speed should answer half as many requests as its peers, and each takes twice as long:
+it has as many in flight as before. One whose configured capacity is twice too large should answer half as many, and
+have half as many in flight. `targets.effective_weights` derives each proxy's own numbers from these.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ from typing import NamedTuple
 
 
 class Weight(NamedTuple):
-    """On the scale of capacity, both > 0: the requests that it should answer (`rate`), and those that it carries at
-    once (`room`). `speed`: measured, against replicas with the same GPU. What is left of the rate is `held`."""
+    """A replica's weight on the scale of capacity; `rate` and `room` are > 0."""
 
     rate: float
+    """The requests that it should answer, relative to its peers."""
     room: float
+    """The requests that it should carry at once, relative to its peers."""
     speed: float = 1.0
+    """The measured speed, relative to replicas with the same GPU."""
 
     @property
     def held(self) -> float:
-        """The factor that has to do with neither speed nor room: a floor, a trial, a step on the way, a ramp."""
+        """The factor of the rate that is neither speed nor room: a floor, a trial, a limited step, a ramp."""
         return self.rate / (self.room * self.speed)
 
     def times(self, factor: float) -> Weight:
-        """Held by that factor more."""
+        """Return the weight with its rate multiplied by the factor."""
         return Weight(self.rate * factor, self.room, self.speed)
 
 
-def plain(capacity: float) -> Weight:
-    """What a capacity asks for, by the files or by hand: nothing is known of its speed."""
+def from_capacity(capacity: float) -> Weight:
+    """The weight of a capacity from the files or an operator, without a measured speed."""
     return Weight(capacity, capacity)

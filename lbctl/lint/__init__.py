@@ -1,1 +1,1 @@
-"""What is legal and unwise for inference: one function a rule, each with the page that explains it."""
+"""Lint: rules about what is legal but unwise for inference. Each rule is a function with a page that explains it."""

@@ -1,8 +1,8 @@
-"""The ignore comments of one run: which can silence anything at all, and which of those do.
+"""The ignore comments of one run: which of them can silence a finding, and which do not.
 
-A comment is held against what was judged: codes that a run does not look at (a load that is not stated, a checker that
-does not run, a file that another machine has) say nothing of it, and what another kind of proxy would be told counts as
-found.
+A comment is compared only with what was checked: codes that a run does not check (a load that is not stated, a proxy's
+own checker, a file that exists on another machine) say nothing about it, and findings about kinds of proxies that the
+fleet does not name count as found.
 """
 
 from __future__ import annotations
@@ -12,84 +12,93 @@ from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic, did_you_mean
 from lbctl.compile.files import named_files
-from lbctl.lint.ignores import UNUSED, Ignore, ignores, unknown, useless
+from lbctl.lint.ignores import UNUSED, Ignore, ignores, unknown_code, unused_comment
 from lbctl.lint.ignores import split as split_by
-from lbctl.lint.proxies import whatever_the_proxy
+from lbctl.lint.proxies import findings_of_all_kinds
 from lbctl.lint.rules import rules
-from lbctl.model.load import Text
+from lbctl.model.load import SourceText
 from lbctl.targets.features import FEATURES
 from lbctl.targets.load import Loaded
 
 FILES = frozenset({"LB110", "LB503"})
-"""A file that is not here: said by `validate`. Where a pipeline lints there are neither certificates nor keys."""
-_BY_PROXIES = frozenset({feature.code for feature in FEATURES} | {"LB206", "LB499"})
-_AT_RUN_TIME = "LB9"
+"""Missing files are reported by `validate`: where a pipeline lints there are neither certificates nor keys."""
+_CODES_OF_PROXIES = frozenset({feature.code for feature in FEATURES} | {"LB206", "LB499"})
+_RUN_TIME_CODES = "LB9"
 
 
 @dataclass(frozen=True, slots=True)
 class Comments:
-    """`usable`: of codes that a comment can silence; `hopeless`: of errors and of codes that there are not; `wrong`:
-    what is to be said of those, and of comments that cannot be read."""
+    """The ignore comments of a fleet."""
 
     usable: tuple[Ignore, ...]
-    hopeless: tuple[Ignore, ...]
-    wrong: tuple[Diagnostic, ...]
+    """Those with codes that a comment can silence."""
+    cannot_silence: tuple[Ignore, ...]
+    """Those with codes of errors and unknown codes."""
+    faults: tuple[Diagnostic, ...]
+    """The diagnostics about `cannot_silence`, and about comments that cannot be parsed."""
 
 
-def comments(texts: Sequence[Text], chosen: Callable[[str], bool]) -> Comments:
-    found, malformed = ignores(texts)
-    usable, hopeless, wrong = [], [], list(malformed)
-    for item in found:
-        problem = _hopeless(item)
+def comments(texts: Sequence[SourceText], chosen: Callable[[str], bool]) -> Comments:
+    """Collect the comments; `chosen` says which codes are enabled."""
+    parsed, malformed = ignores(texts)
+    usable, cannot_silence, faults = [], [], list(malformed)
+    for comment in parsed:
+        problem = _problem(comment)
         if problem is None:
-            usable.append(item)
+            usable.append(comment)
         elif chosen(problem.code):
-            hopeless.append(item)
-            wrong.append(problem)
-    return Comments(tuple(usable), tuple(hopeless), tuple(item for item in wrong if chosen(item.code)))
+            cannot_silence.append(comment)
+            faults.append(problem)
+    return Comments(tuple(usable), tuple(cannot_silence), tuple(fault for fault in faults if chosen(fault.code)))
 
 
-def left_of_broken(findings: Iterable[Diagnostic], given: Comments) -> list[Diagnostic]:
-    """Of a fleet with errors: those, and what is not silenced of the rest."""
-    found = list(findings)
-    errors = [item for item in found if item.severity == "error"]
-    return errors + split_by([item for item in found if item.severity != "error"], given.usable)[0]
+def findings_of_invalid(findings: Iterable[Diagnostic], ignore_comments: Comments) -> list[Diagnostic]:
+    """The findings about a fleet with errors: the errors, and the other findings that are not silenced."""
+    all_findings = list(findings)
+    errors = [finding for finding in all_findings if finding.severity == "error"]
+    return (
+        errors
+        + split_by([finding for finding in all_findings if finding.severity != "error"], ignore_comments.usable)[0]
+    )
 
 
 def unused(idle: Sequence[Ignore], loaded: Loaded, chosen: Callable[[str], bool], with_load: bool) -> list[Ignore]:
-    """`idle`: those whose code was not found on their line; what is left of them silences nothing in any run."""
+    """The comments that silence nothing in any run.
+
+    `idle` are those whose code was not found on their line in this run.
+    """
     if not chosen(UNUSED):
         return []
-    left = [item for item in idle if chosen(item.code) and _judged(item.code, with_load)]
-    if any(item.code in _BY_PROXIES for item in left):
-        left = split_by(whatever_the_proxy(loaded), left)[1]
-    if any(item.code in FILES for item in left):
+    remaining = [comment for comment in idle if chosen(comment.code) and _judged(comment.code, with_load)]
+    if any(comment.code in _CODES_OF_PROXIES for comment in remaining):
+        remaining = split_by(findings_of_all_kinds(loaded), remaining)[1]
+    if any(comment.code in FILES for comment in remaining):
         named = {(node.file, node.line) for _, node in named_files(loaded.source.root)}
-        left = [item for item in left if item.code not in FILES or _line(item) not in named]
-    return left
+        remaining = [comment for comment in remaining if comment.code not in FILES or _line(comment) not in named]
+    return remaining
 
 
-def said(items: Iterable[Ignore]) -> list[Diagnostic]:
-    """The findings of comments that are unused."""
-    return [useless(item, is_error=False) for item in items]
+def unused_diagnostics(idle: Iterable[Ignore]) -> list[Diagnostic]:
+    """The findings about unused comments."""
+    return [unused_comment(comment, is_error=False) for comment in idle]
 
 
-def _hopeless(item: Ignore) -> Diagnostic | None:
-    """Why no finding can ever be silenced by it."""
-    if item.code in rules():
+def _problem(ignore: Ignore) -> Diagnostic | None:
+    """Why the comment can never silence a finding, or None."""
+    if ignore.code in rules():
         return None
-    from lbctl.lint.pages import pages  # what few fleets need
+    from lbctl.lint.pages import pages  # few fleets need it
 
-    page = pages().get(item.code)
+    page = pages().get(ignore.code)
     if page is None:
-        return unknown(item, did_you_mean(item.code, pages()))
-    return useless(item, is_error=True) if page.severity == "error" else None
+        return unknown_code(ignore, did_you_mean(ignore.code, pages()))
+    return unused_comment(ignore, is_error=True) if page.severity == "error" else None
 
 
 def _judged(code: str, with_load: bool) -> bool:
     rule = rules().get(code)
-    return not code.startswith(_AT_RUN_TIME) and (rule is None or with_load or not rule.asked)
+    return not code.startswith(_RUN_TIME_CODES) and (rule is None or with_load or not rule.needs_load)
 
 
-def _line(item: Ignore) -> tuple[str, int]:
-    return item.position.file, item.position.line
+def _line(ignore: Ignore) -> tuple[str, int]:
+    return ignore.position.file, ignore.position.line

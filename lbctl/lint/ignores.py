@@ -1,7 +1,8 @@
-"""`# lbctl: ignore LB210 (reason)`: silences that code on its line, for every command that reads the fleet.
+"""`# lbctl: ignore LB210 (reason)`: silences a code on its line, for every command that reads the fleet.
 
-Warnings and notes are silenced, and what rules of lint find; what keeps a fleet from being rendered never is. A comment
-that silences nothing is a finding of lint itself, so that none outlives what it was for; so is one that cannot be read.
+Warnings, notes and the findings of lint rules can be silenced; errors that keep a fleet from being rendered cannot. A
+comment that silences nothing, or that cannot be parsed, is itself a finding of lint, so that no comment outlives its
+purpose.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic, Position, show
-from lbctl.model.load import Text
+from lbctl.model.load import SourceText
 
 UNUSED, MALFORMED = "LB017", "LB018"
 _COMMENT = re.compile(r"(?:^|(?<=\s))#\s*lbctl:\s*ignore\b([^\n]*)")
@@ -27,57 +28,57 @@ class Ignore:
     code: str
 
 
-def ignores(texts: Iterable[Text]) -> tuple[list[Ignore], list[Diagnostic]]:
-    """Those that stand in the files, and what is wrong with others."""
-    found, wrong = [], []
-    for position, rest in _comments(texts):
-        codes, problem = _read(rest)
-        found += [Ignore(position, code) for code in codes]
+def ignores(texts: Iterable[SourceText]) -> tuple[list[Ignore], list[Diagnostic]]:
+    """Parse the comments of the files; the second value lists faults of malformed comments."""
+    parsed, faults = [], []
+    for position, arguments in _comments(texts):
+        codes, problem = _read(arguments)
+        parsed += [Ignore(position, code) for code in codes]
         if problem:
             message = f"this comment silences nothing: {problem}"
-            wrong.append(Diagnostic(MALFORMED, message, position, (), _HINT, "warning"))
-    return found, wrong
+            faults.append(Diagnostic(MALFORMED, message, position, (), _HINT, "warning"))
+    return parsed, faults
 
 
-def silenced(texts: Iterable[Text]) -> Callable[[Diagnostic], bool]:
-    """Whether a comment is about a finding."""
-    places = {_place(item) for item in ignores(texts)[0]}
-    return lambda item: _place(item) in places
+def silenced_by_comments(texts: Iterable[SourceText]) -> Callable[[Diagnostic], bool]:
+    """Return a predicate: whether a comment silences a diagnostic."""
+    keys = {_key(ignore) for ignore in ignores(texts)[0]}
+    return lambda diagnostic: _key(diagnostic) in keys
 
 
 def split(findings: Iterable[Diagnostic], ignored: Iterable[Ignore]) -> tuple[list[Diagnostic], list[Ignore]]:
-    """What is left of the findings, and the comments whose code is not found on their line."""
+    """Return the findings that are not silenced, and the comments whose code is not found on their line."""
     comments = list(ignored)
-    places = {_place(item) for item in comments}
-    left, used = [], set()
-    for item in findings:
-        place = _place(item)
-        if place in places:
-            used.add(place)
+    keys = {_key(comment) for comment in comments}
+    remaining, used = [], set()
+    for finding in findings:
+        key = _key(finding)
+        if key in keys:
+            used.add(key)
         else:
-            left.append(item)
-    return left, [item for item in comments if _place(item) not in used]
+            remaining.append(finding)
+    return remaining, [comment for comment in comments if _key(comment) not in used]
 
 
-def useless(item: Ignore, is_error: bool) -> Diagnostic:
-    """`is_error`: the code is that of an error of the fleet."""
-    why = "errors cannot be ignored" if is_error else f"{item.code} is not found on this line"
-    message = f"{item.code}: {why}" if is_error else why
-    return Diagnostic(UNUSED, f"{message}: the comment silences nothing", item.position, (), "remove it", "warning")
+def unused_comment(ignore: Ignore, is_error: bool) -> Diagnostic:
+    """The finding about a comment that silences nothing; `is_error`: its code is that of an error of the fleet."""
+    reason = "errors cannot be ignored" if is_error else f"{ignore.code} is not found on this line"
+    message = f"{ignore.code}: {reason}" if is_error else reason
+    return Diagnostic(UNUSED, f"{message}: the comment silences nothing", ignore.position, (), "remove it", "warning")
 
 
-def unknown(item: Ignore, hint: str) -> Diagnostic:
-    """`hint`: what may have been meant."""
-    message = f"this comment silences nothing: there is no code {item.code}"
-    return Diagnostic(MALFORMED, message, item.position, (), hint or "`lbctl rule` lists the codes", "warning")
+def unknown_code(ignore: Ignore, hint: str) -> Diagnostic:
+    """The finding about a comment with an unknown code; `hint` suggests another."""
+    message = f"this comment silences nothing: there is no code {ignore.code}"
+    return Diagnostic(MALFORMED, message, ignore.position, (), hint or "`lbctl rule` lists the codes", "warning")
 
 
-def _place(item: Ignore | Diagnostic) -> tuple[str, int, str] | None:
+def _key(item: Ignore | Diagnostic) -> tuple[str, int, str] | None:
     return (item.position.file, item.position.line, item.code) if item.position else None
 
 
-def _comments(texts: Iterable[Text]) -> Iterator[tuple[Position, str]]:
-    """Where each stands, and what comes after `ignore`."""
+def _comments(texts: Iterable[SourceText]) -> Iterator[tuple[Position, str]]:
+    """Yield the position of each comment, and the text after `ignore`."""
     for text in texts:
         if b"lbctl:" not in text.data:
             continue
@@ -88,33 +89,33 @@ def _comments(texts: Iterable[Text]) -> Iterator[tuple[Position, str]]:
 
 
 def _read(rest: str) -> tuple[list[str], str]:
-    """The codes of `LB210, LB310 (reason)`, or what is wrong with it."""
-    before, bracket, reason = rest.partition("(")
-    words = [word.strip() for word in before.split(",")]
-    bad = next((word for word in words if not _CODE.fullmatch(word)), None)
-    if not before.strip():
-        return [], "no code stands after `ignore`"
-    if bad is not None:
-        several = len(_CODE.findall(bad)) > 1
-        return [], "codes are parted by commas" if several else f"{show(bad)} is no code"
+    """Parse the codes of `LB210, LB310 (reason)`; the second value says what is wrong."""
+    code_list, bracket, reason = rest.partition("(")
+    codes = [code.strip() for code in code_list.split(",")]
+    invalid = next((code for code in codes if not _CODE.fullmatch(code)), None)
+    if not code_list.strip():
+        return [], "no code follows `ignore`"
+    if invalid is not None:
+        several = len(_CODE.findall(invalid)) > 1
+        return [], "codes are parted by commas" if several else f"{show(invalid)} is no code"
     problem = _reason(bracket, reason)
-    return ([], problem) if problem else ([word.upper() for word in words], "")
+    return ([], problem) if problem else ([code.upper() for code in codes], "")
 
 
 def _reason(bracket: str, reason: str) -> str:
-    """What is wrong with a reason, from behind its opening parenthesis on."""
+    """Return what is wrong with the reason, which starts after its opening parenthesis."""
     if not bracket:
         return "it needs a reason in parentheses"
     inner, closing, after = reason.rpartition(")")
     if not closing:
         return "the parenthesis of its reason is not closed"
     if after.strip():
-        return f"{show(after.strip())} stands after its reason, which ends the comment"
+        return f"{show(after.strip())} follows its reason, which ends the comment"
     return "" if inner.strip() else "its reason is empty"
 
 
 def _quoted(before: str) -> bool:
-    """Whether what follows stands in a quoted scalar that began on this line."""
+    """Whether what follows is in a quoted scalar that began on this line."""
     quote = ""
     for character in before:
         if quote:

@@ -1,4 +1,4 @@
-"""What is known of a code: the page that `lbctl rule CODE` prints, and docs/rules.md is made of."""
+"""The page of a code, which `lbctl rule CODE` prints and from which docs/rules.md is generated."""
 
 from __future__ import annotations
 
@@ -12,23 +12,29 @@ _WIDTH = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """`what` is found, `why` it hurts where GPUs work, whole fleets `before` and `after`, and when to `ignore` it.
-    `advice`: what to do, where no fleet shows it. `severity`: what it mostly comes as."""
+class CodePage:
+    """The explanation of a code."""
 
     code: str
     title: str
     what: str
+    """What is found."""
     why: str = ""
+    """Why it hurts inference."""
     before: str = ""
+    """A whole fleet with the finding."""
     after: str = ""
+    """The fleet without it."""
     ignore: str = ""
+    """When to ignore it."""
     advice: str = ""
+    """What to do, for codes without example fleets."""
     severity: Severity = "error"
+    """The usual severity."""
 
 
-def text(page: Page) -> str:
-    """For a terminal."""
+def terminal_text(page: CodePage) -> str:
+    """Format the page for a terminal."""
     blocks = [f"{page.code} ({page.severity}): {page.title}", *map(_wrapped, _prose(page))]
     for title, fleet in _fleets(page):
         blocks.append(f"{title}:\n\n{textwrap.indent(fleet.rstrip(), '    ')}")
@@ -37,8 +43,8 @@ def text(page: Page) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def markdown(page: Page) -> str:
-    """A section of docs/rules.md."""
+def markdown(page: CodePage) -> str:
+    """Format the page as a section of docs/rules.md."""
     blocks = [f"### {page.code}: {page.title}", f"*{page.severity}*", *_prose(page)]
     blocks += (f"{title}:\n\n```yaml\n{fleet}```" for title, fleet in _fleets(page))
     if page.ignore:
@@ -46,7 +52,7 @@ def markdown(page: Page) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _prose(page: Page) -> Iterator[str]:
+def _prose(page: CodePage) -> Iterator[str]:
     yield page.what
     if page.why:
         yield f"Why: {page.why}"
@@ -54,7 +60,7 @@ def _prose(page: Page) -> Iterator[str]:
         yield f"What to do: {page.advice}"
 
 
-def _fleets(page: Page) -> Iterator[tuple[str, str]]:
+def _fleets(page: CodePage) -> Iterator[tuple[str, str]]:
     if page.before:
         yield "Before", page.before
     if page.after:

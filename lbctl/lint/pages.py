@@ -1,6 +1,7 @@
-"""Every code that lbctl can show, with its page: `lbctl rule`, docs/rules.md and SARIF are made of it.
+"""All codes of lbctl with their pages, for `lbctl rule`, docs/rules.md and SARIF.
 
-Rules of lint bring their own; what a proxy cannot say comes from the tables of the targets; the rest is in `words`.
+Lint rules have their own pages; those about unsupported features come from the tables of the targets; the others are in
+`code_pages`.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from lbctl.lint.page import Page, markdown
+from lbctl.lint.code_pages import CODE_PAGES
+from lbctl.lint.page import CodePage, markdown
 from lbctl.lint.rules import rules
-from lbctl.lint.words import WORDS
 from lbctl.targets import KINDS, target
 from lbctl.targets.features import FEATURES, Feature
 from lbctl.targets.target import NotYet, Rendered, Since, Unsupported
@@ -39,12 +40,13 @@ finding, each second one none.
 `validate` and `render` alike: warnings, notes, and what the rules of `lint` find. Errors that keep a fleet from being
 rendered cannot be ignored. A comment that silences nothing is a finding of `lint` itself (LB017), unless its code was
 not judged: a load that is not stated, a file that only another machine lacks, what the proxies' own checkers say.
-What some kind of proxy cannot say counts as found, whether or not the fleet names one. `lbctl lint --fix` makes those
-mends that are certain and keeps comments.
+What some kind of proxy cannot say counts as found, whether or not the fleet names one. `lbctl lint --fix` applies
+the fixes that are certain and keeps comments.
 
-What no proxy does without a control plane (telemetry, live weights, deep health) is told by `render`, not by `lint`.
+What no proxy does without a control plane (telemetry, live weights, deep health) is reported by `render`, not by
+`lint`.
 """
-_NOT_YET = Page(
+_NOT_YET = CodePage(
     "LB499",
     "not rendered yet",
     "The proxy could do it, but lbctl does not render it for that proxy in this version; docs/capabilities.md lists "
@@ -55,16 +57,16 @@ _NOT_YET = Page(
 
 
 @cache
-def pages() -> Mapping[str, Page]:
-    """Code → page, in the order of codes."""
-    found = [*WORDS, _NOT_YET, *(item.page for item in rules().values())]
-    told = {page.code for page in found}
-    found += [_feature(feature) for feature in FEATURES if feature.code not in told]
-    return {page.code: page for page in sorted(found, key=lambda page: page.code)}
+def pages() -> Mapping[str, CodePage]:
+    """Map each code to its page, in the order of codes."""
+    all_pages = [*CODE_PAGES, _NOT_YET, *(rule.page for rule in rules().values())]
+    codes = {page.code for page in all_pages}
+    all_pages += [_feature(feature) for feature in FEATURES if feature.code not in codes]
+    return {page.code: page for page in sorted(all_pages, key=lambda page: page.code)}
 
 
 def document() -> str:
-    """The text of docs/rules.md."""
+    """Return the text of docs/rules.md."""
     blocks = [_INTRODUCTION]
     for prefix, title in _FAMILIES.items():
         family = [page for page in pages().values() if page.code.startswith(prefix)]
@@ -72,30 +74,32 @@ def document() -> str:
     return "\n".join(blocks)
 
 
-def _feature(feature: Feature) -> Page:
+def _feature(feature: Feature) -> CodePage:
     keys = ", ".join(f"`{key.replace('@cleartext', '').replace('=', ': ')}`" for key in feature.keys)
-    closes = (
-        " It protects: where a proxy cannot say it, the routes that it covers answer 503 there, closed and not open."
+    protects = (
+        " It protects: where a proxy does not support it, the routes that it covers answer 503 there, "
+        "closed and not open."
     )
-    return Page(
+    unsupported = f"{keys}: a proxy of the fleet does not support this setting, or only in part."
+    return CodePage(
         feature.code,
         f"{feature.title}: not on this proxy",
-        f"{keys}: a proxy of the fleet cannot say what stands here, or not wholly.{closes if feature.protects else ''}",
-        advice=f"choose a proxy that can, or live with what stands in its place. {' '.join(_answers(feature))}",
+        unsupported + (protects if feature.protects else ""),
+        advice=f"choose a proxy that does, or accept what this one does instead. {' '.join(_answers(feature))}",
         severity="warning",
     )
 
 
 def _answers(feature: Feature) -> Iterator[str]:
     for kind in KINDS:
-        held = target(kind).capabilities[feature.id]
-        match held:
+        support = target(kind).capabilities[feature.id]
+        match support:
             case Unsupported():
-                yield f"{kind}: {held.reason}; instead: {held.instead}."
+                yield f"{kind}: {support.reason}; instead: {support.instead}."
             case Since():
-                version = ".".join(map(str, held.version))
-                yield f"{kind}: from {version} on; before: {held.below.reason}; instead: {held.below.instead}."
+                version = ".".join(map(str, support.version))
+                yield f"{kind}: from {version} on; before: {support.below.reason}; instead: {support.below.instead}."
             case NotYet():
                 yield f"{kind}: not rendered yet."
             case Rendered():
-                yield f"{kind}: yes{', ' + held.note if held.note else ''}."
+                yield f"{kind}: yes{', ' + support.note if support.note else ''}."

@@ -1,5 +1,7 @@
-"""Edits through ruamel.yaml, for what `respell` cannot do in place: it knows which lines an edit touches, and only
-those are taken from it. It reads and writes the whole several times, which takes a minute for ten thousand replicas.
+"""Fixes by ruamel.yaml, for edits that `scalar_style` cannot make in place.
+
+ruamel.yaml determines which lines an edit changes, and only those lines are taken from its output. It parses and writes
+the whole file several times, which takes a minute for ten thousand replicas.
 """
 
 from __future__ import annotations
@@ -15,35 +17,35 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarstring import ScalarString
 
 from lbctl.base.diagnostics import Diagnostics, Path
-from lbctl.lint.mend_place import places
+from lbctl.lint.fix_location import candidate_paths
 from lbctl.lint.rule import Edit
-from lbctl.lint.run import Mend
-from lbctl.model.load import Text
-from lbctl.model.node import plain
+from lbctl.lint.run import Fix
+from lbctl.model.load import SourceText
+from lbctl.model.node import plain_value
 from lbctl.model.yaml import read
 
 _INDENTS = ((2, 4, 2), (2, 2, 0), (4, 6, 4), (4, 4, 0), (4, 4, 2))
-"""Of maps, of lists, and of the dash within those: the usual ones."""
+"""The usual indents of maps, of lists, and of the dash within lists."""
 
 
-def through_ruamel(text: Text, mends: Sequence[Mend]) -> bytes:
-    """The text with those mends that could be made; as it was, where the result would not read as what was meant."""
+def through_ruamel(text: SourceText, fixes: Sequence[Fix]) -> bytes:
+    """Return the text with the fixes that could be applied; unchanged if the result would not parse as intended."""
     before = text.data.decode()
     try:
-        yaml, base = _closest(before)
+        yaml, base = _closest_settings(before)
         document = yaml.load(before)
     except YAMLError:
         return text.data
-    done = [item for item in mends if _edit(document, item)]
-    if not done:
+    applied = [fix for fix in fixes if _edit(document, fix)]
+    if not applied:
         return text.data
     after = _transplanted(before, base, _dumped(yaml, document)).encode()
-    found = read(after, text.name, Diagnostics())
-    return after if found is not None and plain(found) == document else text.data
+    parsed = read(after, text.name, Diagnostics())
+    return after if parsed is not None and plain_value(parsed) == document else text.data
 
 
-def _closest(text: str) -> tuple[YAML, str]:
-    """The settings with which the text comes out most like itself, and how it does."""
+def _closest_settings(text: str) -> tuple[YAML, str]:
+    """The settings with which ruamel.yaml reproduces the text best, and its output with them."""
     best: tuple[int, YAML, str] | None = None
     for mapping, sequence, offset in _INDENTS:
         yaml = YAML()
@@ -51,10 +53,10 @@ def _closest(text: str) -> tuple[YAML, str]:
         yaml.width = 100_000
         yaml.indent(mapping=mapping, sequence=sequence, offset=offset)
         dumped = _dumped(yaml, yaml.load(text))
-        off = sum(a != b for a, b in zip(text.splitlines(), dumped.splitlines(), strict=False))
-        if best is None or off < best[0]:
-            best = (off, yaml, dumped)
-        if not off:
+        differences = sum(a != b for a, b in zip(text.splitlines(), dumped.splitlines(), strict=False))
+        if best is None or differences < best[0]:
+            best = (differences, yaml, dumped)
+        if not differences:
             break
     assert best is not None
     return best[1], best[2]
@@ -67,63 +69,65 @@ def _dumped(yaml: YAML, document: Any) -> str:
 
 
 def _transplanted(text: str, base: str, edited: str) -> str:
-    """`text` with the lines that differ between `base`, which is the same in ruamel's form, and `edited`."""
-    own, plainly, wanted = text.splitlines(keepends=True), base.splitlines(), edited.splitlines()
-    if len(own) != len(plainly):
+    """Return `text` with the lines that differ between `base`, the same in ruamel's form, and `edited`."""
+    lines, base_lines, edited_lines = text.splitlines(keepends=True), base.splitlines(), edited.splitlines()
+    if len(lines) != len(base_lines):
         return text
-    newline = "\r\n" if own[0].endswith("\r\n") else "\n"
+    newline = "\r\n" if lines[0].endswith("\r\n") else "\n"
     out: list[str] = []
-    for tag, first, last, start, stop in difflib.SequenceMatcher(None, plainly, wanted, autojunk=False).get_opcodes():
+    for tag, first, last, start, stop in difflib.SequenceMatcher(
+        None, base_lines, edited_lines, autojunk=False
+    ).get_opcodes():
         if tag == "equal":
-            out += own[first:last]
+            out += lines[first:last]
         elif last - first == stop - start:
-            out += map(_like, own[first:last], wanted[start:stop])
+            out += map(_with_frame, lines[first:last], edited_lines[start:stop])
         else:
-            out += [line + newline for line in wanted[start:stop]]
+            out += [line + newline for line in edited_lines[start:stop]]
     return "".join(out)
 
 
-def _like(old: str, new: str) -> str:
-    """The new line with the indent and the line end of the old one."""
+def _with_frame(old: str, new: str) -> str:
+    """Return the new line with the indent and the line end of the old one."""
     return old[: len(old) - len(old.lstrip())] + new.lstrip() + old[len(old.rstrip("\r\n")) :]
 
 
-def _edit(document: Any, mend: Mend) -> bool:
-    """Whether the edit was made: at its own place, or in the defaults from which the value came."""
-    for path in places(mend.edit.path):
-        parent = _dig(document, path[:-1])
-        if isinstance(parent, CommentedMap) and _stands(parent, path[-1], mend):
-            return _set(parent, path[-1], mend.edit)
+def _edit(document: Any, fix: Fix) -> bool:
+    """Apply the edit at its own path, or in the defaults from which the value came; return whether it was applied."""
+    for path in candidate_paths(fix.edit.path):
+        parent = _at_path(document, path[:-1])
+        if isinstance(parent, CommentedMap) and _is_target(parent, path[-1], fix):
+            return _assign(parent, path[-1], fix.edit)
     return False
 
 
-def _dig(document: Any, path: Path) -> Any:
-    here = document
+def _at_path(document: Any, path: Path) -> Any:
+    current = document
     for step in path:
         try:
-            here = here[step]
+            current = current[step]
         except (KeyError, IndexError, TypeError):
             return None
-    return here
+    return current
 
 
-def _stands(parent: CommentedMap, key: str | int, mend: Mend) -> bool:
-    """Whether this is the map that the finding is about: it holds the value that was judged, or lacks it likewise."""
-    if not mend.written:
+def _is_target(parent: CommentedMap, key: str | int, fix: Fix) -> bool:
+    """Whether this is the map of the finding: it holds the value that was checked, or also lacks it."""
+    if not fix.written:
         return key not in parent
-    return key in parent and int(parent.lc.value(key)[0]) + 1 == mend.at.line
+    return key in parent and int(parent.lc.value(key)[0]) + 1 == fix.at.line
 
 
-def _set(parent: CommentedMap, key: str | int, edit: Edit) -> bool:
+def _assign(parent: CommentedMap, key: str | int, edit: Edit) -> bool:
     if edit.value is None:
-        return _removed(parent, key)
+        return _remove(parent, key)
     old = parent.get(key)
     parent[key] = type(old)(edit.value) if isinstance(old, ScalarString) else edit.value
     return True
 
 
-def _removed(parent: CommentedMap, key: str | int) -> bool:
-    """Not where comments hang on it that are about what follows."""
+def _remove(parent: CommentedMap, key: str | int) -> bool:
+    """Remove the key, unless it has comments that belong to what follows."""
     if str(parent.ca.items.get(key, "")).count("#") > 1:
         return False
     del parent[key]

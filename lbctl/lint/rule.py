@@ -1,4 +1,4 @@
-"""What a rule is: a function from a fleet to what it found, registered with its code, its severity and its page."""
+"""Lint rules: functions from a fleet to findings, registered with code, severity and page."""
 
 from __future__ import annotations
 
@@ -6,52 +6,57 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Path, Severity
-from lbctl.lint.page import Page
-from lbctl.lint.subject import Subject
+from lbctl.lint.fleet_view import FleetView
+from lbctl.lint.page import CodePage
 
 Value = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A mend that is certain: the value at `path` becomes `value`, or goes away with its key (None)."""
+    """A certain fix: the value at `path` becomes `value`."""
 
     path: Path
     value: Value | None
+    """None removes the key."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """`path`: of the value that is meant, written or not; replicas by name."""
+class RuleFinding:
+    """A finding of a rule."""
 
     path: Path
+    """The path of the value, written or not; replicas by name."""
     message: str
     hint: str = ""
-    mend: Edit | None = None
+    fix: Edit | None = None
 
 
-Check = Callable[[Subject], Iterator[Found]]
+Check = Callable[[FleetView], Iterator[RuleFinding]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """`asked`: it judges only what the command line states (a load)."""
+class LintRule:
+    """A registered rule."""
 
-    page: Page
+    page: CodePage
     check: Check
-    asked: bool = False
+    needs_load: bool = False
+    """Whether it only checks the load that the command line states."""
 
     @property
     def code(self) -> str:
+        """The rule's code."""
         return self.page.code
 
     @property
     def severity(self) -> Severity:
+        """The severity of its findings."""
         return self.page.severity
 
 
-REGISTRY: dict[str, Rule] = {}
-"""Filled by `@rule` when the modules of rules are imported; `lbctl.lint.rules.rules` does that."""
+REGISTRY: dict[str, LintRule] = {}
+"""Filled by `@rule` when the modules of rules are imported by `lbctl.lint.rules.rules`."""
 
 
 def rule(
@@ -64,15 +69,15 @@ def rule(
     before: str,
     after: str,
     ignore: str,
-    asked: bool = False,
+    needs_load: bool = False,
 ) -> Callable[[Check], Check]:
-    """Registers a check under its code, which no other may have."""
+    """Register a check under its code. Raises ValueError if the code is already registered."""
 
     def register(check: Check) -> Check:
         if code in REGISTRY:
             raise ValueError(f"{code} is taken by {REGISTRY[code].page.title!r}")
-        page = Page(code, title, what, why, before, after, ignore, severity=severity)
-        REGISTRY[code] = Rule(page, check, asked)
+        page = CodePage(code, title, what, why, before, after, ignore, severity=severity)
+        REGISTRY[code] = LintRule(page, check, needs_load)
         return check
 
     return register

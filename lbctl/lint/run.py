@@ -1,4 +1,4 @@
-"""One run: every rule on one fleet, what its proxies cannot say, less what its comments silence."""
+"""Runs lint: all rules on one fleet, the features that its proxies do not support, less what comments silence."""
 
 from __future__ import annotations
 
@@ -7,87 +7,106 @@ from dataclasses import dataclass, field, replace
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.compile.sources import SourceMap
-from lbctl.lint.comments import FILES, comments, left_of_broken, said, unused
-from lbctl.lint.crowds import crowds
+from lbctl.lint.collapse import collapse
+from lbctl.lint.comments import FILES, comments, findings_of_invalid, unused, unused_diagnostics
+from lbctl.lint.fleet_view import FleetView, StatedLoad
 from lbctl.lint.ignores import Ignore, split
-from lbctl.lint.proxies import folded, losses, merged, summary
-from lbctl.lint.rule import Edit, Found, Rule
+from lbctl.lint.proxies import merge_kinds, one_per_code, summary, unsupported_findings
+from lbctl.lint.rule import Edit, LintRule, RuleFinding
 from lbctl.lint.rules import rules
-from lbctl.lint.subject import Load, Subject
-from lbctl.model.fleet import understand
-from lbctl.model.load import Text
+from lbctl.model.fleet import parse
+from lbctl.model.load import SourceText
 from lbctl.model.node import descend
 from lbctl.targets.load import complete
 
 
 @dataclass(frozen=True, slots=True)
-class Mend:
-    """A finding's certain mend, by its path in the YAML. `at`: where the value stands, or, unless it is `written`, the
-    nearest thing around it."""
+class Fix:
+    """A certain fix of a finding."""
 
     edit: Edit
+    """Its path is that of the YAML."""
     at: Position
+    """The position of the value, or of its nearest ancestor if it is not written."""
     written: bool
+    """Whether the value is written in the YAML."""
 
 
 @dataclass(frozen=True, slots=True)
-class Linted:
-    """`findings`: each once for its code and place; `lines`: what people read, where what proxies cannot say stands
-    once, and `summary`: how much each kind of them cannot. `valid`: the fleet has no errors of its own, and the rules
-    have judged it. `unused`: what of its comments silences nothing."""
+class LintResult:
+    """The outcome of one run."""
 
     findings: tuple[Diagnostic, ...]
+    """Each finding once for its code and position."""
     lines: tuple[Diagnostic, ...]
+    """The findings for people: features that proxies do not support appear once."""
     valid: bool
+    """Whether the fleet has no errors of its own, so that the rules were run."""
     summary: tuple[str, ...] = ()
-    mends: tuple[Mend, ...] = ()
+    """How many features each kind of proxy does not support."""
+    fixes: tuple[Fix, ...] = ()
+    """Certain fixes of the findings."""
     unused: tuple[Ignore, ...] = ()
+    """Comments that silence nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Which codes count: those that begin with one of `select` (all, where it is empty) and with none of `ignore`."""
+class CodeFilter:
+    """Selects codes: those that begin with one of `select` (all if it is empty) and with none of `ignore`."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
 
     def __call__(self, code: str) -> bool:
+        """Whether the code is selected."""
         return (not self.select or code.startswith(self.select)) and not (self.ignore and code.startswith(self.ignore))
 
 
 @dataclass(slots=True)
-class _Judged:
-    """What the rules have found, in the order of codes, each place once."""
+class _RuleResults:
+    """The findings of the rules, in the order of codes, each position once."""
 
     findings: dict[tuple[str, Position], Diagnostic] = field(default_factory=dict)
-    mends: dict[Diagnostic, Mend] = field(default_factory=dict)
+    fixes: dict[Diagnostic, Fix] = field(default_factory=dict)
 
 
-def lint(texts: Sequence[Text], diagnostics: Diagnostics, chosen: Callable[[str], bool], load: Load | None) -> Linted:
-    """`texts`: the fleet's files as they were read; `diagnostics`: what was wrong with reading them."""
-    source = understand(texts, diagnostics)
+def lint(
+    texts: Sequence[SourceText], diagnostics: Diagnostics, chosen: Callable[[str], bool], load: StatedLoad | None
+) -> LintResult:
+    """Lint a fleet.
+
+    `texts` are its files as they were read, `diagnostics` the faults of reading them; `chosen` selects codes, and
+    `load` is the load that the command line states.
+    """
+    source = parse(texts, diagnostics)
     loaded = complete(source, diagnostics) if source else None
-    given = comments(texts, chosen)
+    ignore_comments = comments(texts, chosen)
     if loaded is None:
-        found = _in_order([*left_of_broken(diagnostics, given), *given.wrong])
-        return Linted(found, found, valid=False)
-    own = [item for item in diagnostics if chosen(item.code)]
-    active = [item for item in rules().values() if chosen(item.code) and (load is not None or not item.asked)]
-    judged = _judge(Subject(loaded, load), active, loaded.compiled.sources)
-    lost = [(kind, item) for kind, item in losses(loaded) if chosen(item.code)]
-    left, idle = split([*own, *judged.findings.values(), *(item for _, item in lost)], given.usable)
-    kept = set(left)
+        invalid = _in_order([*findings_of_invalid(diagnostics, ignore_comments), *ignore_comments.faults])
+        return LintResult(invalid, invalid, valid=False)
+    own = [diagnostic for diagnostic in diagnostics if chosen(diagnostic.code)]
+    active = [rule for rule in rules().values() if chosen(rule.code) and (load is not None or not rule.needs_load)]
+    results = _run_rules(FleetView(loaded, load), active, loaded.compiled.sources)
+    unsupported = [(kind, finding) for kind, finding in unsupported_findings(loaded) if chosen(finding.code)]
+    remaining, idle = split(
+        [*own, *results.findings.values(), *(finding for _, finding in unsupported)], ignore_comments.usable
+    )
+    kept = set(remaining)
     idle = unused(idle, loaded, chosen, load is not None)
-    told = merged((kind, item) for kind, item in lost if item in kept)
-    rest = [item for item in own if item in kept and item.code not in FILES]
-    rest += [*crowds(item for item in judged.findings.values() if item in kept), *given.wrong, *said(idle)]
-    return Linted(
-        _in_order([*rest, *(loss.finding for loss in told)]),
-        _in_order([*rest, *folded(told)]),
+    merged = merge_kinds((kind, finding) for kind, finding in unsupported if finding in kept)
+    rest = [finding for finding in own if finding in kept and finding.code not in FILES]
+    rest += [
+        *collapse(finding for finding in results.findings.values() if finding in kept),
+        *ignore_comments.faults,
+        *unused_diagnostics(idle),
+    ]
+    return LintResult(
+        _in_order([*rest, *(entry.finding for entry in merged)]),
+        _in_order([*rest, *one_per_code(merged)]),
         valid=True,
-        summary=tuple(summary(told)),
-        mends=tuple(mend for item, mend in judged.mends.items() if item in kept),
-        unused=(*idle, *given.hopeless),
+        summary=tuple(summary(merged)),
+        fixes=tuple(fix for finding, fix in results.fixes.items() if finding in kept),
+        unused=(*idle, *ignore_comments.cannot_silence),
     )
 
 
@@ -97,26 +116,26 @@ def _in_order(findings: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     return tuple(ordered)
 
 
-def _judge(subject: Subject, active: Sequence[Rule], sources: SourceMap) -> _Judged:
-    judged = _Judged()
-    for item in active:
-        for found in item.check(subject):
-            position = place(sources, found)
+def _run_rules(subject: FleetView, active: Sequence[LintRule], sources: SourceMap) -> _RuleResults:
+    results = _RuleResults()
+    for rule in active:
+        for finding in rule.check(subject):
+            position = position_of_finding(sources, finding)
             diagnostic = Diagnostic(
-                item.code, found.message, position, sources.written(found.path), found.hint, item.severity
+                rule.code, finding.message, position, sources.written(finding.path), finding.hint, rule.severity
             )
-            judged.findings.setdefault((item.code, position), diagnostic)
-            if found.mend is not None:
-                path = sources.written(found.mend.path)
+            results.findings.setdefault((rule.code, position), diagnostic)
+            if finding.fix is not None:
+                path = sources.written(finding.fix.path)
                 written = descend(sources.root, path) is not None
-                judged.mends.setdefault(diagnostic, Mend(replace(found.mend, path=path), position, written))
-    return judged
+                results.fixes.setdefault(diagnostic, Fix(replace(finding.fix, path=path), position, written))
+    return results
 
 
-def place(sources: SourceMap, found: Found) -> Position:
-    """Of the value where one is written, else of the key of the nearest thing around it."""
-    written = sources.written(found.path)
+def position_of_finding(sources: SourceMap, finding: RuleFinding) -> Position:
+    """The position of the value if it is written, else of the key of its nearest ancestor."""
+    written = sources.written(finding.path)
     node = descend(sources.root, written)
     if node is not None:
         return node.key_position if isinstance(node.value, dict | list) and node.key_line else node.position
-    return sources.position(found.path, key=True)
+    return sources.position(finding.path, key=True)

@@ -1,5 +1,4 @@
-"""The small fleets of the pages: one listener, one route, one pool of two like replicas, of which nothing is to be "
-"said."""
+"""The small fleets of the pages: one listener, one route, one pool of two equal replicas, without any finding."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ telemetry:
     - {kind: vllm, url: "http://{host}:{port}/metrics"}
     - {kind: dcgm, url: "http://{host}:9400/metrics"}
 """
-"""Of a pool that vLLM serves."""
+"""The telemetry of a pool of vLLM servers."""
 
 
 def sample(
@@ -27,11 +26,14 @@ def sample(
     pools: str = "",
     more: str = "",
 ) -> str:
-    """A whole fleet. `pool`: lines of the pool `llama`; `pools`: further ones; `more`: further sections."""
-    held = f"replicas:\n{_in(replicas, 1)}{pool}"
+    """Return a whole fleet.
+
+    `pool`: lines of the pool `llama`; `pools`: further pools; `more`: further sections.
+    """
+    pool_lines = f"replicas:\n{_in(replicas, 1)}{pool}"
     return (
         f"version: 1\nlisteners:\n{_in(listener, 1)}routes:\n{_in(routes, 1)}"
-        f"pools:\n  llama:\n{_in(held, 2)}{_in(pools, 1)}{more}"
+        f"pools:\n  llama:\n{_in(pool_lines, 2)}{_in(pools, 1)}{more}"
     )
 
 

@@ -1,1 +1,1 @@
-"""What the user writes, as strict typed objects; one file a section of the fleet file."""
+"""The fleet as the user writes it: YAML with positions, and strict typed sections."""

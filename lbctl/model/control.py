@@ -1,4 +1,4 @@
-"""`proxies` and `control`: the proxies that run the result, and the control plane that moves them."""
+"""`proxies` and `control`: the proxies that run the result, and the control plane that drives them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Proxy(Section):
 
     kind: v.Name = Field(description="Which proxy it is.")
     version: v.Version | None = Field(
-        None, description="What that version cannot say is told. Without it: the oldest that lbctl renders for."
+        None,
+        description="Features that this version lacks are reported. Without it: the oldest that lbctl renders for.",
     )
     region: v.Place | None = Field(
         None, description="Where it runs, for `locality` and `render`; an Envoy under `serve` says so itself."
@@ -118,6 +119,6 @@ class Control(Section):
     )
     max_shrink: v.Percent = Field(
         q.Percent(50),
-        description="A change that takes more than this from a pool that stays, or from the fleet, in replicas, waits "
-        "for `lbctl reload --allow-shrink`.",
+        description="A change that takes more than this from a pool that stays, or from the fleet, in replicas, or "
+        "from a key file, in keys, waits for `lbctl reload --allow-shrink`.",
     )

@@ -1,4 +1,4 @@
-"""pydantic's findings in lbctl's words: code, position in the YAML, what was found and what would be right."""
+"""Turns pydantic's errors into diagnostics: code, position in the YAML, what is wrong and what would be right."""
 
 from __future__ import annotations
 
@@ -10,95 +10,98 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from lbctl.base.diagnostics import Diagnostic, Path, did_you_mean, dotted, show
-from lbctl.model.node import Node, find
+from lbctl.model.node import Node, position_of
 from lbctl.model.section import Section
 from lbctl.model.shape import section_at
 
-_ABOUT_KEYS = frozenset({"LB008", "LB014", "LB015"})
-"""What is said of a key, or of what should stand below it, not of its value."""
+_CODES_ABOUT_KEYS = frozenset({"LB008", "LB014", "LB015"})
+"""Codes that concern a key, or what should be below it, not its value."""
 _YAML_1_1 = re.compile(r"(?i:yes|no|on|off|true|false)")
 
 
 def diagnostics_of(error: ValidationError, root: Node, shape: type[Section], at: Path = ()) -> Iterator[Diagnostic]:
-    """One Diagnostic for each finding. `at`: where in the file the validated value stands; `shape`: its section."""
+    """Yield one Diagnostic for each error.
+
+    `at` is the path of the validated value in the file; `shape` is its section.
+    """
     for detail in error.errors(include_url=False):
         yield _diagnostic(detail, root, shape, at)
 
 
-def words_of(error: ValidationError, shape: type[Section]) -> Iterator[tuple[str, str, str]]:
-    """Path, message and hint of each finding, for a value that stands in no YAML file."""
+def messages_of(error: ValidationError, shape: type[Section]) -> Iterator[tuple[str, str, str]]:
+    """Yield path, message and hint of each error, for a value that is in no YAML file."""
     for detail in error.errors(include_url=False):
         inner = tuple(step for step in detail["loc"] if step != "[key]")
-        _code, message, hint = _words(detail, shape, inner)
+        _code, message, hint = _message(detail, shape, inner)
         yield dotted(inner) or "it", message, hint
 
 
 def _diagnostic(detail: ErrorDetails, root: Node, shape: type[Section], at: Path) -> Diagnostic:
     about_name = detail["loc"][-1:] == ("[key]",) and detail["type"] != "extra_forbidden"
     inner = detail["loc"][:-1] if about_name else detail["loc"]
-    code, message, hint = _words(detail, shape, inner)
+    code, message, hint = _message(detail, shape, inner)
     below: Path = tuple(detail.get("ctx", {}).get("at", ()))
     if detail["type"] == "missing":
-        position = find(root, (*at, *inner[:-1]), key=True)
+        position = position_of(root, (*at, *inner[:-1]), key=True)
     else:
-        about_key = about_name or detail["type"] == "extra_forbidden" or code in _ABOUT_KEYS
-        position = find(root, (*at, *inner, *below), key=about_key)
+        about_key = about_name or detail["type"] == "extra_forbidden" or code in _CODES_ABOUT_KEYS
+        position = position_of(root, (*at, *inner, *below), key=about_key)
     return Diagnostic(code, message, position, (*at, *inner, *below), hint)
 
 
-def _words(detail: ErrorDetails, shape: type[Section], inner: Path) -> tuple[str, str, str]:
+def _message(detail: ErrorDetails, shape: type[Section], inner: Path) -> tuple[str, str, str]:
     kind, ctx = detail["type"], detail.get("ctx", {})
     if kind == "lbctl":
         return ctx["code"], ctx["message"], ctx["hint"]
     if kind == "extra_forbidden":
         section = section_at(shape, inner[:-1])
-        known = list(section.model_fields) if section else []
-        word = str(inner[-1])
-        return "LB011", f"unknown key {show(word)}", did_you_mean(word, known) or f"known here: {', '.join(known)}"
+        keys = list(section.model_fields) if section else []
+        key = str(inner[-1])
+        return "LB011", f"unknown key {show(key)}", did_you_mean(key, keys) or f"known here: {', '.join(keys)}"
     if kind == "missing":
         return "LB014", f"{inner[-1]} is missing", f"write {inner[-1]}"
-    below = section_at(shape, inner) if kind == "model_type" else None
-    if below is not None and not below.model_fields:
+    nested = section_at(shape, inner) if kind == "model_type" else None
+    if nested is not None and not nested.model_fields:
         return "LB013", f"{show(detail['input'])} is not an empty map", f"write {inner[-1]}: {{}}"
-    code, words = _KINDS.get(kind, ("LB013", _plain))
-    message, hint = words(detail["input"], ctx, detail["msg"])
+    code, describe = _KINDS.get(kind, ("LB013", _plain))
+    message, hint = describe(detail["input"], ctx, detail["msg"])
     return code, message, hint
 
 
-_Words = Callable[[Any, dict[str, Any], str], tuple[str, str]]
+_Describe = Callable[[Any, dict[str, Any], str], tuple[str, str]]
 
 
-def _plain(value: Any, _ctx: dict[str, Any], said: str) -> tuple[str, str]:
-    return f"{show(value)}: {said[:1].lower()}{said[1:]}", ""
+def _plain(value: Any, _ctx: dict[str, Any], message: str) -> tuple[str, str]:
+    return f"{show(value)}: {message[:1].lower()}{message[1:]}", ""
 
 
-def _not_a(what: str, hint: str = "") -> _Words:
-    return lambda value, _ctx, _said: (f"{show(value)} is not {what}", hint)
+def _not_a(noun: str, hint: str = "") -> _Describe:
+    return lambda value, _ctx, _message: (f"{show(value)} is not {noun}", hint)
 
 
-def _literal(value: Any, ctx: dict[str, Any], _said: str) -> tuple[str, str]:
-    known = re.findall(r"'([^']*)'", ctx["expected"]) or [ctx["expected"]]
-    near = did_you_mean(value, known) if isinstance(value, str) else ""
-    if not near and isinstance(value, bool | int | float) and str(value).lower() in known:
-        near = f'quote it: "{str(value).lower()}"'
-    return f"{show(value)} is not known here", near or f"one of {', '.join(known)}"
+def _literal(value: Any, ctx: dict[str, Any], _message: str) -> tuple[str, str]:
+    allowed = re.findall(r"'([^']*)'", ctx["expected"]) or [ctx["expected"]]
+    suggestion = did_you_mean(value, allowed) if isinstance(value, str) else ""
+    if not suggestion and isinstance(value, bool | int | float) and str(value).lower() in allowed:
+        suggestion = f'quote it: "{str(value).lower()}"'
+    return f"{show(value)} is not known here", suggestion or f"one of {', '.join(allowed)}"
 
 
-def _boolean(value: Any, _ctx: dict[str, Any], _said: str) -> tuple[str, str]:
-    surprise = isinstance(value, str) and _YAML_1_1.fullmatch(value)
-    return f"{show(value)} is not true or false", "write true or false, unquoted" if surprise else ""
+def _boolean(value: Any, _ctx: dict[str, Any], _message: str) -> tuple[str, str]:
+    is_yaml_1_1 = isinstance(value, str) and _YAML_1_1.fullmatch(value)
+    return f"{show(value)} is not true or false", "write true or false, unquoted" if is_yaml_1_1 else ""
 
 
-def _whole(value: Any, _ctx: dict[str, Any], _said: str) -> tuple[str, str]:
+def _whole(value: Any, _ctx: dict[str, Any], _message: str) -> tuple[str, str]:
     digits = isinstance(value, str) and value.lstrip("+-0").isdigit()
     return f"{show(value)} is not a whole number", f"write {value.lstrip('+0')}, unquoted" if digits else ""
 
 
-def _bound(words: str, key: str) -> _Words:
-    return lambda value, ctx, _said: (f"{show(value)} is out of range", f"{words} {ctx[key]}")
+def _bound(relation: str, key: str) -> _Describe:
+    return lambda value, ctx, _message: (f"{show(value)} is out of range", f"{relation} {ctx[key]}")
 
 
-_KINDS: dict[str, tuple[str, _Words]] = {
+_KINDS: dict[str, tuple[str, _Describe]] = {
     "literal_error": ("LB013", _literal),
     "bool_type": ("LB013", _boolean),
     "int_type": ("LB013", _whole),

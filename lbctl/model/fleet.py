@@ -1,6 +1,6 @@
-"""The whole file: `Fleet`, the `defaults` laid under its objects, and `read`, the way from files to both.
+"""The whole file: `Fleet`, the `defaults` that its objects inherit, and `read`, from files to both.
 
-`read` never raises for bad input: what is wrong goes to the diagnostics, all of it, and the result is None.
+`read` never raises for bad input: all diagnostics are collected, and the result is None.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from lbctl.model import values as v
 from lbctl.model.control import Control, Proxy
 from lbctl.model.errors import diagnostics_of
 from lbctl.model.listener import Listener
-from lbctl.model.load import Text, merged, texts
-from lbctl.model.node import Node, descend, plain
+from lbctl.model.load import SourceText, merged, texts
+from lbctl.model.node import Node, descend, plain_value
 from lbctl.model.pool import Pool
 from lbctl.model.prune import without_faults
 from lbctl.model.route import Route
@@ -51,94 +51,97 @@ class Fleet(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A fleet as it was written: typed, and as the tree that knows where each value stands, defaults laid under it.
+class FleetSource:
+    """A fleet as it was written: typed, and as a tree with positions that includes the defaults.
 
-    `roots`: file → the directory below which its relative paths stay. Of a fleet with faults this is what is left of
-    it: good for finding more, and for nothing else. `whole` is then the tree as it was written, and `touched` names the
-    objects that something is missing from. `stand_ins`: place of a file of targets → what is taken for its content.
+    If the fleet has faults, this is what remains without the faulty values: good for finding further faults, and for
+    nothing else.
     """
 
     fleet: Fleet
     root: Node
     roots: dict[str, str]
-    whole: Node
-    touched: frozenset[Path] = frozenset()
-    stand_ins: Mapping[str, bytes] = field(default_factory=dict)
+    """File → the directory below which its relative paths must stay."""
+    original: Node
+    """The tree as it was written."""
+    pruned: frozenset[Path] = frozenset()
+    """The objects from which faulty values were removed."""
+    target_contents: Mapping[str, bytes] = field(default_factory=dict)
+    """Path of a file of targets → the content to use instead of reading it."""
 
     def names(self, section: str) -> list[str]:
-        """Every name that was written in a section, of faulty objects too."""
-        node = descend(self.whole, (section,))
+        """All names that were written in a section, those of faulty objects included."""
+        node = descend(self.original, (section,))
         return list(node.value) if node is not None and isinstance(node.value, dict) else []
 
 
-_LEGIBLE = frozenset({"LB008", "LB009", "LB010", "LB012", "LB501"})
-"""Faults of reading that leave the rest of the file to be judged."""
-_ROUNDS = 6
-"""Taking a value out can leave a hole in what holds it; after so many layers nothing but names is left."""
-_DEFAULTED: dict[str, tuple[str, type[Section]]] = {"pool": ("pools", Pool), "route": ("routes", Route)}
+_RECOVERABLE = frozenset({"LB008", "LB009", "LB010", "LB012", "LB501"})
+"""Codes of faults after which the rest of the file can still be checked."""
+_MAX_ROUNDS = 6
+"""Removing a value can make what contains it invalid; after this many layers only names are left."""
+_SECTIONS_WITH_DEFAULTS: dict[str, tuple[str, type[Section]]] = {"pool": ("pools", Pool), "route": ("routes", Route)}
 
 
-def read(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None = None) -> Source | None:
-    """The fleet that the files describe; with errors in the diagnostics, what is left of it, or None."""
-    return understand(texts(paths, diagnostics, stdin), diagnostics)
+def read(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None = None) -> FleetSource | None:
+    """Read the fleet from files. With errors in the diagnostics, the result is what remains, or None."""
+    return parse(texts(paths, diagnostics, stdin), diagnostics)
 
 
-def understand(texts: Sequence[Text], diagnostics: Diagnostics) -> Source | None:
-    """The same of texts that were read already."""
+def parse(texts: Sequence[SourceText], diagnostics: Diagnostics) -> FleetSource | None:
+    """Parse texts that have already been read; the result is as that of `read`."""
     roots = {text.name: text.root for text in texts}
     root = merged(texts, diagnostics)
     if root is None or not isinstance(root.value, dict):
         return None
-    legible = {item.code for item in diagnostics if item.severity == "error"} <= _LEGIBLE
+    recoverable = {diagnostic.code for diagnostic in diagnostics if diagnostic.severity == "error"} <= _RECOVERABLE
     defaults = root.value.get("defaults")
     if defaults is not None:
         _check_defaults(defaults, root, diagnostics)
         root = _with_defaults(root, defaults)
-    told = {item.position for item in diagnostics}
+    reported = {diagnostic.position for diagnostic in diagnostics}
     try:
-        source = Source(Fleet.model_validate(plain(root)), root, roots, root)
+        source = FleetSource(Fleet.model_validate(plain_value(root)), root, roots, root)
     except ValidationError as error:
-        diagnostics.extend(item for item in diagnostics_of(error, root, Fleet) if item.position not in told)
+        diagnostics.extend(fault for fault in diagnostics_of(error, root, Fleet) if fault.position not in reported)
         _check_empty(root, diagnostics)
-        return _what_is_left(root, error, roots) if legible else None
+        return _partial_source(root, error, roots) if recoverable else None
     _check_empty(root, diagnostics)
-    return source if legible else None
+    return source if recoverable else None
 
 
-def _what_is_left(root: Node, error: ValidationError, folders: dict[str, str]) -> Source | None:
-    left, touched = root, frozenset[Path]()
-    for _ in range(_ROUNDS):
-        left, more = without_faults(left, error)
-        touched |= more
+def _partial_source(root: Node, error: ValidationError, roots: dict[str, str]) -> FleetSource | None:
+    remaining, pruned = root, frozenset[Path]()
+    for _ in range(_MAX_ROUNDS):
+        remaining, objects = without_faults(remaining, error)
+        pruned |= objects
         try:
-            fleet = Fleet.model_validate({**plain(left), "version": 1})
-        except ValidationError as again:
-            error = again
+            fleet = Fleet.model_validate({**plain_value(remaining), "version": 1})
+        except ValidationError as next_error:
+            error = next_error
         else:
-            return Source(fleet, left, folders, root, touched)
+            return FleetSource(fleet, remaining, roots, root, pruned)
     return None
 
 
 def merge(section: type[Section], base: Node, own: Node) -> Node:
-    """`base` under `own`: maps deeply, lists and scalars replaced; `own`'s choice takes the place of `base`'s."""
+    """Merge `own` over `base`: maps deeply, lists and scalars as a whole; `own`'s choice replaces that of `base`."""
     if not isinstance(base.value, dict) or not isinstance(own.value, dict):
         return own
     dropped = {
-        key for choice in section.CHOICES if any(k in own.value for k in choice.keys) for key in choice.keys
+        key for choice in section.CHOICES if any(name in own.value for name in choice.keys) for key in choice.keys
     }  # fmt: skip
     merged = {key: node for key, node in base.value.items() if key not in dropped and key not in own.value}
     for key, node in own.value.items():
-        under = base.value.get(key)
-        merged[key] = node if under is None else merge(section_below(section, key) or Section, under, node)
+        inherited = base.value.get(key)
+        merged[key] = node if inherited is None else merge(section_below(section, key) or Section, inherited, node)
     return Node(merged, own.file, own.line, own.column, own.key_line, own.key_column)
 
 
 def _check_empty(root: Node, diagnostics: Diagnostics) -> None:
-    """A key without a value is no choice: `auth:` above lines that were commented out must not open a route."""
-    told = {found.path for found in diagnostics}
+    """Report keys without a value: `auth:` above lines that were commented out must not open a route."""
+    reported = {diagnostic.path for diagnostic in diagnostics}
     for path, node in _empty(root):
-        if len(path) > 1 and path not in told:
+        if len(path) > 1 and path not in reported:
             hint = "write one, or leave the key out"
             diagnostics.add(Diagnostic("LB014", f"{show(path[-1])} has no value", node.key_position, path, hint))
 
@@ -157,25 +160,28 @@ def _empty(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
 def _with_defaults(root: Node, defaults: Node) -> Node:
     sections = dict(root.value) if isinstance(root.value, dict) else {}
     for kind, base in defaults.value.items() if isinstance(defaults.value, dict) else ():
-        name, section = _DEFAULTED.get(kind, ("", Section))
+        name, section = _SECTIONS_WITH_DEFAULTS.get(kind, ("", Section))
         objects = sections.get(name)
         if objects is not None and isinstance(objects.value, dict):
-            laid = {key: merge(section, base, own) for key, own in objects.value.items()}
+            merged = {key: merge(section, base, own) for key, own in objects.value.items()}
             sections[name] = Node(
-                laid, objects.file, objects.line, objects.column, objects.key_line, objects.key_column
+                merged, objects.file, objects.line, objects.column, objects.key_line, objects.key_column
             )
     return Node(sections, root.file, root.line, root.column)
 
 
 def _check_defaults(defaults: Node, root: Node, diagnostics: Diagnostics) -> None:
-    """Their values by themselves, for a fleet without any object of the kind; what is absent is no fault here."""
+    """Check the values of `defaults` by themselves; missing keys are allowed.
+
+    Otherwise a fleet without any object of the kind would leave them unchecked.
+    """
     for kind, base in defaults.value.items() if isinstance(defaults.value, dict) else ():
-        if kind not in _DEFAULTED or not isinstance(base.value, dict):
+        if kind not in _SECTIONS_WITH_DEFAULTS or not isinstance(base.value, dict):
             continue
-        _, section = _DEFAULTED[kind]
+        _, section = _SECTIONS_WITH_DEFAULTS[kind]
         try:
-            section.model_validate(plain(base))
+            section.model_validate(plain_value(base))
         except ValidationError as error:
-            for found in diagnostics_of(error, root, section, ("defaults", kind)):
-                if found.code != "LB014":
-                    diagnostics.add(found)
+            for diagnostic in diagnostics_of(error, root, section, ("defaults", kind)):
+                if diagnostic.code != "LB014":
+                    diagnostics.add(diagnostic)

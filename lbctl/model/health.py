@@ -1,4 +1,4 @@
-"""`health` of a pool: who is fit to get requests, by checks, by answers, by telemetry."""
+"""`health` of a pool: which replicas get requests, by active checks, by responses, by telemetry."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Deep(Section):
         q.Temperature(90), description="Above it a replica goes down to the `floor` of its weight."
     )
     fatal_xids: list[v.Positive] = Field(
-        [48, 64, 74, 79, 95], description="A replica whose driver tells one of these errors anew is out."
+        [48, 64, 74, 79, 95], description="A replica whose driver newly reports one of these errors is out."
     )
     stalled_after: v.Duration = Field(
         q.Duration(15_000), description="Requests are there and nothing has moved for so long: out."
@@ -78,7 +78,7 @@ class LoadShedding(Section):
     min_healthy: v.Percent = Field(
         q.Percent(50), description="Below this share of healthy replicas requests are answered 503."
     )
-    retry_after: v.Duration = Field(q.Duration(5_000), description="What `Retry-After` tells the client.")
+    retry_after: v.Duration = Field(q.Duration(5_000), description="The value of `Retry-After` for the client.")
 
 
 class Health(Section):

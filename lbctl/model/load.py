@@ -1,8 +1,8 @@
-"""Files and directories of YAML as one fleet.
+"""Loads files and directories of YAML as one fleet.
 
-A fleet is kept in as many files as its people like; this finds them, reads each with its limits, and puts their maps
-together by name. It goes on after a fault, so that one run shows what is wrong in every file. It follows no
-sub-directory, opens nothing but regular files, and judges no key's meaning except `version`.
+A fleet may be split into any number of files; this module finds them, reads each within its limits, and merges their
+maps by name. It continues after a fault, so that one run shows the faults of every file. It enters no sub-directory,
+opens only regular files, and interprets no key except `version`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import IO
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, show
-from lbctl.model.node import Node, Scalar, find, plain
-from lbctl.model.text import MOST_BYTES
+from lbctl.base.errors import reason_of
+from lbctl.model.node import Node, Scalar, plain_value, position_of
+from lbctl.model.text import MAX_BYTES
 from lbctl.model.yaml import read
 
-__all__ = ["Node", "Scalar", "Text", "find", "is_fleet_file", "load", "merged", "plain", "texts", "yaml_files"]
+__all__ = [
+    "Node", "Scalar", "SourceText", "is_fleet_file", "load", "merged", "plain_value", "position_of", "texts",
+    "yaml_files",
+]  # fmt: skip
 
 _MERGED = ("listeners", "routes", "pools", "proxies", "gpus")
 _STDIN = "-"
@@ -28,44 +32,48 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
-    """One file to read: the name to show, the path to open (None: stdin), the directory that bounds relative paths."""
+class _InputFile:
+    """One file to read."""
 
     name: str
+    """The name that positions show."""
     path: Path | None
+    """None: standard input."""
     root: str
+    """The directory below which relative paths must stay."""
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """One file as it was read: the name that positions show, its bytes, the directory below which its relative paths
-    stay."""
+class SourceText:
+    """The bytes of one file of a fleet."""
 
     name: str
+    """The name that positions show."""
     data: bytes
     root: str
+    """The directory below which relative paths must stay."""
 
 
 def load(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None = None) -> Node | None:
-    """The fleet in `paths` (files, directories, `-`) as one map; None if no file could be read."""
+    """Load the fleet in `paths` (files, directories, `-`) as one map; None if no file could be read."""
     return merged(texts(paths, diagnostics, stdin), diagnostics)
 
 
-def texts(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None = None) -> list[Text]:
-    """What the files hold, by name; those that cannot be read are reported and left out."""
-    found = []
+def texts(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None = None) -> list[SourceText]:
+    """Read the files, sorted by name; those that cannot be read are reported and omitted."""
+    contents = []
     for source in _sources(paths, diagnostics):
         data = _content(source, diagnostics, stdin)
         if data is not None:
-            found.append(Text(source.name, data, source.root))
-    return found
+            contents.append(SourceText(source.name, data, source.root))
+    return contents
 
 
-def merged(texts: Sequence[Text], diagnostics: Diagnostics) -> Node | None:
-    """The texts as one map; None if none of them is one.
+def merged(texts: Sequence[SourceText], diagnostics: Diagnostics) -> Node | None:
+    """Merge the texts into one map; None if none of them is a map.
 
-    Everything wrong goes to `diagnostics`. A file with a fault may be missing from the map, or hold less than it says:
-    what follows from the map means little once `diagnostics.failed`.
+    All faults are added to `diagnostics`. A file with a fault may be missing from the map or incomplete in it:
+    conclusions from the map are unreliable once `diagnostics.failed`.
     """
     fleets = []
     for text in texts:
@@ -79,17 +87,17 @@ def merged(texts: Sequence[Text], diagnostics: Diagnostics) -> Node | None:
 # ── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _sources(paths: Sequence[str], diagnostics: Diagnostics) -> list[_Source]:
-    """Each file once, sorted by name, so that the order of the arguments changes nothing."""
-    found: dict[object, _Source] = {}
+def _sources(paths: Sequence[str], diagnostics: Diagnostics) -> list[_InputFile]:
+    """List each file once, sorted by name, so that the order of the arguments has no effect."""
+    files: dict[object, _InputFile] = {}
     for path in paths:
         for source in sorted(_expanded(path, diagnostics), key=_name):
-            found.setdefault(_identity(source), source)
-    return sorted(found.values(), key=_name)
+            files.setdefault(_identity(source), source)
+    return sorted(files.values(), key=_name)
 
 
-def _identity(source: _Source) -> object:
-    """The same for two names of one file."""
+def _identity(source: _InputFile) -> object:
+    """A key that is equal for two names of one file."""
     try:
         status = source.path.stat() if source.path else None
     except OSError:
@@ -97,9 +105,9 @@ def _identity(source: _Source) -> object:
     return (status.st_dev, status.st_ino) if status else _STDIN
 
 
-def _expanded(given: str, diagnostics: Diagnostics) -> Iterator[_Source]:
+def _expanded(given: str, diagnostics: Diagnostics) -> Iterator[_InputFile]:
     if given == _STDIN:
-        yield _Source(_STDIN, None, ".")
+        yield _InputFile(_STDIN, None, ".")
         return
     path = Path(given)
     try:
@@ -108,42 +116,42 @@ def _expanded(given: str, diagnostics: Diagnostics) -> Iterator[_Source]:
         directory = stat.S_ISDIR(path.stat().st_mode)
         files = yaml_files(path) if directory else []
     except (OSError, ValueError) as error:
-        diagnostics.add(_unreadable(_shown(given), error))
+        diagnostics.add(_unreadable(_printable(given), error))
         return
     if not directory:
-        yield _Source(_shown(given), path, str(path.parent))
+        yield _InputFile(_printable(given), path, str(path.parent))
     elif not files:
         hint = "its *.yaml and *.yml are read, not its sub-directories and no dot-files"
-        diagnostics.add(Diagnostic("LB001", "a directory without YAML", Position(_shown(given), 1, 1), hint=hint))
+        diagnostics.add(Diagnostic("LB001", "a directory without YAML", Position(_printable(given), 1, 1), hint=hint))
     for file in files:
-        yield _Source(_shown(str(file)), file, str(path))
+        yield _InputFile(_printable(str(file)), file, str(path))
 
 
 def yaml_files(directory: Path) -> list[Path]:
-    """What a directory means as a PATH, in no order. OSError where it cannot be listed."""
+    """List the fleet files of a directory, in no order. Raises OSError if it cannot be listed."""
     return [file for file in directory.iterdir() if is_fleet_file(file.name) and not file.is_dir()]
 
 
 def is_fleet_file(name: str) -> bool:
-    """Whether a file of that name counts where a directory is given."""
+    """Whether a file of that name belongs to the fleet when its directory is given."""
     return name.endswith(_SUFFIXES) and not name.startswith(".")
 
 
-def _name(source: _Source) -> str:
+def _name(source: _InputFile) -> str:
     return source.name
 
 
-def _content(source: _Source, diagnostics: Diagnostics, stdin: IO[bytes] | None) -> bytes | None:
-    """The bytes of the file, one more than the limit at most."""
+def _content(source: _InputFile, diagnostics: Diagnostics, stdin: IO[bytes] | None) -> bytes | None:
+    """Read the file, up to one byte more than the limit."""
     try:
         if source.path is None:
-            return (stdin or sys.stdin.buffer).read(MOST_BYTES + 1)
+            return (stdin or sys.stdin.buffer).read(MAX_BYTES + 1)
         if not stat.S_ISREG(source.path.stat().st_mode):
             hint = "only files and directories are read; `-` is standard input"
             diagnostics.add(Diagnostic("LB002", "this is not a regular file", Position(source.name, 1, 1), hint=hint))
             return None
         with source.path.open("rb") as file:
-            return file.read(MOST_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
     except OSError as error:
         diagnostics.add(_unreadable(source.name, error))
         return None
@@ -152,11 +160,11 @@ def _content(source: _Source, diagnostics: Diagnostics, stdin: IO[bytes] | None)
 def _unreadable(name: str, error: OSError | ValueError) -> Diagnostic:
     if isinstance(error, ValueError) or error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
         return Diagnostic("LB001", "no such file or directory", Position(name, 1, 1))
-    return Diagnostic("LB002", f"cannot be read: {(error.strerror or str(error)).lower()}", Position(name, 1, 1))
+    return Diagnostic("LB002", f"cannot be read: {reason_of(error).lower()}", Position(name, 1, 1))
 
 
-def _shown(path: str) -> str:
-    """The path as messages show it, with nothing in it that a terminal would act on."""
+def _printable(path: str) -> str:
+    """The path for messages, without characters that a terminal would interpret."""
     return path if path.isprintable() else ascii(path)[1:-1]
 
 
@@ -169,12 +177,12 @@ def _check_version(fleet: Node, diagnostics: Diagnostics) -> None:
         hint = "each file of a fleet begins with `version: 1`"
         diagnostics.add(Diagnostic("LB010", "`version` is missing", Position(fleet.file, 1, 1), hint=hint))
     elif type(version.value) is not int or version.value != 1:
-        message = f"{show(plain(version))} is not a version of this format"
+        message = f"{show(plain_value(version))} is not a version of this format"
         diagnostics.add(Diagnostic("LB010", message, version.position, ("version",), "write `version: 1`"))
 
 
 def _merged(fleets: Sequence[Node], diagnostics: Diagnostics) -> Node:
-    """One map of all files: the maps of named things put together, everything else from where it stands first."""
+    """Merge the maps of all files: maps of named objects by name, everything else from the first file that has it."""
     merged: dict[str, Node] = {}
     for fleet in fleets:
         for key, node in _fields(fleet).items():
@@ -193,19 +201,19 @@ def _merge_section(merged: dict[str, Node], key: str, node: Node, diagnostics: D
         diagnostics.add(Diagnostic("LB004", f"`{key}` is a map of names", node.position, (key,), hint))
         return
     section = merged.setdefault(key, Node({}, node.file, node.line, node.column, node.key_line, node.key_column))
-    things = _fields(section)
-    for name, thing in _fields(node).items():
-        if name in things:
-            _report_twice((key, name), things[name], thing, diagnostics)
+    objects = _fields(section)
+    for name, definition in _fields(node).items():
+        if name in objects:
+            _report_twice((key, name), objects[name], definition, diagnostics)
         else:
-            things[name] = thing
+            objects[name] = definition
 
 
 def _report_twice(path: tuple[str, ...], first: Node, second: Node, diagnostics: Diagnostics) -> None:
-    message = f"{show(path[-1])} stands twice in this fleet, first at {first.key_position}"
+    message = f"{show(path[-1])} is defined twice in this fleet, first at {first.key_position}"
     diagnostics.add(Diagnostic("LB009", message, second.key_position, path, "keep one of them, or rename one"))
 
 
 def _fields(node: Node) -> dict[str, Node]:
-    """What a map holds; nothing if it is written without a value."""
+    """The entries of a map; none if the key has no value."""
     return node.value if isinstance(node.value, dict) else {}

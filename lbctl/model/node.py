@@ -1,7 +1,7 @@
-"""A YAML value that knows where it stands.
+"""A YAML value with its position.
 
-Everything that is later found wrong with a value can be shown at its line and column, because the value was never
-parted from them. A `Node` is a plain record, made by the ten thousand; it judges nothing.
+A diagnostic about a value can always show its line and column, because the value keeps them. A `Node` is a plain
+record, of which there may be tens of thousands; it validates nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Scalar = str | int | float | bool | None
 
 
 class Node:
-    """A map, a list or a scalar and its place. Lines and columns count from 1; `key_line` is 0 without a key."""
+    """A map, a list or a scalar and its position. Lines and columns count from 1; `key_line` is 0 without a key."""
 
     __slots__ = ("column", "file", "key_column", "key_line", "line", "value")
 
@@ -39,41 +39,41 @@ class Node:
 
     @property
     def position(self) -> Position:
-        """Of the value."""
+        """The position of the value."""
         return Position(self.file, self.line, self.column)
 
     @property
     def key_position(self) -> Position:
-        """Of the key whose value this is; of the value itself if it has no key."""
+        """The position of the value's key; of the value itself if it has no key."""
         return Position(self.file, self.key_line, self.key_column) if self.key_line else self.position
 
 
-def plain(node: Node) -> Any:
-    """The value without its places: dicts, lists and scalars."""
+def plain_value(node: Node) -> Any:
+    """Convert a tree to dicts, lists and scalars, without positions."""
     value = node.value
     if isinstance(value, dict):
-        return {key: plain(child) for key, child in value.items()}
+        return {key: plain_value(child) for key, child in value.items()}
     if isinstance(value, list):
-        return [plain(child) for child in value]
+        return [plain_value(child) for child in value]
     return value
 
 
 def descend(node: Node, path: Path) -> Node | None:
-    """The node at `path`, or None."""
-    here: Node | None = node
+    """Return the node at `path`, or None."""
+    current: Node | None = node
     for step in path:
-        value = here.value if here is not None else None
+        value = current.value if current is not None else None
         if isinstance(value, dict) and isinstance(step, str):
-            here = value.get(step)
+            current = value.get(step)
         elif isinstance(value, list) and isinstance(step, int):
-            here = value[step] if 0 <= step < len(value) else None
+            current = value[step] if 0 <= step < len(value) else None
         else:
             return None
-    return here
+    return current
 
 
-def find(node: Node, path: Path, key: bool = False) -> Position:
-    """The place of the value at `path`, or of its nearest ancestor that exists; with `key`, the place of its key."""
+def position_of(node: Node, path: Path, key: bool = False) -> Position:
+    """The position of the value at `path`, or of its nearest existing ancestor; with `key`, that of its key."""
     for step in path:
         value = node.value
         child: Node | None = None

@@ -42,8 +42,8 @@ class Hash(Section):
 class Balance(Section):
     algorithm: Literal["round_robin", "least_request", "least_time", "random", "hash"] = Field(
         "least_request",
-        description="How a replica is chosen. `least_request`: who has the least to do for its weight. `hash`: who had "
-        "the same key before, for caches.",
+        description="How a replica is chosen. `least_request`: the one with the fewest requests for its "
+        "weight. `hash`: the one that had the same key before, for caches.",
     )
     hash: Hash | None = Field(None, description="For the algorithm `hash`, and needed there.")
 
@@ -72,7 +72,9 @@ class Replica(Section):
         description="What it can carry, on the scale of the others. Without it: throughput of its GPU × their number.",
     )
     region: v.Place | None = Field(None, description="Without it the replica is outside every region.")
-    zone: v.Place | None = Field(None, description="The zone within its region.")
+    zone: v.Place | None = Field(
+        None, description="The zone within its region: two regions may each have one of this name."
+    )
     priority: Annotated[int, Field(ge=0, le=127)] = Field(
         0, description="0 is used first; the next rank helps as that one loses health."
     )
@@ -150,7 +152,7 @@ class Discovery(Section):
     CHOICES: ClassVar = (Choice(("dns", "file")),)
 
     dns: Dns | None = Field(
-        None, description="With `render` the proxy looks the name up; under `serve` lbctl does, and tells the proxy."
+        None, description="With `render` the proxy looks the name up; under `serve` lbctl does, and updates the proxy."
     )
     file: FileDiscovery | None = Field(None, description="A file that something else writes.")
 

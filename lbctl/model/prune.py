@@ -1,7 +1,7 @@
-"""What is left of a fleet when its faulty values are taken out: enough to go on looking for other faults.
+"""Removes the faulty values from a fleet, so that the rest can be checked for other faults.
 
-One run shows every error, so a mistyped key must not hide a pool that is not there. The rest is used for nothing but
-that, and what was taken out is named, so that nobody complains of its absence.
+One run reports every error, so a mistyped key must not hide a reference to a missing pool. The rest is used for nothing
+else, and the objects that lost values are listed, so that missing values are not reported in them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lbctl.model.node import Node, descend
 
 
 def without_faults(root: Node, error: ValidationError) -> tuple[Node, frozenset[Path]]:
-    """The tree less every faulty value, and the objects (`("pools", "a")`) that something was taken from."""
+    """Return the tree without faulty values, and the objects (`("pools", "a")`) that lost values."""
     paths = sorted(set(_faults(root, error)) - {()}, key=_deepest_first)
     for path in paths:
         root = _without(root, path)
@@ -31,24 +31,24 @@ def _faults(root: Node, error: ValidationError) -> Iterator[Path]:
 
 
 def _deepest_first(path: Path) -> tuple[int, list[tuple[int, int, str]]]:
-    """Later places of a list before earlier ones, so that a place that was taken out moves none that is still to go."""
+    """Sort later list entries before earlier ones, so that a removal does not shift the index of a later removal."""
     return -len(path), [(0, -step, "") if isinstance(step, int) else (1, 0, step) for step in path]
 
 
-def whole_path(whole: Node, left: Node, path: Path) -> Path:
-    """The path in `whole` of what stands at `path` in `left`, where places of lists have moved."""
-    found: list[str | int] = []
+def original_path(original: Node, pruned: Node, path: Path) -> Path:
+    """Return the path in `original` of what is at `path` in `pruned`, where list indexes have shifted."""
+    result: list[str | int] = []
     for step in path:
-        below = descend(left, (step,))
-        if isinstance(step, int) and below is not None and isinstance(whole.value, list):
-            places = [item.position for item in whole.value]
-            step = places.index(below.position) if below.position in places else step
-        found.append(step)
-        above = descend(whole, (step,))
-        if below is None or above is None:
-            return (*found, *path[len(found) :])
-        whole, left = above, below
-    return tuple(found)
+        child = descend(pruned, (step,))
+        if isinstance(step, int) and child is not None and isinstance(original.value, list):
+            positions = [item.position for item in original.value]
+            step = positions.index(child.position) if child.position in positions else step
+        result.append(step)
+        original_child = descend(original, (step,))
+        if child is None or original_child is None:
+            return (*result, *path[len(result) :])
+        original, pruned = original_child, child
+    return tuple(result)
 
 
 def _without(node: Node, path: Path) -> Node:

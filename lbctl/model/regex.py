@@ -1,8 +1,8 @@
-"""Regular expressions that mean the same to RE2 (Envoy) and PCRE (nginx, HAProxy): RE2's syntax less what differs.
+"""Checks that a regular expression means the same to RE2 (Envoy) and PCRE (nginx, HAProxy).
 
-Python's own parser takes the expression apart; only constructs on the list below are let through, so look-around,
-back-references, possessive and atomic groups, inline flags and unicode classes never reach a proxy. Nor do borders of
-words, which are elsewhere in a path that is escaped, nor what RE2 would find too large to compile.
+Python's own parser analyses the expression; only constructs on the list below are allowed, so look-around,
+back-references, possessive and atomic groups, inline flags and unicode classes never reach a proxy. Word boundaries are
+refused since they match elsewhere in an escaped path, and so is what RE2 would find too large to compile.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _ALLOWED = {
     "LITERAL", "NOT_LITERAL", "ANY", "IN", "RANGE", "NEGATE", "CATEGORY", "BRANCH", "SUBPATTERN", "MAX_REPEAT",
     "MIN_REPEAT", "AT",
 }  # fmt: skip
-_MOST_REPEATS = 1000
-"""RE2 refuses more, also as the product of nested ones."""
-_MOST_CHARACTERS = 10_000
-"""With all repeats written out. Each may take RE2 some thirty instructions, and it has room for some 350,000."""
+_MAX_REPEATS = 1000
+"""The limit of RE2, also for the product of nested repeats."""
+_MAX_CHARACTERS = 10_000
+"""The limit with all repeats expanded. RE2 may need thirty instructions per character, and allows about 350,000."""
 _ESCAPED = r"(?<!\\)(?:\\\\)*"
 _REFUSED = (
     (rf"{_ESCAPED}\(\?(?!:)", "look-around, flags and names of groups are not allowed"),
@@ -31,7 +31,7 @@ _REFUSED = (
 
 
 def check_regex(text: str) -> str:
-    """What is wrong with it, in words, or the empty string."""
+    """Return what is wrong with the expression, or the empty string."""
     if not re.fullmatch(r"[!-~]{1,1024}", text):
         return "an expression is 1 to 1024 printable ASCII characters without spaces"
     for pattern, problem in _REFUSED:
@@ -48,12 +48,12 @@ def check_regex(text: str) -> str:
         return "[ and && within a class must be escaped"
     except (re.error, RecursionError, OverflowError) as error:
         return f"not a regular expression: {error}"
-    large = f"with its repeats written out it has more than {_MOST_CHARACTERS} characters"
-    return next(_problems(parsed), "") or (large if _size(parsed) > _MOST_CHARACTERS else "")
+    too_large = f"with its repeats written out it has more than {_MAX_CHARACTERS} characters"
+    return next(_problems(parsed), "") or (too_large if _size(parsed) > _MAX_CHARACTERS else "")
 
 
 def _problems(parsed: Iterable[Any], repeats: int = 1) -> Iterator[str]:
-    """`repeats`: how often what stands here is repeated by what it stands in."""
+    """Yield problems of the parsed expression; `repeats` is the product of the surrounding repeats."""
     for operation, argument in parsed:
         name = str(operation)
         if name not in _ALLOWED:
@@ -62,10 +62,10 @@ def _problems(parsed: Iterable[Any], repeats: int = 1) -> Iterator[str]:
             yield "\\b and \\B do not mean the same to every proxy in a path that is escaped"
         if name in {"MAX_REPEAT", "MIN_REPEAT"}:
             low, high, inner = argument
-            times = repeats * max(1, low if str(high) == "MAXREPEAT" else high)
-            if times > _MOST_REPEATS:
-                yield f"more than {_MOST_REPEATS} repeats"
-            yield from _problems(inner, times)
+            product = repeats * max(1, low if str(high) == "MAXREPEAT" else high)
+            if product > _MAX_REPEATS:
+                yield f"more than {_MAX_REPEATS} repeats"
+            yield from _problems(inner, product)
         elif name == "SUBPATTERN":
             yield from _problems(argument[-1], repeats)
         elif name == "BRANCH":
@@ -74,7 +74,7 @@ def _problems(parsed: Iterable[Any], repeats: int = 1) -> Iterator[str]:
 
 
 def _size(parsed: Iterable[Any]) -> int:
-    """Characters and classes, by their parts, with all repeats written out."""
+    """The number of characters and classes, with all repeats expanded."""
     return sum(_size_of(str(operation), argument) for operation, argument in parsed)
 
 

@@ -20,11 +20,15 @@ class Match(Section):
     path_prefix: v.UrlPath | None = Field(
         None, description="The path's beginning, of whole segments: `/v1` matches `/v1` and `/v1/chat`, never `/v1x`."
     )
-    path_regex: v.Regex | None = Field(None, description="The whole path, by RE2.")
+    path_regex: v.Regex | None = Field(
+        None, description="The whole path, by RE2. nginx and HAProxy answer 400 where it gives up on a long path."
+    )
     methods: list[v.Method] = Field([], description="One of these. Without it: any method.")
     headers: v.HeaderMap = Field({}, description="All of these, with exactly these values.")
     model: list[v.ModelPattern] = Field(
-        [], description="One of these, in the header `x-model`, else in the JSON body's `model`."
+        [],
+        description="One of these, in the header `x-model`, else in the JSON body's `model`. Where that decides about "
+        "protection, a request that does not name one model clearly is answered 400.",
     )
 
 
@@ -189,11 +193,11 @@ class MaxLatency(Section):
 
 
 class Analysis(Section):
-    interval: v.Duration = Field(q.Duration(30_000), description="Between two looks.")
-    min_requests: v.Positive = Field(1000, description="With fewer a look is neither good nor bad.")
+    interval: v.Duration = Field(q.Duration(30_000), description="Between two evaluations.")
+    min_requests: v.Positive = Field(1000, description="With fewer an evaluation is neither good nor bad.")
     max_error_rate: v.Percent = Field(q.Percent(1), description="More errors are bad.")
-    max_latency: MaxLatency | None = Field(None, description="Slower than this is bad. Without it: not looked at.")
-    failures: v.Positive = Field(3, description="Bad looks in a row before it acts.")
+    max_latency: MaxLatency | None = Field(None, description="Slower than this is bad. Without it: not evaluated.")
+    failures: v.Positive = Field(3, description="Bad evaluations in a row before it acts.")
     on_failure: Literal["rollback", "pause"] = Field("rollback", description="What it then does.")
 
 
@@ -236,7 +240,7 @@ class Route(Section):
     rate_limit: list[RateLimit] = Field(
         [], description="For the whole fleet of proxies: divided by their `instances`, rounded up."
     )
-    auth: Auth | None = Field(None, description="Who may come in. Without it: everybody.")
+    auth: Auth | None = Field(None, description="Who may send requests. Without it: everybody.")
     headers: Headers = Field(Headers(), description="Headers that are set or removed.")
     regions: list[v.Place] = Field(
         [],

@@ -1,4 +1,4 @@
-"""The base of every section: strict, frozen, no unknown keys, and choices of which exactly one is made."""
+"""The base class of all sections: strict, frozen, no unknown keys, with choices between keys."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 
 class Choice(NamedTuple):
-    """Keys of which one stands, and at most one; with `required` exactly one."""
+    """Keys of which at most one may be present; with `required`, exactly one."""
 
     keys: tuple[str, ...]
     required: bool = True
 
     def json_schema(self) -> dict[str, Any]:
-        one = [{"required": [key]} for key in self.keys]
-        return {"oneOf": one if self.required else [*one, {"not": {"anyOf": one}}]}
+        """Return the constraint as JSON Schema."""
+        alternatives = [{"required": [key]} for key in self.keys]
+        return {"oneOf": alternatives if self.required else [*alternatives, {"not": {"anyOf": alternatives}}]}
 
 
 class Section(BaseModel):
-    """A map of the fleet file. `CHOICES`: its alternatives; an object's own choice replaces that of `defaults`."""
+    """A map of the fleet file."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     CHOICES: ClassVar[tuple[Choice, ...]] = ()
+    """Its alternatives; an object's own choice replaces that of `defaults`."""
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """Itself, as nothing changes it: a default value is not copied for each object that goes without."""
+        """Return the section itself: it is immutable, so a default value need not be copied for every object."""
         return self
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        made = handler(core_schema)
+        schema = handler(core_schema)
         if cls.CHOICES:
-            handler.resolve_ref_schema(made)["allOf"] = [choice.json_schema() for choice in cls.CHOICES]
-        return made
+            handler.resolve_ref_schema(schema)["allOf"] = [choice.json_schema() for choice in cls.CHOICES]
+        return schema
 
     @model_validator(mode="after")
     def _one_of_each_choice(self) -> Self:
@@ -52,7 +54,7 @@ class Nothing(Section):
 
 
 def refuse(code: str, message: str, hint: str = "", at: tuple[str | int, ...] = ()) -> PydanticCustomError:
-    """What a validator raises; `at` is the path below the section that the message is about."""
+    """Return the error for a validator to raise; `at` is the path below the section that the message is about."""
     return PydanticCustomError("lbctl", "{message}", {"code": code, "message": message, "hint": hint, "at": at})
 
 

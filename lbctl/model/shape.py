@@ -1,4 +1,4 @@
-"""The shape of the sections: which keys a map may hold, and what lies below each. Read from the models themselves."""
+"""The structure of the sections, derived from the models: which keys a map may have, and what is below each."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from lbctl.model.section import Section
 
 @cache
 def section_below(section: type[Section], key: str) -> type[Section] | None:
-    """The section that lies at `key`, itself or as the values of a map or the items of a list; else None."""
+    """The section at `key`, directly, as the values of a map or as the items of a list; else None."""
     field = section.model_fields.get(key)
     return _section(field.annotation) if field else None
 
 
 @cache
 def is_named_map(section: type[Section], key: str) -> bool:
-    """Whether `key` holds a map of the user's names, whose values are sections or scalars."""
+    """Whether `key` holds a map with user-defined names."""
     field = section.model_fields.get(key)
     return field is not None and _holds_map(field.annotation)
 
 
 def section_at(root: type[Section], path: Path) -> type[Section] | None:
-    """The section whose keys stand at `path`; None where there is none (a scalar, a map of scalars, an unknown key)."""
-    here: type[Section] | None = root
-    names_next = False
+    """The section whose keys are at `path`; None for a scalar, a map of scalars or an unknown key."""
+    section: type[Section] | None = root
+    expects_name = False
     for step in path:
-        if here is None:
+        if section is None:
             return None
-        if names_next or isinstance(step, int):
-            names_next = False
+        if expects_name or isinstance(step, int):
+            expects_name = False
             continue
-        names_next = is_named_map(here, step)
-        here = section_below(here, step)
-    return None if names_next else here
+        expects_name = is_named_map(section, step)
+        section = section_below(section, step)
+    return None if expects_name else section
 
 
 def _section(annotation: Any) -> type[Section] | None:

@@ -1,7 +1,7 @@
-"""What the YAML parser refuses, in plain words.
+"""Explains syntax errors of the YAML parser in plain words.
 
-libyaml says what it expected inside its own grammar ("could not find expected ':'"), often at the end of the file. This
-says what the writer most likely did, at the place where it was done. It never repeats the text of the file.
+libyaml reports what it expected in its own grammar ("could not find expected ':'"), often at the end of the file. This
+module explains the probable mistake, at the place where it was made. It never repeats the text of the file.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _QUOTE = "put the value in quotes"
 _NO_TAG = "remove the tag; a value that begins with `!` goes in quotes"
 _ESCAPE = "write \\\\ for a backslash, or use single quotes, where a backslash is only a backslash"
 
-_WORDS: tuple[tuple[str, str, str, str], ...] = (
+_EXPLANATIONS: tuple[tuple[str, str, str, str], ...] = (
     ("undefined tag handle", "LB007", "tags are not supported", _NO_TAG),
     ("while scanning a tag", "LB007", "tags are not supported", _NO_TAG),
     ("while parsing a tag", "LB007", "tags are not supported", _NO_TAG),
     ("while scanning an alias", "LB006", "a bare value cannot begin with `*`", _QUOTE),
     ("while scanning an anchor", "LB006", "a bare value cannot begin with `&`", _QUOTE),
-    ("mapping values are not allowed", "LB004", "a `:` stands where no key can be",
+    ("mapping values are not allowed", "LB004", "a `:` is where no key can be",
      f"quote a value that holds `: `; {_INDENT}"),
-    ("mapping keys are not allowed", "LB004", "a `? ` stands where no key can be", _QUOTE),
+    ("mapping keys are not allowed", "LB004", "a `? ` is where no key can be", _QUOTE),
     ("unexpected ':'", "LB004", "a bare value within brackets holds a `:`", _QUOTE),
-    ("block sequence entries are not allowed", "LB004", "a `- ` stands where no list item can be",
+    ("block sequence entries are not allowed", "LB004", "a `- ` is where no list item can be",
      "a list starts on its own line, below its key"),
     ("could not find expected ':'", "LB004", "a key without its `:`", "write `key: value`"),
     ("did not find expected key", "LB004", "this does not belong to the map above it", _INDENT),
@@ -51,19 +51,28 @@ _WORDS: tuple[tuple[str, str, str, str], ...] = (
 
 
 def explain(error: MarkedYAMLError, text: str, opened: tuple[int, int]) -> tuple[str, str, str, int, int]:
-    """Code, message, hint, line and column (from 1). `opened`: where the innermost map or list begins, or (0, 0)."""
+    """Return code, message, hint, line and column (from 1).
+
+    `opened` is the position of the innermost map or list, or (0, 0).
+    """
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
     lines = re.split(r"\r\n|\r|\n", text)
-    here = lines[line] if line < len(lines) else ""
-    indent = here[: len(here) - len(here.lstrip(" \t"))]
+    current_line = lines[line] if line < len(lines) else ""
+    indent = current_line[: len(current_line) - len(current_line.lstrip(" \t"))]
     if "\t" in indent:
         return "LB004", "a tab indents this line", "YAML is indented with spaces", line + 1, indent.index("\t") + 1
-    if not any(map(str.strip, [here[column:], *lines[line + 1 :]])) and (bracket := _bracket(lines, opened)):
+    if not any(map(str.strip, [current_line[column:], *lines[line + 1 :]])) and (bracket := _bracket(lines, opened)):
         return "LB004", f"the {bracket!r} that is opened here is never closed", "", *opened
     if error.problem and error.problem.startswith("found character that cannot start"):
-        return "LB004", f"a value cannot begin with {show(here[column : column + 1])}", _QUOTE, line + 1, column + 1
-    code, message, hint = _words(f"{error.context}: {error.problem}")
+        return (
+            "LB004",
+            f"a value cannot begin with {show(current_line[column : column + 1])}",
+            _QUOTE,
+            line + 1,
+            column + 1,
+        )
+    code, message, hint = _explanation(f"{error.context}: {error.problem}")
     if (begin := error.context_mark) and re.match("while scanning (?!a plain)", error.context or ""):
         line, column = begin.line, begin.column
     elif begin and "closing bracket" in message:
@@ -72,14 +81,14 @@ def explain(error: MarkedYAMLError, text: str, opened: tuple[int, int]) -> tuple
 
 
 def _bracket(lines: list[str], opened: tuple[int, int]) -> str:
-    """The bracket that opens the map or list at `opened`; empty if it is written without one."""
+    """The bracket that opens the map or list at `opened`; empty in block style."""
     line, column = opened
     character = lines[line - 1][column - 1 : column] if 0 < line <= len(lines) else ""
     return character if character in ("[", "{") else ""
 
 
-def _words(said: str) -> tuple[str, str, str]:
-    for part, code, message, hint in _WORDS:
-        if part in said:
+def _explanation(problem: str) -> tuple[str, str, str]:
+    for fragment, code, message, hint in _EXPLANATIONS:
+        if fragment in problem:
             return code, message, hint
-    return "LB004", f"this is not YAML: {said}", ""
+    return "LB004", f"this is not YAML: {problem}", ""

@@ -1,4 +1,4 @@
-"""`telemetry` and `weighting`: what a pool tells of itself, and what is made of it."""
+"""`telemetry` and `weighting`: which metrics a pool has, and how weights follow them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Source(Section):
 
 
 class Telemetry(Section):
-    interval: v.Duration = Field(q.Duration(5_000), description="Between two looks at each page.")
+    interval: v.Duration = Field(q.Duration(5_000), description="Between two scrapes of each page.")
     timeout: v.Duration = Field(q.Duration(2_000), description="How long a page may take.")
     stale_after: v.Duration = Field(q.Duration(15_000), description="From this age on a sample counts no more.")
     sources: list[Source] = Field(
@@ -72,5 +72,5 @@ class Weighting(Section):
     )
     max_step: MaxStep = Field(MaxStep(), description="How far a weight moves in one interval.")
     deadband: v.Percent = Field(q.Percent(10), description="Smaller moves are not sent.")
-    floor: v.PositivePercent = Field(q.Percent(5), description="The least weight, of the capacity: nobody starves.")
+    floor: v.PositivePercent = Field(q.Percent(5), description="The least weight, of the capacity: no replica starves.")
     ceiling: v.PositiveWidePercent = Field(q.Percent(400), description="The most weight, of the capacity.")

@@ -1,7 +1,7 @@
-"""The types of the values: each a grammar of its own, so that no string of a user's is free unless it must be.
+"""The types of values: each has its own grammar, so that no string of the user is free text unless it must be.
 
-What a proxy's grammar gives a meaning (quotes, braces, `$`, `%`, control characters) is outside most of these grammars;
-the few free texts (`HeaderValue`, `PathPrefix`, `Regex`, `Body`, `Text`) are quoted by the targets.
+Characters with a meaning in a proxy's grammar (quotes, braces, `$`, `%`, control characters) are outside most of these
+grammars; the few free texts (`HeaderValue`, `PathPrefix`, `Regex`, `Body`, `Text`) are quoted by the targets.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def _quantity(parse: Callable[[object], Any]) -> PlainValidator:
 
 
 def _schema(pattern: str, grammar: str) -> WithJsonSchema:
-    """`grammar`: the pattern in words; the schema adds it to what the key means."""
+    """A JSON Schema with the pattern; `grammar` describes it, and is shown beside the meaning of the key."""
     return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$", "grammar": grammar})
 
 
-def _text(pattern: str, what: str, hint: str, lower: bool = False) -> Any:
-    """A string that wholly matches `pattern`."""
+def _text(pattern: str, noun: str, hint: str, lower: bool = False) -> Any:
+    """A string that matches `pattern` completely."""
     compiled = re.compile(pattern, re.ASCII)
 
     def validate(value: object) -> str:
@@ -47,10 +47,10 @@ def _text(pattern: str, what: str, hint: str, lower: bool = False) -> Any:
             quoted = f': "{value}"' if type(value) is int else ""
             raise refuse("LB013", f"{show(value)} is not a string", f"quote it{quoted}")
         if not compiled.fullmatch(value):
-            raise refuse("LB013", f"{show(value)} is not {what}", hint)
+            raise refuse("LB013", f"{show(value)} is not {noun}", hint)
         return value.lower() if lower else value
 
-    return (PlainValidator(validate), _schema(pattern, f"{what}: {hint}"))
+    return (PlainValidator(validate), _schema(pattern, f"{noun}: {hint}"))
 
 
 _DURATION = r"[0-9]{1,15}(\.[0-9]{1,6})?(ms|s|m|h)"
@@ -59,7 +59,7 @@ _WIDE_PERCENT = r"(0{0,10}10000(\.0{1,6})?|0{0,11}[0-9]{1,4}(\.[0-9]{1,6})?)%"
 
 
 def _bounded(parse: Callable[[object], q.Percent], low: float, high: float, above: bool = False) -> PlainValidator:
-    """`above`: `low` itself is too little."""
+    """Accept a percentage in the bounds; with `above`, `low` itself is excluded."""
 
     def check(value: object) -> q.Percent:
         number = parse(value)
@@ -181,16 +181,16 @@ HeaderValue = Annotated[
 
 
 def is_cookie_value(text: str) -> bool:
-    """Whether a cookie can carry it: no space, quote, comma, semicolon or backslash."""
+    """Whether a cookie can hold the text: no space, quote, comma, semicolon or backslash."""
     return re.fullmatch(r"[!#-+\--:<-\[\]-~]{1,256}", text) is not None
 
 
 def _headers(value: object) -> object:
-    """Names differ in more than case."""
+    """Refuse header names that differ only in case."""
     first: dict[str, str] = {}
     for name in value if isinstance(value, dict) else ():
         if first.setdefault(str(name).lower(), name) != name:
-            raise refuse("LB008", f"{show(name)} stands twice, as {show(first[name.lower()])} too", "keep one", (name,))
+            raise refuse("LB008", f"{show(name)} occurs twice, as {show(first[name.lower()])} too", "keep one", (name,))
     return value
 
 
@@ -217,17 +217,17 @@ Host = Annotated[
 _SEGMENTS = r"/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]+/)*[A-Za-z0-9._~!$&'()*+,;=:@-]*"
 
 
-def _url_path(pattern: str, what: str, hint: str) -> Any:
+def _url_path(pattern: str, noun: str, hint: str) -> Any:
     compiled = re.compile(pattern, re.ASCII)
 
     def validate(value: object) -> str:
         if not isinstance(value, str) or not compiled.fullmatch(value) or len(value) > 1024:
-            raise refuse("LB013", f"{show(value)} is not {what}", hint)
+            raise refuse("LB013", f"{show(value)} is not {noun}", hint)
         if any(part in {".", ".."} for part in value.split("?")[0].split("/")):
             raise refuse("LB013", f"{show(value)} holds a . or .. segment", "write the path that clients send")
         return value
 
-    return (PlainValidator(validate), _schema(pattern, f"{what}: {hint}"))
+    return (PlainValidator(validate), _schema(pattern, f"{noun}: {hint}"))
 
 
 UrlPath = Annotated[str, *_url_path(_SEGMENTS, "a path", "it starts with /, has no empty segments, no % and no spaces")]
@@ -292,7 +292,7 @@ def _body(value: object) -> str:
 
 _FILE = r"[A-Za-z0-9._/][A-Za-z0-9._/@+=:,~ -]{0,1023}"
 _FILE_WHOLE = rf"(?!(.*/)?\.\.(/|$))(?!.*/-)(?!(.*/)? )(?!.* (/|$))(?!.*/$)(?![^/]*:){_FILE}"
-"""With what `_file` says of its parts."""
+"""`_FILE` with the conditions that `_file` checks on its parts."""
 
 
 def _file(value: object) -> str:

@@ -1,10 +1,10 @@
-"""One YAML text as a tree of `Node`s, safely.
+"""Parses one YAML text safely into a tree of `Node`s.
 
-YAML is a way to exhaust memory (aliases), to crash a parser (nesting) and to mean something else than what one reads
-(`no`, `010`, a key that stands twice). This reads the parser's events, so that limits hold before anything is built,
-and refuses what a fleet does not need: anchors, aliases, merge keys, tags, second documents, repeated keys, invisible
-characters, private keys. Bare scalars follow YAML 1.2's core schema: `true` and `false`, decimal numbers, `null`, and
-everything else is text. It judges no key's meaning.
+YAML can exhaust memory (aliases), crash a parser (nesting) and mean something else than it appears to (`no`, `010`, a
+repeated key). This module reads the parser's events, so that limits hold before anything is built, and refuses what a
+fleet does not need: anchors, aliases, merge keys, tags, second documents, repeated keys, invisible characters, private
+keys. Plain scalars follow YAML 1.2's core schema: `true` and `false`, decimal numbers, `null`, and everything else is
+text. The meaning of keys is not checked.
 """
 
 from __future__ import annotations
@@ -28,41 +28,51 @@ from yaml.events import (
 from lbctl.base.diagnostics import Diagnostics, Path, show
 from lbctl.model.node import Node, Scalar
 from lbctl.model.syntax import explain
-from lbctl.model.text import FORBIDDEN, KEY_HINT, PRIVATE_KEY, Findings, UnreadableError, decoded, forbidden, screened
+from lbctl.model.text import (
+    FORBIDDEN,
+    KEY_HINT,
+    PRIVATE_KEY,
+    TextFaults,
+    UnreadableTextError,
+    decode,
+    forbidden_message,
+    screen,
+)
 
-MOST_DEPTH = 32
-MOST_NODES = 200_000
+MAX_DEPTH = 32
+MAX_NODES = 200_000
 
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-_WORDS: dict[str, Scalar] = {"": None, "~": None, "null": None, "true": True, "false": False}
+_LITERALS: dict[str, Scalar] = {"": None, "~": None, "null": None, "true": True, "false": False}
 _NOT_TEXT = frozenset("0123456789+-.~nftNFT")
-_LONGEST_INT = 20
-_LONGEST_FLOAT = 40
+_MAX_INT_DIGITS = 20
+_MAX_FLOAT_CHARACTERS = 40
 _DEFAULTS = "use `defaults` not to repeat yourself"
 _ONCE = "keep one of them"
 _REFUSED = "(refused key)"
-"""Compared by identity: stands for a key that was refused, so that its value is read and thrown away."""
+"""Represents a refused key, compared by identity: its value is read and discarded."""
 
 
 def read(data: bytes, file: str, diagnostics: Diagnostics) -> Node | None:
-    """The map that `data` holds, or None; everything wrong with it goes to `diagnostics` under the name `file`."""
-    findings = Findings(file, diagnostics)
+    """Parse the map in `data`; None if there is none. Faults are added to `diagnostics` under the name `file`."""
+    findings = TextFaults(file, diagnostics)
     try:
-        text = screened(decoded(data, findings), findings)
+        text = screen(decode(data, findings), findings)
         return _Reader(text, findings).read()
-    except UnreadableError:
+    except UnreadableTextError:
         return None
 
 
 class _Reader:
-    """The parser's events on their way to a tree; runs a few steps for every scalar of the fleet, and never recurses.
+    """Builds a tree from the parser's events; it does a few operations per scalar, and never recurses.
 
-    `_holder` is the innermost open map or list, `_fields` or `_items` what it holds, `_key` the key that waits for its
-    value. `_outer` keeps, for every open one, its holder and that holder's key (None: the map itself stands as a key).
+    `_holder` is the innermost open map or list, `_fields` or `_items` its content, `_key` the key whose value comes
+    next. `_outer` keeps, for every open map or list, its holder and that holder's key (None: the map itself is used as
+    a key).
     """
 
-    def __init__(self, text: str, findings: Findings) -> None:
+    def __init__(self, text: str, findings: TextFaults) -> None:
         self._text = text
         self._findings = findings
         self._file = findings.file
@@ -76,6 +86,7 @@ class _Reader:
         self._count = self._documents = 0
 
     def read(self) -> Node:
+        """Parse the text. Raises UnreadableTextError."""
         try:
             self._events(CSafeLoader(self._text))
         except MarkedYAMLError as error:
@@ -125,7 +136,7 @@ class _Reader:
         self._key = None
 
     def _name(self, event: ScalarEvent, text: str, line: int, column: int) -> None:
-        """A scalar where a key is due."""
+        """Handle a scalar where a key is expected."""
         self._counted(line, column)
         self._key, self._key_line, self._key_column = text, line, column
         if text == "<<" and not event.style:
@@ -133,15 +144,15 @@ class _Reader:
             self._key = _REFUSED
         elif self._fields is not None and text in self._fields:
             first = self._fields[text].key_position
-            self._report("LB008", f"the key {show(text)} stands twice in this map, first at {first}", event, _ONCE)
+            self._report("LB008", f"the key {show(text)} occurs twice in this map, first at {first}", event, _ONCE)
             self._key = _REFUSED
 
     def _open(self, event: MappingStartEvent | SequenceStartEvent) -> None:
         line, column = _at(event)
         if event.anchor or event.tag:
             self._decorated(event)
-        if len(self._outer) >= MOST_DEPTH:
-            raise self._findings.stop("LB005", f"nested more than {MOST_DEPTH} deep", line, column, path=self._path())
+        if len(self._outer) >= MAX_DEPTH:
+            raise self._findings.stop("LB005", f"nested more than {MAX_DEPTH} deep", line, column, path=self._path())
         if self._key is None and self._fields is not None:
             self._report("LB004", "a map or a list cannot be a key", event, "a key is text")
         fields: dict[str, Node] | None = {} if type(event) is MappingStartEvent else None
@@ -176,45 +187,45 @@ class _Reader:
 
     def _counted(self, line: int, column: int) -> None:
         self._count += 1
-        if self._count > MOST_NODES:
+        if self._count > MAX_NODES:
             hint = "split the fleet into several files"
-            raise self._findings.stop("LB005", f"more than {MOST_NODES} values in one file", line, column, hint)
+            raise self._findings.stop("LB005", f"more than {MAX_NODES} values in one file", line, column, hint)
 
-    # ── What is rare ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Rare cases ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _checked(self, event: Any, text: str) -> str:
-        """The text without what may not be in it, which is reported."""
+        """Return the text without forbidden content, which is reported."""
         if event.anchor or event.tag:
             self._decorated(event)
         if PRIVATE_KEY.search(text):
             if not PRIVATE_KEY.search(self._text, event.start_mark.index, event.end_mark.index):
-                self._report("LB501", "a private key stands here", event, KEY_HINT)
+                self._report("LB501", "this value contains a private key", event, KEY_HINT)
             return "(private key)"
-        if found := FORBIDDEN.search(text):
-            self._report("LB012", forbidden(found[0]), event, "remove its escape")
+        if match := FORBIDDEN.search(text):
+            self._report("LB012", forbidden_message(match[0]), event, "remove its escape")
         return FORBIDDEN.sub("\ufffd", text)
 
     def _resolved(self, text: str, line: int, column: int) -> Scalar:
-        """A bare scalar by the core schema."""
-        if text in _WORDS:
-            return _WORDS[text]
+        """Resolve a plain scalar by the core schema."""
+        if text in _LITERALS:
+            return _LITERALS[text]
         if _INT.fullmatch(text):
-            if len(text.lstrip("+-")) <= _LONGEST_INT:
+            if len(text.lstrip("+-")) <= _MAX_INT_DIGITS:
                 return int(text)
         elif not _FLOAT.fullmatch(text):
             return text
-        elif len(text) <= _LONGEST_FLOAT and math.isfinite(number := float(text)):
+        elif len(text) <= _MAX_FLOAT_CHARACTERS and math.isfinite(number := float(text)):
             return number
         hint = "put it in quotes if it is text"
         self._findings.add("LB005", "this number is too large or too long", line, column, hint, self._path())
         return 0
 
     def _decorated(self, event: Any) -> None:
-        """An anchor, an alias or a tag."""
+        """Report an anchor, an alias or a tag."""
         if event.anchor:
-            what, mark = ("aliases", "*") if type(event) is AliasEvent else ("anchors", "&")
+            noun, mark = ("aliases", "*") if type(event) is AliasEvent else ("anchors", "&")
             hint = f"{_DEFAULTS}; quote a value that begins with `{mark}`"
-            self._report("LB006", f"{what} are not supported", event, hint)
+            self._report("LB006", f"{noun} are not supported", event, hint)
         if getattr(event, "tag", None):
             self._report("LB007", "tags are not supported", event, "remove it; quote a value that begins with `!`")
 
@@ -222,11 +233,11 @@ class _Reader:
         self._findings.add(code, message, *_at(event), hint, self._path())
 
     def _path(self) -> Path:
-        """The way to what is being read, as far as its keys were accepted."""
-        way = [*self._outer, (self._holder, self._key)]
-        inner = [holder for holder, _ in way[1:]]
+        """The path of the current value, as far as its keys were accepted."""
+        levels = [*self._outer, (self._holder, self._key)]
+        inner = [holder for holder, _ in levels[1:]]
         steps: list[str | int] = []
-        for (holder, key), child in zip(way, [*inner, None], strict=True):
+        for (holder, key), child in zip(levels, [*inner, None], strict=True):
             if key is _REFUSED:
                 break
             if holder and isinstance(holder.value, list):

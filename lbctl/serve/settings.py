@@ -17,10 +17,10 @@ from lbctl.compile.files import file_of
 from lbctl.compile.proxies import control as compile_control
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import Control, ServerTls
-from lbctl.model.fleet import Source, understand
+from lbctl.model.fleet import FleetSource, parse
 from lbctl.model.load import texts
 from lbctl.model.node import descend
-from lbctl.serve.reading import understood
+from lbctl.serve.fleet.reader import understood
 
 _TOKEN = "api-token"
 
@@ -46,7 +46,7 @@ class Settings:
     token: Path
 
 
-def settings(options: Options, source: Source | None) -> Settings:
+def settings(options: Options, source: FleetSource | None) -> Settings:
     """`source`: None where nothing of the fleet can be read; then the defaults hold."""
     written = compile_control(source.fleet.control) if source else Control()
     control = replace(
@@ -62,18 +62,18 @@ def settings(options: Options, source: Source | None) -> Settings:
     return Settings(replace(control, state=str(state)), state, token)
 
 
-def legible(paths: Sequence[str]) -> Source | None:
+def legible(paths: Sequence[str]) -> FleetSource | None:
     """What can be read of the files: all of them together, else the first that holds `control`, by itself."""
     diagnostics = Diagnostics()
     found = texts(paths, diagnostics)
     whole = understood(tuple(found), diagnostics)
     if whole is not None and (not diagnostics.failed or _has_control(whole)):
         return whole
-    alone = (understand([text], Diagnostics()) for text in found)
+    alone = (parse([text], Diagnostics()) for text in found)
     return next((source for source in alone if source is not None and _has_control(source)), None)
 
 
-def _has_control(source: Source) -> bool:
+def _has_control(source: FleetSource) -> bool:
     return "control" in source.fleet.model_fields_set
 
 
@@ -87,7 +87,7 @@ def make_token(file: Path) -> bool:
     return False
 
 
-def _rooted_tls(source: Source | None, path: tuple[str, ...], tls: ServerTls | None) -> ServerTls | None:
+def _rooted_tls(source: FleetSource | None, path: tuple[str, ...], tls: ServerTls | None) -> ServerTls | None:
     if tls is None:
         return None
     authority = tls.client_ca and _rooted(source, (*path, "client_ca"), tls.client_ca)
@@ -96,6 +96,6 @@ def _rooted_tls(source: Source | None, path: tuple[str, ...], tls: ServerTls | N
     )
 
 
-def _rooted(source: Source | None, path: tuple[str, ...], value: str) -> str:
+def _rooted(source: FleetSource | None, path: tuple[str, ...], value: str) -> str:
     node = descend(source.root, path) if source else None
     return str(file_of(source, node)) if source and node is not None else value

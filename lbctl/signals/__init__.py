@@ -1,6 +1,6 @@
-"""What replicas and GPUs say of themselves: metrics pages in, signals with a unit and an age out. No I/O, no clock.
+"""Metrics of replicas and GPUs: metrics pages in, signals with a unit and an age out. No I/O, no clock.
 
-A new kind of source is a table in a module beside these, and one line here.
+A new kind of source is a table in a module of this package, and one line here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 
 from lbctl.base.registry import Registry
-from lbctl.signals.source import Table
+from lbctl.signals.source import MetricsTable
 
 _MODULES = Registry(
     {
@@ -31,11 +31,11 @@ _MODULES = Registry(
     }
 )
 KINDS = _MODULES.names
-"""Kinds with a table; `custom` and `prometheus` say in the fleet what they mean."""
+"""Kinds with a table; for `custom` and `prometheus` the fleet defines what a metric means."""
 
 
 @cache
-def table(kind: str) -> Table:
-    """The table of that kind, imported when it is first asked for. UnknownName for any other."""
-    found: Table = import_module(_MODULES.get(kind)).TABLE
-    return found
+def table(kind: str) -> MetricsTable:
+    """Return the table of that kind; it is imported on first use. Raises UnknownName."""
+    metrics_table: MetricsTable = import_module(_MODULES.get(kind)).TABLE
+    return metrics_table

@@ -1,11 +1,13 @@
-"""AMD's device metrics exporter. Names may carry the prefix `amd_`; percents are 0–100, memory is in MB. Used and free
-memory are hidden on an SR-IOV host, and in partitioned mode only partition 0 reports.
+"""AMD's device metrics exporter.
+
+Names may have the prefix `amd_`; percentages are 0–100, memory is in MB. Used and free memory are hidden on an SR-IOV
+host, and in partitioned mode only partition 0 reports.
 """
 
 from __future__ import annotations
 
 from lbctl.signals.devices import GpuLabels
-from lbctl.signals.source import Series, Table
+from lbctl.signals.source import MetricsTable, Series
 
 _PREFIXES = ("", "amd_")
 _VIOLATIONS = (
@@ -29,7 +31,7 @@ def _throttle(prefix: str) -> Series:
     return Series(first, scale=0.01, also=tuple(others), versions="MI3xx")
 
 
-TABLE = Table(
+TABLE = MetricsTable(
     kind="amd",
     title="AMD device metrics exporter",
     series={
@@ -41,7 +43,7 @@ TABLE = Table(
         ),
         "throttle": tuple(map(_throttle, _PREFIXES)),
     },
-    without="a busy GPU says nothing of the requests that keep it busy",
+    no_evidence="a busy GPU says nothing of the requests that keep it busy",
     gpus=GpuLabels(("gpu_id", "GPU_UUID", "gpu_uuid", "serial_number", "SERIAL_NUMBER"), instance="gpu_partition_id"),
     notes=("there is no XID; `gpu_health` is not read: its values are not documented",),
 )

@@ -1,18 +1,18 @@
-"""NVIDIA's DCGM exporter: a page for a host, GPUs by index and UUID, MIG slices by instance.
+"""NVIDIA's DCGM exporter: one page per host, GPUs by index and UUID, MIG slices by instance.
 
 A blank is written as a huge integer and is refused. `DCGM_FI_DEV_XID_ERRORS` is the code of the last error, not a
-count, and stays. The utilisation of a GPU is not that of its slices: there the time in which the engine was active
-counts. The exporter looks every 30 s unless it is told otherwise, so its samples are older than they seem.
+count, and never resets. The utilisation of a GPU is not that of its slices, for which the time in which the engine was
+active is used. The exporter samples every 30 s by default, so its values are older than the scrape.
 """
 
 from __future__ import annotations
 
 from lbctl.signals.devices import GpuLabels
-from lbctl.signals.source import Series, Table
+from lbctl.signals.source import MetricsTable, Series
 
 _SLOWED = ("power_cap", "hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake")
 
-TABLE = Table(
+TABLE = MetricsTable(
     kind="dcgm",
     title="DCGM exporter",
     series={
@@ -36,10 +36,10 @@ TABLE = Table(
             Series("DCGM_FI_DEV_XID_ERRORS", whole=True),
         ),
     },
-    without="a busy GPU says nothing of the requests that keep it busy",
+    no_evidence="a busy GPU says nothing of the requests that keep it busy",
     gpus=GpuLabels(("UUID", "gpu", "device"), instance="GPU_I_ID"),
     notes=(
-        "looks every 30 s by default (`DCGM_EXPORTER_INTERVAL`): set it to the interval of the pool",
+        "samples every 30 s by default (`DCGM_EXPORTER_INTERVAL`): set it to the interval of the pool",
         "a MIG slice is named by its GPU and instance, as `0:3`",
     ),
 )

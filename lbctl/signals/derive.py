@@ -1,8 +1,8 @@
-"""From looks at a source to signals and evidence: gauges as they are, counters as differences of two looks.
+"""Derives signals and evidence from readings of a source: gauges directly, counters as differences of two readings.
 
-Counters restart with the engine: one that is smaller than before, or of another number of lines (an engine came, or
-one line could not be read), makes the later look a new beginning, and nothing is derived from the pair. There is no
-division by 0: where nothing was counted there is no mean, and absent stays absent.
+Counters restart with the engine: one that is smaller than before, or that has another number of lines (an engine was
+added, or one line could not be read), starts a new series, and nothing is derived from the pair. There is no division
+by 0: where nothing was counted there is no mean, and an absent value remains absent.
 """
 
 from __future__ import annotations
@@ -11,144 +11,154 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lbctl.signals.signal import COUNTERS, SIGNALS
-from lbctl.signals.source import Reading, Table
+from lbctl.signals.source import MetricsTable, SourceReading
 
 _STEPS = ("iterations", "decode_tokens", "prefill_tokens")
 _REQUESTS = (*_STEPS, "finished", "compute_count", "batches")
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """A signal as a source gave it. `at`: seconds of the clock of the reading."""
+class TimedValue:
+    """A signal's value from one source."""
 
     value: float
     at: float
+    """Seconds on the clock of the reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenEvidence:
-    """What was counted between two looks of an engine that makes tokens. `itl_seconds`: the sum of `itl_count` times
-    between tokens; `decode_tokens` and `prefill_tokens`: in each step, on average."""
+    """What an engine that generates tokens counted between two readings."""
 
     at: float
     itl_count: float
+    """The number of inter-token times."""
     itl_seconds: float
+    """Their sum."""
     decode_tokens: float
+    """Generated tokens per step, on average."""
     prefill_tokens: float
+    """Prompt tokens per step, on average."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchEvidence:
-    """The same of an engine that answers in batches. `compute_seconds`: the sum of `compute_count` times in the
-    model; `items`: in each execution, on average."""
+    """What an engine that answers in batches counted between two readings."""
 
     at: float
     compute_count: float
+    """The number of times in the model."""
     compute_seconds: float
+    """Their sum."""
     items: float
+    """Inputs per execution, on average."""
 
 
 Evidence = TokenEvidence | BatchEvidence
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
-    """Of one look: what it said, with its age. `evidence`: new with this look, if any. `restarted`: the counters began
-    anew. `by_steps`: progress moves with each step of the engine, not only when a request ends. `moves`: how many
-    looks up to this one found another part of the cache in use than the look before."""
+class DerivedSignals:
+    """The signals of one reading."""
 
-    values: Mapping[str, Value]
+    values: Mapping[str, TimedValue]
     evidence: Evidence | None = None
+    """New with this reading, if any."""
     restarted: bool = False
+    """Whether the counters restarted."""
     by_steps: bool = False
+    """Whether progress moves with each step of the engine, not only when a request ends."""
     moves: int = 0
+    """How many readings so far found a different cache usage than the reading before."""
 
 
-def derive(table: Table, before: Reading | None, after: Reading) -> Derived:
-    """What a look says, given the one before it."""
-    told = after.quantities
-    values = {name: value for name, value in told.items() if name in SIGNALS}
+def derive(table: MetricsTable, before: SourceReading | None, after: SourceReading) -> DerivedSignals:
+    """Derive the signals of a reading, given the one before it."""
+    quantities = after.quantities
+    values = {name: value for name, value in quantities.items() if name in SIGNALS}
     moves = _moves(before, after)
-    progress, by_steps = _progress(table, told, moves)
+    progress, by_steps = _progress(table, quantities, moves)
     if progress is not None:
         values["progress"] = progress
     seconds = after.at - before.at if before else 0.0
     restarted = before is not None and _restarted(before, after)
     evidence = None
     if before is not None and seconds > 0 and not restarted:
-        delta = _Delta(before, after)
+        delta = _CounterDelta(before, after)
         values |= _rates(delta, seconds)
-        evidence = None if table.voided_by in told else _evidence(table, delta, after.at)
-    told_at = {name: Value(value, after.at) for name, value in values.items()}
-    return Derived(told_at, evidence, restarted, by_steps, moves)
+        evidence = None if table.voided_by in quantities else _evidence(table, delta, after.at)
+    timed = {name: TimedValue(value, after.at) for name, value in values.items()}
+    return DerivedSignals(timed, evidence, restarted, by_steps, moves)
 
 
-class _Delta:
-    """Counter → what it grew by; None where that is not known."""
+class _CounterDelta:
+    """The growth of each counter between two readings; None if unknown."""
 
-    def __init__(self, before: Reading, after: Reading) -> None:
-        self._grown = {
+    def __init__(self, before: SourceReading, after: SourceReading) -> None:
+        self._growth = {
             name: after.quantities[name] - before.quantities[name]
             for name in COUNTERS
-            if name in before.quantities and name in after.quantities and _same(name, before, after)
+            if name in before.quantities and name in after.quantities and _same_lines(name, before, after)
         }
 
     def __call__(self, name: str) -> float | None:
-        return self._grown.get(name)
+        return self._growth.get(name)
 
-    def ratio(self, above: str, below: str) -> float | None:
-        """None where the lower one did not move."""
-        upper, lower = self(above), self(below)
-        return upper / lower if upper is not None and lower else None
+    def ratio(self, numerator: str, denominator: str) -> float | None:
+        """The ratio of two growths; None if the denominator did not grow."""
+        growth, base = self(numerator), self(denominator)
+        return growth / base if growth is not None and base else None
 
 
-def _same(name: str, before: Reading, after: Reading) -> bool:
+def _same_lines(name: str, before: SourceReading, after: SourceReading) -> bool:
     return before.lines.get(name) == after.lines.get(name)
 
 
-def _restarted(before: Reading, after: Reading) -> bool:
+def _restarted(before: SourceReading, after: SourceReading) -> bool:
     return any(
         after.quantities[name] < before.quantities[name]
         for name in COUNTERS
-        if name in before.quantities and name in after.quantities and _same(name, before, after)
+        if name in before.quantities and name in after.quantities and _same_lines(name, before, after)
     )
 
 
-def _moves(before: Reading | None, after: Reading) -> int:
+def _moves(before: SourceReading | None, after: SourceReading) -> int:
     if before is None:
         return 0
     used, now = before.quantities.get("kv_cache"), after.quantities.get("kv_cache")
     return before.moves + (used is not None and now is not None and used != now)
 
 
-def _progress(table: Table, told: Mapping[str, float], moves: int) -> tuple[float | None, bool]:
-    """The sum of what moves when the engine does something, and whether each step moves it. Requests that end do not
-    count beside steps: those that clients give up end in a wedged engine too. A cache that fills or empties is a sign
-    of life beside counters, none by itself."""
-    if "progress" in told:
-        return told["progress"], table.heartbeat == "steps"
-    by_steps = "iterations" in told or (table.heartbeat == "steps" and "decode_tokens" in told)
-    moving = [told[name] for name in (_STEPS if by_steps else _REQUESTS) if name in told]
-    return (sum(moving) + moves, by_steps) if table.heartbeat and moving else (None, False)
+def _progress(table: MetricsTable, quantities: Mapping[str, float], moves: int) -> tuple[float | None, bool]:
+    """A number that moves when the engine works, and whether each step moves it.
+
+    Finished requests are not added to steps: requests that clients cancel end in a wedged engine too. A change of the
+    cache usage is a sign of progress beside counters, but not by itself.
+    """
+    if "progress" in quantities:
+        return quantities["progress"], table.heartbeat == "steps"
+    by_steps = "iterations" in quantities or (table.heartbeat == "steps" and "decode_tokens" in quantities)
+    counters = [quantities[name] for name in (_STEPS if by_steps else _REQUESTS) if name in quantities]
+    return (sum(counters) + moves, by_steps) if table.heartbeat and counters else (None, False)
 
 
-def _rates(delta: _Delta, seconds: float) -> dict[str, float]:
+def _rates(delta: _CounterDelta, seconds: float) -> dict[str, float]:
     tokens = delta("decode_tokens")
-    found = {
+    rates = {
         "ttft": delta.ratio("ttft_seconds", "ttft_count"),
         "token_latency": delta.ratio("itl_seconds", "itl_count"),
         "throughput": None if tokens is None else tokens / seconds,
     }
-    return {name: value for name, value in found.items() if value is not None and value <= SIGNALS[name].most}
+    return {name: value for name, value in rates.items() if value is not None and value <= SIGNALS[name].maximum}
 
 
-def _evidence(table: Table, delta: _Delta, at: float) -> Evidence | None:
+def _evidence(table: MetricsTable, delta: _CounterDelta, at: float) -> Evidence | None:
     if table.evidence == "tokens":
         return _of_tokens(delta, at)
     return _of_batches(delta, at) if table.evidence == "batches" else None
 
 
-def _of_tokens(delta: _Delta, at: float) -> TokenEvidence | None:
+def _of_tokens(delta: _CounterDelta, at: float) -> TokenEvidence | None:
     count, seconds = delta("itl_count"), delta("itl_seconds")
     decode, prefill = delta.ratio("decode_tokens", "iterations"), delta.ratio("prefill_tokens", "iterations")
     if not count or not seconds or decode is None:
@@ -156,7 +166,7 @@ def _of_tokens(delta: _Delta, at: float) -> TokenEvidence | None:
     return TokenEvidence(at, count, seconds, decode, prefill or 0.0)
 
 
-def _of_batches(delta: _Delta, at: float) -> BatchEvidence | None:
+def _of_batches(delta: _CounterDelta, at: float) -> BatchEvidence | None:
     count, seconds, items = delta("compute_count"), delta("compute_seconds"), delta.ratio("items", "batches")
     if not count or not seconds or items is None:
         return None

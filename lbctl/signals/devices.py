@@ -1,8 +1,8 @@
-"""Which lines of a page are about one replica: by the labels that the fleet names, and by its GPUs.
+"""Selects the lines of a page that are about one replica: by labels that the fleet names, and by its GPUs.
 
-A device is named as the exporters name it: an index (`0`), a UUID (`GPU-5fd4…`, with or without `GPU-`), or one of
-these with a GPU instance behind a colon (`0:3`: instance 3 of GPU 0, a MIG slice). Without devices every GPU of the
-page is the replica's.
+A device is named as exporters name it: an index (`0`), a UUID (`GPU-5fd4…`, with or without `GPU-`), or one of these
+with a GPU instance after a colon (`0:3`: instance 3 of GPU 0, a MIG slice). Without devices every GPU of the page
+belongs to the replica.
 """
 
 from __future__ import annotations
@@ -13,44 +13,53 @@ from dataclasses import dataclass, field
 from lbctl.signals.exposition import Labels
 
 DEVICE = "{device}"
-"""In a label's value: each of the replica's devices in its place."""
+"""The placeholder in a label's value for each of the replica's devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLabels:
-    """How an exporter names GPUs. `names`: labels with an index or a UUID, the best name first; `instance`: the label
-    of a slice, if it has one; `index`: a metric whose value is the index of the GPU that its labels name."""
+    """How an exporter identifies GPUs."""
 
     names: tuple[str, ...]
+    """Labels with an index or a UUID, the preferred one first."""
     instance: str = ""
+    """The label of a slice, if any."""
     index: str = ""
+    """A metric whose value is the index of the GPU that its labels identify."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`labels`: each with the values that are the replica's; `devices`: its GPUs, all where there are none."""
+    """The part of a page that is about a replica."""
 
     labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Each label with the values that belong to the replica."""
     devices: tuple[str, ...] = ()
+    """The replica's GPUs; empty: all."""
 
     @property
     def everything(self) -> bool:
+        """Whether all lines are about the replica."""
         return not (self.labels or self.devices)
 
 
-EVERYTHING = Selection()
+ALL_LINES = Selection()
 
 
 @dataclass(frozen=True, slots=True)
-class Mine:
-    """A selection on one page; `indices`: UUID → index, where the page says it apart."""
+class LineFilter:
+    """A selection applied to one page."""
 
     selection: Selection
     gpus: GpuLabels | None = None
     indices: Mapping[str, str] = field(default_factory=dict)
+    """UUID → index, where the page reports it in a separate metric."""
 
     def __call__(self, labels: Labels, whole: bool = False) -> bool:
-        """Whether a line is about the replica. `whole`: what is said of a GPU holds for its slices too."""
+        """Whether a line is about the replica.
+
+        `whole`: the metric describes a whole GPU, and thus each of its slices.
+        """
         if any(labels.get(key) not in values for key, values in self.selection.labels):
             return False
         devices, gpus = self.selection.devices, self.gpus
@@ -60,16 +69,19 @@ class Mine:
         if not names:
             return True
         instance = labels.get(gpus.instance, "") if gpus.instance else ""
-        return any(_is(device, names, instance, whole) for device in devices)
+        return any(_matches_device(device, names, instance, whole) for device in devices)
 
     def _names(self, labels: Labels, gpus: GpuLabels) -> set[str]:
-        found = {plain(labels[name]) for name in gpus.names if labels.get(name)}
-        return found | {self.indices[name] for name in found if name in self.indices}
+        identifiers = {normalized(labels[name]) for name in gpus.names if labels.get(name)}
+        return identifiers | {self.indices[name] for name in identifiers if name in self.indices}
 
 
 def selection(match: tuple[tuple[str, str], ...], devices: tuple[str, ...], gpus: GpuLabels | None) -> Selection:
-    """What `match_labels` and `devices` of a replica mean together. A label of the exporter's GPUs that is to be
-    `{device}` stands for the devices themselves, so that UUIDs and slices match too."""
+    """Combine `match_labels` and `devices` of a replica.
+
+    A label that identifies GPUs, with the value `{device}`, selects the devices themselves, so that UUIDs and slices
+    match too.
+    """
     labels: list[tuple[str, tuple[str, ...]]] = []
     for key, value in match:
         if DEVICE not in value:
@@ -79,13 +91,13 @@ def selection(match: tuple[tuple[str, str], ...], devices: tuple[str, ...], gpus
     return Selection(tuple(labels), devices)
 
 
-def plain(device: str) -> str:
-    """A UUID as every exporter means it: without `GPU-`, in lower case."""
+def normalized(device: str) -> str:
+    """Return a device's UUID as all exporters mean it: without `GPU-`, in lower case."""
     return device.casefold().removeprefix("gpu-")
 
 
-def _is(device: str, names: set[str], instance: str, whole: bool) -> bool:
-    if plain(device) in names:
+def _matches_device(device: str, names: set[str], instance: str, whole: bool) -> bool:
+    if normalized(device) in names:
         return True
     gpu, _, part = device.rpartition(":")
-    return bool(gpu) and plain(gpu) in names and (instance == part or (whole and not instance))
+    return bool(gpu) and normalized(gpu) in names and (instance == part or (whole and not instance))

@@ -1,10 +1,10 @@
-"""Picks the wanted lines out of a metrics page, and reads nothing else of it.
+"""Extracts the wanted lines from a metrics page, and reads nothing else of it.
 
 A page of a model server has hundreds of lines of which a dozen matter. Only lines that begin with a wanted name are
-parsed: by OpenMetrics' grammar where the page says that it is such a page (`# EOF` at its end), else by the looser one
-of Prometheus' text format. A line that breaks its grammar, a value that is no finite number ≥ 0 in ASCII, and a series
-that stands twice give nothing: what is refused is unknown, never 0. Types, help texts and timestamps are not judged;
-the caller bounds the size of a page. No pattern here backtracks over spaces: a page may come from anybody.
+parsed: by OpenMetrics' grammar if the page ends with `# EOF`, else by the looser one of Prometheus' text format. A line
+that breaks its grammar, a value that is not a finite number ≥ 0 in ASCII, and a series that occurs twice are refused:
+they are unknown, never 0. Types, help texts and timestamps are ignored; the caller bounds the size of a page. No
+pattern here backtracks over spaces, as a page may come from an untrusted server.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-LONGEST_LINE = 64 * 1024
-"""Bytes; a longer line is refused unread."""
-MOST_LINES = 4096
-"""Wanted lines of one page; a page with more gives nothing."""
+MAX_LINE_BYTES = 64 * 1024
+"""The longest line in bytes; a longer one is refused unread."""
+MAX_LINES = 4096
+"""The largest number of wanted lines; a page with more gives nothing."""
 _NUMBER = rb"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?"
 NUMBER = re.compile(_NUMBER)
 """A number as metrics pages write it: ASCII, finite in form."""
@@ -41,94 +41,100 @@ _LABEL = re.compile(rb'([A-Za-z_][A-Za-z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\\n]|\\.
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPES = {"n": "\n"}
 _NOT_LONGER = rb"(?![A-Za-z0-9_:.\-])"
-"""With one of these behind it, it is another, longer name."""
+"""A name that is followed by one of these characters is another, longer name."""
 _EOF = b"\n# EOF"
-_WORTH_KEEPING = 512
-"""Bytes of labels; longer ones are read anew each time."""
+_MAX_CACHED_BYTES = 512
+"""The longest labels in bytes that are cached."""
 
 Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One line: `labels` as written, `value` finite and ≥ 0."""
+    """One line of a page."""
 
     labels: Labels
     value: float
+    """Finite and ≥ 0."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a line gave nothing; `labels` where they could be read: lines of others are not concerned."""
+class RefusedLine:
+    """A line that gave no value."""
 
     reason: str
     labels: Labels | None = None
+    """The labels if they could be read, so that other series are not affected."""
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """`samples`: name → its lines; `refused`: name → its lines that gave nothing."""
+class MetricsPage:
+    """The wanted lines of a page."""
 
     samples: Mapping[str, tuple[Sample, ...]]
-    refused: Mapping[str, tuple[Refusal, ...]] = field(default_factory=dict)
+    """Name → its values."""
+    refused: Mapping[str, tuple[RefusedLine, ...]] = field(default_factory=dict)
+    """Name → its refused lines."""
 
 
-class Reader:
-    """Reads the lines of some names. Made once for a source, used for every page."""
+class MetricsReader:
+    """Reads the lines of some metrics; constructed once for a source, used for every page."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(sorted(set(names)))
         wanted = rb"|".join(re.escape(name).encode() for name in self.names) or rb"(?!)"
         self._lines = re.compile(rb"\n(" + wanted + rb")" + _NOT_LONGER + rb"([^\n]*+)")
 
-    def read(self, page: bytes) -> Page:
-        """The wanted samples of one page, whatever else stands in it."""
+    def read(self, page: bytes) -> MetricsPage:
+        """Return the wanted samples of one page, whatever else it contains."""
         text = b"\n" + page
         lines = self._lines.findall(text)
-        if len(lines) > MOST_LINES:
-            return Page({}, dict.fromkeys(self.names, (Refusal(f"more than {MOST_LINES:,} lines of these metrics"),)))
+        if len(lines) > MAX_LINES:
+            return MetricsPage(
+                {}, dict.fromkeys(self.names, (RefusedLine(f"more than {MAX_LINES:,} lines of these metrics"),))
+            )
         grammar = _STRICT if text.removesuffix(b"\n").endswith(_EOF) else _LOOSE
-        found: dict[str, list[Sample]] = {}
-        refused: dict[str, list[Refusal]] = {}
+        samples_by_name: dict[str, list[Sample]] = {}
+        refused: dict[str, list[RefusedLine]] = {}
         for name, rest in lines:
             read = _read(rest, grammar)
             if isinstance(read, Sample):
-                found.setdefault(name.decode(), []).append(read)
+                samples_by_name.setdefault(name.decode(), []).append(read)
             else:
                 refused.setdefault(name.decode(), []).append(read)
-        for name, samples in found.items():
+        for name, samples in samples_by_name.items():
             if len(samples) > 1:
                 _unique(samples, refused.setdefault(name, []))
-        return Page(
-            {name: tuple(samples) for name, samples in found.items() if samples},
+        return MetricsPage(
+            {name: tuple(samples) for name, samples in samples_by_name.items() if samples},
             {name: tuple(lines) for name, lines in refused.items() if lines},
         )
 
 
-def _unique(samples: list[Sample], refused: list[Refusal]) -> None:
-    """Takes out what stands twice: nobody can say which of the two holds."""
+def _unique(samples: list[Sample], refused: list[RefusedLine]) -> None:
+    """Remove series that occur twice: it is unknown which of the two values holds."""
     keys = [tuple(sorted(sample.labels.items())) for sample in samples]
     if len(set(keys)) == len(keys):
         return
-    twice = {key for key, count in Counter(keys).items() if count > 1}
-    refused.extend(Refusal("the same series stands twice", dict(key)) for key in sorted(twice))
-    samples[:] = [sample for sample, key in zip(samples, keys, strict=True) if key not in twice]
+    duplicates = {key for key, count in Counter(keys).items() if count > 1}
+    refused.extend(RefusedLine("the same series occurs twice", dict(key)) for key in sorted(duplicates))
+    samples[:] = [sample for sample, key in zip(samples, keys, strict=True) if key not in duplicates]
 
 
-def _read(rest: bytes, grammar: re.Pattern[bytes]) -> Sample | Refusal:
-    """What stands behind the name, or why it is refused."""
-    if len(rest) > LONGEST_LINE:
-        return Refusal("a line of more than 64 KiB")
+def _read(rest: bytes, grammar: re.Pattern[bytes]) -> Sample | RefusedLine:
+    """Parse what follows the name; a RefusedLine says why it cannot be read."""
+    if len(rest) > MAX_LINE_BYTES:
+        return RefusedLine("a line of more than 64 KiB")
     match = grammar.fullmatch(rest)
     if match is None:
-        return Refusal("not a line of a metrics page")
+        return RefusedLine("not a line of a metrics page")
     text = match.group(1) or b""
-    labels = _kept_labels(text) if len(text) <= _WORTH_KEEPING else _labels(text)
+    labels = _cached_labels(text) if len(text) <= _MAX_CACHED_BYTES else _labels(text)
     if labels is None:
-        return Refusal("a label stands twice, or is not UTF-8")
+        return RefusedLine("a label occurs twice, or is not UTF-8")
     value = float(match.group(2))
     if not math.isfinite(value) or value < 0:
-        return Refusal("a value that is no finite number from 0 on", labels)
+        return RefusedLine("a value that is no finite number from 0 on", labels)
     return Sample(labels, value)
 
 
@@ -143,7 +149,7 @@ def _labels(text: bytes) -> Labels | None:
     return labels if len(labels) == len(pairs) else None
 
 
-_kept_labels = lru_cache(maxsize=4096)(_labels)
+_cached_labels = lru_cache(maxsize=4096)(_labels)
 
 
 def _unescaped(value: str) -> str:

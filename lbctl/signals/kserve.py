@@ -1,12 +1,14 @@
-"""KServe's Python server and MLServer. Neither tells a present queue: MLServer's queues are histograms of lengths that
-once were. A request is predicted by itself, so no batch is known.
+"""KServe's Python server and MLServer.
+
+Neither reports its present queue: MLServer's queues are histograms of past lengths. Requests are predicted one by one,
+so no batch is known.
 """
 
 from __future__ import annotations
 
-from lbctl.signals.source import Series, Table
+from lbctl.signals.source import MetricsTable, Series
 
-TABLE = Table(
+TABLE = MetricsTable(
     kind="kserve",
     title="KServe and MLServer",
     series={
@@ -19,7 +21,7 @@ TABLE = Table(
             Series("request_predict_seconds_count", versions="KServe"),
         ),
     },
-    without="no size of a batch is told, and a slow answer may be a full replica",
+    no_evidence="the size of batches is not reported, and a slow answer may be a full replica",
     heartbeat="requests",
     notes=("MLServer's page is on port 8082; `batch_request_queue` is a histogram, not a queue",),
 )

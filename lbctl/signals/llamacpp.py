@@ -1,12 +1,13 @@
-"""llama.cpp's server, started with `--metrics`. Tokens and their time are added when a request ends, decodes at once;
-over some seconds both tell the batch.
+"""llama.cpp's server, started with `--metrics`.
+
+Tokens and their time are added when a request ends, decodes at once; over some seconds both describe the batch.
 """
 
 from __future__ import annotations
 
-from lbctl.signals.source import Series, Table
+from lbctl.signals.source import MetricsTable, Series
 
-TABLE = Table(
+TABLE = MetricsTable(
     kind="llamacpp",
     title="llama.cpp",
     series={
@@ -22,8 +23,8 @@ TABLE = Table(
     evidence="tokens",
     heartbeat="steps",
     removed={
-        "llamacpp:kv_cache_usage_ratio": "nothing: the server no longer tells it",
-        "llamacpp:kv_cache_tokens": "nothing: the server no longer tells it",
+        "llamacpp:kv_cache_usage_ratio": "nothing: the server no longer reports it",
+        "llamacpp:kv_cache_tokens": "nothing: the server no longer reports it",
     },
     notes=("needs `--metrics`; there is no time to the first token",),
 )

@@ -1,10 +1,10 @@
-"""LMDeploy. Tokens are counted in every step, but steps are not."""
+"""LMDeploy. It counts the tokens of every step, but not the steps."""
 
 from __future__ import annotations
 
-from lbctl.signals.source import Series, Table
+from lbctl.signals.source import MetricsTable, Series
 
-TABLE = Table(
+TABLE = MetricsTable(
     kind="lmdeploy",
     title="LMDeploy",
     series={
@@ -19,7 +19,7 @@ TABLE = Table(
         "itl_count": (Series("lmdeploy:time_per_output_token_seconds_count"),),
         "finished": (Series("lmdeploy:e2e_request_latency_seconds_count"),),
     },
-    without="it counts no steps, so the batch behind a time between tokens is unknown",
+    no_evidence="it counts no steps, so the batch behind a time between tokens is unknown",
     heartbeat="steps",
     reserves_memory=True,
     notes=("some versions count each generated token twice: compare throughput only between replicas of one version",),

@@ -1,7 +1,7 @@
-"""Several sources of one replica as one set of signals: the first in the list with a fresh value for a signal gives it.
+"""Merges several sources of one replica into one set of signals: the first source with a fresh value for a signal wins.
 
-Every signal keeps its own age. What no source has told within `stale_after` is unknown; what it last was stands apart,
-for those who explain.
+Every signal keeps its own age. A signal without a value within `stale_after` is unknown; its last value is kept apart,
+for explanations.
 """
 
 from __future__ import annotations
@@ -9,66 +9,77 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lbctl.signals.derive import Evidence, Value
+from lbctl.signals.derive import Evidence, TimedValue
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """`source`: its place in the list of sources."""
+    """A signal's value and its origin."""
 
     value: float
     at: float
+    """Seconds on the clock of the readings."""
     source: int
+    """The index of its source."""
 
     def age(self, now: float) -> float:
-        """Seconds since somebody said it."""
+        """Seconds since the value was read."""
         return max(0.0, now - self.at)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What one source has said up to now, each signal when it last did."""
+class SourceSignals:
+    """The last value of each signal of one source."""
 
-    values: Mapping[str, Value] = field(default_factory=dict)
+    values: Mapping[str, TimedValue] = field(default_factory=dict)
     evidence: Evidence | None = None
     xids: tuple[tuple[str, int], ...] = ()
+    """(GPU, code) of XID errors."""
     by_steps: bool = False
+    """Whether progress moves with each step of the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """A replica's. `values`: fresh ones alone; `stale`: what a signal last was, where nothing fresh is known.
-
-    `evidence`: of the last look that had some; `xids`: (GPU, code) as the driver told them; `by_steps`: progress moves
-    with each step of the engine, so that standing still for long is a sign; else it moves when a request ends.
-    """
+    """The signals of one replica."""
 
     values: Mapping[str, Signal]
+    """Fresh values only."""
     stale: Mapping[str, Signal] = field(default_factory=dict)
+    """The last value of each signal that has no fresh one."""
     evidence: Evidence | None = None
+    """From the last reading that had any."""
     xids: tuple[tuple[str, int], ...] = ()
+    """(GPU, code) of XID errors as the driver reported them."""
     by_steps: bool = False
+    """Whether progress moves with each step of the engine.
+
+    Then a long standstill is a fault; else progress moves when a request ends.
+    """
 
     def get(self, name: str) -> float | None:
-        """The fresh value; None where there is none."""
-        found = self.values.get(name)
-        return None if found is None else found.value
+        """The fresh value, or None."""
+        signal = self.values.get(name)
+        return None if signal is None else signal.value
 
 
-def merge(sources: Sequence[Told], now: float, stale_after: float) -> Signals:
-    """`now`: on the clock of the values; `stale_after`: seconds."""
+def merge(sources: Sequence[SourceSignals], now: float, stale_after: float) -> Signals:
+    """Merge the sources in their order.
+
+    `now` is on the clock of the values; `stale_after` is in seconds.
+    """
     values: dict[str, Signal] = {}
     stale: dict[str, Signal] = {}
-    for place, source in enumerate(sources):
+    for index, source in enumerate(sources):
         for name, value in source.values.items():
-            signal = Signal(value.value, value.at, place)
+            signal = Signal(value.value, value.at, index)
             if signal.age(now) <= stale_after:
                 values.setdefault(name, signal)
             elif name not in stale or stale[name].at < signal.at:
                 stale[name] = signal
     for name in values:
         stale.pop(name, None)
-    evidence = next((item.evidence for item in sources if _fresh(item.evidence, now, stale_after)), None)
+    evidence = next((source.evidence for source in sources if _fresh(source.evidence, now, stale_after)), None)
     progress, xid = values.get("progress"), values.get("xid")
     return Signals(
         values,

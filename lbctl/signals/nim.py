@@ -1,12 +1,13 @@
-"""NVIDIA NIM for language models: names without a prefix, at `/v1/metrics`. They are written for every step, but no
-metric counts steps.
+"""NVIDIA NIM for language models: names without a prefix, at `/v1/metrics`.
+
+They are updated in every step, but no metric counts steps.
 """
 
 from __future__ import annotations
 
-from lbctl.signals.source import Series, Table
+from lbctl.signals.source import MetricsTable, Series
 
-TABLE = Table(
+TABLE = MetricsTable(
     kind="nim",
     title="NVIDIA NIM",
     series={
@@ -21,7 +22,7 @@ TABLE = Table(
         "itl_count": (Series("time_per_output_token_seconds_count"),),
         "finished": (Series("request_finish_total"),),
     },
-    without="it counts no steps, so the batch behind a time between tokens is unknown",
+    no_evidence="it counts no steps, so the batch behind a time between tokens is unknown",
     heartbeat="steps",
     reserves_memory=True,
     notes=("the page is `/v1/metrics`; newer NIMs that show vLLM's own page are `kind: vllm`",),

@@ -1,11 +1,12 @@
-"""nvidia_gpu_exporter (what nvidia-smi says): GPUs by UUID without `GPU-`, the index in a metric of its own. Units are
-in the names: ratios and bytes. There is no XID.
+"""nvidia_gpu_exporter (the output of nvidia-smi): GPUs by UUID without `GPU-`, the index in a metric of its own.
+
+Units are in the names: ratios and bytes. There is no XID.
 """
 
 from __future__ import annotations
 
 from lbctl.signals.devices import GpuLabels
-from lbctl.signals.source import Series, Table
+from lbctl.signals.source import MetricsTable, Series
 
 _REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown", "sw_power_cap")
 
@@ -15,7 +16,7 @@ def _throttle(prefix: str, versions: str) -> Series:
     return Series(first, combine="any", also=tuple(others), whole=True, versions=versions)
 
 
-TABLE = Table(
+TABLE = MetricsTable(
     kind="nvidia_gpu_exporter",
     title="nvidia_gpu_exporter",
     series={
@@ -27,6 +28,6 @@ TABLE = Table(
             _throttle("clocks_throttle_reasons_", "older drivers"),
         ),
     },
-    without="a busy GPU says nothing of the requests that keep it busy",
+    no_evidence="a busy GPU says nothing of the requests that keep it busy",
     gpus=GpuLabels(("uuid",), index="nvidia_smi_index"),
 )

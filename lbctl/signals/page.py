@@ -1,4 +1,4 @@
-"""The tables of all kinds as a page: docs/signals.md. It says nothing that the tables do not say."""
+"""Generates docs/signals.md from the tables of all kinds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from lbctl.signals import KINDS, table
 from lbctl.signals.signal import COUNTERS, SIGNALS, UNITS
-from lbctl.signals.source import Series, Table
+from lbctl.signals.source import MetricsTable, Series
 
 _INTRODUCTION = """\
 <!-- Generated from lbctl/signals by `python -m tests.docs.regenerate`; edit the tables there. -->
@@ -15,7 +15,7 @@ _INTRODUCTION = """\
 
 `telemetry.sources` of a pool, or of a replica, name pages and their `kind`. Of each page only the metrics below are
 read. The first name that stands on the page is taken; a name that is absent, a value that is no finite number from 0
-on, and a series that stands twice are unknown, never 0. Several engines, ranks, models or GPUs of a page become one
+on, and a series that occurs twice are unknown, never 0. Several engines, ranks, models or GPUs of a page become one
 number by the rule of the signal. Of several sources, the first in the list with a fresh value for a signal gives it.
 
 Evidence is what the `adaptive` strategy needs: the speed at the present batch. **tokens**: times between tokens, with
@@ -26,32 +26,32 @@ _ORDER = {name: place for place, name in enumerate((*SIGNALS, *COUNTERS))}
 
 
 def page() -> str:
-    """The text of docs/signals.md."""
+    """Return the text of docs/signals.md."""
     tables = [table(kind) for kind in KINDS]
     blocks = [_INTRODUCTION, f"## Signals\n\n{_signals()}", f"## Kinds\n\n{_kinds(tables)}", _others(), _devices()]
     return "\n".join([*blocks, *map(_details, tables)])
 
 
 def _signals() -> str:
-    rows = ((f"`{name}`", item.unit, item.combine, item.words) for name, item in SIGNALS.items())
+    rows = ((f"`{name}`", spec.unit, spec.combine, spec.description) for name, spec in SIGNALS.items())
     return _table(("signal", "unit", "of several lines", "what it is"), rows)
 
 
-def _kinds(tables: Iterable[Table]) -> str:
+def _kinds(tables: Iterable[MetricsTable]) -> str:
     rows = (
-        (f"`{item.kind}`", item.title, ", ".join(_given(item)), _evidence(item), item.heartbeat or "–")
+        (f"`{item.kind}`", item.title, ", ".join(_signals_of(item)), _evidence(item), item.heartbeat or "–")
         for item in tables
     )
     return _table(("kind", "source", "signals", "evidence", "progress moves with"), rows)
 
 
-def _given(item: Table) -> Iterator[str]:
-    """The signals that come of it, also those that are differences of counters."""
-    told = set(item.series)
-    told |= {name for name, needed in _DERIVED.items() if needed <= told}
-    if item.heartbeat:
-        told.add("progress")
-    return (f"`{name}`" for name in SIGNALS if name in told)
+def _signals_of(table: MetricsTable) -> Iterator[str]:
+    """Yield the signals that result from the table, including those that are differences of counters."""
+    names = set(table.series)
+    names |= {name for name, needed in _DERIVED.items() if needed <= names}
+    if table.heartbeat:
+        names.add("progress")
+    return (f"`{name}`" for name in SIGNALS if name in names)
 
 
 _DERIVED = {
@@ -61,8 +61,8 @@ _DERIVED = {
 }
 
 
-def _evidence(item: Table) -> str:
-    return f"**{item.evidence}**" if item.evidence else f"none: {item.without}"
+def _evidence(table: MetricsTable) -> str:
+    return f"**{table.evidence}**" if table.evidence else f"none: {table.no_evidence}"
 
 
 def _others() -> str:
@@ -92,12 +92,12 @@ the replica's; without `devices` all are. `match_labels: {gpu: "{device}"}` says
 """
 
 
-def _details(item: Table) -> str:
-    lines = [f"## {item.title} (`{item.kind}`)\n", _series(item)]
-    notes = [f"- {note}\n" for note in item.notes]
-    if item.reserves_memory:
+def _details(table: MetricsTable) -> str:
+    lines = [f"## {table.title} (`{table.kind}`)\n", _series(table)]
+    notes = [f"- {note}\n" for note in table.notes]
+    if table.reserves_memory:
         notes.append("- it takes the GPU's memory at its start: free memory is not judged\n")
-    notes += (f"- removed in newer versions: `{old}`; now {_instead(new)}\n" for old, new in item.removed.items())
+    notes += (f"- removed in newer versions: `{old}`; now {_instead(new)}\n" for old, new in table.removed.items())
     return "\n".join([*lines, "".join(notes)] if notes else lines)
 
 
@@ -105,10 +105,10 @@ def _instead(new: str) -> str:
     return new if " " in new else f"`{new}`"
 
 
-def _series(item: Table) -> str:
+def _series(table: MetricsTable) -> str:
     rows = [
         (f"`{quantity}`", _metric(series), _unit(quantity, series), series.versions)
-        for quantity, aliases in sorted(item.series.items(), key=lambda pair: _ORDER[pair[0]])
+        for quantity, aliases in sorted(table.series.items(), key=lambda pair: _ORDER[pair[0]])
         for series in aliases
     ]
     return _table(("quantity", "metric", "in", "versions"), rows)
@@ -125,12 +125,12 @@ def _metric(series: Series) -> str:
 
 
 def _unit(quantity: str, series: Series) -> str:
-    """The unit on the page: the kept one, or the one that the factor belongs to."""
-    kept = SIGNALS[quantity].unit if quantity in SIGNALS else _KEPT.get(quantity, "count")
-    return next((name for name, (unit, factor) in UNITS.items() if unit == kept and factor == series.scale), kept)
+    """The unit on the page: lbctl's own, or the one with this factor."""
+    base = SIGNALS[quantity].unit if quantity in SIGNALS else _UNITS_OF_SUMS.get(quantity, "count")
+    return next((name for name, (unit, factor) in UNITS.items() if unit == base and factor == series.scale), base)
 
 
-_KEPT = {"ttft_seconds": "seconds", "itl_seconds": "seconds", "compute_seconds": "seconds"}
+_UNITS_OF_SUMS = {"ttft_seconds": "seconds", "itl_seconds": "seconds", "compute_seconds": "seconds"}
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -1,7 +1,7 @@
-"""What is to be read for a replica: its sources with their templates filled in, and which lines of them are its own.
+"""What to scrape for a replica: its sources with expanded templates, and which lines of them are its own.
 
-Only `{address}`, `{host}`, `{port}`, `{name}` and `{device}` are replaced; every other brace is the query's. An IPv6
-host stands in brackets where a port may follow it. Several devices stand in a query with `|` between them, for `=~`.
+Only `{address}`, `{host}`, `{port}`, `{name}` and `{device}` are replaced; every other brace belongs to the query. An
+IPv6 host is bracketed where a port may follow it. Several devices are joined by `|` in a query, for `=~`.
 """
 
 from __future__ import annotations
@@ -13,92 +13,93 @@ from lbctl.base.urls import without_values
 from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
 from lbctl.signals import custom
 from lbctl.signals import table as table_of
-from lbctl.signals.devices import EVERYTHING, Selection, selection
-from lbctl.signals.source import Table
+from lbctl.signals.devices import ALL_LINES, Selection, selection
+from lbctl.signals.source import MetricsTable
 
-_WORD = re.compile(r"\{(address|host|port|name|device)\}")
+_PLACEHOLDER = re.compile(r"\{(address|host|port|name|device)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """One of a replica's. `table`: None for `prometheus`, which has `query`, `signal` and `unit` instead."""
+class ScrapeSource:
+    """One source of a replica."""
 
     kind: str
     url: str
-    table: Table | None = None
-    selection: Selection = EVERYTHING
+    table: MetricsTable | None = None
+    """None for `prometheus`, which has `query`, `signal` and `unit` instead."""
+    selection: Selection = ALL_LINES
     query: str = ""
     signal: str = ""
     unit: str | None = None
 
     @property
-    def shown(self) -> str:
-        """The URL as people may read it."""
+    def display_url(self) -> str:
+        """The URL without secrets, for messages."""
         return without_values(self.url)
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """A replica with its sources, in the order in which they count; times in seconds. `reserves_memory`: an engine of
-    its holds the GPU's memory, so free memory means nothing."""
+class ScrapePlan:
+    """A replica with its sources in their order of preference. Times are in seconds."""
 
     pool: str
     replica: str
-    sources: tuple[Source, ...]
+    sources: tuple[ScrapeSource, ...]
     interval: float
     timeout: float
     stale_after: float
     reserves_memory: bool
+    """Whether an engine reserves the GPU's memory at its start, so that free memory means nothing."""
 
 
-def watched(pool: Pool, replica: Replica) -> Watched | None:
-    """What is to be read for it; None where the fleet names no source."""
+def scrape_plan(pool: Pool, replica: Replica) -> ScrapePlan | None:
+    """Return what to scrape for the replica; None if the fleet names no source."""
     telemetry = replica.telemetry or pool.telemetry
     if telemetry is None or not telemetry.sources:
         return None
-    sources = tuple(_source(item, replica) for item in telemetry.sources)
-    return Watched(pool.name, replica.name, sources, *_seconds(telemetry), _reserves(sources))
+    sources = tuple(_source(source, replica) for source in telemetry.sources)
+    return ScrapePlan(pool.name, replica.name, sources, *_seconds(telemetry), _reserves_memory(sources))
 
 
 def _seconds(telemetry: Telemetry) -> tuple[float, float, float]:
     return telemetry.interval / 1000, telemetry.timeout / 1000, telemetry.stale_after / 1000
 
 
-def _reserves(sources: tuple[Source, ...]) -> bool:
-    return any(item.table is not None and item.table.reserves_memory for item in sources)
+def _reserves_memory(sources: tuple[ScrapeSource, ...]) -> bool:
+    return any(source.table is not None and source.table.reserves_memory for source in sources)
 
 
-def _source(item: MetricsSource, replica: Replica) -> Source:
-    url = _filled(item.url, replica, ",")
-    if item.kind == "prometheus":
-        query = _filled(item.query or "", replica, "|")
-        return Source(item.kind, url, query=query, signal=item.signal or "", unit=item.unit)
-    table = _table(item)
-    match = tuple((key, _label(value, replica)) for key, value in item.match_labels)
-    return Source(item.kind, url, table, selection(match, replica.devices, table.gpus))
+def _source(section: MetricsSource, replica: Replica) -> ScrapeSource:
+    url = _expanded(section.url, replica, ",")
+    if section.kind == "prometheus":
+        query = _expanded(section.query or "", replica, "|")
+        return ScrapeSource(section.kind, url, query=query, signal=section.signal or "", unit=section.unit)
+    table = _table(section)
+    labels = tuple((key, _label(value, replica)) for key, value in section.match_labels)
+    return ScrapeSource(section.kind, url, table, selection(labels, replica.devices, table.gpus))
 
 
-def _table(item: MetricsSource) -> Table:
-    if item.kind == "custom":
-        return custom.table(item.metric, item.signal, item.unit)
-    return table_of(item.kind)
+def _table(section: MetricsSource) -> MetricsTable:
+    if section.kind == "custom":
+        return custom.table(section.metric, section.signal, section.unit)
+    return table_of(section.kind)
 
 
-def _filled(text: str, replica: Replica, between: str) -> str:
+def _expanded(text: str, replica: Replica, separator: str) -> str:
     address = replica.address
     host = f"[{address.host}]" if ":" in address.host else address.host
-    words = {
+    values = {
         "address": str(address),
         "host": host,
         "port": str(address.port),
         "name": replica.name,
-        "device": between.join(replica.devices),
+        "device": separator.join(replica.devices),
     }
-    return _WORD.sub(lambda match: words[match.group(1)], text)
+    return _PLACEHOLDER.sub(lambda match: values[match.group(1)], text)
 
 
 def _label(text: str, replica: Replica) -> str:
-    """`{device}` stays: each device has its own value."""
+    """Expand a label's value, except `{device}`: each device has its own value."""
     address = replica.address
-    words = {"address": str(address), "host": address.host, "port": str(address.port), "name": replica.name}
-    return _WORD.sub(lambda match: words.get(match.group(1), match.group(0)), text)
+    values = {"address": str(address), "host": address.host, "port": str(address.port), "name": replica.name}
+    return _PLACEHOLDER.sub(lambda match: values.get(match.group(1), match.group(0)), text)

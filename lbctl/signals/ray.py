@@ -1,11 +1,13 @@
-"""Ray Serve, and vLLM inside it. The page is a node's: `match_labels` (deployment, application, replica) says which
-lines are about a replica. Ray writes `_` for the colon of vLLM's names, in newer versions.
+"""Ray Serve, and vLLM inside it.
+
+A page covers a node: `match_labels` (deployment, application, replica) selects the lines of a replica. Newer versions
+of Ray write `_` for the colon of vLLM's names.
 """
 
 from __future__ import annotations
 
 from lbctl.signals import vllm
-from lbctl.signals.source import Series, Table
+from lbctl.signals.source import MetricsTable, Series
 
 _OWN = {
     "queue": (Series("ray_serve_deployment_queued_queries"),),
@@ -20,7 +22,7 @@ _OWN = {
 }
 _VLLM = (vllm.series("ray_vllm_"), vllm.series("ray_vllm:"))
 
-TABLE = Table(
+TABLE = MetricsTable(
     kind="ray",
     title="Ray Serve",
     series={

@@ -1,12 +1,14 @@
-"""SGLang. The scheduler writes its numbers once for each rank that logs, and ranks of one data-parallel group run in
-step: they say the same again, and only `dp_rank` tells schedulers apart. With priorities the total stands under
-`priority=""`, beside a line for each priority. The counters of requests move only when a request ends; those of steps
-and of tokens in real time (newer versions) move while it runs.
+"""SGLang.
+
+The scheduler reports its numbers once for each rank that logs, and the ranks of one data-parallel group run in step:
+they repeat the same values, and only `dp_rank` distinguishes schedulers. With priorities the total has `priority=""`,
+beside a line for each priority. The counters of requests move only when a request ends; those of steps and of tokens in
+real time (newer versions) move while it runs.
 """
 
 from __future__ import annotations
 
-from lbctl.signals.source import Series, Table
+from lbctl.signals.source import MetricsTable, Series
 
 _RANKS = ("tp_rank", "pp_rank", "moe_ep_rank")
 
@@ -16,7 +18,7 @@ def _of_scheduler(name: str, **more: str) -> Series:
     return Series(f"sglang:{name}", where=(("priority", ("",)), *where), repeats=_RANKS)
 
 
-TABLE = Table(
+TABLE = MetricsTable(
     kind="sglang",
     title="SGLang",
     series={

@@ -1,8 +1,8 @@
-"""What a signal is: a name, a unit, a range, and how the lines of several engines or GPUs become one number.
+"""Definitions of signals: name, unit, range, and how the lines of several engines or GPUs become one number.
 
-A page gives *quantities*: gauges that are signals already, and counters of which only the difference of two pages means
-something (`signals.derive`). Absent is unknown, never 0, and a value outside its range is refused like a line that
-cannot be read.
+A page gives *quantities*: gauges that are signals already, and counters of which only the difference of two pages is
+meaningful (`signals.derive`). Absent is unknown, never 0, and a value outside its range is refused like a line that
+cannot be parsed.
 """
 
 from __future__ import annotations
@@ -13,36 +13,38 @@ from typing import Literal
 
 Combine = Literal["sum", "mean", "min", "max", "any", "fatal"]
 FATAL_XIDS = (48, 64, 74, 79, 95)
-"""Codes after which a GPU does not recover by itself; the default of `health.deep.fatal_xids`."""
-_LARGEST_COUNTER = 2.0**60
+"""XID codes after which a GPU does not recover by itself; the default of `health.deep.fatal_xids`."""
+_MAX_COUNTER = 2.0**60
 _ROUNDING = 1.01
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
-    """`unit`: of the value that lbctl keeps. `most`: the largest that is believed (exporters write blanks as 2^63)."""
+class SignalSpec:
+    """The definition of a signal."""
 
     unit: str
-    most: float
+    """The unit of the value that lbctl keeps."""
+    maximum: float
+    """The largest plausible value (exporters write blanks as 2^63)."""
     combine: Combine
-    words: str
+    description: str
 
 
-SIGNALS: Mapping[str, Meaning] = {
-    "queue": Meaning("requests", 1e7, "sum", "requests that wait in the engine"),
-    "running": Meaning("requests", 1e7, "sum", "requests that the engine works on"),
-    "kv_cache": Meaning("ratio", 1.0, "mean", "used part of the key-value cache"),
-    "gpu": Meaning("ratio", 1.0, "mean", "part of the time in which the GPU was busy"),
-    "gpu_memory_free": Meaning("bytes", 2.0**45, "min", "free memory of the GPU that has least"),
-    "temperature": Meaning("celsius", 200.0, "max", "of the hottest GPU"),
-    "throttle": Meaning("ratio", 1.0, "max", "above 0 while a GPU is slowed down by heat or power"),
-    "xid": Meaning("code", 1e6, "fatal", "the last error that the driver told, a fatal one before any other"),
-    "ttft": Meaning("seconds", 1e6, "mean", "mean time to the first token since the last look"),
-    "token_latency": Meaning("seconds", 1e6, "mean", "mean time between tokens since the last look"),
-    "throughput": Meaning("tokens/s", 1e9, "sum", "tokens made in a second since the last look"),
-    "progress": Meaning("count", _LARGEST_COUNTER, "sum", "a number that moves whenever the engine does something"),
+SIGNALS: Mapping[str, SignalSpec] = {
+    "queue": SignalSpec("requests", 1e7, "sum", "requests that wait in the engine"),
+    "running": SignalSpec("requests", 1e7, "sum", "requests that the engine works on"),
+    "kv_cache": SignalSpec("ratio", 1.0, "mean", "used part of the key-value cache"),
+    "gpu": SignalSpec("ratio", 1.0, "mean", "part of the time in which the GPU was busy"),
+    "gpu_memory_free": SignalSpec("bytes", 2.0**45, "min", "free memory of the GPU that has least"),
+    "temperature": SignalSpec("celsius", 200.0, "max", "of the hottest GPU"),
+    "throttle": SignalSpec("ratio", 1.0, "max", "above 0 while a GPU is slowed down by heat or power"),
+    "xid": SignalSpec("code", 1e6, "fatal", "the last error that the driver reported, a fatal one before any other"),
+    "ttft": SignalSpec("seconds", 1e6, "mean", "mean time to the first token since the last scrape"),
+    "token_latency": SignalSpec("seconds", 1e6, "mean", "mean time between tokens since the last scrape"),
+    "throughput": SignalSpec("tokens/s", 1e9, "sum", "tokens made in a second since the last scrape"),
+    "progress": SignalSpec("count", _MAX_COUNTER, "sum", "a number that moves whenever the engine does something"),
 }
-"""Every signal of the contract."""
+"""All signals by name."""
 
 COUNTERS: Mapping[str, str] = {
     "iterations": "steps of the engine",
@@ -58,7 +60,7 @@ COUNTERS: Mapping[str, str] = {
     "items": "inputs in those executions",
     "finished": "requests answered",
 }
-"""Quantities that only grow; a smaller value than before is a restart."""
+"""Quantities that only grow; a smaller value than before means a restart."""
 
 UNITS: Mapping[str, tuple[str, float]] = {
     "requests": ("requests", 1.0),
@@ -81,19 +83,19 @@ UNITS: Mapping[str, tuple[str, float]] = {
     "nanoseconds": ("seconds", 1e-9),
     "tokens/s": ("tokens/s", 1.0),
 }
-"""Units that a source may name → the unit that lbctl keeps, and the factor to it."""
+"""Unit of a source → the unit that lbctl keeps, and the factor to it."""
 
 
-def believed(quantity: str, value: float) -> float | None:
-    """The value where this quantity can have it. A ratio a hair above 1 is 1: exporters round."""
-    meaning = SIGNALS.get(quantity)
-    most = meaning.most if meaning else _LARGEST_COUNTER
-    if value <= most:
+def plausible(quantity: str, value: float) -> float | None:
+    """Return the value if the quantity can have it, else None. A ratio slightly above 1 is 1, since exporters round."""
+    spec = SIGNALS.get(quantity)
+    limit = spec.maximum if spec else _MAX_COUNTER
+    if value <= limit:
         return value
-    return most if most == 1.0 and value <= _ROUNDING else None
+    return limit if limit == 1.0 and value <= _ROUNDING else None
 
 
 def combine_of(quantity: str) -> Combine:
-    """How the lines of that quantity become one number, where a series does not say otherwise."""
-    meaning = SIGNALS.get(quantity)
-    return meaning.combine if meaning else "sum"
+    """How the lines of that quantity are combined, unless a series says otherwise."""
+    spec = SIGNALS.get(quantity)
+    return spec.combine if spec else "sum"

@@ -1,8 +1,8 @@
-"""What a kind of metrics source is: a table of aliases. Reading them is here; the tables are a module each.
+"""Kinds of metrics sources: tables of aliases, and how a page is read with them. Each kind's table has its own module.
 
-A quantity has several series in order: names change between versions, and the first that a page has is taken. Lines of
-one series (engines, ranks, models, GPUs) become one number by the quantity's rule. Where one of those lines is refused,
-a sum or a mean would be wrong, and the quantity is unknown; the largest or least of the others still says something.
+A quantity has several series in order: names change between versions, and the first that a page has is used. The lines
+of one series (engines, ranks, models, GPUs) are combined by the quantity's rule. If one of those lines is refused, a
+sum or a mean would be wrong, and the quantity is unknown; the maximum or minimum of the others is still used.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lbctl.signals.devices import GpuLabels, Mine, Selection, plain
-from lbctl.signals.exposition import Labels, Page, Reader, Sample
-from lbctl.signals.signal import COUNTERS, FATAL_XIDS, Combine, believed, combine_of
+from lbctl.signals.devices import GpuLabels, LineFilter, Selection, normalized
+from lbctl.signals.exposition import Labels, MetricsPage, MetricsReader, Sample
+from lbctl.signals.signal import COUNTERS, FATAL_XIDS, Combine, combine_of, plausible
 
 Evidence = Literal["tokens", "batches", ""]
 Heartbeat = Literal["steps", "requests", ""]
@@ -22,98 +22,105 @@ _NEEDS_ALL: frozenset[Combine] = frozenset({"sum", "mean"})
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One metric as a quantity.
-
-    `scale`: factor to the unit of `signals.signal`. `where`: labels and the values that they may have, "" for absent or
-    empty. `also`: metrics that count with it. `repeats`: labels whose values say the same again (ranks that run in
-    step): only the largest of them counts. `less`: a metric to take away, line by line. `code`: the label that holds
-    the number of a line that counts something. `whole`: what is said of a GPU holds for its slices. `versions`: of the
-    exporter, in words.
-    """
+    """One metric that gives a quantity."""
 
     metric: str
     scale: float = 1.0
+    """The factor to the unit of `signals.signal`."""
     combine: Combine | None = None
     where: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Labels and the values that they may have; "" is absent or empty."""
     also: tuple[str, ...] = ()
+    """Metrics whose lines are counted with it."""
     repeats: tuple[str, ...] = ()
+    """Labels whose values repeat the same number (ranks that run in step): only the largest counts."""
     less: str = ""
+    """A metric to subtract, line by line."""
     code: str = ""
+    """The label that holds the code of a line that counts events."""
     whole: bool = False
+    """Whether the metric describes a whole GPU, and thus each of its slices."""
     versions: str = ""
+    """The exporter's versions that have it, as text."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
+        """All metrics that are added up."""
         return (self.metric, *self.also)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What one look at a source said. `at`: seconds of a monotonic clock; `lines`: of how many lines each quantity
-    is; `xids`: (GPU, code) as told, 0 left out; `moves`: of `Derived`, of this look."""
+class SourceReading:
+    """The values of one reading of a source."""
 
     at: float
+    """Seconds on a monotonic clock."""
     quantities: Mapping[str, float]
     lines: Mapping[str, int] = field(default_factory=dict)
+    """The number of lines that each quantity is combined from."""
     xids: tuple[tuple[str, int], ...] = ()
+    """(GPU, code) as reported, without 0."""
     moves: int = 0
+    """As `DerivedSignals.moves` of this reading."""
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A kind of source.
-
-    `series`: quantity → its aliases, the newest first. `evidence`: from what the speed at the present batch is known:
-    `tokens` (time between tokens, and tokens of each step), `batches` (time in the model, and inputs of each
-    execution), or not at all, then `without` says why; `voided_by`: a quantity that shows an engine of which this
-    evidence says nothing. `heartbeat`: whether its progress moves with every step of the
-    engine, or only when a request is answered. `reserves_memory`: it takes the GPU's memory at its start, so free
-    memory means nothing. `removed`: names that newer versions no longer have → what to use instead.
-    """
+class MetricsTable:
+    """A kind of source."""
 
     kind: str
     title: str
     series: Mapping[str, tuple[Series, ...]]
+    """Quantity → its aliases, the newest first."""
     evidence: Evidence = ""
-    without: str = ""
+    """How the speed at the present batch is known, or "".
+
+    `tokens`: inter-token time, and tokens per step; `batches`: time in the model, and inputs per execution.
+    """
+    no_evidence: str = ""
+    """Why there is no evidence."""
     voided_by: str = ""
+    """A quantity that shows an engine for which this evidence is meaningless."""
     heartbeat: Heartbeat = ""
+    """Whether progress moves with every step of the engine, or only when a request is answered."""
     reserves_memory: bool = False
+    """Whether the engine reserves the GPU's memory at its start, so that free memory means nothing."""
     gpus: GpuLabels | None = None
     removed: Mapping[str, str] = field(default_factory=dict)
+    """Names that newer versions no longer have → what to use instead."""
     notes: tuple[str, ...] = ()
 
     def names(self) -> frozenset[str]:
-        """Every metric that is read."""
-        own = {name for item in self._all() for name in (*item.metrics, item.less) if name}
-        return frozenset(own | ({self.gpus.index} if self.gpus and self.gpus.index else set()))
+        """All metrics that are read."""
+        series_names = {name for series in self._all() for name in (*series.metrics, series.less) if name}
+        return frozenset(series_names | ({self.gpus.index} if self.gpus and self.gpus.index else set()))
 
-    def reader(self) -> Reader:
-        """For pages of this kind; made once."""
-        return Reader(self.names())
+    def reader(self) -> MetricsReader:
+        """Return a reader of pages of this kind; constructed once per source."""
+        return MetricsReader(self.names())
 
-    def reading(self, page: Page, selection: Selection, at: float) -> Reading:
-        """What the page says of one replica."""
-        mine = None if selection.everything else Mine(selection, self.gpus, self._indices(page))
+    def reading(self, page: MetricsPage, selection: Selection, at: float) -> SourceReading:
+        """Return the values of one replica on the page."""
+        line_filter = None if selection.everything else LineFilter(selection, self.gpus, self._indices(page))
         quantities, lines = {}, {}
         xids: tuple[tuple[str, int], ...] = ()
         for quantity, aliases in self.series.items():
-            item, values = _first(page, quantity, aliases, mine)
-            if item is not None:
-                quantities[quantity] = combined(quantity, item, [value for _, value in values])
+            series, values = _first(page, quantity, aliases, line_filter)
+            if series is not None:
+                quantities[quantity] = combine(quantity, series, [value for _, value in values])
                 lines[quantity] = len(values)
             if quantity == "xid":
                 xids = tuple(sorted((_gpu(labels, self.gpus), int(value)) for labels, value in values if value))
-        return Reading(at, quantities, lines, xids)
+        return SourceReading(at, quantities, lines, xids)
 
     def _all(self) -> Iterable[Series]:
-        return (item for aliases in self.series.values() for item in aliases)
+        return (alias for aliases in self.series.values() for alias in aliases)
 
-    def _indices(self, page: Page) -> Mapping[str, str]:
+    def _indices(self, page: MetricsPage) -> Mapping[str, str]:
         if self.gpus is None or not self.gpus.index:
             return {}
         return {
-            plain(sample.labels[name]): f"{sample.value:.0f}"
+            normalized(sample.labels[name]): f"{sample.value:.0f}"
             for sample in page.samples.get(self.gpus.index, ())
             for name in self.gpus.names
             if name in sample.labels
@@ -121,87 +128,91 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """`values`: (labels, value) of the lines that are the replica's; `refused`: some of them could not be read."""
+class _Matches:
+    """The lines of a series that are the replica's."""
 
     values: list[tuple[Labels, float]]
+    """(labels, value) of each line."""
     refused: bool
+    """Whether at least one of the lines could not be read."""
     combine: Combine | None
 
 
 def _first(
-    page: Page, quantity: str, aliases: Sequence[Series], mine: Mine | None
+    page: MetricsPage, quantity: str, aliases: Sequence[Series], line_filter: LineFilter | None
 ) -> tuple[Series | None, list[tuple[Labels, float]]]:
-    """The first alias that says something. A counter is never looked for under an older name while the newer one is on
-    the page: two names are two counts."""
-    for item in aliases:
-        if _stands(page, item):
-            values = _believed(quantity, _told(page, item, mine))
+    """Return the first alias with a value, and its values.
+
+    A counter is not read from an older name while the newer one is on the page: two names are two counts.
+    """
+    for alias in aliases:
+        if _is_present(page, alias):
+            values = _plausible(quantity, _matches(page, alias, line_filter))
             if values:
-                return item, values
+                return alias, values
             if quantity in COUNTERS:
                 break
     return None, []
 
 
-def _stands(page: Page, item: Series) -> bool:
-    return any(name in page.samples or name in page.refused for name in item.metrics)
+def _is_present(page: MetricsPage, series: Series) -> bool:
+    return any(name in page.samples or name in page.refused for name in series.metrics)
 
 
-def _told(page: Page, item: Series, mine: Mine | None) -> _Told:
+def _matches(page: MetricsPage, series: Series, line_filter: LineFilter | None) -> _Matches:
     values, refused = [], False
-    for name in item.metrics:
+    for name in series.metrics:
         for sample in page.samples.get(name, ()):
-            if _about(sample.labels, item, mine):
-                value = _value(sample, item, page)
+            if _concerns(sample.labels, series, line_filter):
+                value = _value(sample, series, page)
                 refused = refused or value is None
                 if value is not None:
                     values.append((sample.labels, value))
         refused = refused or any(
-            line.labels is None or _about(line.labels, item, mine) for line in page.refused.get(name, ())
+            line.labels is None or _concerns(line.labels, series, line_filter) for line in page.refused.get(name, ())
         )
-    return _Told(_once(values, item.repeats) if item.repeats else values, refused, item.combine)
+    return _Matches(_without_repeats(values, series.repeats) if series.repeats else values, refused, series.combine)
 
 
-def _about(labels: Labels, item: Series, mine: Mine | None) -> bool:
-    if item.where and not all(labels.get(key, "") in values for key, values in item.where):
+def _concerns(labels: Labels, series: Series, line_filter: LineFilter | None) -> bool:
+    if series.where and not all(labels.get(key, "") in values for key, values in series.where):
         return False
-    return mine is None or mine(labels, item.whole)
+    return line_filter is None or line_filter(labels, series.whole)
 
 
-def _value(sample: Sample, item: Series, page: Page) -> float | None:
-    if item.code:
-        code = sample.labels.get(item.code, "")
+def _value(sample: Sample, series: Series, page: MetricsPage) -> float | None:
+    if series.code:
+        code = sample.labels.get(series.code, "")
         return float(code) if sample.value and code.isascii() and code.isdigit() else (None if sample.value else 0.0)
-    if item.combine == "any":
+    if series.combine == "any":
         return float(sample.value > 0)
-    if not item.less:
-        return sample.value * item.scale
-    taken = next((other.value for other in page.samples.get(item.less, ()) if other.labels == sample.labels), None)
-    return None if taken is None or taken > sample.value else (sample.value - taken) * item.scale
+    if not series.less:
+        return sample.value * series.scale
+    taken = next((other.value for other in page.samples.get(series.less, ()) if other.labels == sample.labels), None)
+    return None if taken is None or taken > sample.value else (sample.value - taken) * series.scale
 
 
-def _once(values: list[tuple[Labels, float]], repeats: tuple[str, ...]) -> list[tuple[Labels, float]]:
-    """One line of those that differ in `repeats` alone."""
-    kept: dict[tuple[tuple[str, str], ...], tuple[Labels, float]] = {}
+def _without_repeats(values: list[tuple[Labels, float]], repeats: tuple[str, ...]) -> list[tuple[Labels, float]]:
+    """Keep one of the lines that differ only in the labels `repeats`."""
+    largest: dict[tuple[tuple[str, str], ...], tuple[Labels, float]] = {}
     for labels, value in values:
         key = tuple(sorted(pair for pair in labels.items() if pair[0] not in repeats))
-        if key not in kept or value > kept[key][1]:
-            kept[key] = (labels, value)
-    return list(kept.values())
+        if key not in largest or value > largest[key][1]:
+            largest[key] = (labels, value)
+    return list(largest.values())
 
 
-def _believed(quantity: str, told: _Told) -> list[tuple[Labels, float]]:
-    """The values that this quantity can have; none of them where one that is needed is missing."""
-    checked = [(labels, believed(quantity, value)) for labels, value in told.values]
-    good = [(labels, value) for labels, value in checked if value is not None]
-    partial = told.refused or len(good) < len(checked)
-    return [] if partial and (told.combine or combine_of(quantity)) in _NEEDS_ALL else good
+def _plausible(quantity: str, matches: _Matches) -> list[tuple[Labels, float]]:
+    """Return the plausible values; none if one that the combination needs is missing."""
+    checked = [(labels, plausible(quantity, value)) for labels, value in matches.values]
+    valid = [(labels, value) for labels, value in checked if value is not None]
+    partial = matches.refused or len(valid) < len(checked)
+    return [] if partial and (matches.combine or combine_of(quantity)) in _NEEDS_ALL else valid
 
 
-def combined(quantity: str, item: Series, values: Sequence[float]) -> float:
-    """At least one value → the one that counts."""
-    match item.combine or combine_of(quantity):
+def combine(quantity: str, series: Series, values: Sequence[float]) -> float:
+    """Combine at least one value into one number."""
+    match series.combine or combine_of(quantity):
         case "sum":
             return sum(values)
         case "mean":

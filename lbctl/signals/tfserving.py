@@ -1,10 +1,10 @@
-"""TensorFlow Serving, at `/monitoring/prometheus/metrics`; the names begin with a colon. Latencies are microseconds."""
+"""TensorFlow Serving, at `/monitoring/prometheus/metrics`. Names begin with a colon; latencies are microseconds."""
 
 from __future__ import annotations
 
-from lbctl.signals.source import Series, Table
+from lbctl.signals.source import MetricsTable, Series
 
-TABLE = Table(
+TABLE = MetricsTable(
     kind="tfserving",
     title="TensorFlow Serving",
     series={

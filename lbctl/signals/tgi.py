@@ -1,15 +1,17 @@
-"""Text Generation Inference. There is no metric of the cache: what the batch may hold and holds is in tokens of another
-count. A batch is a step of the engine, so time in the model is known for each step; its tokens only when a request
-ends, which evens out over some seconds.
+"""Text Generation Inference.
+
+There is no metric of the cache: the capacity and the content of the batch are in tokens of different counts. A batch is
+a step of the engine, so the time in the model is known for each step; its tokens only when a request ends, which evens
+out over some seconds.
 """
 
 from __future__ import annotations
 
-from lbctl.signals.source import Series, Table
+from lbctl.signals.source import MetricsTable, Series
 
 _DECODE = (("method", ("decode",)),)
 
-TABLE = Table(
+TABLE = MetricsTable(
     kind="tgi",
     title="Text Generation Inference",
     series={

@@ -1,18 +1,18 @@
-"""TorchServe. Its queue is a time, not a length; the utilisation is in percent. No total of the memory is told."""
+"""TorchServe. Its queue is a time, not a length; the utilisation is in percent. The total memory is not reported."""
 
 from __future__ import annotations
 
 from lbctl.signals.devices import GpuLabels
-from lbctl.signals.source import Series, Table
+from lbctl.signals.source import MetricsTable, Series
 
-TABLE = Table(
+TABLE = MetricsTable(
     kind="torchserve",
     title="TorchServe",
     series={
         "gpu": (Series("GPUUtilization", scale=0.01),),
         "finished": (Series("ts_inference_requests_total"),),
     },
-    without="the size of the batches is not told",
+    no_evidence="the size of the batches is not reported",
     heartbeat="requests",
     gpus=GpuLabels(("DeviceId",)),
     notes=(

@@ -2,20 +2,20 @@
 
 `nv_inference_compute_infer_duration_us` adds the time of an execution once for each request in it, so it is divided by
 requests, not by executions. Queue and cache are summed over models and versions. The utilisation is a ratio; free
-memory is what is left of the total, GPU by GPU.
+memory is the total less the used memory, GPU by GPU.
 """
 
 from __future__ import annotations
 
 from lbctl.signals.devices import GpuLabels
-from lbctl.signals.source import Series, Table
+from lbctl.signals.source import MetricsTable, Series
 
 
 def _trt(metric: str, label: str, value: str) -> Series:
     return Series(f"nv_trt_llm_{metric}", where=((label, (value,)),), versions="TensorRT-LLM backend")
 
 
-TABLE = Table(
+TABLE = MetricsTable(
     kind="triton",
     title="Triton",
     series={

@@ -1,10 +1,10 @@
-"""trtllm-serve. Its numbers of steps are gauges of the last one, and its histograms are written when a request ends."""
+"""trtllm-serve. Its step metrics are gauges of the last step, and its histograms are updated when a request ends."""
 
 from __future__ import annotations
 
-from lbctl.signals.source import Series, Table
+from lbctl.signals.source import MetricsTable, Series
 
-TABLE = Table(
+TABLE = MetricsTable(
     kind="trtllm",
     title="trtllm-serve",
     series={
@@ -22,7 +22,7 @@ TABLE = Table(
             Series("trtllm_request_success_total"),
         ),
     },
-    without="it counts no steps, so the batch behind a time between tokens is unknown",
+    no_evidence="it counts no steps, so the batch behind a time between tokens is unknown",
     heartbeat="requests",
     reserves_memory=True,
     notes=(

@@ -1,19 +1,19 @@
 """vLLM: v1 (engines by label) and v0.
 
-Despite their names the `_perc` metrics are ratios. Every number is for each engine of the process, so counts are
-summed. The mean over engines is what a replica's cache is filled to. Steps are counted where tokens came out of them:
-a long prompt that is read alone moves only the cache.
+Despite their names the `_perc` metrics are ratios. Every number is per engine of the process, so counts are summed; the
+cache usage of a replica is the mean over engines. Steps are counted when they produce tokens: a long prompt that is
+prefilled alone moves only the cache usage.
 """
 
 from __future__ import annotations
 
-from lbctl.signals.source import Series, Table
+from lbctl.signals.source import MetricsTable, Series
 
 _V0 = "v0, and v1 before 0.11"
 
 
 def series(prefix: str = "vllm:") -> dict[str, tuple[Series, ...]]:
-    """The aliases, with what another exporter puts in place of `vllm:`."""
+    """Return the aliases, with `prefix` in place of `vllm:`."""
 
     def read(name: str, versions: str = "") -> Series:
         return Series(prefix + name, versions=versions)
@@ -42,7 +42,7 @@ def series(prefix: str = "vllm:") -> dict[str, tuple[Series, ...]]:
     }
 
 
-TABLE = Table(
+TABLE = MetricsTable(
     kind="vllm",
     title="vLLM",
     series=series(),

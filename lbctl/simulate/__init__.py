@@ -1,1 +1,1 @@
-"""A fleet without machines: engines, proxies and the real control loop as discrete events. One seed, one run."""
+"""A discrete-event model of engines, proxies and the control loop, for measuring weighting."""

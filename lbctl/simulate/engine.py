@@ -1,9 +1,9 @@
-"""A model server that batches continuously, one iteration at a time.
+"""A model server with continuous batching, one iteration at a time.
 
-Each iteration every running sequence makes a token, and up to a budget of prompt tokens is read:
-(a + b·sequences + c·context + p·prompt tokens) ÷ speed, with the numbers of its `Curve`. Who fits neither into the
-sequences nor into the cache waits in order. Counters are published at the end of an iteration, so a wedged engine shows
-frozen ones. Nobody is put out again: a cache that overflows while answers grow is not modelled.
+In each iteration every running sequence generates a token, and up to a budget of prompt tokens is prefilled. It takes
+(a + b·sequences + c·context + p·prompt tokens) ÷ speed, with the numbers of its `CostModel`. Requests that fit neither
+into the sequences nor into the cache wait in order. Counters are published at the end of an iteration, so those of a
+wedged engine are frozen. Preemption is not modelled: the cache may overflow while answers grow.
 """
 
 from __future__ import annotations
@@ -14,47 +14,60 @@ from collections import deque
 from dataclasses import dataclass, field
 
 BUDGET = 2048
-"""Prompt tokens in an iteration, at most."""
+"""The largest number of prompt tokens in an iteration."""
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """Seconds of an iteration, for each sequence, token of context, token of a prompt; Llama-2-70B on 8 H100
-    (Splitwise's profile) unless said otherwise. `sequences` at once, and `cache` in tokens at a speed of 1."""
+class CostModel:
+    """The cost of an iteration, by default that of Llama-2-70B on 8 H100 (Splitwise's profile)."""
 
     a: float = 29.8e-3
+    """Seconds of an iteration."""
     b: float = 0.202e-3
+    """Seconds for each sequence."""
     c: float = 1.78e-7
+    """Seconds for each token of context."""
     p: float = 0.0715e-3
+    """Seconds for each prompt token."""
     sequences: int = 256
+    """The largest number of concurrent sequences."""
     cache: int = 400_000
+    """The cache size in tokens, at a speed of 1."""
 
 
 @dataclass(slots=True)
-class Request:
-    """`first`, `last`: when its first and last token came; None if they have not. `left`: the client gave up."""
+class SimulatedRequest:
+    """A request; times are in seconds."""
 
     arrived: float
     prompt: int
+    """Tokens."""
     answer: int
+    """Tokens."""
     replica: int = -1
     proxy: int = -1
     first: float | None = None
+    """When its first token was generated, if it was."""
     last: float | None = None
+    """When its last token was generated, if it was."""
     left: bool = False
+    """Whether the client gave up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`factor` on the speed from `begin` to `end`; 0 is a wedge."""
+    """A change of the speed between two times in seconds."""
 
     begin: float
     end: float
     factor: float
+    """Multiplies the speed; 0 is a wedged engine."""
 
 
 @dataclass(slots=True)
 class Counters:
+    """The metrics that the engine publishes."""
+
     iterations: float = 0.0
     prefill_tokens: float = 0.0
     decode_tokens: float = 0.0
@@ -66,25 +79,27 @@ class Counters:
 
 @dataclass(slots=True)
 class Engine:
-    """`speed` of 1 is the reference."""
+    """The state of one engine."""
 
     speed: float
+    """Relative to the cost model."""
     faults: tuple[Fault, ...] = ()
-    curve: Curve = Curve()
+    curve: CostModel = CostModel()
     counters: Counters = field(default_factory=Counters)
     busy: bool = False
-    _waiting: deque[Request] = field(default_factory=deque)
-    _running: list[tuple[int, int, Request]] = field(default_factory=list)
-    _reading: list[tuple[Request, int]] = field(default_factory=list)
+    _waiting: deque[SimulatedRequest] = field(default_factory=deque)
+    _running: list[tuple[int, int, SimulatedRequest]] = field(default_factory=list)
+    _reading: list[tuple[SimulatedRequest, int]] = field(default_factory=list)
     _context: int = 0
     _number: int = 0
-    _step: tuple[float, int, list[Request]] = (0.0, 0, [])
+    _step: tuple[float, int, list[SimulatedRequest]] = (0.0, 0, [])
 
-    def add(self, request: Request) -> None:
+    def add(self, request: SimulatedRequest) -> None:
+        """Queue a request."""
         self._waiting.append(request)
 
     def begin(self, now: float) -> float | None:
-        """When the iteration that begins now will end; None where there is nothing to do."""
+        """Begin an iteration and return when it will end; None if there is nothing to do."""
         self._admit()
         if not self._reading and not self._running:
             self.busy = False
@@ -98,17 +113,17 @@ class Engine:
         self.busy = True
         return begin + seconds
 
-    def end(self, now: float) -> list[Request]:
-        """The requests that the iteration has answered."""
+    def end(self, now: float) -> list[SimulatedRequest]:
+        """End the iteration and return the requests that it has answered."""
         seconds, tokens, read = self._step
-        count, told = len(self._running), self.counters
-        told.iterations += 1
-        told.prefill_tokens += tokens
-        told.decode_tokens += count + len(read)
-        told.itl_seconds += count * seconds
-        told.itl_count += count
+        count, counters = len(self._running), self.counters
+        counters.iterations += 1
+        counters.prefill_tokens += tokens
+        counters.decode_tokens += count + len(read)
+        counters.itl_seconds += count * seconds
+        counters.itl_count += count
         self._context += count + tokens
-        step = int(told.iterations)
+        step = int(counters.iterations)
         for request in read:
             request.first = now
             self._number += 1
@@ -119,32 +134,32 @@ class Engine:
             request.last = now
             self._context -= request.prompt + request.answer - 1
             done.append(request)
-        told.running, told.waiting = len(self._running) + len(self._reading), len(self._waiting)
+        counters.running, counters.waiting = len(self._running) + len(self._reading), len(self._waiting)
         return done
 
     def _factor(self, now: float) -> tuple[float, float]:
-        """(when it can begin, the factor on its speed then)"""
+        """Return (the earliest begin, the factor on the speed then)."""
         for fault in self.faults:
             if fault.begin <= now < fault.end:
                 return (now, fault.factor) if fault.factor else (fault.end, 1.0)
         return now, 1.0
 
     def _admit(self) -> None:
-        most = cache(self.speed, self.curve)
-        reading = sum(left for _, left in self._reading)
+        limit = cache_tokens(self.speed, self.curve)
+        prefilling = sum(left for _, left in self._reading)
         while self._waiting and len(self._running) + len(self._reading) < self.curve.sequences:
             request = self._waiting[0]
             if request.left:
                 self._waiting.popleft()
                 continue
-            if self._context + reading + request.prompt > most and self._context + reading:
+            if self._context + prefilling + request.prompt > limit and self._context + prefilling:
                 return
             self._waiting.popleft()
-            reading += request.prompt
+            prefilling += request.prompt
             self._reading.append((request, request.prompt))
 
-    def _read(self, budget: int) -> tuple[int, list[Request]]:
-        """(prompt tokens of this iteration, the requests whose prompt is read with it)"""
+    def _read(self, budget: int) -> tuple[int, list[SimulatedRequest]]:
+        """Return (prompt tokens of this iteration, the requests whose prefill it completes)."""
         tokens, read, rest = 0, [], []
         for request, left in self._reading:
             part = min(left, budget - tokens)
@@ -157,14 +172,14 @@ class Engine:
         return tokens, read
 
 
-def cache(speed: float, curve: Curve = Curve()) -> float:
-    """Tokens: 400k, 180k and 100k for speeds of 5 : 2 : 1."""
+def cache_tokens(speed: float, curve: CostModel = CostModel()) -> float:
+    """The cache size in tokens: 400k, 180k and 100k for speeds of 5 : 2 : 1."""
     return curve.cache * math.pow(speed, 0.86)
 
 
-def saturated(speed: float, prompt: float, answer: float, curve: Curve = Curve()) -> float:
-    """Requests a second of an engine that always has enough to do, for these mean lengths."""
+def saturated_rate(speed: float, prompt: float, answer: float, curve: CostModel = CostModel()) -> float:
+    """The requests per second of an engine that is never idle, for these mean lengths in tokens."""
     context = prompt + answer / 2
-    count = min(curve.sequences, cache(speed, curve) / context)
+    count = min(curve.sequences, cache_tokens(speed, curve) / context)
     seconds = curve.a + curve.b * count + curve.c * count * context + curve.p * count / answer * prompt
     return speed * count / answer / seconds

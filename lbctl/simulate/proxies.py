@@ -1,6 +1,6 @@
-"""How each proxy really balances, as far as a weight matters. Each instance knows only its own requests.
+"""How each proxy balances, as far as weights matter. Each instance knows only its own requests.
 
-What each makes of a weight is what the targets write for it. A replica with None gets nothing.
+The weights are those that the targets write for each proxy. A replica with None gets nothing.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from lbctl.ir.weight import Weight
-from lbctl.targets import weighing
+from lbctl.targets import effective_weights
 
 Weights = Sequence[float | None]
 
 
-class Proxy(Protocol):
-    """`active`: its own requests in flight, replica by replica."""
+class Balancer(Protocol):
+    """The balancing algorithm of one proxy instance."""
 
     active: list[int]
+    """Its own requests in flight, by replica."""
 
-    def follow(self, weights: Weights) -> None: ...
+    def follow(self, weights: Weights) -> None:
+        """Use these weights from now on."""
 
-    def pick(self) -> int: ...
+    def pick(self) -> int:
+        """Return the index of the replica for the next request."""
 
 
 class RoundRobin:
@@ -35,23 +38,25 @@ class RoundRobin:
         self._current = [rng.random() for _ in range(replicas)]
 
     def follow(self, weights: Weights) -> None:
+        """Use these weights from now on."""
         self._weights = weights
 
     def pick(self) -> int:
+        """Return the index of the replica for the next request."""
         total, best = 0.0, -1
-        for place, weight in enumerate(self._weights):
+        for index, weight in enumerate(self._weights):
             if weight is None:
                 continue
             total += weight
-            self._current[place] += weight
-            if best < 0 or self._current[place] > self._current[best]:
-                best = place
+            self._current[index] += weight
+            if best < 0 or self._current[index] > self._current[best]:
+                best = index
         self._current[best] -= total
         return best
 
 
 class LeastConn:
-    """nginx least_conn, HAProxy leastconn: the fewest requests in flight for the weight; ties in turn."""
+    """nginx least_conn, HAProxy leastconn: the fewest requests in flight relative to the weight; ties in turn."""
 
     def __init__(self, replicas: int, rng: random.Random) -> None:
         self.active = [0] * replicas
@@ -59,23 +64,28 @@ class LeastConn:
         self._turn = rng.randrange(replicas)
 
     def follow(self, weights: Weights) -> None:
+        """Use these weights from now on."""
         self._weights = weights
 
     def pick(self) -> int:
+        """Return the index of the replica for the next request."""
         replicas = len(self.active)
         best, least = -1, float("inf")
         for ahead in range(replicas):
-            place = (self._turn + 1 + ahead) % replicas
-            weight = self._weights[place]
-            if weight is not None and self.active[place] / weight < least:
-                best, least = place, self.active[place] / weight
+            index = (self._turn + 1 + ahead) % replicas
+            weight = self._weights[index]
+            if weight is not None and self.active[index] / weight < least:
+                best, least = index, self.active[index] / weight
         self._turn = best
         return best
 
 
 class Edf:
-    """Envoy's LEAST_REQUEST: of two at random the idler where weights are equal, else earliest deadline first with
-    weight ÷ (active + 1), the phases at random after every change of a weight."""
+    """Envoy's LEAST_REQUEST.
+
+    With equal weights it is the less busy of two random replicas, else earliest deadline first with weight ÷ (active +
+    1), where the phases are random after every change of a weight.
+    """
 
     def __init__(self, replicas: int, rng: random.Random) -> None:
         self.active = [0] * replicas
@@ -84,37 +94,40 @@ class Edf:
         self.follow([1.0] * replicas)
 
     def follow(self, weights: Weights) -> None:
+        """Use these weights from now on."""
         self._weights = weights
-        self._there = [place for place, weight in enumerate(weights) if weight is not None]
-        self._equal = len({weights[place] for place in self._there}) <= 1
+        self._candidates = [index for index, weight in enumerate(weights) if weight is not None]
+        self._equal = len({weights[index] for index in self._candidates}) <= 1
         self._due = [self._now + self._rng.random() / (weight or 1.0) for weight in self._weights]
 
     def pick(self) -> int:
+        """Return the index of the replica for the next request."""
         if self._equal:
-            first, second = self._rng.choice(self._there), self._rng.choice(self._there)
+            first, second = self._rng.choice(self._candidates), self._rng.choice(self._candidates)
             return second if self.active[second] < self.active[first] else first
-        best = min(self._there, key=self._due.__getitem__)
+        best = min(self._candidates, key=self._due.__getitem__)
         self._now = self._due[best]
         weight = self._weights[best] or 1.0
         self._due[best] = self._now + (self.active[best] + 1) / weight
         return best
 
 
-class Kind(NamedTuple):
-    """`meant`: weights → what such a proxy is told."""
+class BalancerKind(NamedTuple):
+    """A kind of balancer, and how weights are converted for it."""
 
-    make: Callable[[int, random.Random], Proxy]
-    meant: Callable[[Sequence[Weight]], Sequence[float]]
+    make: Callable[[int, random.Random], Balancer]
+    convert: Callable[[Sequence[Weight]], Sequence[float]]
 
-    def told(self, weights: Sequence[Weight | None]) -> Weights:
-        there = iter(self.meant([item for item in weights if item is not None]))
-        return [None if item is None else next(there) for item in weights]
+    def proxy_weights(self, weights: Sequence[Weight | None]) -> Weights:
+        """Convert weights to the proxy's own; None stays None."""
+        converted = iter(self.convert([weight for weight in weights if weight is not None]))
+        return [None if weight is None else next(converted) for weight in weights]
 
 
-PROXIES: Mapping[str, Kind] = {
-    "round_robin": Kind(RoundRobin, weighing.rates),
-    "least_conn": Kind(LeastConn, partial(weighing.in_flight, few_slots=False)),
-    "envoy_w": Kind(Edf, partial(weighing.deadlines, few_slots=True)),
-    "envoy_w2": Kind(Edf, partial(weighing.deadlines, few_slots=False)),
+BALANCERS: Mapping[str, BalancerKind] = {
+    "round_robin": BalancerKind(RoundRobin, effective_weights.rates),
+    "least_conn": BalancerKind(LeastConn, partial(effective_weights.in_flight, few_slots=False)),
+    "envoy_w": BalancerKind(Edf, partial(effective_weights.deadlines, few_slots=True)),
+    "envoy_w2": BalancerKind(Edf, partial(effective_weights.deadlines, few_slots=False)),
 }
-"""Least request of Envoy is `envoy_w` for a pool with few slots, `envoy_w2` for every other."""
+"""Envoy's LEAST_REQUEST is `envoy_w` for a pool with few slots, `envoy_w2` for every other."""

@@ -1,4 +1,4 @@
-"""What is simulated: a fleet, how true its capacities are, what goes wrong, and how old the samples are."""
+"""The parameters of a simulation: a fleet, the errors of its capacities, faults, and the age of samples."""
 
 from __future__ import annotations
 
@@ -9,32 +9,38 @@ from lbctl.simulate.engine import Fault
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """`speed`: what it really does; `capacity`: what the fleet file says. `joins`: when it comes into the pool."""
+class SimulatedReplica:
+    """A replica of the simulated pool."""
 
     speed: float = 1.0
+    """Its real speed."""
     capacity: float = 1.0
+    """Its capacity in the fleet file."""
     gpu: str = "H100-SXM"
     faults: tuple[Fault, ...] = ()
     joins: float = 0.0
+    """When it joins the pool, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`load`: offered ÷ saturated, of the members that are there from the start, at their true speed. Seconds:
-    `interval` between looks, `delay` until a sample arrives, `stale_after`, `push_every` (the least time between two
-    changes at the proxies, nginx's reload). `loss`: part of the samples that never come; `noise`: standard deviation of
-    the logarithm of the measured times. `burst`: > 1 makes arrivals come in bunches of that mean size."""
+    """The parameters of one run. Times are in seconds."""
 
-    members: tuple[Member, ...]
+    members: tuple[SimulatedReplica, ...]
     load: float = 0.75
+    """Offered ÷ saturated load of the replicas that are present from the start, at their real speed."""
     seconds: float = 300.0
     interval: float = 5.0
+    """The scrape interval."""
     delay: float = 1.0
+    """The time until a sample arrives."""
     stale_after: float = 15.0
     push_every: float = 0.0
+    """The least time between two changes at the proxies (nginx's reload)."""
     loss: float = 0.0
+    """The part of samples that is lost."""
     noise: float = 0.0
+    """The standard deviation of the logarithm of measured times."""
     proxies: int = 2
     algorithm: str = "least_conn"
     weighting: Weighting = field(default_factory=lambda: Weighting(strategy="adaptive"))
@@ -42,24 +48,25 @@ class Scenario:
     slow_start: SlowStart | None = field(default_factory=SlowStart)
     warm_up: float = 30.0
     burst: float = 1.0
+    """> 1: arrivals come in bursts of that mean size."""
     patience: float = 60.0
-    """A client leaves after so long without a first token."""
+    """A client gives up after this time without a first token."""
 
 
-def unaided(scenario: Scenario) -> Scenario:
-    """The same with capacities alone: no weights and no health from telemetry."""
+def with_static_weights(scenario: Scenario) -> Scenario:
+    """The same scenario with capacities only: no weights and no health from telemetry."""
     return replace(scenario, weighting=Weighting(), deep=DeepCheck(stalled_after=None))
 
 
-def even(count: int, *others: Member) -> tuple[Member, ...]:
-    """So many healthy replicas of the same kind, and then `others`."""
-    return (*(Member() for _ in range(count)), *others)
+def homogeneous(count: int, *others: SimulatedReplica) -> tuple[SimulatedReplica, ...]:
+    """`count` healthy replicas of the same kind, then `others`."""
+    return (*(SimulatedReplica() for _ in range(count)), *others)
 
 
-def mixed(small: float = 0.2, middle: float = 0.4, big: float = 1.0) -> tuple[Member, ...]:
-    """2 big, 3 middle and 3 small GPUs whose true speeds are 5 : 2 : 1; the arguments are their capacities."""
+def heterogeneous(small: float = 0.2, middle: float = 0.4, big: float = 1.0) -> tuple[SimulatedReplica, ...]:
+    """2 big, 3 middle and 3 small GPUs with real speeds of 5 : 2 : 1; the arguments are their capacities."""
     return (
-        *(Member(1.0, big, "H100-SXM") for _ in range(2)),
-        *(Member(0.4, middle, "A100-80GB") for _ in range(3)),
-        *(Member(0.2, small, "L40S") for _ in range(3)),
+        *(SimulatedReplica(1.0, big, "H100-SXM") for _ in range(2)),
+        *(SimulatedReplica(0.4, middle, "A100-80GB") for _ in range(3)),
+        *(SimulatedReplica(0.2, small, "L40S") for _ in range(3)),
     )

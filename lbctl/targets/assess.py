@@ -2,21 +2,22 @@
 
 Every feature that the YAML asks for is looked up in the target's table. What the proxy cannot do is a warning with the
 reason, what it was rendered as, and its place; what *protects* and cannot be said closes the routes that it covers: on
-that proxy they answer 503, never open.
+that proxy they answer 503, never open. A proxy that reads no bodies closes, too, what leads around a protected model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from lbctl.base.diagnostics import Diagnostic, Path, Position
 from lbctl.compile.sources import SourceMap
+from lbctl.ir.guarding import ways_around
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Auth, Forward, Respond, Route
 from lbctl.ir.snapshot import View, pools_of
-from lbctl.model.node import Node, find
-from lbctl.targets.features import Feature
+from lbctl.model.node import Node, position_of
+from lbctl.targets.features import BY_ID, Feature
 from lbctl.targets.target import Capability, NotYet, Since, Target, Unsupported, Version
 from lbctl.targets.usage import cleartext, used
 
@@ -35,10 +36,12 @@ _TWO_FEATURES = "listener.http2"
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """`closed`: scope (listener, route, pool) → names whose routes must not be served."""
+    """`closed`: scope (listener, route, pool) → names whose routes must not be served. `ways_around`: (listener, route)
+    that must not be served there."""
 
     diagnostics: tuple[Diagnostic, ...]
     closed: Mapping[str, frozenset[str]]
+    ways_around: frozenset[tuple[str, str]] = frozenset()
 
 
 def assess(target: Target, version: Version, view: View, sources: SourceMap) -> Assessment:
@@ -67,8 +70,26 @@ def assess(target: Target, version: Version, view: View, sources: SourceMap) -> 
         found.setdefault((feature.id, owner), warning)
         if feature.protects:
             closed[feature.scope].add(str(path[1]))
-    told = tuple(item for (feature_id, owner), item in found.items() if not _moot(feature_id, owner, found))
-    return Assessment(told, {scope: frozenset(names) for scope, names in closed.items()})
+    around = {} if target.reads_bodies else _ways_around(view)
+    told = [item for (feature_id, owner), item in found.items() if not _moot(feature_id, owner, found)]
+    told += [_way_around(target, sources, *way, protected) for way, protected in around.items()]
+    return Assessment(tuple(told), {scope: frozenset(names) for scope, names in closed.items()}, frozenset(around))
+
+
+def _ways_around(view: View) -> dict[tuple[str, str], str]:
+    """(listener, route) → the route whose protection it leaves out for a request that names its model in its body."""
+    found = ((item.name, ways_around(item.rules, view.routes)) for item in view.listeners)
+    return {(name, way): protected for name, ways in found for way, protected in sorted(ways.items())}
+
+
+def _way_around(target: Target, sources: SourceMap, listener: str, route: str, protected: str) -> Diagnostic:
+    message = (
+        f"{target.kind} reads no body: on listener {listener} route {route} would serve the model of route {protected} "
+        "without its protection; it answers 503 there"
+    )
+    hint = f"protect both alike, or give {protected} a listener, host or path of its own"
+    path = ("routes", route)
+    return Diagnostic(BY_ID["route.match.model"].code, message, position_of(sources.root, path), path, hint, "warning")
 
 
 def _laid(root: Node) -> dict[Position | None, str]:
@@ -89,14 +110,15 @@ def _moot(feature: str, owner: Path, found: Mapping[tuple[str, Path], Diagnostic
     return any((other, owner) in found for other in _MOOT.get(feature, ()))
 
 
-def close(view: View, closed: Mapping[str, frozenset[str]]) -> View:
+def close(view: View, assessed: Assessment) -> View:
     """The same view, with every route that a closed thing covers answering 503."""
-    if not any(closed.values()):
+    closed = _with_ways_around(view, assessed)
+    if not any(closed.values()) and not assessed.ways_around:
         return view
     routes = {name: _closed_route(route, closed) for name, route in view.routes.items()}
-    if closed["listener"]:
+    listeners = tuple(_closed_listener(item, closed, assessed.ways_around) for item in view.listeners)
+    if any(rule.route == _CLOSED_ROUTE for item in listeners for rule in item.rules):
         routes[_CLOSED_ROUTE] = Route(_CLOSED_ROUTE, CLOSED)
-    listeners = tuple(_closed_listener(item) if item.name in closed["listener"] else item for item in view.listeners)
     ruled = {rule.route for item in listeners for rule in item.rules}
     kept = {name: item for name, item in routes.items() if name in ruled}
     reached = {pool for item in kept.values() for pool in pools_of(item)}
@@ -119,7 +141,7 @@ def _loss(capability: Capability, version: Version) -> NotYet | Unsupported | No
 def _warning(
     target: Target, feature: Feature, loss: NotYet | Unsupported, path: Path, sources: SourceMap
 ) -> Diagnostic:
-    position = find(sources.root, path)
+    position = position_of(sources.root, path)
     closes = "; its routes answer 503 here" if feature.protects else ""
     if isinstance(loss, NotYet):
         note = f": {loss.note}" if loss.note else ""
@@ -144,5 +166,28 @@ def _claims(auth: Auth | None) -> Auth | None:
     return Auth(forward_tenant=auth.forward_tenant) if auth and auth.forward_tenant else None
 
 
-def _closed_listener(listener: Listener) -> Listener:
-    return replace(listener, rules=tuple(replace(rule, route=_CLOSED_ROUTE) for rule in listener.rules))
+def _with_ways_around(view: View, assessed: Assessment) -> Mapping[str, frozenset[str]]:
+    """A way around on every listener that has it is closed under its own name, which the access log then tells."""
+    open_ = {
+        rule.route
+        for item in view.listeners
+        for rule in item.rules
+        if (item.name, rule.route) not in assessed.ways_around
+    }
+    ways = {route for _, route in assessed.ways_around} - open_
+    return {**assessed.closed, "route": assessed.closed["route"] | ways}
+
+
+def _closed_listener(
+    listener: Listener, closed: Mapping[str, frozenset[str]], ways_around: Collection[tuple[str, str]]
+) -> Listener:
+    shut = {
+        rule.route
+        for rule in listener.rules
+        if listener.name in closed["listener"]
+        or ((listener.name, rule.route) in ways_around and rule.route not in closed["route"])
+    }
+    if not shut:
+        return listener
+    rules = (replace(rule, route=_CLOSED_ROUTE) if rule.route in shut else rule for rule in listener.rules)
+    return replace(listener, rules=tuple(rules))

@@ -11,7 +11,6 @@ from lbctl.targets import KINDS, target
 from lbctl.targets.features import FEATURES, Feature, Scope
 from lbctl.targets.target import Capability, NotYet, Rendered, Since, Target, Unsupported, Version
 
-_TITLES = {"haproxy": "HAProxy", "envoy": "Envoy"}
 _SCOPES: dict[Scope, str] = {"listener": "Listeners", "route": "Routes", "pool": "Pools", "fleet": "The fleet"}
 _INTRODUCTION = """\
 <!-- Generated from lbctl/targets by `python -m tests.docs.regenerate`; edit the tables there. -->
@@ -43,12 +42,12 @@ def page() -> str:
 
 
 def _oldest(item: Target) -> str:
-    return f"- {_title(item)} {_dotted(item.versions[0])}\n"
+    return f"- {item.title} {_dotted(item.versions[0])}\n"
 
 
 def _table(scope: Scope, targets: Iterable[Target]) -> str:
     targets = list(targets)
-    head = ["feature", "keys", *map(_title, targets)]
+    head = ["feature", "keys", *(item.title for item in targets)]
     lines = [_row(head), "|---" * len(head) + "|"]
     for feature in FEATURES:
         if feature.scope == scope:
@@ -85,11 +84,11 @@ def _cell(feature: Feature, capability: Capability) -> str:
 def _details(item: Target) -> str:
     """What a proxy cannot, and what is done instead; what is to come; how far it does what it does."""
     sections = {
-        f"What {_title(item)} cannot say": "".join(_refusals(item)),
-        f"Not rendered for {_title(item)} yet (LB499)": "".join(_missing(item)),
-        f"How {_title(item)} does it, where that is not obvious": "".join(_notes(item)),
+        f"What {item.title} cannot say": "".join(_refusals(item)),
+        f"Not rendered for {item.title} yet (LB499)": "".join(_missing(item)),
+        f"How {item.title} does it, where that is not obvious": "".join(_notes(item)),
     }
-    return f"## {_title(item)}\n\n" + "\n".join(f"### {title}\n\n{text}" for title, text in sections.items() if text)
+    return f"## {item.title}\n\n" + "\n".join(f"### {title}\n\n{text}" for title, text in sections.items() if text)
 
 
 def _refusals(item: Target) -> Iterator[str]:
@@ -117,10 +116,6 @@ def _notes(item: Target) -> Iterator[str]:
 
 def _after(note: str) -> str:
     return f": {note}" if note else ""
-
-
-def _title(item: Target) -> str:
-    return _TITLES.get(item.kind, item.kind)
 
 
 def _dotted(version: Version) -> str:

@@ -14,7 +14,7 @@ from lbctl.compile.files import check_files
 from lbctl.compile.fleet import Compiled, compile_fleet
 from lbctl.compile.secrets import read_secrets
 from lbctl.ir.secrets import Secrets
-from lbctl.model.fleet import Source, read
+from lbctl.model.fleet import FleetSource, read
 from lbctl.targets import oldest_versions
 
 
@@ -22,7 +22,7 @@ from lbctl.targets import oldest_versions
 class Loaded:
     """A fleet without errors: as written, as meant, and what its key files hold."""
 
-    source: Source
+    source: FleetSource
     compiled: Compiled
     secrets: Secrets
 
@@ -35,9 +35,13 @@ def load(
     return complete(source, diagnostics, require_files) if source else None
 
 
-def complete(source: Source, diagnostics: Diagnostics, require_files: bool = False) -> Loaded | None:
-    """The rest of the way, from what the YAML says."""
+def complete(
+    source: FleetSource, diagnostics: Diagnostics, require_files: bool = False, secrets: Secrets | None = None
+) -> Loaded | None:
+    """The rest of the way, from what the YAML says. `secrets`: what the key files hold, where the caller has read
+    them."""
     compiled = compile_fleet(source, oldest_versions(), diagnostics)
     check_files(source, require_files, diagnostics)
-    secrets = read_secrets(source, require_files, diagnostics)
+    if secrets is None:
+        secrets = read_secrets(source, require_files, diagnostics)
     return None if compiled is None or diagnostics.failed else Loaded(source, compiled, secrets)

@@ -33,9 +33,9 @@ def prepare(target: Target, compiled: Compiled, proxy: Proxy, snapshot: Snapshot
     """`snapshot`: of the compiled topology, with what the key files hold, and live state where there is some."""
     whole = view(snapshot, proxy)
     assessed = assess(target, proxy.version, whole, compiled.sources)
-    return Prepared(target, close(whole, assessed.closed), assessed.diagnostics)
+    return Prepared(target, close(whole, assessed), assessed.diagnostics)
 
 
 def placed(bundle: Bundle, compiled: Compiled) -> list[Diagnostic]:
     """The bundle's own findings, at their places in the YAML."""
-    return [compiled.sources.placed(item) for item in bundle.diagnostics]
+    return [compiled.sources.with_position(item) for item in bundle.diagnostics]

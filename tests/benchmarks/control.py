@@ -6,27 +6,27 @@ import gc
 import statistics
 import time
 
-from lbctl.control.events import Looked
-from lbctl.control.inputs import Seen
+from lbctl.control.events import Observed
+from lbctl.control.inputs import Observation
 from lbctl.control.state import State
 from lbctl.control.step import step
-from tests.support_control import NOW, pool, seen, started
+from tests.support.control import NOW, pool, seen, started
 
 REPLICAS = 10_000
 LIMIT = 0.050
 _LOOKS = 25
 
 
-def looks(names: tuple[str, ...]) -> list[Looked]:
+def looks(names: tuple[str, ...]) -> list[Observed]:
     """Every replica has news each time, with evidence and every signal of health; a few are slow."""
     found = []
     for look in range(_LOOKS):
         now = NOW + 5.0 * (look + 1)
-        news: dict[str, Seen] = {
+        news: dict[str, Observation] = {
             name: seen(now, speed=0.5 if place % 97 == 0 else 1.0, progress=100.0 * look, temperature=60.0, xid=0.0)
             for place, name in enumerate(names)
         }
-        found.append(Looked(now, "llama", news))
+        found.append(Observed(now, "llama", news))
     return found
 
 
@@ -34,7 +34,7 @@ def line() -> str:
     """Of the table. The garbage collector is set as `lbctl` sets it."""
     gc.set_threshold(100_000, 50)
     state: State = started(pool(replicas=REPLICAS))
-    events = looks(tuple(item.replica.name for item in state.pools["llama"].tracks))
+    events = looks(tuple(item.replica.name for item in state.pools["llama"].replicas))
     seconds = []
     gc.freeze()
     for event in events:

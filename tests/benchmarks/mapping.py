@@ -28,7 +28,7 @@ from typing import Any
 
 import yaml
 
-from lbctl.simulate.engine import Curve, saturated
+from lbctl.simulate.engine import CostModel, saturated_rate
 from lbctl.targets.quantise import quantise
 from tests.benchmarks.open_load import Due, Load, Told, many_connections, poisson
 from tests.benchmarks.paced import Paced
@@ -49,21 +49,21 @@ _CONNECTIONS = 20_000
 class Limit:
     """What limits a replica, and the mean length of an answer."""
 
-    curve: Curve
+    curve: CostModel
     answer: float
 
 
 LIMITS: Mapping[str, Limit] = {
-    "bandwidth": Limit(Curve(0.040, 0.0004, 0.0, 0.0, 96), 80.0),
-    "compute": Limit(Curve(0.020, 0.004, 0.0, 0.0, 2000), 30.0),
-    "slots": Limit(Curve(0.030, 0.0015, 0.0, 0.0, 16), 30.0),
+    "bandwidth": Limit(CostModel(0.040, 0.0004, 0.0, 0.0, 96), 80.0),
+    "compute": Limit(CostModel(0.020, 0.004, 0.0, 0.0, 2000), 30.0),
+    "slots": Limit(CostModel(0.030, 0.0015, 0.0, 0.0, 16), 30.0),
 }
 GROWTHS, SLOTS = (0.01, 0.05, 0.15), (8, 16, 32, 64, 128, 256)
 """Of the border between the two exponents of capacity: how much longer a step takes for each sequence, and how many
 there can be at once."""
 BORDER: Mapping[str, Limit] = {
     f"{slots} slots, {growth:.0%} a sequence": Limit(
-        Curve(0.030, 0.030 * growth, 0.0, 0.0, slots), 30.0 if slots <= 32 else 60.0
+        CostModel(0.030, 0.030 * growth, 0.0, 0.0, slots), 30.0 if slots <= 32 else 60.0
     )
     for growth in GROWTHS
     for slots in SLOTS
@@ -118,7 +118,7 @@ class Cell:
         limit = _limit(self.limit)
         if self.limit == "compute":
             return self.load * sum(self.now) / limit.curve.b / limit.answer
-        return self.load * sum(saturated(speed, 1.0, limit.answer, limit.curve) for speed in self.now)
+        return self.load * sum(saturated_rate(speed, 1.0, limit.answer, limit.curve) for speed in self.now)
 
 
 def _limit(name: str) -> Limit:

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from lbctl.simulate.engine import Curve, Engine, Request
+from lbctl.simulate.engine import CostModel, Engine, SimulatedRequest
 from tests.e2e.support.ports import HOST
 
 _ASKED = re.compile(rb"[?&]q=(\d+)&n=(\d+)")
@@ -31,7 +31,7 @@ vllm:inter_token_latency_seconds_count{{model_name="m"}} {told.itl_count}
 class Paced:
     """One engine on a port of its own. `speed` may be changed at any time and holds from the next iteration on."""
 
-    def __init__(self, name: str, speed: float, curve: Curve) -> None:
+    def __init__(self, name: str, speed: float, curve: CostModel) -> None:
         self.name = name
         self.port = 0
         self._engine = Engine(speed, curve=curve)
@@ -133,11 +133,11 @@ class _Conversation(asyncio.Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Asked(Request):
+class _Asked(SimulatedRequest):
     conversation: _Conversation
 
 
-def _slower(curve: Curve, factor: float) -> Curve:
-    return Curve(
+def _slower(curve: CostModel, factor: float) -> CostModel:
+    return CostModel(
         curve.a * factor, curve.b * factor, curve.c * factor, curve.p * factor, curve.sequences, curve.cache
     )  # fmt: skip

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from lbctl.ir.address import Address
 from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
-from lbctl.serve.scrape import Scraper
-from lbctl.serve.scrape_state import Report
-from lbctl.signals.plan import watched
+from lbctl.serve.telemetry.reports import Report
+from lbctl.serve.telemetry.scraper import Scraper
+from lbctl.signals.plan import scrape_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_CORE = 0.5
@@ -110,7 +110,7 @@ async def _measure(ports: list[int], interval: float, seconds: float) -> tuple[f
     """(part of a core, ages at random moments, looks)."""
     pool, looks, loop = _watched(ports, interval), _Looks(), asyncio.get_running_loop()
     scraper = Scraper(looks.take)
-    scraper.watch([item for item in (watched(pool, replica) for replica in pool.replicas) if item])
+    scraper.watch([item for item in (scrape_plan(pool, replica) for replica in pool.replicas) if item])
     running = asyncio.create_task(scraper.run())
     await asyncio.sleep(3 * interval)
     looks.reports = looks.failures = 0

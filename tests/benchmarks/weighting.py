@@ -16,38 +16,38 @@ from dataclasses import dataclass, replace
 
 from lbctl.simulate.engine import Fault
 from lbctl.simulate.run import run
-from lbctl.simulate.scenario import Member, Scenario, even, mixed, unaided
+from lbctl.simulate.scenario import Scenario, SimulatedReplica, heterogeneous, homogeneous, with_static_weights
 
 ALGORITHMS = ("round_robin", "least_conn", "envoy_w", "envoy_w2")
 _FOREVER = 1e9
 
 
-def _throttled(factor: float) -> tuple[Member, ...]:
-    return even(7, Member(faults=(Fault(120, _FOREVER, factor),)))
+def _throttled(factor: float) -> tuple[SimulatedReplica, ...]:
+    return homogeneous(7, SimulatedReplica(faults=(Fault(120, _FOREVER, factor),)))
 
 
-def _big_throttled() -> tuple[Member, ...]:
-    first, *others = mixed()
+def _big_throttled() -> tuple[SimulatedReplica, ...]:
+    first, *others = heterogeneous()
     return (replace(first, faults=(Fault(120, _FOREVER, 0.5),)), *others)
 
 
 _HALF = Scenario(_throttled(0.5))
-_WEDGED = even(7, Member(faults=(Fault(200, 260, 0.0),)))
-_COLD = even(7, Member(joins=200, faults=(Fault(200, 240, 0.25),)))
-_MIX = Scenario(mixed(), load=0.85)
+_WEDGED = homogeneous(7, SimulatedReplica(faults=(Fault(200, 260, 0.0),)))
+_COLD = homogeneous(7, SimulatedReplica(joins=200, faults=(Fault(200, 240, 0.25),)))
+_MIX = Scenario(heterogeneous(), load=0.85)
 SCENARIOS: Mapping[str, Scenario] = {
-    "8 equal, load .75": Scenario(even(8)),
-    "8 equal, load .85": Scenario(even(8), load=0.85),
-    "8 equal, load .95": Scenario(even(8), load=0.95),
-    "8 equal, load .85, bursts": Scenario(even(8), load=0.85, burst=4),
-    "5:2:1, load .7": Scenario(mixed(), load=0.7),
+    "8 equal, load .75": Scenario(homogeneous(8)),
+    "8 equal, load .85": Scenario(homogeneous(8), load=0.85),
+    "8 equal, load .95": Scenario(homogeneous(8), load=0.95),
+    "8 equal, load .85, bursts": Scenario(homogeneous(8), load=0.85, burst=4),
+    "5:2:1, load .7": Scenario(heterogeneous(), load=0.7),
     "5:2:1, load .85": _MIX,
-    "5:2:1, load .95": Scenario(mixed(), load=0.95),
-    "5:2:1, small ones configured ×2": Scenario(mixed(small=0.4)),
-    "5:2:1, big ones configured ×½": Scenario(mixed(big=0.5)),
+    "5:2:1, load .95": Scenario(heterogeneous(), load=0.95),
+    "5:2:1, small ones configured ×2": Scenario(heterogeneous(small=0.4)),
+    "5:2:1, big ones configured ×½": Scenario(heterogeneous(big=0.5)),
     "5:2:1, one big one throttled to .5": Scenario(_big_throttled()),
-    "one of 8 configured ×2": Scenario(even(7, Member(capacity=2.0))),
-    "one of 8 configured ×½": Scenario(even(7, Member(capacity=0.5))),
+    "one of 8 configured ×2": Scenario(homogeneous(7, SimulatedReplica(capacity=2.0))),
+    "one of 8 configured ×½": Scenario(homogeneous(7, SimulatedReplica(capacity=0.5))),
     "one of 8 throttled to .8": Scenario(_throttled(0.8)),
     "one of 8 throttled to .5": _HALF,
     "one of 8 throttled to .25": Scenario(_throttled(0.25)),
@@ -86,7 +86,7 @@ def cell(scenario: Scenario, seeds: int) -> Cell:
     """Both runs of a seed have the same arrivals."""
     static, first, token, changes = [], [], [], 0
     for seed in range(seeds):
-        before, after = run(unaided(scenario), seed), run(scenario, seed)
+        before, after = run(with_static_weights(scenario), seed), run(scenario, seed)
         static.append(before.first_token())
         first.append(after.first_token() / before.first_token())
         token.append(after.per_token() / before.per_token())

@@ -24,8 +24,8 @@ import grpc
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.ir.snapshot import Snapshot
-from lbctl.ir.weight import Weight, plain
-from lbctl.serve.reload import Reloader
+from lbctl.ir.weight import Weight, from_capacity
+from lbctl.serve.fleet.reload import Reloader
 from lbctl.targets.load import Loaded
 from tests.benchmarks.xds_floor import Floor
 
@@ -64,7 +64,7 @@ class LbctlSubject:
     """From a changed weight in the snapshot on: the edition is built, checked, published."""
 
     def __init__(self, loaded: Loaded) -> None:
-        from lbctl.xds.cache import Builder
+        from lbctl.xds.build.snapshot_cache import Builder
 
         self._loaded = loaded
         self._snapshot = Snapshot(loaded.compiled.topology, secrets=loaded.secrets)
@@ -72,10 +72,10 @@ class LbctlSubject:
         self._server: Any = None
 
     async def start(self, tls: ServerTls | None) -> int:
-        from lbctl.xds.ledger import Ledger
-        from lbctl.xds.server import Server
+        from lbctl.xds.protocol.node_status import NodeStatus
+        from lbctl.xds.protocol.server import Server
 
-        self._server = Server(Ledger(), _Unobserved(), bind=Address("127.0.0.1", 0), tls=tls)
+        self._server = Server(NodeStatus(), _Unobserved(), bind=Address("127.0.0.1", 0), tls=tls)
         port: int = await self._server.start()
         self._server.publish(self._builder.build(self._loaded, self._snapshot))
         return port
@@ -83,7 +83,7 @@ class LbctlSubject:
     def push(self, pools: Sequence[str], weight: int) -> None:
         wanted = set(pools)
         weights: dict[str, Mapping[str, Weight]] = {
-            pool.name: {item.name: plain(weight + number) for number, item in enumerate(pool.replicas)}
+            pool.name: {item.name: from_capacity(weight + number) for number, item in enumerate(pool.replicas)}
             for pool in self._loaded.compiled.topology.pools
             if pool.name in wanted
         }

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from lbctl.cli import gpus, schema
 from lbctl.lint import pages as rule_pages
 from lbctl.signals import page as signals_page
 from lbctl.targets import capability_page
-from tests.docs import cli_page, reference_page
+from tests.docs import api_page, cli_page, reference_page
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES: dict[str, Callable[[], str]] = {
+    "docs/api.md": api_page.page,
     "docs/capabilities.md": capability_page.page,
     "docs/cli.md": cli_page.page,
     "docs/gpus.md": gpus.page,

@@ -20,7 +20,7 @@ while IFS= read -r -u 9 step; do
   echo $said > "$step.tmp"; mv "$step.tmp" "$step.rc"
 done
 """
-_END = 15.0
+_END = 30.0
 """Seconds for all that runs to end when it is asked to; serve takes ten at most."""
 
 

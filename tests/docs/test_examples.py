@@ -11,8 +11,8 @@ import yaml
 
 from lbctl.cli import run
 from tests.e2e.support.binaries import KINDS, Kind, require
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples"
 FLEETS = sorted(str(path.relative_to(FOLDER)) for path in (*FOLDER.glob("*.yaml"), *FOLDER.glob("migrating/*.yaml")))
 TO_COPY = sorted({path.name for path in FOLDER.glob("*.yaml")} - {"fleet.yaml", "quickstart.yaml"})
@@ -22,6 +22,7 @@ PARTS = {"targets.json", "keys/tenants.yaml"}
 MODELINE = "# yaml-language-server: $schema="
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FLEETS)
 def test_an_example_is_rendered_and_accepted(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from lbctl.cli.gpus import page
+from tests.support.paths import ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "gpus.md"
+PAGE = ROOT / "docs" / "gpus.md"
 
 
 def test_the_gpu_page_is_what_the_table_says() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from lbctl.cli import run
 from tests.e2e.support.binaries import Kind, require
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
 EXAMPLES: dict[str, Kind] = {"a-nginx-predict": "nginx", "b-envoy-grpc-canary": "envoy", "c-nginx-keepalive": "nginx"}
 """In the order of the page, with the proxy that each comes from."""
@@ -47,6 +47,7 @@ def test_the_fleet_on_the_page_is_the_example(name: str) -> None:
     assert case(name).fleet == fleet
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(("name", "kind"), EXAMPLES.items())
 def test_the_quoted_lines_are_rendered_in_that_order_and_accepted(
     name: str, kind: Kind, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -17,7 +17,7 @@ from tests.e2e.support.binaries import KINDS, require
 WITH_COMMANDS = [page for page in PAGES if any(block.language in RUN for block in blocks(page))]
 PATIENCE = 60.0
 """Seconds for one command."""
-SETTLED = 15.0
+SETTLED = 60.0
 """Seconds in which what was started in the background has had its effect: until then a reader looks again."""
 _STARTS = re.compile(r"&\s*(?:#.*)?$", re.MULTILINE)
 """What goes on in the background."""

@@ -22,8 +22,10 @@ from lbctl import __version__
 from lbctl.cli import group, run
 from lbctl.cli.schema import schema
 from tests.e2e.support.binaries import require
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.e2e
+
 CI = ROOT / "examples" / "ci"
 HOOKS = ROOT / ".pre-commit-hooks.yaml"
 GIT = ("git", "-c", "user.name=ci", "-c", "user.email=ci@example.com", "-c", "init.defaultBranch=main")

@@ -31,6 +31,7 @@ pools: {llama: {replicas: [{address: "127.0.0.1:9"}]}}
 """
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_proxy_starts_as_it_is_shown_with_the_files_beside_its_own(kind: Kind, tmp_path: Path) -> None:
     port = free_port()

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.paths import ROOT
+
+pytestmark = pytest.mark.slow
 
 FLEET = """\
 version: 1

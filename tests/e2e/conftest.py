@@ -14,10 +14,11 @@ _HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here is marked `e2e`."""
+    """Everything here is marked `e2e`. Its coverage is not measured: what it runs of lbctl runs in other processes."""
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.e2e)
+            item.add_marker(pytest.mark.no_cover)
 
 
 @pytest.fixture(params=KINDS)

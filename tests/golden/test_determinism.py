@@ -15,8 +15,10 @@ import pytest
 import yaml
 
 from lbctl.targets import KINDS
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
+
 FLEET = ROOT / "tests" / "golden" / "whole-contract" / "in.yaml"
 
 

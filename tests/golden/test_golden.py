@@ -52,6 +52,7 @@ def test_a_fleet_renders_to_what_stands_beside_it(
         assert text == expected[file], f"{name}/{file} is not what lbctl makes; if it should be: --update-golden"
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(("invalid-", "newer-"))])
 def test_the_proxy_accepts_what_stands_there(

@@ -1,1 +1,1 @@
-"""A running HAProxy, moved: by its Runtime API what that can move, by a checked file and a reload the rest."""
+"""Updates a running HAProxy: by the Runtime API where it can, else by a checked file and a reload."""

@@ -1,4 +1,4 @@
-"""What came of bringing a HAProxy to a view, said in full to whoever asked."""
+"""The result of an attempt to bring a HAProxy to a view."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from lbctl.apply.haproxy.running import Place, Running
 from lbctl.targets.target import Complaint
 
 SOON = 1.0
-"""Seconds until what leaves is looked at again, or a proxy that did not answer is asked again."""
+"""Seconds until leaving servers are checked again, or a proxy that did not answer is retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A command and HAProxy's words against it."""
+    """A command that HAProxy rejected, and its answer."""
 
     command: str
     words: str
@@ -22,13 +22,13 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What came of it.
+    """The result of one attempt.
 
-    `done`: HAProxy has all that the view wants; what leaves may still have requests (`leaving`). `reload`: why the file
-    is needed for the rest. `reloaded`: it was done. `restarted`: another worker than last time answered, so everything
-    was looked at anew. `again`: seconds after which it is worth asking again, None where nothing is left to do.
-    `due`: what HAProxy has yet to ask for, and will in a moment; `wrong`: what it should ask for and does not.
-    `failure`: why it went no further. `complaints`: of HAProxy's checker, about the rendered file. `pid`: the worker.
+    `done`: HAProxy has all that the view wants; removed servers may still have requests (`leaving`). `reload`: why the
+    rest needs the file. `reloaded`: the file was reloaded. `restarted`: another worker answered than last time, so its
+    whole state was read anew. `again`: seconds until the next attempt is useful, None if nothing is left to do. `due`:
+    replicas that HAProxy will ask for shortly; `wrong`: replicas that it should ask for and does not. `failure`: why
+    the attempt ended early. `complaints`: of HAProxy's checker, about the rendered file. `pid`: the worker.
     """
 
     done: bool
@@ -47,7 +47,7 @@ class Applied:
 
 
 class Progress:
-    """What one convergence has seen so far. `words`: command → HAProxy's answer against it."""
+    """The intermediate state of one convergence. `words`: command → HAProxy's answer that rejects it."""
 
     def __init__(self) -> None:
         self.now: Running | None = None
@@ -58,13 +58,17 @@ class Progress:
         self.restarted = False
         self.failure = ""
 
-    def fail(self, words: str) -> None:
-        self.now, self.failure = None, words
+    def fail(self, reason: str) -> None:
+        """Record why the convergence cannot continue."""
+        self.now, self.failure = None, reason
 
     def applied(self, wanted_shape: str = "", again: float | None = None) -> Applied:
+        """Return the result; a reload is needed where the loaded file's digest differs from `wanted_shape`."""
         plan, now = self.plan, self.now
-        against = [Refused(each, words) for each, words in self.words.items() if not each.startswith("del server ")]
-        sent, refused = tuple(self.sent), tuple(against)
+        rejections = [
+            Refused(each, answer) for each, answer in self.words.items() if not each.startswith("del server ")
+        ]
+        sent, refused = tuple(self.sent), tuple(rejections)
         if plan is None or now is None:
             return Applied(False, sent, refused, restarted=self.restarted, again=again, failure=self.failure)
         reasons = [*plan.reload, *(f"HAProxy refused {item.command!r}: {item.words}" for item in refused)]

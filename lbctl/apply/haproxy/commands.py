@@ -1,15 +1,17 @@
-"""The commands of the Runtime API, each word looked at before it is one.
+"""Builds commands of the Runtime API, and checks each word of them.
 
-A `;` or a line feed in a name would begin a second command, and the API does all that it is told. Names of a fleet hold
-nothing of the kind; this is the lock at the socket's side.
+A `;` or a line feed in a name would begin a second command, and the API executes everything it receives. Names of a
+fleet contain neither; this module enforces it where the text reaches the socket. Every function raises UnsafeError for
+a word that is not allowed.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Sequence
 from typing import Literal
+
+from lbctl.base.hosts import is_ip
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _WORD = re.compile(r"[A-Za-z0-9._:/@%()\[\]\"=,+*-]+")
@@ -18,55 +20,64 @@ _MOST_WEIGHT = 256
 
 
 class UnsafeError(ValueError):
-    """A word that must not reach the socket."""
+    """The word must not reach the socket."""
 
 
 def weight(backend: str, server: str, value: int) -> str:
+    """Return the command that sets a server's weight, 0 to 256."""
     if not 0 <= value <= _MOST_WEIGHT:
         raise UnsafeError(f"not a weight: {value!r}")
     return f"set server {_at(backend, server)} weight {int(value)}"
 
 
 def state(backend: str, server: str, value: Literal["ready", "drain", "maint"]) -> str:
+    """Return the command that sets a server's administrative state."""
     return f"set server {_at(backend, server)} state {value}"
 
 
 def address(backend: str, server: str, host: str, port: int) -> str:
+    """Return the command that moves a server to another IP and port."""
     return f"set server {_at(backend, server)} addr {_ip(host)} port {_port(port)}"
 
 
 def add(backend: str, server: str, host: str, port: int, words: Sequence[str]) -> str:
-    """Made in maintenance, its checks asleep."""
+    """Return the command that adds a server, which starts in maintenance with its checks disabled."""
     ip = _ip(host)
     where = f"[{ip}]:{_port(port)}" if ":" in ip else f"{ip}:{_port(port)}"
     return " ".join((f"add server {_at(backend, server)} {where}", *map(_word, words)))
 
 
 def enable(backend: str, server: str, *, checked: bool) -> list[str]:
-    """After `add`. `checked`: nothing goes there before its checks have found it fit, which HAProxy would else assume;
-    that can be said only of a server that is already on, so it is on without weight until then."""
+    """Return the commands that enable a server after `add`.
+
+    `checked`: the server must get no request before its checks succeed, although HAProxy assumes a new one to be up. It
+    can be marked down only once it is enabled, so its weight must be 0 until then.
+    """
     at = _at(backend, server)
     return [f"enable health {at}", f"enable server {at}", *([f"set server {at} health down"] if checked else [])]
 
 
 UNLOCK = "experimental-mode on"
-"""Before `limit`, on the same connection: HAProxy wants it said."""
+"""HAProxy requires this before `limit`, on the same connection."""
 
 
 def limit(variable: str, value: int) -> str:
+    """Return the command that sets the variable of a request limit."""
     return f"set var {_variable(variable)} int({int(value)})"
 
 
 def ask_limit(variable: str) -> str:
+    """Return the command that reads the variable of a request limit."""
     return f"get var {_variable(variable)}"
 
 
 def delete(backend: str, server: str) -> str:
+    """Return the command that deletes a server."""
     return f"del server {_at(backend, server)}"
 
 
 def cut(backend: str, server: str) -> str:
-    """Ends every request there."""
+    """Return the command that ends every request on a server."""
     return f"shutdown sessions server {_at(backend, server)}"
 
 
@@ -90,10 +101,9 @@ def _word(text: str) -> str:
 
 
 def _ip(host: str) -> str:
-    try:
-        return str(ipaddress.ip_address(host))
-    except ValueError:
-        raise UnsafeError(f"not an IP address: {host!r}") from None
+    if not is_ip(host):
+        raise UnsafeError(f"not an IP address: {host!r}")
+    return host
 
 
 def _port(port: int) -> int:

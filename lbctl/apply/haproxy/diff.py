@@ -1,8 +1,8 @@
-"""What must be said to a running HAProxy so that its servers are those that a view wants. Pure.
+"""Computes the commands that bring the servers of a running HAProxy to those of a view. It does no I/O.
 
-Only differences, in an order in which no pool is ever without replicas for longer than it must: new servers first, then
-weights, then those that come back, at last those that leave. A server that leaves is put into maintenance, where it
-finishes what it has, and is deleted once it has nothing. What no command can do is a reason to reload the file.
+Only differences are sent, in an order that leaves no pool without replicas for longer than necessary: new servers
+first, then weights, then servers that return, last servers that leave. A leaving server is put into maintenance, where
+it finishes its requests, and is deleted once it has none. What no command can change is a reason to reload the file.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from lbctl.apply.haproxy import commands, running
 from lbctl.apply.haproxy.running import Place, Running
+from lbctl.base.hosts import is_ip
 from lbctl.targets.haproxy import desired
 from lbctl.targets.haproxy.desired import Desired, Server
 
@@ -23,7 +24,7 @@ Cut = Collection[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`reload`: why the file is needed. `leaving`: servers that nobody wants and that still have requests."""
+    """The commands to send. `reload`: why the file is needed. `leaving`: unwanted servers that still have requests."""
 
     commands: tuple[str, ...]
     reload: tuple[str, ...]
@@ -33,30 +34,30 @@ class Plan:
 def plan(
     wanted: Desired, now: Running, cut: Cut = (), addresses: Addresses | None = None, kept: Collection[Place] = ()
 ) -> Plan:
-    """`kept`: servers that HAProxy does not delete; they stay in maintenance until a reload."""
+    """Compute the plan. `kept`: servers that HAProxy refuses to delete; they stay in maintenance until a reload."""
     places = {(item.backend, item.name): item for item in wanted.servers}
-    known = {place: item for place, item in now.servers.items() if place[0] in wanted.backends}
-    both = [(item, known[place]) for place, item in places.items() if place in known]
-    new = [item for place, item in places.items() if place not in known]
-    unwanted = [(place, item) for place, item in known.items() if place not in places]
+    current = {place: item for place, item in now.servers.items() if place[0] in wanted.backends}
+    both = [(item, current[place]) for place, item in places.items() if place in current]
+    new = [item for place, item in places.items() if place not in current]
+    unwanted = [(place, item) for place, item in current.items() if place not in places]
     hosts = addresses or {}
-    said = [
+    sequence = [
         *_limits(wanted, now),
-        *(word for item in new for word in _added(item, hosts)),
-        *(word for item, old in both for word in _moved(item, old, hosts)),
-        *(word for item, old in both if item.state == "ready" for word in _ready(item, old)),
-        *(word for item, old in both if item.state != "ready" for word in _drained(item, old)),
-        *(word for place, old in reversed(unwanted) for word in _left(place, old, place in kept)),
+        *(command for item in new for command in _added(item, hosts)),
+        *(command for item, old in both for command in _moved(item, old, hosts)),
+        *(command for item, old in both if item.state == "ready" for command in _ready(item, old)),
+        *(command for item, old in both if item.state != "ready" for command in _drained(item, old)),
+        *(command for place, old in reversed(unwanted) for command in _left(place, old, place in kept)),
         *_cut([*unwanted, *(((item.backend, item.name), old) for item, old in both if item.state != "ready")], cut),
     ]
     needed = [why for item in new for why in _unsayable(item, hosts)]
     needed += [why for item, old in both for why in _fixed(item, old)]
     leaving = tuple(place for place, old in unwanted if old.sessions)
-    return Plan(tuple(said), tuple(dict.fromkeys(needed)), leaving)
+    return Plan(tuple(sequence), tuple(dict.fromkeys(needed)), leaving)
 
 
 def _limits(wanted: Desired, now: Running) -> Iterator[str]:
-    """A file without such variables has its limits in its rules."""
+    """Yield the changed request limits; a file without their variables has the limits in its rules."""
     moved = [commands.limit(name, most) for name, most in wanted.limits if now.limits.get(name, most) != most]
     yield from (commands.UNLOCK, *moved) if moved else ()
 
@@ -82,16 +83,12 @@ def _without_weight(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _host(item: Server, hosts: Addresses) -> str | None:
-    """The IP that a new server gets."""
+    """Return the IP of a new server, or None if it has none."""
     if item.address.path:
         return None
-    if _is_ip(item.address.host):
+    if is_ip(item.address.host):
         return item.address.host
     return next(iter(hosts.get(item.address.host, ())), None)
-
-
-def _is_ip(host: str) -> bool:
-    return ":" in host or host.replace(".", "").isdigit()
 
 
 def _unsayable(item: Server, hosts: Addresses) -> Iterator[str]:
@@ -107,10 +104,10 @@ def _unsayable(item: Server, hosts: Addresses) -> Iterator[str]:
 
 
 def _moved(item: Server, old: running.Server, hosts: Addresses) -> Iterator[str]:
-    """To another address; a server whose name has several IPs stays where it is while that is one of them."""
+    """Yield the change of address; a name with several IPs keeps the current one while it is among them."""
     if item.address.path:
         return
-    ip = _is_ip(item.address.host)
+    ip = is_ip(item.address.host)
     right = (item.address.host,) if ip else hosts.get(item.address.host, (old.host,))
     if right and right[0] and (old.host not in right or old.port != item.address.port):
         host = old.host if old.host in right else right[0]
@@ -125,7 +122,7 @@ def _ready(item: Server, old: running.Server) -> Iterator[str]:
 
 
 def _drained(item: Server, old: running.Server) -> Iterator[str]:
-    """Without weight it gets nothing new either: so the file says it, and then without a cookie."""
+    """Yield the drain; a server without weight and cookie gets nothing new anyway, as the file writes it."""
     if old.maint or (not old.weight and not old.cookie):
         return
     if item.state == "maint" or not old.drain:
@@ -146,7 +143,7 @@ def _cut(leaving: list[tuple[Place, running.Server]], cut: Cut) -> Iterator[str]
 
 
 def _fixed(item: Server, old: running.Server) -> Iterator[str]:
-    """What stands in a server's line and no command changes. A server that was made at runtime checks for itself."""
+    """Yield what no command can change on an existing server. A server added at runtime has its own checks."""
     at = f"{item.backend}/{item.name}"
     if item.backup != old.backup:
         yield f"{at} changes between backup and active"

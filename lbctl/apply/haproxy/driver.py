@@ -1,8 +1,8 @@
-"""One running HAProxy brought to what a view wants, and kept there.
+"""Brings one running HAProxy to what a view wants, and keeps it there.
 
-Each time it is asked what it has, only the differences are sent, and it is asked again: what was refused, or forgotten
-in a reload of its own, shows there, and nothing is believed because it was sent. What the Runtime API cannot do is done
-by file and reload. Where the proxy has none, weights go through the agent check, or by file and reload alone.
+Each attempt reads HAProxy's state, sends only the differences, and reads the state again: a rejected command or a
+reload by somebody else shows there, and nothing is assumed because it was sent. What the Runtime API cannot change is
+changed by file and reload. A proxy without the API gets its weights through the agent check, or by file and reload.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from lbctl.apply.agent_check import AgentCheck, Down, Standing
+from lbctl.apply.agent_check import AgentCheck, AgentStatus, Down
 from lbctl.apply.haproxy import commands, diff, running
 from lbctl.apply.haproxy.applied import SOON, Applied, Progress
 from lbctl.apply.haproxy.diff import Addresses, Cut
@@ -24,25 +24,26 @@ from lbctl.apply.haproxy.running import Place, Running, UnreadableError
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import agents, desired, shape
+from lbctl.targets.haproxy import agents, config_digest, desired
 from lbctl.targets.haproxy.desired import Desired
 from lbctl.targets.prepare import Prepared
 from lbctl.targets.target import Bundle
 
 _SOON_ASKED = 0.3
 _ASKED = 2.0
-"""Seconds until HAProxy's questions are looked at again."""
+"""Seconds until the agent check's status is read again."""
 _ROUNDS = 4
-"""Added, moved, drained, deleted: no more is needed one after the other."""
+"""Servers are added, moved, drained and deleted, so at most four rounds are needed."""
 _GOOD = ("New server registered.", "Server deleted.")
 _STILL_BUSY = "still has connections"
 _STAYS = "cannot be removed at runtime"
 
 
-class HaproxyDriver:
-    """`proxy`: one of the fleet, with `runtime_api`, `agent_check`, `config` and `reload` as far as it has them.
+class HaproxyUpdater:
+    """Updates one proxy of the fleet by its `runtime_api`, `agent_check`, `config` and `reload`, where it has them.
 
-    One thing at a time: callers wait for each other."""
+    Concurrent calls run one after another.
+    """
 
     def __init__(self, proxy: Proxy, clock: Callable[[], float] = time.monotonic) -> None:
         self.proxy = proxy
@@ -56,14 +57,18 @@ class HaproxyDriver:
         self._loaded: tuple[str, int | None] | None = None
 
     async def close(self) -> None:
+        """Stop the agent-check server."""
         if self._agents is not None:
             await self._agents.close()
 
     async def apply(
         self, prepared: Prepared, cut: Cut = (), addresses: Addresses | None = None, down: Down | None = None
     ) -> Applied:
-        """By all ways that the proxy has, file and reload too. `prepared`: of the live snapshot. `cut`: what is left of
-        these is ended. `addresses`: of `Snapshot`. `down`: for an agent check, what is out and why."""
+        """Apply the live snapshot's configuration by every method that the proxy has, including file and reload.
+
+        `cut`: removed replicas whose remaining requests are ended. `addresses`: of `Snapshot`. `down`: for an agent
+        check, the replicas that are out, and why.
+        """
         view = _served(prepared, self.proxy)
         async with self._turn:
             if self._runtime is not None:
@@ -71,8 +76,10 @@ class HaproxyDriver:
             return await self._by_file(prepared, view, down)
 
     async def converge(self, view: View, cut: Cut = (), addresses: Addresses | None = None) -> Applied:
-        """By the Runtime API alone. For a view whose rendered text is known not to have changed, and for looking
-        whether HAProxy has forgotten anything."""
+        """Apply the view by the Runtime API alone. Raises ValueError if the proxy has none.
+
+        It is for a view whose rendered text has not changed, and for restoring state that HAProxy has lost.
+        """
         async with self._turn:
             return await self._converge(self._needed(), view, "", cut, addresses)
 
@@ -85,65 +92,67 @@ class HaproxyDriver:
         self, runtime: Runtime, prepared: Prepared, view: View, cut: Cut, addresses: Addresses | None
     ) -> Applied:
         bundle = await asyncio.to_thread(prepared.target.render, view)
-        wanted = shape.of(bundle)
+        wanted = config_digest.of(bundle)
         first = Progress()
         now = await self._read(runtime, first)
-        told = await self._reload(bundle, now.pid) if now is not None and now.shape != wanted else None
-        found = await self._converge(runtime, view, wanted, cut, addresses)
-        found = replace(found, restarted=found.restarted or first.restarted)
-        if found.pid is None:
-            return await self._for_its_start(bundle, found)
-        if found.reload and told is None:
-            told = await self._reload(bundle, found.pid)
-            if told and told.done:
+        reload = await self._reload(bundle, now.pid) if now is not None and now.shape != wanted else None
+        applied = await self._converge(runtime, view, wanted, cut, addresses)
+        applied = replace(applied, restarted=applied.restarted or first.restarted)
+        if applied.pid is None:
+            return await self._for_its_start(bundle, applied)
+        if applied.reload and reload is None:
+            reload = await self._reload(bundle, applied.pid)
+            if reload and reload.done:
                 after = await self._converge(runtime, view, wanted, cut, addresses)
-                found = replace(after, sent=(*found.sent, *after.sent))
-        if told is None:
-            return found if found.reload else await self._on_disk(bundle, found)
-        if told.done:
-            self._loaded = (bare(bundle), found.pid)
-            return replace(found, reloaded=True)
-        return replace(found, again=told.again or found.again, failure=told.failure, complaints=told.complaints)
+                applied = replace(after, sent=(*applied.sent, *after.sent))
+        if reload is None:
+            return applied if applied.reload else await self._on_disk(bundle, applied)
+        if reload.done:
+            self._loaded = (bare(bundle), applied.pid)
+            return replace(applied, reloaded=True)
+        return replace(
+            applied, again=reload.again or applied.again, failure=reload.failure, complaints=reload.complaints
+        )
 
     async def _reload(self, bundle: Bundle, pid: int | None) -> Reloaded | None:
-        """None where it cannot be, or was, and nothing would come of it again."""
+        """Reload, or return None where that is impossible or was already done with the same file."""
         if self._reloader is None or self._loaded == (bare(bundle), pid):
             return None
         return await self._reloader.reload(bundle)
 
-    async def _on_disk(self, bundle: Bundle, found: Applied) -> Applied:
-        """The next start finds the same servers; weights alone are not worth a write."""
+    async def _on_disk(self, bundle: Bundle, applied: Applied) -> Applied:
+        """Write the file, so that the next start has the same servers; weights alone are not written."""
         if self._reloader is None or self._reloader.files.difference(bundle).weights_alone:
-            return found
-        told = await self._reloader.write(bundle)
-        return found if told.done else replace(found, failure=told.failure, complaints=told.complaints)
+            return applied
+        written = await self._reloader.write(bundle)
+        return applied if written.done else replace(applied, failure=written.failure, complaints=written.complaints)
 
-    async def _for_its_start(self, bundle: Bundle, found: Applied) -> Applied:
+    async def _for_its_start(self, bundle: Bundle, applied: Applied) -> Applied:
         if self._reloader is None or not self._reloader.files.difference(bundle).any:
-            return found
-        told = await self._reloader.write(bundle)
-        return found if told.done else replace(found, failure=f"{found.failure}; {told.failure}")
+            return applied
+        written = await self._reloader.write(bundle)
+        return applied if written.done else replace(applied, failure=f"{applied.failure}; {written.failure}")
 
     async def _by_file(self, prepared: Prepared, view: View, down: Down | None) -> Applied:
-        """The agents first: what they answer is right whichever file runs, and health waits for no reload."""
+        """Update the agent answers first: they fit whichever file runs, and health must not wait for a reload."""
         if self._rendered is None or self._rendered[0] is not prepared:
             self._rendered = prepared, await asyncio.to_thread(prepared.target.render, view)
         trouble = await self._agents.tell(view, down) if self._agents is not None else ()
-        told = await self._reloaded(self._rendered[1])
-        reloaded = told.done and told is not _NOTHING
+        reload = await self._reloaded(self._rendered[1])
+        reloaded = reload.done and reload is not _NOTHING
         if self._agents is not None and reloaded:
             self._agents.reloaded()
-        asked = self._agents.standing() if self._agents is not None else Standing()
-        failure = "; ".join(filter(None, [told.failure, *trouble]))
+        agents_status = self._agents.standing() if self._agents is not None else AgentStatus()
+        failure = "; ".join(filter(None, [reload.failure, *trouble]))
         return Applied(
-            done=told.done and not failure and asked == Standing(),
-            reload=() if told.done else ("its file waits for the next reload",),
+            done=reload.done and not failure and agents_status == AgentStatus(),
+            reload=() if reload.done else ("its file waits for the next reload",),
             reloaded=reloaded,
-            again=told.again or (_SOON_ASKED if asked.due else _ASKED if self._agents else None),
+            again=reload.again or (_SOON_ASKED if agents_status.due else _ASKED if self._agents else None),
             failure=failure,
-            complaints=told.complaints,
-            due=asked.due,
-            wrong=asked.wrong,
+            complaints=reload.complaints,
+            due=agents_status.due,
+            wrong=agents_status.wrong,
         )
 
     async def _reloaded(self, bundle: Bundle) -> Reloaded:
@@ -158,66 +167,66 @@ class HaproxyDriver:
         self, runtime: Runtime, view: View, wanted_shape: str, cut: Cut, addresses: Addresses | None
     ) -> Applied:
         wanted = desired.desired(view)
-        found = Progress()
+        progress = Progress()
         for _ in range(_ROUNDS):
-            now = await self._read(runtime, found)
+            now = await self._read(runtime, progress)
             if now is not None:
-                now = await self._with_limits(runtime, wanted, now, found)
+                now = await self._with_limits(runtime, wanted, now, progress)
             if now is None:
-                return found.applied(again=SOON)
-            found.plan = diff.plan(wanted, now, cut, addresses, self._kept)
-            left = [each for each in found.plan.commands if each not in found.words]
+                return progress.applied(again=SOON)
+            progress.plan = diff.plan(wanted, now, cut, addresses, self._kept)
+            left = [each for each in progress.plan.commands if each not in progress.words]
             if not left:
                 break
-            await self._send(runtime, left, found)
-        return found.applied(wanted_shape=wanted_shape)
+            await self._send(runtime, left, progress)
+        return progress.applied(wanted_shape=wanted_shape)
 
-    async def _read(self, runtime: Runtime, found: Progress) -> Running | None:
+    async def _read(self, runtime: Runtime, progress: Progress) -> Running | None:
         texts = []
         for question in running.QUESTIONS:
             answer = await runtime.ask(question)
             if answer.failure:
-                found.fail(answer.failure)
+                progress.fail(answer.failure)
                 return None
             texts.append(answer.texts[0])
         try:
             now = running.read(*texts)
         except UnreadableError as error:
-            found.fail(f"{runtime.place}: {error}")
+            progress.fail(f"{runtime.place}: {error}")
             return None
         if now.pid != self._pid:
-            found.restarted = self._pid is not None
+            progress.restarted = self._pid is not None
             self._kept.clear()
             self._pid = now.pid
-        found.now = now
+        progress.now = now
         return now
 
-    async def _with_limits(self, runtime: Runtime, wanted: Desired, now: Running, found: Progress) -> Running | None:
+    async def _with_limits(self, runtime: Runtime, wanted: Desired, now: Running, progress: Progress) -> Running | None:
         answers = await runtime.tell([commands.ask_limit(name) for name, _ in wanted.limits])
         if answers.failure:
-            found.fail(answers.failure)
+            progress.fail(answers.failure)
             return None
         names = (name for name, _ in wanted.limits)
         return replace(now, limits=running.limits(dict(zip(names, answers.texts, strict=True))))
 
-    async def _send(self, runtime: Runtime, told: list[str], found: Progress) -> None:
-        replies = await runtime.tell(told)
-        for command, words in zip(told, replies.texts, strict=False):
-            found.sent.append(command)
-            if words in ("", *_GOOD) or " addr " in command:
+    async def _send(self, runtime: Runtime, sent: list[str], progress: Progress) -> None:
+        replies = await runtime.tell(sent)
+        for command, reply in zip(sent, replies.texts, strict=False):
+            progress.sent.append(command)
+            if reply in ("", *_GOOD) or " addr " in command:
                 continue
             if command.startswith("del server "):
-                if _STAYS in words:
+                if _STAYS in reply:
                     self._kept.add(_place(command))
-                elif _STILL_BUSY in words:
-                    found.busy = True
-            found.words[command] = words
+                elif _STILL_BUSY in reply:
+                    progress.busy = True
+            progress.words[command] = reply
         if replies.failure:
-            found.fail(replies.failure)
+            progress.fail(replies.failure)
 
 
 _NOTHING = Reloaded(True)
-"""Nothing was to be done."""
+"""The result if nothing had to be done."""
 
 
 def _reloader(proxy: Proxy, runtime: Runtime | None, clock: Callable[[], float]) -> Reloader | None:
@@ -225,7 +234,7 @@ def _reloader(proxy: Proxy, runtime: Runtime | None, clock: Callable[[], float])
 
 
 def _older(proxy: Proxy) -> frozenset[int]:
-    """The agents' ports in the file that lies there, which may run."""
+    """Return the agents' ports in the existing file, which may be running."""
     if proxy.config is None or proxy.agent_check is None:
         return frozenset()
     try:
@@ -235,7 +244,7 @@ def _older(proxy: Proxy) -> frozenset[int]:
 
 
 def _served(prepared: Prepared, proxy: Proxy) -> View:
-    """As it lies beside the proxy's file; who serves knows the replicas, so HAProxy resolves nothing."""
+    """Return the view relative to the proxy's file, with replicas listed, so that HAProxy resolves no names."""
     view = prepared.rooted(os.path.dirname(proxy.config) if proxy.config else "")  # noqa: PTH120 -- a str
     return replace(view, pools={name: replace(pool, discovery=None) for name, pool in view.pools.items()})
 

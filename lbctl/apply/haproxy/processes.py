@@ -1,4 +1,4 @@
-"""Commands that end by themselves, run without a shell; and which HAProxy processes there are."""
+"""Runs commands without a shell, and lists the HAProxy processes of this machine."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from lbctl.targets.haproxy import TARGET
+
 _PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """`code` is None where the command could not be started or did not end in time; then `output` says why."""
+    """A finished command. `code` is None if it could not be started or timed out; `output` then says why."""
 
     code: int | None
     output: str
 
     @property
     def words(self) -> str:
-        """Its last lines, for a message."""
+        """Return the exit code and the last lines of the output, for a message."""
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
-        said = " / ".join(lines[-3:])[:500] or "it said nothing"
-        return said if self.code is None else f"exit code {self.code}: {said}"
+        message = " / ".join(lines[-3:])[:500] or "it said nothing"
+        return message if self.code is None else f"exit code {self.code}: {message}"
 
 
 async def run(command: Sequence[str], seconds: float) -> Done:
+    """Run a command without a shell, and kill it after `seconds`."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -49,15 +52,15 @@ async def run(command: Sequence[str], seconds: float) -> Done:
 
 
 def haproxies(config: str) -> frozenset[int]:
-    """The ids of the processes named haproxy that were started on this file, masters and workers."""
+    """Return the ids of the haproxy processes that were started with this file, masters and workers."""
     return frozenset(int(each.name) for each in _PROC.iterdir() if each.name.isdigit() and _reads(each, config))
 
 
 def _reads(process: Path, config: str) -> bool:
     try:
-        words = (process / "cmdline").read_bytes().decode(errors="replace").split("\x00")
+        arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\x00")
     except OSError:
         return False
-    if "haproxy" not in PurePath(words[0]).name:
+    if TARGET.binary not in PurePath(arguments[0]).name:
         return False
-    return any(PurePath(word).name == PurePath(config).name for word in words[1:])
+    return any(PurePath(argument).name == PurePath(config).name for argument in arguments[1:])

@@ -1,4 +1,4 @@
-"""What a running HAProxy says of itself, read: its process, its configuration's digest, its servers."""
+"""Parses what a running HAProxy reports: its process, its configuration's digest and its servers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 QUESTIONS = ("show info", "show servers state", "show stat -1 4 -1")
-"""What `read` wants answered, in this order; 4: servers alone."""
+"""The commands whose answers `read` takes, in this order; 4 selects servers alone."""
 SESSIONS = QUESTIONS[2]
-"""What `sessions` wants answered."""
+"""The command whose answer `sessions` takes."""
 _OWN_MAINT, _MAINT = 0x01, 0x01 | 0x02 | 0x04
 _OWN_DRAIN, _DRAIN = 0x08, 0x08 | 0x10
 _UNRESOLVED = 0x20
@@ -23,13 +23,16 @@ Place = tuple[str, str]
 
 
 class UnreadableError(ValueError):
-    """Not what HAProxy answers to these questions."""
+    """The text is not HAProxy's answer to the command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """`own_maint`, `own_drain`: set on this server, not by the one that it tracks. `sessions`: now, with those in its
-    queue. `host`: an IP, empty where its name has none; `fqdn`: the name, empty for an IP in the file."""
+    """A server of a running HAProxy.
+
+    `own_maint`, `own_drain`: set on this server, not on the one that it tracks. `sessions`: current ones, with its
+    queue. `host`: an IP, empty if its name has none. `fqdn`: the name, empty if the file has an IP.
+    """
 
     host: str
     port: int
@@ -48,8 +51,11 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """`uptime`: seconds of this worker. `shape`: the description, `targets.haproxy.shape`; empty where it has none.
-    `limits`: variable → value."""
+    """The state of a running HAProxy.
+
+    `uptime`: of this worker, in seconds. `shape`: the description, which is the configuration's digest, or empty.
+    `limits`: variable → value.
+    """
 
     pid: int
     uptime: int
@@ -60,34 +66,34 @@ class Running:
 
 
 def limits(answers: Mapping[str, str]) -> dict[str, int]:
-    """Variable → value, of those that HAProxy has. `answers`: variable → what it said."""
-    found = ((name, _VALUE.search(words)) for name, words in answers.items())
-    return {name: int(value[1]) for name, value in found if value}
+    """Return variable → value of the variables that HAProxy has. `answers`: variable → HAProxy's answer."""
+    matches = ((name, _VALUE.search(answer)) for name, answer in answers.items())
+    return {name: int(value[1]) for name, value in matches if value}
 
 
 def read(info: str, state: str, stat: str) -> Running:
-    """Raises UnreadableError."""
+    """Parse the answers to `QUESTIONS`. Raises UnreadableError."""
     try:
-        known = _info(info)
+        fields = _info(info)
         live = dict(_live(stat))
         servers = dict(_servers(state, live))
-        shape = known.get("description", "")
-        return Running(int(known["Pid"]), int(known["Uptime_sec"]), known["Version"], shape, servers)
+        shape = fields.get("description", "")
+        return Running(int(fields["Pid"]), int(fields["Uptime_sec"]), fields["Version"], shape, servers)
     except (KeyError, ValueError, IndexError) as error:
         raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
 
 
 def pid_and_shape(info: str) -> tuple[int, str]:
-    """Of `show info` alone. Raises UnreadableError."""
-    known = _info(info)
+    """Return the process id and the configuration's digest from `show info`. Raises UnreadableError."""
+    fields = _info(info)
     try:
-        return int(known["Pid"]), known.get("description", "")
+        return int(fields["Pid"]), fields.get("description", "")
     except (KeyError, ValueError) as error:
         raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
 
 
 def sessions(stat: str) -> dict[Place, int]:
-    """Requests that each server works on now. Raises UnreadableError."""
+    """Return the number of requests that each server works on now. Raises UnreadableError."""
     try:
         return {place: int(row["scur"] or 0) for place, row in _live(stat)}
     except (KeyError, ValueError) as error:
@@ -107,11 +113,11 @@ def _live(text: str) -> Iterator[tuple[Place, dict[str, str]]]:
 def _servers(text: str, live: Mapping[Place, Mapping[str, str]]) -> Iterator[tuple[Place, Server]]:
     columns: dict[str, int] = {}
     for row in text.splitlines():
-        words = row.split()
-        if words[:1] == ["#"]:
-            columns = {name: place for place, name in enumerate(words[1:])}
-        elif len(words) > 1 and columns:
-            at = {name: words[columns[name]] for name in _COLUMNS}
+        cells = row.split()
+        if cells[:1] == ["#"]:
+            columns = {name: place for place, name in enumerate(cells[1:])}
+        elif len(cells) > 1 and columns:
+            at = {name: cells[columns[name]] for name in _COLUMNS}
             place = at["be_name"], at["srv_name"]
             yield place, _server(at, live.get(place, {}))
 

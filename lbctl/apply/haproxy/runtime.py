@@ -1,62 +1,66 @@
-"""A client of HAProxy's Runtime API, on a unix socket or on TCP of loopback.
+"""A client of HAProxy's Runtime API, on a Unix socket or a TCP port of loopback.
 
-What goes wrong is words in the answer, no exception: a proxy that is being restarted is nothing extraordinary. The API
-knows no authentication and separates commands by `;` and line feeds, so only whole commands of `commands` come here.
+A failure is text in the reply and not an exception, because a restarting proxy is an ordinary event. The API has no
+authentication and separates commands by `;` and line feeds, so callers pass only commands built by `commands`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+from lbctl.base.errors import reason_of
+from lbctl.base.hosts import is_ip, is_loopback
+
 _PROMPT = b"\n> "
 _MOST = 64 * 1024 * 1024
-"""Bytes of one answer."""
+"""The maximal size of one answer, in bytes."""
 _AT_ONCE = 100
-"""Commands sent before their replies are read: what HAProxy holds for us stays small."""
+"""The number of commands sent before their replies are read, which limits HAProxy's buffers."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """One text for each command that was answered, in their order, and why the others were not."""
+    """One text for each answered command, in order, and why the others were not answered."""
 
     texts: tuple[str, ...]
     failure: str = ""
 
 
 class Runtime:
-    """`place`: a path, or `ipv4@127.0.0.1:9999`, `ipv6@[::1]:9999`. `timeout`: seconds for each question."""
+    """`place`: a path, or `ipv4@127.0.0.1:9999`, `ipv6@[::1]:9999`. `timeout`: seconds for each call."""
 
     def __init__(self, place: str, timeout: float = 5.0) -> None:
         self.place = place
         self._timeout = timeout
 
     async def ask(self, question: str) -> Replies:
-        """One command on a connection of its own, whose end is the answer's: for answers in which a replica's words may
-        stand."""
+        """Send one command on its own connection, and read until the connection ends.
+
+        An answer may then contain any text, such as a replica's error message.
+        """
         return await self._bounded(self._ask(question))
 
     async def tell(self, commands: Sequence[str]) -> Replies:
-        """Many commands on one connection, each with its own reply; a refused one stops none of the others."""
-        known: list[str] = []
-        done = await self._bounded(self._tell(commands, known), known)
-        return Replies(tuple(known), done.failure)
+        """Send many commands on one connection, each with its own reply; a rejected one does not stop the others."""
+        texts: list[str] = []
+        done = await self._bounded(self._tell(commands, texts), texts)
+        return Replies(tuple(texts), done.failure)
 
-    async def _bounded(self, work: object, known: Sequence[str] = ()) -> Replies:
+    async def _bounded(self, work: object, texts: Sequence[str] = ()) -> Replies:
         assert asyncio.iscoroutine(work)
         try:
             return await asyncio.wait_for(work, self._timeout)
         except TimeoutError:
-            return Replies(tuple(known), f"{self.place} did not answer within {self._timeout:g} s")
+            return Replies(tuple(texts), f"{self.place} did not answer within {self._timeout:g} s")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            return Replies(tuple(known), f"{self.place} closed the connection in the middle")
+            return Replies(tuple(texts), f"{self.place} closed the connection in the middle")
         except OSError as error:
-            return Replies(tuple(known), f"{self.place}: {error.strerror or error}")
+            return Replies(tuple(texts), f"{self.place}: {reason_of(error)}")
 
     async def _ask(self, question: str) -> Replies:
         async with self._open() as (reader, writer):
@@ -65,7 +69,7 @@ class Runtime:
             text = await reader.read(-1)
         return Replies((text.decode(errors="replace"),))
 
-    async def _tell(self, commands: Sequence[str], known: list[str]) -> Replies:
+    async def _tell(self, commands: Sequence[str], texts: list[str]) -> Replies:
         async with self._open() as (reader, writer):
             writer.write(b"prompt\n")
             await reader.readuntil(_PROMPT)
@@ -75,7 +79,7 @@ class Runtime:
                 await writer.drain()
                 for _ in some:
                     reply = await reader.readuntil(_PROMPT)
-                    known.append(reply.removesuffix(_PROMPT).decode(errors="replace").strip())
+                    texts.append(reply.removesuffix(_PROMPT).decode(errors="replace").strip())
         return Replies(())
 
     @contextlib.asynccontextmanager
@@ -94,13 +98,6 @@ class Runtime:
             return await asyncio.open_unix_connection(self.place, limit=_MOST)
         host, _, port = rest.rpartition(":")
         host = host.strip("[]")
-        if not _is_loopback(host) or not port.isdigit():
+        if not (is_ip(host) and is_loopback(host)) or not port.isdigit():
             raise OSError("not an address of loopback; the Runtime API asks nobody who they are")
         return await asyncio.open_connection(host, int(port), limit=_MOST)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

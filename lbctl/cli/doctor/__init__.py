@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lbctl.cli.api_client import DEFAULT_SERVER, Server, form_choice, plain, server_options, show
 from lbctl.cli.doctor.check import Check, exit_code
 from lbctl.cli.options import completions, options_of
-from lbctl.cli.remote import DEFAULT_SERVER, Server, form_choice, plain, server_options, show
 
 if TYPE_CHECKING:
     from lbctl.ir.address import Address
-    from lbctl.model.fleet import Source
+    from lbctl.model.fleet import FleetSource
     from lbctl.serve.settings import Settings
     from lbctl.targets.load import Loaded
 
 option = options_of("doctor")
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ def _checks(asked: _Asked, loaded: Loaded | None) -> Iterator[Check]:
     yield answered
 
 
-def _server(asked: _Asked, source: Source | None, chosen: Settings) -> tuple[Server, bool]:
+def _server(asked: _Asked, source: FleetSource | None, chosen: Settings) -> tuple[Server, bool]:
     """The named one, else that of the fleet, else the default; and whether it must answer."""
     if asked.server is not None:
         return Server(asked.server, asked.token_file, asked.tls_ca), asked.expected
@@ -126,12 +125,13 @@ def _server(asked: _Asked, source: Source | None, chosen: Settings) -> tuple[Ser
 
 
 def _reached(bind: Address) -> str:
+    from lbctl.base.hosts import from_here
     from lbctl.ir.address import Address
 
-    return str(Address(_ANY.get(bind.host, bind.host), bind.port))
+    return str(Address(from_here(bind.host), bind.port))
 
 
-def _has_control(source: Source | None) -> bool:
+def _has_control(source: FleetSource | None) -> bool:
     return source is not None and "control" in source.fleet.model_fields_set
 
 

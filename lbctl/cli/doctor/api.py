@@ -13,32 +13,33 @@ from urllib.parse import urlsplit
 import click
 
 from lbctl import __version__
+from lbctl.base.errors import reason_of
+from lbctl.cli.api_client import Server
 from lbctl.cli.doctor.check import Check, State
 from lbctl.cli.doctor.machine import Skew
 from lbctl.cli.doctor.sources import PATIENCE, skew_between
-from lbctl.cli.remote import Server
 
 _PORTS = {"http": 80, "https": 443}
 _Answer = TypeVar("_Answer")
 
 
 class _SlowError(Exception):
-    """No whole answer in time."""
+    """The answer is not complete in time."""
 
 
 def api(server: Server, needed: bool) -> tuple[Check, list[Skew]]:
-    """`needed`: somebody has asked for it, so that silence is a failure."""
+    """Check that `serve` answers. `needed`: a user asked for it, so that no answer is a failure."""
     what = f"serve {server.url}"
     silence = _connection(server.url)
     if silence:
         if not needed:
             return Check(what, "skipped", f"no serve runs there ({silence})"), []
-        return Check(what, "failed", silence, "start `lbctl serve`, or mend --server", absent=True), []
+        return Check(what, "failed", silence, "start `lbctl serve`, or correct --server", absent=True), []
     try:
         began = time.time()
         date = _within(PATIENCE, server.date)
         skew = skew_between(server.url, date, began, time.time())
-        status = _within(PATIENCE, lambda: server.get("/api/v1/status"))
+        status = _within(PATIENCE, lambda: server.get_object("/api/v1/status"))
     except (_SlowError, click.ClickException) as error:
         state: State = "failed" if needed else "warn"
         words = str(error) or f"no answer within {PATIENCE:g} s"
@@ -57,14 +58,14 @@ def _judged(what: str, status: dict[str, Any]) -> Check:
 
 
 def _connection(url: str) -> str:
-    """Why nothing can be sent there; empty where somebody listens."""
+    """Return why no connection is possible, or an empty string."""
     parts = urlsplit(url)
     try:
         place = (parts.hostname or "", parts.port or _PORTS[parts.scheme])
         with socket.create_connection(place, timeout=PATIENCE):
             return ""
     except (OSError, ValueError) as error:
-        return str(getattr(error, "strerror", None) or error).lower()
+        return reason_of(error).lower()
 
 
 def _within(seconds: float, ask: Callable[[], _Answer]) -> _Answer:

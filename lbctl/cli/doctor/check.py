@@ -1,4 +1,4 @@
-"""One thing that was looked at: how it stands, what was found, what to do about it."""
+"""The result of one check of `lbctl doctor`: its state, what was detected, and what to do about it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ _UNREACHABLE = 4
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`what`: the thing, as the fleet names it where it does. `todo`: empty where there is nothing to do. `absent`: it
-    failed because something needed is not there or does not answer."""
+    """One result.
+
+    `what`: the checked object, by its name in the fleet if it has one. `todo`: empty if there is nothing to do.
+    `absent`: the check failed because something required does not exist or does not answer.
+    """
 
     what: str
     state: State
@@ -24,7 +27,7 @@ class Check:
 
 
 def exit_code(checks: Iterable[Check]) -> int:
-    """0 when nothing failed, 4 when something needed cannot be reached, else 3."""
+    """Return 0 if nothing failed, 4 if something required cannot be reached, else 3."""
     failed = [item for item in checks if item.state == "failed"]
     if any(item.absent for item in failed):
         return _UNREACHABLE

@@ -27,14 +27,14 @@ _HARMFUL = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """`ahead`: how many seconds the clock of `who` is at least before ours; negative: behind."""
+    """The lower bound in seconds by which the clock of `who` is ahead of ours; negative if it is behind."""
 
     who: str
     ahead: float
 
 
 def files(listeners: Sequence[Listener]) -> Check:
-    """The limit of this shell against two connections for each client."""
+    """Compare the open-file limit of this shell with two connections for each client."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = f"{_limit(soft)}, can be raised to {_limit(hard)}"
     if not listeners:
@@ -57,7 +57,7 @@ def _limit(value: int) -> str:
 
 
 def clock(skews: Sequence[Skew]) -> Check:
-    """`skews`: of those who told the time when they were asked."""
+    """Check the clock. `skews`: of the servers that sent a time."""
     worst = max(skews, key=lambda item: abs(item.ahead), default=None)
     synchronised = _synchronised()
     words = {
@@ -76,7 +76,7 @@ def clock(skews: Sequence[Skew]) -> Check:
 
 
 def _synchronised() -> bool | None:
-    """As the kernel knows, which anybody may ask; None where it cannot be asked."""
+    """Return whether the kernel considers the clock synchronised, or None if it cannot be asked."""
     try:
         ask = ctypes.CDLL(None, use_errno=True).adjtimex
     except (OSError, AttributeError):

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lbctl.base.diagnostics import dotted, show
+from lbctl.base.errors import reason_of
 from lbctl.cli.doctor.check import Check
 from lbctl.compile.files import file_of, named_files
-from lbctl.model.fleet import Source
+from lbctl.model.fleet import FleetSource
 from lbctl.serve.settings import Settings
-from lbctl.serve.store import DATABASE, VERSION
-from lbctl.xds.keys import authority_problem, pair_problem
+from lbctl.serve.state.sqlite import DATABASE, VERSION
+from lbctl.xds.build.key_pairs import authority_problem, pair_problem
 
 _LARGEST = 1 << 20
 """Bytes of one file."""
@@ -36,7 +37,7 @@ def state(settings: Settings, needed: bool) -> Check:
     try:
         return _state(what, place, needed)
     except OSError as error:
-        found = f"{error.filename}: {(error.strerror or str(error)).lower()}"
+        found = f"{error.filename}: {reason_of(error).lower()}"
         return Check(what, "failed" if needed else "warn", found, "chown it, or choose another: --state DIR")
 
 
@@ -72,7 +73,7 @@ def _can_be_written(directory: Path) -> bool:
 
 
 def _database(what: str, place: Path) -> Check:
-    """Whether this lbctl can read what is kept there."""
+    """Check whether this version of lbctl can read the database."""
     file = place / DATABASE
     if not file.exists():
         return Check(what, "ok", "writable, for its owner alone; nothing is kept yet")
@@ -85,7 +86,7 @@ def _database(what: str, place: Path) -> Check:
     return Check(what, "ok", "writable, for its owner alone")
 
 
-def named(source: Source, settings: Settings) -> Iterator[Check]:
+def named(source: FleetSource, settings: Settings) -> Iterator[Check]:
     """A line for each file that is not as it must be, and one for all the others."""
     files = [(dotted(path), str(path[-1]), file_of(source, node)) for path, node in named_files(source.root)]
     files += list(_own(settings))
@@ -112,14 +113,15 @@ def _own(settings: Settings) -> Iterator[_Named]:
 
 
 def _file(what: str, key: str, place: Path) -> Check | None:
-    """What is wrong with it; None where nothing is."""
+    """Return what is wrong with the file, or None."""
     try:
         mode = place.stat().st_mode
         with place.open("rb") as opened:
             data = opened.read(_LARGEST + 1)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        return Check(what, "failed", f"{show(str(place))}: {reason}", "put it there, readable for this user")
+        return Check(
+            what, "failed", f"{show(str(place))}: {reason_of(error).lower()}", "put it there, readable for this user"
+        )
     if key in ("ca", "client_ca") and (problem := authority_problem(data)):
         return Check(what, "failed", f"{show(str(place))}: {problem}", "a PEM file with the CA's certificate")
     if key in _SECRET and stat.S_IMODE(mode) & 0o077:
@@ -129,7 +131,7 @@ def _file(what: str, key: str, place: Path) -> Check | None:
 
 
 def _pairs(files: list[_Named]) -> Iterator[Check]:
-    """Certificates that do not fit their keys, of those that can be read."""
+    """Check that certificates match their keys, of those that can be read."""
     groups: dict[str, dict[str, Path]] = {}
     for what, key, place in files:
         if key in ("certificate", "key"):

@@ -14,8 +14,8 @@ from pathlib import Path
 from lbctl.cli.doctor.check import Check
 from lbctl.ir.address import Address
 from lbctl.ir.topology import Topology
+from lbctl.targets import KINDS, target
 
-PROXIES = frozenset({"nginx", "haproxy", "envoy"})
 SERVE = frozenset({"lbctl"})
 _LISTEN = "0A"
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -34,18 +34,19 @@ class Wanted:
 
 
 def of_fleet(topology: Topology) -> Iterator[Wanted]:
-    """What its listeners and its proxies bind."""
+    """Return the addresses that the fleet's listeners and proxies bind."""
+    proxies = frozenset(target(kind).binary for kind in KINDS)
     for listener in topology.listeners:
-        yield Wanted(f"listeners.{listener.name}.bind", listener.bind, PROXIES)
+        yield Wanted(f"listeners.{listener.name}.bind", listener.bind, proxies)
     for proxy in topology.proxies:
         if proxy.agent_check is not None:
             yield Wanted(f"proxies.{proxy.name}.agent_check.bind", proxy.agent_check, SERVE)
         if proxy.admin is not None:
-            yield Wanted(f"proxies.{proxy.name}.admin", proxy.admin, PROXIES)
+            yield Wanted(f"proxies.{proxy.name}.admin", proxy.admin, proxies)
 
 
 def port(wanted: Wanted) -> Check:
-    """Whether whoever is to listen there can."""
+    """Check whether the intended program can listen at the address."""
     what, place = f"{wanted.path} {wanted.address}", wanted.address
     if place.path:
         return _socket_file(what, Path(place.path))
@@ -72,7 +73,7 @@ def _lent(what: str, wanted: Wanted) -> Check | None:
 
 
 def _problem(place: Address) -> int:
-    """The error number of a bind, 0 without one."""
+    """Try to bind the address; return the error number, or 0."""
     family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
     with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""lbctl itself, and the proxies' programs on this machine: there or not, and old or new enough."""
+"""Checks lbctl and the proxies' programs on this machine: whether they are installed, and their versions."""
 
 from __future__ import annotations
 
@@ -10,19 +10,13 @@ from lbctl.apply.binaries import find_binary
 from lbctl.apply.check import MissingBinaryError, version_of
 from lbctl.base import resources
 from lbctl.cli.doctor.check import Check
-from lbctl.compile.proxies import dotted
+from lbctl.compile.proxies import version_text
 from lbctl.ir.proxies import Proxy
 from lbctl.targets import KINDS, target
 
-_INSTALL = {
-    "nginx": "apt-get install nginx",
-    "haproxy": "apt-get install haproxy",
-    "envoy": "pip install 'lbctl[demo]'",
-}
-
 
 def programs(proxies: Sequence[Proxy]) -> Iterator[Check]:
-    """`proxies`: those of the fleet, none without one."""
+    """Check the programs. `proxies`: those of the fleet, none without a fleet."""
     yield _lbctl()
     for kind in KINDS:
         yield _program(kind, [item for item in proxies if item.kind == kind])
@@ -40,24 +34,34 @@ def _lbctl() -> Check:
 
 def _program(kind: str, proxies: Sequence[Proxy]) -> Check:
     driven = [item for item in proxies if item.config and item.reload]
-    path = find_binary(target(kind).binary)
+    program = target(kind)
+    path = find_binary(program)
     if path is None:
         return _missing(kind, proxies, driven)
     try:
         version = version_of(path)
     except MissingBinaryError as error:
-        return Check(kind, "failed", str(error).removeprefix("--check "), f"install it anew: {_INSTALL[kind]}", True)
+        return Check(
+            kind, "failed", str(error).removeprefix("--check "), f"install it anew: {program.install_hint}", True
+        )
     if not version:
         return Check(kind, "warn", f"{path} does not tell its version", f"run `{path} -v`")
-    return _judged(kind, f"{dotted(version)}, {path}", version, proxies, driven)
+    return _judged(kind, f"{version_text(version)}, {path}", version, proxies, driven)
 
 
 def _missing(kind: str, proxies: Sequence[Proxy], driven: Sequence[Proxy]) -> Check:
+    program = target(kind)
     if driven:
         names = ", ".join(item.name for item in driven)
         found = f"not on this machine, and serve is to drive it here: proxies.{names}"
-        return Check(kind, "failed", found, f"{_INSTALL[kind]}, or name the program in LBCTL_{kind.upper()}", True)
-    todo = f"`render --check` needs it: {_INSTALL[kind]}"
+        return Check(
+            kind,
+            "failed",
+            found,
+            f"{program.install_hint}, or name the program in LBCTL_{program.binary.upper()}",
+            True,
+        )
+    todo = f"`render --check` needs it: {program.install_hint}"
     return Check(kind, "warn" if proxies else "skipped", "not on this machine", todo)
 
 
@@ -67,10 +71,10 @@ def _judged(
     """Against what the fleet says, and what lbctl renders for at all."""
     oldest = target(kind).versions[0]
     if version[: len(oldest)] < oldest:
-        todo = f"lbctl renders for {dotted(oldest)} and later"
+        todo = f"lbctl renders for {version_text(oldest)} and later"
         return Check(kind, "failed" if driven else "warn", found, todo)
     newest = max((item for item in proxies), key=lambda item: item.version, default=None)
     if newest is not None and version[: len(newest.version)] < newest.version:
-        todo = f"proxies.{newest.name}.version says {dotted(newest.version)}: install that, or write what runs"
+        todo = f"proxies.{newest.name}.version says {version_text(newest.version)}: install that, or write what runs"
         return Check(kind, "failed" if newest in driven else "warn", found, todo)
     return Check(kind, "ok", found)

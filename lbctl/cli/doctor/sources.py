@@ -12,11 +12,11 @@ from email.utils import parsedate_to_datetime
 from lbctl.cli.doctor.check import Check
 from lbctl.cli.doctor.machine import Skew
 from lbctl.ir.pools import DnsDiscovery, Pool
-from lbctl.serve.resolve import UnresolvedError, resolve
-from lbctl.serve.scrape_fetch import Fetched, fetch
-from lbctl.serve.scrape_net import session
-from lbctl.serve.scrape_track import Track
-from lbctl.signals.plan import Source, Watched, watched
+from lbctl.serve.net.http_client import session
+from lbctl.serve.net.resolve import UnresolvedError, resolve
+from lbctl.serve.telemetry.fetch import Fetched, fetch
+from lbctl.serve.telemetry.replica_sources import ReplicaSources
+from lbctl.signals.plan import ScrapePlan, ScrapeSource, scrape_plan
 
 PATIENCE = 2.0
 """Seconds for one answer."""
@@ -30,7 +30,7 @@ _Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """An answer, and between which two moments of our clock it came."""
+    """An answer, and the times of our clock before and after the request."""
 
     fetched: Fetched
     began: float
@@ -39,7 +39,7 @@ class _Asked:
 
 def sources(pools: Sequence[Pool]) -> tuple[list[Check], list[Skew]]:
     """A line for each pool and kind of source, and for each name that is looked up."""
-    replicas = [found for pool in pools for item in pool.replicas if (found := watched(pool, item)) is not None]
+    replicas = [found for pool in pools for item in pool.replicas if (found := scrape_plan(pool, item)) is not None]
     keys = {(item.url, item.query) for each in replicas for item in each.sources}
     names = [pool for pool in pools if isinstance(pool.discovery, DnsDiscovery)]
     answers, resolved = asyncio.run(_all(keys, names))
@@ -80,10 +80,10 @@ async def _name(pool: Pool) -> Check:
     return Check(what, "ok", f"{count} address{'es' if count > 1 else ''}; their sources are for serve to ask")
 
 
-def _checks(replicas: Sequence[Watched], answers: dict[_Key, _Asked]) -> Iterator[Check]:
+def _checks(replicas: Sequence[ScrapePlan], answers: dict[_Key, _Asked]) -> Iterator[Check]:
     groups: dict[tuple[str, str], list[str]] = {}
     for replica in replicas:
-        track = Track(replica)
+        track = ReplicaSources(replica)
         for place, source in enumerate(replica.sources):
             groups.setdefault((replica.pool, source.kind), []).append(_problem(track, place, source, answers))
     for (pool, kind), problems in groups.items():
@@ -95,27 +95,27 @@ def _checks(replicas: Sequence[Watched], answers: dict[_Key, _Asked]) -> Iterato
             yield Check(what, "ok", good)
             continue
         more = "; …" if len(set(bad)) > _SHOWN else ""
-        todo = "start what should answer there, or mend the address"
+        todo = "start what should answer there, or correct the address"
         yield Check(what, "failed", f"{good}; {'; '.join(shown)}{more}", todo, absent=True)
 
 
-def _problem(track: Track, place: int, source: Source, answers: dict[_Key, _Asked]) -> str:
+def _problem(track: ReplicaSources, place: int, source: ScrapeSource, answers: dict[_Key, _Asked]) -> str:
     """Why this source gives nothing, empty where it gives something; judged as serve does."""
     asked = answers.get((source.url, source.query))
     if asked is None:
-        return f"{source.shown}: not asked, the others took too long"
+        return f"{source.display_url}: not asked, the others took too long"
     if asked.fetched.reason:
-        return f"{source.shown}: {asked.fetched.words}"
+        return f"{source.display_url}: {asked.fetched.words}"
     if source.table is None:
         track.answer(place, asked.fetched, 0.0, 0.0)
     else:
         page = source.table.reader().read(asked.fetched.body)
         track.page(place, asked.fetched, page, 0.0, 0.0)
     told = track.states[place]
-    return f"{source.shown}: {told.words}" if told.reason else ""
+    return f"{source.display_url}: {told.words}" if told.reason else ""
 
 
-def _silent(pools: Sequence[Pool], replicas: Sequence[Watched]) -> Iterator[Check]:
+def _silent(pools: Sequence[Pool], replicas: Sequence[ScrapePlan]) -> Iterator[Check]:
     if not replicas and not any(pool.telemetry for pool in pools):
         yield Check("telemetry", "skipped", "the fleet names no source")
 

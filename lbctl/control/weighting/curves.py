@@ -1,12 +1,14 @@
-"""How long a step of an engine takes as a function of what is in it. Only the shape matters: the unit cancels out
-between replicas, and a replica is compared first with those that have its own GPU.
+"""How long a step of an engine takes as a function of its batch.
+
+Only the shape matters: the unit cancels out between replicas, and a replica is compared first with those that have the
+same GPU.
 
 tokens: milliseconds for a step with n sequences and q prompt tokens, a + b·n + p·q. Fitted to the published profile of
 Llama-2-70B on 8 H100 (Splitwise, `perf_model.csv`; median error 2 % in decode, 19 % in prefill). In simulation b twice
 as large costs nothing, b or p half as large up to 10 % of the 99th percentile, no prefill term up to 80 %.
 
-batches: time of an execution with n inputs, a + b·n: eight at once take 2.2 times as long as one. Chosen, not fitted:
-peers that are balanced have like batches, and then the curve cancels out altogether.
+batches: the time of an execution with n inputs, a + b·n: eight at once take 2.2 times as long as one. Chosen, not
+fitted: balanced peers have similar batches, and then the curve cancels out altogether.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ _A, _B, _P = 29.8, 0.202, 0.0715
 _BATCH_A, _BATCH_B = 1.0, 0.2
 
 
-def read(evidence: Evidence) -> tuple[float, float, float]:
-    """(what the measured time would be on the reference engine, up to a factor that a kind has in common; the sum of
-    seconds that was measured; how many tokens or answers that is)"""
+def reference_time(evidence: Evidence) -> tuple[float, float, float]:
+    """Return (the time on the reference engine, the measured seconds, the number of tokens or answers).
+
+    The first has an unknown factor, which is the same for all evidence of one kind.
+    """
     if isinstance(evidence, TokenEvidence):
         each = _A + _B * evidence.decode_tokens + _P * evidence.prefill_tokens
         return each * evidence.itl_count, evidence.itl_seconds, evidence.itl_count

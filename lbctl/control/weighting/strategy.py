@@ -1,64 +1,80 @@
-"""What a weighting strategy is: a pure function from what is known of a pool's replicas to what each should get."""
+"""The interface of a weighting strategy: a pure function from observations of a pool's replicas to proposed weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from lbctl.control.inputs import NEVER, Seen
+from lbctl.control.inputs import NEVER, Observation
 from lbctl.ir.pools import Replica, Weighting
 from lbctl.signals.derive import Evidence
 
 Peers = tuple[str, int] | tuple[float]
-"""(GPU, how many), or (capacity,) where no GPU is named: who should be equally fast for its capacity."""
+"""(GPU, how many), or (capacity,) where no GPU is named: replicas with equal keys should be equally fast."""
 
 
 class Estimate(NamedTuple):
-    """What a strategy remembers of a replica (a named tuple: ten thousand are made at every look, and frozen
-    dataclasses take four times as long). `expected` and `took`: decayed sums whose ratio is the speed; for composite
-    `took` is the smoothed load. `total`: the decayed number of tokens or executions behind it. `at`: of the newest
-    evidence, of this `kind`. `acting`, `across`: the deviation from peers, from other types, has left its band."""
+    """What a strategy remembers of a replica.
+
+    It is a named tuple: ten thousand are created at every observation, and frozen dataclasses take four times as long.
+    """
 
     expected: float = 0.0
+    """The decayed sum of the seconds that the reference engine would have taken."""
     took: float = 0.0
+    """The decayed sum of the measured seconds, so that `expected / took` is the speed; for `composite`, the smoothed
+    load."""
     total: float = 0.0
+    """The decayed number of tokens or executions behind the estimate."""
     at: float = NEVER
+    """The time of the newest evidence, in seconds."""
     acting: bool = False
+    """Whether the deviation from the peers has left its band."""
     across: bool = False
+    """Whether the deviation from other types of GPU has left its band."""
     kind: type[Evidence] | None = None
+    """The kind of the evidence; estimates of different kinds are not compared."""
 
 
-Subject = tuple[Replica, Peers, Seen | None, Estimate, bool]
-"""A replica as a strategy sees it, and whether it counts: it is in, and its samples are fresh."""
+Subject = tuple[Replica, Peers, Observation | None, Estimate, bool]
+"""(replica, its peers, newest observation, estimate so far, whether it counts: it is in, and its samples are fresh)"""
 
 
 class Parts(NamedTuple):
-    """What of a multiplier is measured `speed`, and what corrects the capacity (`room`); the rest is neither."""
+    """The factors of a multiplier that have a known cause; what is left of the multiplier has another cause."""
 
     speed: float = 1.0
+    """The measured speed."""
     room: float = 1.0
+    """The correction of the capacity."""
 
 
 WHOLE = Parts()
+"""No part has moved: the multiplier is not due to speed or capacity."""
 
 
-class Wish(NamedTuple):
-    """`multiplier`: of the capacity, None where nothing is known; `parts`: of it. `signal`: the measured number (speed,
-    load) per capacity; `normalised`: its logarithm against the peers, `across`: that of the peers against the pool.
-    `slow`: it is outside its band on the wrong side."""
+class Proposal(NamedTuple):
+    """What a strategy proposes for one replica."""
 
     estimate: Estimate
     multiplier: float | None
+    """The proposed multiplier of the capacity; None without evidence."""
     signal: float | None = None
+    """The measured speed or load per capacity."""
     normalised: float = 0.0
+    """The natural logarithm of `signal` relative to the peers."""
     across: float = 0.0
-    words: str = ""
+    """The natural logarithm of the peers' signal relative to the pool's."""
+    reason: str = ""
+    """For people."""
     slow: bool = False
+    """Whether the replica is slower than its band allows."""
     parts: Parts = WHOLE
+    """The parts of `multiplier`."""
 
 
-made = tuple.__new__
-"""`made(Wish, (…))` with every field, in its order: a tenth of a look less than to call the class, which goes through
-Python once more for each replica."""
-Strategy = Callable[[Weighting, Sequence[Subject], float, float], "list[Wish]"]
-"""(rules, replicas, seconds after which evidence is stale, now) → a wish each, in the same order."""
+new_tuple = tuple.__new__
+"""`new_tuple(Proposal, (…))` creates a named tuple of all fields in order. Calling the class would run Python code
+for each replica, which takes a tenth of the time of an observation."""
+Strategy = Callable[[Weighting, Sequence[Subject], float, float], "list[Proposal]"]
+"""(rules, replicas, seconds after which evidence is stale, now in seconds) → one proposal each, in the same order."""

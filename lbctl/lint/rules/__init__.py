@@ -1,4 +1,4 @@
-"""The rules, by what they look at. A new one is a function with `@rule` in one of these modules."""
+"""The rules, by subject. A new rule is a function with `@rule` in one of these modules."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 
-from lbctl.lint.rule import REGISTRY, Rule
+from lbctl.lint.rule import REGISTRY, LintRule
 
 _MODULES = ("balance", "capacity", "load", "places", "times", "retries", "health", "security", "telemetry", "rollouts")
 
 
 @cache
-def rules() -> Mapping[str, Rule]:
-    """Code → rule, in the order of codes."""
+def rules() -> Mapping[str, LintRule]:
+    """Map each code to its rule, in the order of codes."""
     for name in _MODULES:
         import_module(f"lbctl.lint.rules.{name}")
     return {code: REGISTRY[code] for code in sorted(REGISTRY)}

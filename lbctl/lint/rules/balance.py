@@ -1,16 +1,18 @@
-"""Which replica gets the next request: algorithms, hashes, affinity."""
+"""Rules about the choice of a replica: algorithms, hashes, affinity."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from lbctl.ir.pools import Pool
-from lbctl.lint.rule import Edit, Found, rule
+from lbctl.ir.shares import serving
+from lbctl.lint.fleet_view import FleetView
+from lbctl.lint.rule import Edit, RuleFinding, rule
 from lbctl.lint.sample import LLM, sample
-from lbctl.lint.subject import Subject, serving
+from lbctl.targets import KINDS, target
 
 _UNLIKE = 2.0
-"""The largest capacity of a pool over its smallest, from which on its replicas count as unlike."""
+"""The ratio of the largest to the smallest capacity of a pool from which its replicas count as different."""
 
 
 @rule(
@@ -25,16 +27,17 @@ _UNLIKE = 2.0
     after=sample("balance: {algorithm: least_request}\n"),
     ignore="Every request takes the same time, as fixed-size embeddings do.",
 )
-def blind_turns(fleet: Subject) -> Iterator[Found]:
+def load_blind_algorithm(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB210: algorithms that ignore requests in flight."""
     for pool in fleet.pools:
         algorithm = pool.balance.algorithm
         if algorithm not in ("round_robin", "random"):
             continue
-        what = "a model that generates" if fleet.generates(pool.name) else "GPUs of unlike capacity"
+        subject = "a model that generates" if fleet.generates(pool.name) else "GPUs of unlike capacity"
         if fleet.generates(pool.name) or _spread(pool) >= _UNLIKE:
             path = ("pools", pool.name, "balance", "algorithm")
-            message = f"{algorithm} before {what}: turns are not work"
-            yield Found(path, message, "algorithm: least_request", Edit(path, "least_request"))
+            message = f"{algorithm} before {subject}: turns are not work"
+            yield RuleFinding(path, message, "algorithm: least_request", Edit(path, "least_request"))
 
 
 @rule(
@@ -68,14 +71,16 @@ llama-small:
     ),
     ignore="The fleet is busy: from a few requests per replica on, leastconn holds the weights.",
 )
-def weights_at_low_load(fleet: Subject) -> Iterator[Found]:
-    if "haproxy" not in fleet.kinds:
-        return
-    for pool in fleet.pools:
+def idle_replicas_before_weights(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB211: least_request on replicas of different capacity, where a proxy prefers idle replicas."""
+    titles = [target(kind).title for kind in KINDS if kind in fleet.kinds and target(kind).prefers_idle_replicas]
+    for pool in fleet.pools if titles else ():
         if pool.balance.algorithm == "least_request" and _spread(pool) >= _UNLIKE:
-            message = f"HAProxy takes an idle replica whatever its weight, and these differ {_spread(pool):.1f}-fold"
+            message = (
+                f"{titles[0]} takes an idle replica whatever its weight, and these differ {_spread(pool):.1f}-fold"
+            )
             hint = "a pool for each kind of GPU, and a split by their capacities"
-            yield Found(("pools", pool.name, "balance", "algorithm"), message, hint)
+            yield RuleFinding(("pools", pool.name, "balance", "algorithm"), message, hint)
 
 
 @rule(
@@ -91,11 +96,12 @@ def weights_at_low_load(fleet: Subject) -> Iterator[Found]:
     ignore="State that only one replica has must be found again, whatever it costs; or the proxies are nginx alone, "
     "whose hash has no bound.",
 )
-def unbounded_hash(fleet: Subject) -> Iterator[Found]:
+def hash_without_bounded_load(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB213: hashes without a bound on one replica's load."""
     for pool in fleet.pools:
         if pool.balance.algorithm == "hash" and pool.balance.bounded_load is None:
             path = ("pools", pool.name, "balance", "hash", "bounded_load")
-            yield Found(
+            yield RuleFinding(
                 path, "nothing bounds what a hot key does to its replica", "bounded_load: 1.25", Edit(path, 1.25)
             )
 
@@ -117,12 +123,13 @@ def unbounded_hash(fleet: Subject) -> Iterator[Found]:
     ),
     ignore="Faults are more frequent than requests that profit from a cache.",
 )
-def moving_ring(fleet: Subject) -> Iterator[Found]:
+def hash_with_dynamic_weights(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB214: hash rings whose weights change."""
     for pool in fleet.pools:
         if pool.balance.algorithm == "hash" and pool.weighting.strategy != "static":
             path = ("pools", pool.name, "weighting", "strategy")
             message = f"{pool.weighting.strategy} weights move keys from replica to replica"
-            yield Found(path, message, "strategy: static, or no weighting", Edit(path, "static"))
+            yield RuleFinding(path, message, "strategy: static, or no weighting", Edit(path, "static"))
 
 
 @rule(
@@ -145,16 +152,17 @@ def moving_ring(fleet: Subject) -> Iterator[Found]:
     ),
     ignore="Many sessions share one long prompt, and its cache is worth more than each session's own.",
 )
-def prompt_before_session(fleet: Subject) -> Iterator[Found]:
+def prompt_hash_despite_session_key(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB215: hashes of the prompt where a header or cookie identifies the client."""
     for pool in fleet.pools:
         key = pool.balance.key
-        known = _session(fleet, pool) if key and key.kind == "prompt_prefix" else ""
-        if known:
-            message = f"the proxy holds each body to hash its prompt, but {known} names the client"
-            yield Found(("pools", pool.name, "balance", "hash", "key"), message, "key: {header: NAME}")
+        session = _session(fleet, pool) if key and key.kind == "prompt_prefix" else ""
+        if session:
+            message = f"the proxy holds each body to hash its prompt, but {session} names the client"
+            yield RuleFinding(("pools", pool.name, "balance", "hash", "key"), message, "key: {header: NAME}")
 
 
-def _session(fleet: Subject, pool: Pool) -> str:
+def _session(fleet: FleetView, pool: Pool) -> str:
     if pool.affinity is not None:
         return f"the cookie {pool.affinity.cookie}"
     for route, action in fleet.forwards:
@@ -162,13 +170,13 @@ def _session(fleet: Subject, pool: Pool) -> str:
             continue
         if action.sticky is not None:
             return f"the {action.sticky.kind} {action.sticky.name} of route {route.name}"
-        limit = next((item.header for item in route.rate_limits if item.header), "")
-        if limit:
-            return f"the header {limit} of route {route.name}"
+        header = next((limit.header for limit in route.rate_limits if limit.header), "")
+        if header:
+            return f"the header {header} of route {route.name}"
     return ""
 
 
 def _spread(pool: Pool) -> float:
-    """The largest capacity over the smallest."""
-    capacities = [item.capacity for item in serving(pool)]
+    """The ratio of the largest to the smallest capacity."""
+    capacities = [replica.capacity for replica in serving(pool)]
     return max(capacities) / min(capacities) if capacities else 1.0

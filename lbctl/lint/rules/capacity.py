@@ -1,4 +1,4 @@
-"""What each replica is trusted with: weights against GPUs, and how much hangs on one of them."""
+"""Rules about capacities: weights against GPUs, and dependence on one replica."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from statistics import median_low
 
 from lbctl.compile.gpus import GPUS
 from lbctl.ir.pools import Pool, Replica
-from lbctl.lint.rule import Found, rule
+from lbctl.ir.shares import serving
+from lbctl.lint.fleet_view import FleetView
+from lbctl.lint.rule import RuleFinding, rule
 from lbctl.lint.sample import sample
-from lbctl.lint.subject import Subject, serving
 
 _FACTOR = 2.0
 
@@ -38,16 +39,19 @@ _FACTOR = 2.0
     ),
     ignore="The weight was measured with this model; better still, say so once under `gpus:`.",
 )
-def contradicted(fleet: Subject) -> Iterator[Found]:
+def weight_contradicts_gpu(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB216: weights that differ from the GPU table by more than a factor of two."""
     table = {name: gpu.throughput for name, gpu in GPUS.items()} | dict(fleet.loaded.source.fleet.gpus)
     for pool in fleet.pools:
-        ratios = {item.name: _ratio(item, table) for item in pool.replicas if item.gpu in table}
-        usual = median_low(ratios.values()) if ratios else 1.0
-        wrong = [(name, ratio / usual) for name, ratio in ratios.items() if not 1 / _FACTOR <= ratio / usual <= _FACTOR]
-        for name, off in sorted(wrong, key=lambda item: -max(item[1], 1 / item[1])):
-            times = f"{off:.1f} times" if off > 1 else f"1/{1 / off:.1f} of"
+        ratios = {replica.name: _ratio(replica, table) for replica in pool.replicas if replica.gpu in table}
+        median = median_low(ratios.values()) if ratios else 1.0
+        outliers = [
+            (name, ratio / median) for name, ratio in ratios.items() if not 1 / _FACTOR <= ratio / median <= _FACTOR
+        ]
+        for name, deviation in sorted(outliers, key=lambda outlier: -max(outlier[1], 1 / outlier[1])):
+            times = f"{deviation:.1f} times" if deviation > 1 else f"1/{1 / deviation:.1f} of"
             message = f"beside its pool this weight is {times} what the GPU table says"
-            yield Found(("pools", pool.name, "replicas", name, "weight"), message, "leave the weight to the gpu")
+            yield RuleFinding(("pools", pool.name, "replicas", name, "weight"), message, "leave the weight to the gpu")
 
 
 def _ratio(replica: Replica, table: dict[str, float]) -> float:
@@ -78,15 +82,18 @@ def _ratio(replica: Replica, table: dict[str, float]) -> float:
     ),
     ignore="The rest is there to shed politely, not to take over; give the pool `load_shedding`.",
 )
-def top_heavy(fleet: Subject) -> Iterator[Found]:
+def dominant_replica(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB217: a replica with more than half of its pool's capacity."""
     for pool in fleet.pools:
-        carrying = serving(pool)
-        total = sum(item.capacity for item in carrying)
-        for item in carrying if len(carrying) > 2 else ():
-            if item.capacity > total / 2:
-                message = f"this replica carries {item.capacity / total:.0%} of its pool: the others cannot take over"
+        replicas = serving(pool)
+        total = sum(replica.capacity for replica in replicas)
+        for replica in replicas if len(replicas) > 2 else ():
+            if replica.capacity > total / 2:
+                message = (
+                    f"this replica carries {replica.capacity / total:.0%} of its pool: the others cannot take over"
+                )
                 hint = "several smaller replicas, or a fallback for the route"
-                yield Found(("pools", pool.name, "replicas", item.name), message, hint)
+                yield RuleFinding(("pools", pool.name, "replicas", replica.name), message, hint)
 
 
 @rule(
@@ -100,20 +107,21 @@ def top_heavy(fleet: Subject) -> Iterator[Found]:
     after=sample(),
     ignore="Development, or what may be away for minutes.",
 )
-def alone(fleet: Subject) -> Iterator[Found]:
+def single_replica(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB218: pools of one replica that a route depends on."""
     for pool in fleet.pools:
-        routes = [route for route, share in _main(fleet, pool) if share >= 0.5]
-        there = [item for item in pool.replicas if not item.drain]
-        if routes and len(there) == 1 and (pool.discovery is None):
+        routes = [route for route, share in _shares_of_routes(fleet, pool) if share >= 0.5]
+        active = [replica for replica in pool.replicas if not replica.drain]
+        if routes and len(active) == 1 and (pool.discovery is None):
             message = f"route {routes[0]} has this one replica: while it restarts, nobody is served"
-            path = ("pools", pool.name, "replicas", there[0].name)
-            yield Found(path, message, "a second replica, or a fallback for the route")
+            path = ("pools", pool.name, "replicas", active[0].name)
+            yield RuleFinding(path, message, "a second replica, or a fallback for the route")
 
 
-def _main(fleet: Subject, pool: Pool) -> Iterator[tuple[str, float]]:
-    """Routes without a fallback, and the part of their requests that the pool gets."""
+def _shares_of_routes(fleet: FleetView, pool: Pool) -> Iterator[tuple[str, float]]:
+    """Yield routes without a fallback, and the part of their requests that the pool gets."""
     for route, action in fleet.forwards:
-        total = sum(item.weight for item in action.shares)
-        mine = sum(item.weight for item in action.shares if item.pool == pool.name)
-        if mine and action.fallback is None:
-            yield route.name, mine / total
+        total = sum(share.weight for share in action.shares)
+        own = sum(share.weight for share in action.shares if share.pool == pool.name)
+        if own and action.fallback is None:
+            yield route.name, own / total

@@ -1,38 +1,42 @@
-"""Who notices that a replica is gone, how soon, and how gently it comes back."""
+"""Rules about health: how failures are detected, how soon, and how a replica returns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from lbctl.ir.pools import HttpCheck, Pool, TcpCheck
-from lbctl.lint.rule import Edit, Found, rule
+from lbctl.ir.proxies import Proxy
+from lbctl.lint.fleet_view import FleetView, sources_of
+from lbctl.lint.rule import Edit, RuleFinding, rule
 from lbctl.lint.sample import LLM, sample
-from lbctl.lint.subject import Subject, sources_of
 from lbctl.signals import KINDS, table
+from lbctl.targets import target
+from lbctl.targets.assess import capability_at
+from lbctl.targets.target import Unsupported
 
-_LIVENESS = {"/v2/health/live": "/v2/health/ready", "/v1/health/live": "/v1/health/ready"}
-"""Paths that say that the process runs → those of the same API that say that the model does."""
-_ONLY_ALIVE = frozenset({*_LIVENESS, "/live", "/livez", "/health/live", "/healthz/live"})
-_SHALLOW = frozenset({"/", "/metrics", "/version", "/docs"})
-"""Answered by whatever listens, also when the engine behind it is gone."""
-_READY = {
+_READINESS_OF_LIVENESS = {"/v2/health/live": "/v2/health/ready", "/v1/health/live": "/v1/health/ready"}
+"""Liveness path → the readiness path of the same API."""
+_LIVENESS_PATHS = frozenset({*_READINESS_OF_LIVENESS, "/live", "/livez", "/health/live", "/healthz/live"})
+_UNRELATED_PATHS = frozenset({"/", "/metrics", "/version", "/docs"})
+"""Paths that any listening process answers, even if its engine has died."""
+_READINESS_PATHS = {
     "vllm": "/health", "sglang": "/health_generate", "tgi": "/health", "triton": "/v2/health/ready",
     "trtllm": "/health", "lmdeploy": "/health", "nim": "/v1/health/ready", "llamacpp": "/health",
     "kserve": "/v2/health/ready",
 }  # fmt: skip
-"""Kind of server → its path that says that the model is ready."""
+"""Kind of server → its readiness path."""
 _GPU_HEALTH = frozenset({"temperature", "throttle", "xid"})
-_LONGEST = 60_000
-_MOST_CHECKS = 100
-_SHORTEST_WINDOW = 5_000
-_NEVER = 30
-"""More failures in a row than a replica that is half dead ever has."""
-_ONE = {
+_MAX_DETECTION = 60_000
+_MAX_CHECK_RATE = 100
+_MIN_WINDOW = 5_000
+_MAX_THRESHOLD = 30
+"""More consecutive failures than a partially failed replica ever has."""
+_SINGLE_FAILURES = {
     "unhealthy_threshold": "one slow answer",
     "consecutive_5xx": "one 5xx of the model",
     "consecutive_connect_failures": "one lost packet",
 }
-"""Key → what takes a replica out where it is 1."""
+"""Key → what ejects a replica if the threshold is 1."""
 _SPOT = """\
 - {name: a, address: "10.0.0.1:8000", gpu: H100-SXM}
 - {name: b, address: "10.0.0.2:8000", gpu: H100-SXM, labels: {spot: "true"}}
@@ -51,28 +55,35 @@ _SPOT = """\
     after=sample("health: {active: {http: {path: /v2/health/ready}}}\n"),
     ignore="Readiness goes away under load on this server, and taking busy replicas out would be worse.",
 )
-def only_alive(fleet: Subject) -> Iterator[Found]:
+def liveness_check_only(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB321: checks that do not prove that the model is ready."""
     for pool in fleet.pools:
         path = ("pools", pool.name, "health", "active")
-        ready = next((_READY[item.kind] for item in sources_of(pool) if item.kind in _READY), "")
+        readiness = next(
+            (_READINESS_PATHS[source.kind] for source in sources_of(pool) if source.kind in _READINESS_PATHS), ""
+        )
         match pool.active.probe if pool.active else None:
-            case HttpCheck(path=asked) if asked in _ONLY_ALIVE:
-                better = _LIVENESS.get(asked, "")
-                mend = Edit((*path, "http", "path"), better) if better else None
-                hint = f"path: {better or ready or 'the one that says that the model is ready'}"
-                yield Found((*path, "http", "path"), f"{asked} answers 200 before the model is loaded", hint, mend)
-            case HttpCheck(path=asked) if asked in _SHALLOW and ready:
-                yield Found((*path, "http", "path"), f"{asked} says nothing of the model", f"path: {ready}")
-            case TcpCheck() if ready:
+            case HttpCheck(path=requested) if requested in _LIVENESS_PATHS:
+                better = _READINESS_OF_LIVENESS.get(requested, "")
+                fix = Edit((*path, "http", "path"), better) if better else None
+                hint = f"path: {better or readiness or 'the one that says that the model is readiness'}"
+                yield RuleFinding(
+                    (*path, "http", "path"), f"{requested} answers 200 before the model is loaded", hint, fix
+                )
+            case HttpCheck(path=requested) if requested in _UNRELATED_PATHS and readiness:
+                yield RuleFinding(
+                    (*path, "http", "path"), f"{requested} says nothing of the model", f"path: {readiness}"
+                )
+            case TcpCheck() if readiness:
                 message = "a port that opens says nothing of the model behind it"
-                yield Found((*path, "tcp"), message, f"http: {{path: {ready}}}")
+                yield RuleFinding((*path, "tcp"), message, f"http: {{path: {readiness}}}")
 
 
 @rule(
     "LB322",
     "note",
-    "nothing tells of the GPUs",
-    what="A pool with GPUs is under `lbctl serve`, and no source of its telemetry tells of temperature, throttling or "
+    "no telemetry of the GPUs",
+    what="A pool with GPUs is under `lbctl serve`, and no source of its telemetry reports temperature, throttling or "
     "errors of the driver.",
     why="A GPU that has fallen off its bus leaves a server that answers 200 on /health; one that throttles is three "
     "times as slow and looks busy. Only the GPU's own exporter knows.",
@@ -80,15 +91,16 @@ def only_alive(fleet: Subject) -> Iterator[Found]:
     after=sample(LLM),
     ignore="Something else drains replicas whose GPU is sick.",
 )
-def blind_to_gpus(fleet: Subject) -> Iterator[Found]:
+def no_gpu_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB322: GPUs without a source of their temperature, throttling or errors."""
     for pool in fleet.pools:
-        kinds = {item.kind for item in sources_of(pool)}
-        told = {item.signal for item in sources_of(pool)}
-        told |= {name for kind in kinds & set(KINDS) for name in table(kind).series}
-        if kinds and not told & _GPU_HEALTH and any(item.gpu for item in pool.replicas):
-            message = "no source tells of temperature, throttling or XID errors"
+        kinds = {source.kind for source in sources_of(pool)}
+        signals = {source.signal for source in sources_of(pool)}
+        signals |= {name for kind in kinds & set(KINDS) for name in table(kind).series}
+        if kinds and not signals & _GPU_HEALTH and any(replica.gpu for replica in pool.replicas):
+            message = "no source reports temperature, throttling or XID errors"
             hint = 'add {kind: dcgm, url: "http://{host}:9400/metrics"}, or nvidia_gpu_exporter, or amd'
-            yield Found(("pools", pool.name, "telemetry", "sources"), message, hint)
+            yield RuleFinding(("pools", pool.name, "telemetry", "sources"), message, hint)
 
 
 @rule(
@@ -102,19 +114,20 @@ def blind_to_gpus(fleet: Subject) -> Iterator[Found]:
     after=sample("health: {active: {http: {path: /health}, interval: 10s, unhealthy_threshold: 3}}\n"),
     ignore="Passive health or `lbctl serve` finds the dead sooner.",
 )
-def slow_to_notice(fleet: Subject) -> Iterator[Found]:
+def slow_failure_detection(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB323: checks that detect a failure after more than a minute."""
     for pool in fleet.pools:
         check = pool.active
         if check is None:
             continue
         worst = check.interval * check.unhealthy_threshold + check.timeout
-        if worst > _LONGEST:
+        if worst > _MAX_DETECTION:
             path = ("pools", pool.name, "health", "active", "interval")
             needed = check.unhealthy_threshold
             checks = f"a bad check, and there is one every {check.interval / 1000:g} s"
             checks = checks if needed == 1 else f"{needed} bad checks, one every {check.interval / 1000:g} s"
             message = f"it takes {checks}: up to {worst / 1000:g} s"
-            yield Found(path, message, "interval: 10s and unhealthy_threshold: 3 take 33 s")
+            yield RuleFinding(path, message, "interval: 10s and unhealthy_threshold: 3 take 33 s")
 
 
 @rule(
@@ -134,21 +147,28 @@ def slow_to_notice(fleet: Subject) -> Iterator[Found]:
     ),
     ignore="The checked path costs the server nothing.",
 )
-def too_many_checks(fleet: Subject) -> Iterator[Found]:
-    instances = sum(item.instances for item in fleet.topology.proxies if item.kind != "nginx") or 1
-    rates = {item.name: instances * _checks(item) for item in fleet.pools}
+def excessive_check_rate(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB324: more than 100 health checks per second."""
+    instances = sum(proxy.instances for proxy in fleet.topology.proxies if _checks_actively(proxy)) or 1
+    rates = {pool.name: instances * _checks(pool) for pool in fleet.pools}
     total = sum(rates.values())
-    if total > _MOST_CHECKS:
+    if total > _MAX_CHECK_RATE:
         worst = max(rates, key=lambda name: (rates[name], name))
-        by = "one proxy" if instances == 1 else f"{instances} proxies, each of which checks every replica"
-        message = f"{total:.0f} checks a second in all by {by}; {rates[worst]:.0f} of them here"
-        yield Found(
+        checkers = "one proxy" if instances == 1 else f"{instances} proxies, each of which checks every replica"
+        message = f"{total:.0f} checks a second in all by {checkers}; {rates[worst]:.0f} of them here"
+        yield RuleFinding(
             ("pools", worst, "health", "active", "interval"), message, "a longer interval, and a lower threshold"
         )
 
 
+def _checks_actively(proxy: Proxy) -> bool:
+    return not isinstance(
+        capability_at(target(proxy.kind).capabilities["pool.health.http"], proxy.version), Unsupported
+    )
+
+
 def _checks(pool: Pool) -> float:
-    """A second, from one instance."""
+    """The checks per second from one instance."""
     return 1000 * len(pool.replicas) / pool.active.interval if pool.active else 0.0
 
 
@@ -164,7 +184,8 @@ def _checks(pool: Pool) -> float:
     after=sample("health: {passive: {consecutive_5xx: 5}}\n"),
     ignore="The failure that is counted cannot be chance.",
 )
-def hasty(fleet: Subject) -> Iterator[Found]:
+def aggressive_outlier_check(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB325: thresholds that eject a replica at once, or never."""
     for pool in fleet.pools:
         path = ("pools", pool.name, "health")
         if pool.active is not None:
@@ -175,23 +196,23 @@ def hasty(fleet: Subject) -> Iterator[Found]:
         for key, better in (("consecutive_5xx", 5), ("consecutive_connect_failures", 3)):
             yield from _threshold((*path, "passive", key), getattr(passive, key), better)
         if passive.error_min_requests <= 2:
-            yield _blip((*path, "passive", "error_rate", "min_requests"), "one failure in two", 20)
+            yield _too_sensitive((*path, "passive", "error_rate", "min_requests"), "one failure in two", 20)
         if passive.max_ejection == 0:
-            where = (*path, "passive", "max_ejection")
-            yield Found(where, "no replica is ever taken out", "max_ejection: 50%", Edit(where, "50%"))
+            key_path = (*path, "passive", "max_ejection")
+            yield RuleFinding(key_path, "no replica is ever taken out", "max_ejection: 50%", Edit(key_path, "50%"))
 
 
-def _threshold(path: tuple[str, ...], value: int, better: int) -> Iterator[Found]:
-    """How many failures in a row take a replica out."""
+def _threshold(path: tuple[str, ...], value: int, better: int) -> Iterator[RuleFinding]:
+    """Check a number of consecutive failures."""
     if value == 1:
-        yield _blip(path, _ONE[path[-1]], better)
-    elif value > _NEVER:
+        yield _too_sensitive(path, _SINGLE_FAILURES[path[-1]], better)
+    elif value > _MAX_THRESHOLD:
         message = f"{value} failures in a row: one good answer between them, and the replica stays for ever"
-        yield Found(path, message, f"{path[-1]}: {better}", Edit(path, better))
+        yield RuleFinding(path, message, f"{path[-1]}: {better}", Edit(path, better))
 
 
-def _blip(path: tuple[str, ...], what: str, better: int) -> Found:
-    return Found(path, f"{what} takes the replica out", f"{path[-1]}: {better}", Edit(path, better))
+def _too_sensitive(path: tuple[str, ...], cause: str, better: int) -> RuleFinding:
+    return RuleFinding(path, f"{cause} takes the replica out", f"{path[-1]}: {better}", Edit(path, better))
 
 
 @rule(
@@ -206,15 +227,16 @@ def _blip(path: tuple[str, ...], what: str, better: int) -> Found:
     after=sample("slow_start: {window: 60s}\n", replicas=_SPOT),
     ignore="Replicas are warmed before they are announced.",
 )
-def cold(fleet: Subject) -> Iterator[Found]:
+def ineffective_slow_start(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB326: a slow start without effect where replicas come and go."""
     for pool in fleet.pools:
         ramp = pool.slow_start
-        spot = any(key == "spot" and value != "false" for item in pool.replicas for key, value in item.labels)
+        spot = any(key == "spot" and value != "false" for replica in pool.replicas for key, value in replica.labels)
         if ramp is None or not (pool.discovery or spot):
             continue
-        if ramp.window < _SHORTEST_WINDOW or ramp.min_weight >= 100:
-            key = "window" if ramp.window < _SHORTEST_WINDOW else "min_weight"
+        if ramp.window < _MIN_WINDOW or ramp.min_weight >= 100:
+            key = "window" if ramp.window < _MIN_WINDOW else "min_weight"
             path = ("pools", pool.name, "slow_start", key)
             better = "60s" if key == "window" else "10%"
             message = "a replica that has just come is flooded while its cache is cold"
-            yield Found(path, message, f"{key}: {better}", Edit(path, better))
+            yield RuleFinding(path, message, f"{key}: {better}", Edit(path, better))

@@ -1,4 +1,4 @@
-"""What is left of a pool when a zone goes dark."""
+"""Rules about the failure of a zone."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from lbctl.ir.pools import Replica
 from lbctl.ir.routes import Forward, Route
-from lbctl.lint.rule import Found, rule
+from lbctl.lint.fleet_view import FleetView
+from lbctl.lint.rule import RuleFinding, rule
 from lbctl.lint.sample import sample
-from lbctl.lint.subject import Subject
 
 
 def _zoned(*zones: str) -> str:
@@ -30,25 +30,30 @@ def _zoned(*zones: str) -> str:
     after=sample("health: {load_shedding: {min_healthy: 50%}}\n", replicas=_zoned("us-a", "us-b")),
     ignore="The other zones truly cannot carry anything useful by themselves.",
 )
-def sheds_with_a_zone(fleet: Subject) -> Iterator[Found]:
+def zone_loss_sheds_pool(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB219: load shedding that begins when the largest zone fails."""
     for pool in fleet.pools:
-        there = [item for item in pool.replicas if not item.drain]
-        zones = _zones(there)
+        active = [replica for replica in pool.replicas if not replica.drain]
+        zones = _zones(active)
         if pool.load_shedding is None or not zones:
             continue
-        zone, most = zones.most_common(1)[0]
-        left = 100 * (len(there) - most) / len(there)
-        if left < pool.load_shedding.min_healthy:
-            message = f"without zone {zone} {left:.0f} % of the replicas are left, and the whole pool answers 503"
-            hint = f"at most {left:.0f}%, or more replicas in other zones" if left else "replicas in a second zone"
-            yield Found(("pools", pool.name, "health", "load_shedding", "min_healthy"), message, hint)
+        zone, in_zone = zones.most_common(1)[0]
+        remaining = 100 * (len(active) - in_zone) / len(active)
+        if remaining < pool.load_shedding.min_healthy:
+            message = f"without zone {zone} {remaining:.0f} % of the replicas are left, and the whole pool answers 503"
+            hint = (
+                f"at most {remaining:.0f}%, or more replicas in other zones"
+                if remaining
+                else "replicas in a second zone"
+            )
+            yield RuleFinding(("pools", pool.name, "health", "load_shedding", "min_healthy"), message, hint)
 
 
 @rule(
     "LB220",
     "warning",
-    "residency that hangs on one zone",
-    what="All replicas that a route may use within its `regions` stand in one zone.",
+    "residency that depends on one zone",
+    what="All replicas that a route may use within its `regions` are in one zone.",
     why="Residency never goes elsewhere, also when nothing is left: one dead zone and the route answers 503, however "
     "many GPUs are free in other regions.",
     before=sample(
@@ -59,24 +64,25 @@ def sheds_with_a_zone(fleet: Subject) -> Iterator[Found]:
     ),
     ignore="The region has one zone, or the law outweighs the outage.",
 )
-def resident_in_one_zone(fleet: Subject) -> Iterator[Found]:
+def residency_in_one_zone(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB220: residency with replicas in one zone only."""
     for route, action in fleet.forwards:
         zones = _zones(_resident(fleet, route, action)) if route.regions else Counter[str]()
         if len(zones) == 1:
             message = f"every replica that this route may use is in zone {next(iter(zones))}"
-            yield Found(("routes", route.name, "regions"), message, "replicas in a second zone of these regions")
+            yield RuleFinding(("routes", route.name, "regions"), message, "replicas in a second zone of these regions")
 
 
-def _resident(fleet: Subject, route: Route, action: Forward) -> list[Replica]:
+def _resident(fleet: FleetView, route: Route, action: Forward) -> list[Replica]:
     return [
-        item
+        replica
         for name in action.pools
-        for item in fleet.pool(name).replicas
-        if item.region in route.regions and not item.drain
+        for replica in fleet.pool(name).replicas
+        if replica.region in route.regions and not replica.drain
     ]
 
 
 def _zones(replicas: list[Replica]) -> Counter[str]:
-    """Zone → replicas; nothing where one of them does not say its zone."""
-    zones = [item.zone for item in replicas if item.zone is not None]
+    """Count replicas by zone; empty if one of them has no zone."""
+    zones = [replica.zone for replica in replicas if replica.zone is not None]
     return Counter(zones) if len(zones) == len(replicas) else Counter()

@@ -1,4 +1,4 @@
-"""What is tried again, how often, and what that multiplies to."""
+"""Rules about retries: conditions, number, and amplification."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import prod
 
+from lbctl.base.hosts import from_here
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.matching import overlaps
 from lbctl.ir.routes import Forward, Route
-from lbctl.lint.rule import Edit, Found, rule
+from lbctl.lint.fleet_view import FleetView
+from lbctl.lint.rule import Edit, RuleFinding, rule
 from lbctl.lint.sample import sample
-from lbctl.lint.subject import Subject, is_loopback
 
 _MOST_ATTEMPTS = 2
 _SPARE = """\
@@ -38,12 +39,13 @@ def _route(name: str, retry: str, more: str = "") -> str:
     after=sample(routes=_route("chat", "{attempts: 2, budget: 20%}")),
     ignore="The pool has very many replicas of which many go at once (spot).",
 )
-def too_many(fleet: Subject) -> Iterator[Found]:
+def excessive_retries(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB313: more than two further tries."""
     for route, _ in fleet.forwards:
         if route.retry.attempts > _MOST_ATTEMPTS:
             path = ("routes", route.name, "retry", "attempts")
             message = f"{route.retry.attempts} further tries: two find a replica that is there, more add load"
-            yield Found(path, message, "attempts: 2", Edit(path, _MOST_ATTEMPTS))
+            yield RuleFinding(path, message, "attempts: 2", Edit(path, _MOST_ATTEMPTS))
 
 
 @rule(
@@ -57,11 +59,14 @@ def too_many(fleet: Subject) -> Iterator[Found]:
     after=sample(routes=_route("chat", "{idempotent: false, budget: 20%}")),
     ignore="Answers are short, and the sampling is fixed by a seed.",
 )
-def repeats_generation(fleet: Subject) -> Iterator[Found]:
+def retried_generation(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB314: retries of requests that a generative model may have seen."""
     for route, _ in fleet.forwards:
         if route.retry.idempotent and route.retry.attempts and fleet.streams(route):
             path = ("routes", route.name, "retry", "idempotent")
-            yield Found(path, "a generation that was cut off is run again from its start", "false", Edit(path, False))
+            yield RuleFinding(
+                path, "a generation that was cut off is run again from its start", "false", Edit(path, False)
+            )
 
 
 @rule(
@@ -75,13 +80,14 @@ def repeats_generation(fleet: Subject) -> Iterator[Found]:
     after=sample(routes=_route("embed", "{attempts: 1, idempotent: true, budget: 20%}")),
     ignore="The pool's `circuit_breaker.max_retries` is small enough to be the budget.",
 )
-def unbounded(fleet: Subject) -> Iterator[Found]:
+def retries_without_budget(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB315: risky retries without a budget."""
     for route, _ in fleet.forwards:
         retry = route.retry
         risky = (retry.idempotent and retry.attempts > 0) or retry.attempts > _MOST_ATTEMPTS
         if risky and retry.budget is None:
             path = ("routes", route.name, "retry", "budget")
-            yield Found(path, "nothing bounds how much repeats add to an overload", "budget: 20%")
+            yield RuleFinding(path, "nothing bounds how much repeats add to an overload", "budget: 20%")
 
 
 @rule(
@@ -97,62 +103,63 @@ def unbounded(fleet: Subject) -> Iterator[Found]:
     after=sample(routes=_route("embed", "{attempts: 1, budget: 20%}", ", fallback: spare"), pools=_SPARE),
     ignore="The product is known, and the pools' breakers are sized for it.",
 )
-def amplified(fleet: Subject) -> Iterator[Found]:
+def retry_amplification(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB316: one request that may become many."""
     for route, action in fleet.forwards:
         factors = _factors(fleet, route, action, frozenset())
         product = _product(factors)
         if product > (3 if route.retry.idempotent else 6):
-            shown = " × ".join(f"{number} ({words})" for number, words in factors)
-            message = f"one request may become {product}: {shown}"
-            yield Found(("routes", route.name, "retry"), message, "fewer tries, in one layer alone")
+            explanation = " × ".join(f"{number} ({cause})" for number, cause in factors)
+            message = f"one request may become {product}: {explanation}"
+            yield RuleFinding(("routes", route.name, "retry"), message, "fewer tries, in one layer alone")
 
 
-def _factors(fleet: Subject, route: Route, action: Forward, seen: frozenset[str]) -> list[tuple[int, str]]:
-    found = [(1 + route.retry.attempts, "tries")]
+def _factors(fleet: FleetView, route: Route, action: Forward, visited: frozenset[str]) -> list[tuple[int, str]]:
+    factors = [(1 + route.retry.attempts, "tries")]
     if action.fallback:
-        found.append((2, "with the fallback"))
+        factors.append((2, "with the fallback"))
     inner = [
-        _factors(fleet, behind, below, seen | {route.name})
-        for behind, below in _behind(fleet, route, action)
-        if behind.name not in seen | {route.name}
+        _factors(fleet, next_route, next_action, visited | {route.name})
+        for next_route, next_action in _next_hop_routes(fleet, route, action)
+        if next_route.name not in visited | {route.name}
     ]
     worst = max(inner, key=_product, default=[])
-    return [*found, *((number, f"{words} of the next proxy") for number, words in worst if number > 1)]
+    return [*factors, *((number, f"{cause} of the next proxy") for number, cause in worst if number > 1)]
 
 
 def _product(factors: Iterable[tuple[int, str]]) -> int:
     return prod(number for number, _ in factors)
 
 
-def _behind(fleet: Subject, route: Route, action: Forward) -> Iterator[tuple[Route, Forward]]:
-    """Routes that may take its requests on those of the fleet's own listeners that stand where a pool's replicas
-    should."""
-    inner = [rule for listener in _doors(fleet, action) for rule in listener.rules]
+def _next_hop_routes(fleet: FleetView, route: Route, action: Forward) -> Iterator[tuple[Route, Forward]]:
+    """Routes on the fleet's own listeners that this route may reach through the addresses of its replicas."""
+    inner = [rule for listener in _own_listeners(fleet, action) for rule in listener.rules]
     if not inner:
         return iter(())
-    moved = route.rewrite is not None and route.rewrite.path_prefix is not None
-    asked = [rule for listener in fleet.topology.listeners for rule in listener.rules if rule.route == route.name]
-    names = {rule.route for rule in inner if moved or any(_meet(rule, own) for own in asked)}
-    return ((other, below) for other, below in fleet.forwards if other.name in names)
+    rewrites = route.rewrite is not None and route.rewrite.path_prefix is not None
+    own_rules = [rule for listener in fleet.topology.listeners for rule in listener.rules if rule.route == route.name]
+    names = {rule.route for rule in inner if rewrites or any(_overlap_ignoring_hosts(rule, own) for own in own_rules)}
+    return ((other, other_action) for other, other_action in fleet.forwards if other.name in names)
 
 
-def _meet(one: Rule, other: Rule) -> bool:
-    """Whatever the hosts: the first proxy may change them."""
+def _overlap_ignoring_hosts(one: Rule, other: Rule) -> bool:
+    """Whether the rules overlap for some host, since the first proxy may change it."""
     return overlaps(replace(one, host=""), replace(other, host=""))
 
 
-def _doors(fleet: Subject, action: Forward) -> list[Listener]:
+def _own_listeners(fleet: FleetView, action: Forward) -> list[Listener]:
     listeners = fleet.topology.listeners
-    binds, ports = {item.bind for item in listeners}, {item.bind.port for item in listeners}
-    there = {
-        item.address
+    binds, ports = {listener.bind for listener in listeners}, {listener.bind.port for listener in listeners}
+    addresses = {
+        replica.address
         for name in action.pools
-        for item in fleet.pool(name).replicas
-        if item.address in binds or (item.address.port in ports and is_loopback(item.address))
+        for replica in fleet.pool(name).replicas
+        if replica.address in binds or (replica.address.port in ports and replica.address.on_loopback)
     }
-    anywhere = {item.port for item in there if is_loopback(item)}
+    loopback_ports = {address.port for address in addresses if address.on_loopback}
     return [
-        item
-        for item in listeners
-        if item.bind in there or (item.bind.host in ("0.0.0.0", "::") and item.bind.port in anywhere)
+        listener
+        for listener in listeners
+        if listener.bind in addresses
+        or (from_here(listener.bind.host) != listener.bind.host and listener.bind.port in loopback_ports)
     ]

@@ -1,4 +1,4 @@
-"""Two versions of a model beside each other, and the step from one to the other."""
+"""Rules about splits between versions of a model, and rollouts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from math import ceil
 
 from lbctl.ir.routes import Forward
-from lbctl.lint.rule import Edit, Found, rule
+from lbctl.lint.fleet_view import FleetView
+from lbctl.lint.rule import Edit, RuleFinding, rule
 from lbctl.lint.sample import sample
-from lbctl.lint.subject import Subject
 
 _V1 = "model: {name: llama-3.1-8b, version: v1}\n"
 _V2 = """\
@@ -48,7 +48,7 @@ chat:
 @rule(
     "LB702",
     "warning",
-    "a rollout that nobody moves",
+    "a rollout that nothing executes",
     what="A route has a `rollout`. It is read and checked, and nothing acts on it: no proxy moves a split by itself, "
     "and `lbctl serve` does not move one yet. The split of the file is what holds.",
     why="Whoever waits for the next step, or for the way back when the new model is bad, waits in vain: 5 % of the "
@@ -58,11 +58,14 @@ chat:
     ignore="The file is kept for a version of lbctl that moves it, and a person moves the split until then: by "
     "changing `split` in the file.",
 )
-def unmoved(fleet: Subject) -> Iterator[Found]:
+def rollout_not_executed(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB702: rollouts, which nothing executes yet."""
     for route in fleet.topology.routes:
         if route.rollout is not None:
             hint = "change `split` in the file, step by step, and leave the rollout out"
-            yield Found(("routes", route.name, "rollout"), "nothing acts on this yet: the split stays as it is", hint)
+            yield RuleFinding(
+                ("routes", route.name, "rollout"), "nothing acts on this yet: the split stays as it is", hint
+            )
 
 
 @rule(
@@ -77,16 +80,17 @@ def unmoved(fleet: Subject) -> Iterator[Found]:
     after=sample(_V1, routes=_split(", sticky_split: {cookie: variant, ttl: 1h}"), pools=_V2),
     ignore="Requests have nothing to do with each other, as embeddings of one index version must not be split at all.",
 )
-def mixes_versions(fleet: Subject) -> Iterator[Found]:
+def split_mixes_versions(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB710: splits without stickiness between versions."""
     for route, action in fleet.forwards:
         if len(_models(fleet, action)) > 1 and action.sticky is None and not action.pins:
             message = "each request of a client is drawn anew: one conversation, several models"
-            yield Found(("routes", route.name, "split"), message, "sticky_split: {cookie: NAME, ttl: 1h}")
+            yield RuleFinding(("routes", route.name, "split"), message, "sticky_split: {cookie: NAME, ttl: 1h}")
 
 
-def _models(fleet: Subject, action: Forward) -> set[tuple[str, str | None]]:
-    models = (fleet.pool(item.pool).model for item in action.shares if item.weight)
-    return {(item.name, item.version) for item in models if item is not None}
+def _models(fleet: FleetView, action: Forward) -> set[tuple[str, str | None]]:
+    models = (fleet.pool(share.pool).model for share in action.shares if share.weight)
+    return {(model.name, model.version) for model in models if model is not None}
 
 
 @rule(
@@ -99,7 +103,8 @@ def _models(fleet: Subject, action: Forward) -> set[tuple[str, str | None]]:
     after=sample(_V1, routes=_rollout(1000), pools=_V2),
     ignore="Requests are too few, and a person judges (`on_failure: pause`).",
 )
-def thin_sample(fleet: Subject) -> Iterator[Found]:
+def insufficient_sample(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB711: analyses with too few requests for their percentile."""
     for route in fleet.topology.routes:
         analysis = route.rollout.analysis if route.rollout else None
         if analysis is None or analysis.latency_metric is None:
@@ -109,4 +114,4 @@ def thin_sample(fleet: Subject) -> Iterator[Found]:
         if analysis.min_requests < least:
             path = ("routes", route.name, "rollout", "analysis", "min_requests")
             message = f"{analysis.min_requests} requests cannot tell {analysis.latency_percentile} from chance"
-            yield Found(path, message, f"min_requests: {least}", Edit(path, least))
+            yield RuleFinding(path, message, f"min_requests: {least}", Edit(path, least))

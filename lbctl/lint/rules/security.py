@@ -1,4 +1,4 @@
-"""Who can read, who can enter, and where a scrape may be sent."""
+"""Rules about security: encryption, authentication, secrets, and scrape addresses."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pathlib import Path as File
 from urllib.parse import unquote, urlsplit
 
 from lbctl.base.diagnostics import Path
-from lbctl.base.hosts import is_metadata, literal, refused
+from lbctl.base.hosts import address_of, is_forbidden, is_metadata
 from lbctl.compile.files import file_of, named_files
+from lbctl.compile.secrets import key_files
 from lbctl.ir.pools import Pool
-from lbctl.lint.rule import Found, rule
+from lbctl.ir.secrets import CREDENTIAL_HEADERS
+from lbctl.lint.fleet_view import FleetView, telemetries
+from lbctl.lint.rule import RuleFinding, rule
 from lbctl.lint.sample import sample
-from lbctl.lint.subject import Subject, is_loopback, telemetries
 from lbctl.model.node import Node
 
 _TLS = "tls: {certificates: [{certificate: tls/server.crt, key: tls/server.key}]}"
@@ -23,8 +25,7 @@ _SECRET = re.compile(
     r"|\bxox[abpr]-[A-Za-z0-9-]{10,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.|(?i:\b(?:bearer|basic))\s+(?=\S*(?:[0-9]|[a-z][A-Z]))[\w.~+/=-]{8,}"
     r"|(?i:[?&](?:token|api_?key|key|password|secret|sig)=[^&{]{4,})"
 )
-"""Of words that might be prose, only those that hold a digit or change their case."""
-_CREDENTIALS = frozenset({"authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"})
+"""Known forms of secrets. Words that might be prose match only with a digit or a change of case."""
 
 
 def _metrics(host: str) -> str:
@@ -42,11 +43,14 @@ def _metrics(host: str) -> str:
     after=sample(listener=f'gateway: {{bind: "0.0.0.0:8443", {_TLS}}}\n'),
     ignore="Another balancer before it ends TLS, and the way between them is yours alone.",
 )
-def in_clear(fleet: Subject) -> Iterator[Found]:
-    for item in fleet.topology.listeners:
-        if item.tls is None and not is_loopback(item.bind):
-            message = f"{item.bind} can be reached from elsewhere: prompts and keys travel in clear"
-            yield Found(("listeners", item.name, "bind"), message, "tls: {certificates: …}, or bind it to 127.0.0.1")
+def listener_without_tls(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB520: listeners that others can reach without TLS."""
+    for listener in fleet.topology.listeners:
+        if listener.tls is None and not listener.bind.on_loopback:
+            message = f"{listener.bind} can be reached from elsewhere: prompts and keys travel in clear"
+            yield RuleFinding(
+                ("listeners", listener.name, "bind"), message, "tls: {certificates: …}, or bind it to 127.0.0.1"
+            )
 
 
 @rule(
@@ -60,10 +64,11 @@ def in_clear(fleet: Subject) -> Iterator[Found]:
     after=sample("tls: {ca: tls/replicas-ca.crt, server_name: llama.internal}\n"),
     ignore="The network underneath is encrypted and verified by itself.",
 )
-def unverified(fleet: Subject) -> Iterator[Found]:
+def unverified_upstream_tls(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB521: TLS to replicas without verification."""
     for pool in fleet.pools:
         if pool.tls is not None and pool.tls.ca is None:
-            yield Found(("pools", pool.name, "tls", "ca"), "no `ca`: any certificate is believed", "ca: FILE")
+            yield RuleFinding(("pools", pool.name, "tls", "ca"), "no `ca`: any certificate is believed", "ca: FILE")
 
 
 @rule(
@@ -71,7 +76,7 @@ def unverified(fleet: Subject) -> Iterator[Found]:
     "error",
     "xDS beyond loopback without client certificates",
     what="`control.xds.bind` can be reached from elsewhere, and `control.xds.tls` has no `client_ca`.",
-    why="Whoever connects gets the whole fleet with its keys. `lbctl serve` refuses to start so (LB510) unless told "
+    why="Whoever connects gets the whole fleet with its keys. `lbctl serve` refuses to start so (LB510) without "
     "`--insecure`.",
     before=sample(more='control: {xds: {bind: "0.0.0.0:18000"}}\n'),
     after=sample(
@@ -81,11 +86,12 @@ def unverified(fleet: Subject) -> Iterator[Found]:
     ),
     ignore="The network admits the proxies alone, and serve is started with `--insecure`.",
 )
-def open_xds(fleet: Subject) -> Iterator[Found]:
+def xds_without_client_certificates(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB522: xDS beyond loopback without client certificates."""
     control = fleet.topology.control
-    if not is_loopback(control.xds_bind) and (control.xds_tls is None or control.xds_tls.client_ca is None):
+    if not control.xds_bind.on_loopback and (control.xds_tls is None or control.xds_tls.client_ca is None):
         message = f"{control.xds_bind} hands the fleet with its keys to whoever connects"
-        yield Found(("control", "xds", "bind"), message, "tls: {certificate: …, key: …, client_ca: …}")
+        yield RuleFinding(("control", "xds", "bind"), message, "tls: {certificate: …, key: …, client_ca: …}")
 
 
 @rule(
@@ -103,11 +109,12 @@ def open_xds(fleet: Subject) -> Iterator[Found]:
     ),
     ignore="Never.",
 )
-def open_api(fleet: Subject) -> Iterator[Found]:
+def api_without_protection(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB523: the API beyond loopback without TLS and token."""
     control = fleet.topology.control
-    if not is_loopback(control.api_bind) and (control.api_tls is None or control.api_token_file is None):
+    if not control.api_bind.on_loopback and (control.api_tls is None or control.api_token_file is None):
         message = f"{control.api_bind} lets whoever connects move traffic"
-        yield Found(("control", "api", "bind"), message, "tls and token_file, or bind it to 127.0.0.1")
+        yield RuleFinding(("control", "api", "bind"), message, "tls and token_file, or bind it to 127.0.0.1")
 
 
 @rule(
@@ -115,7 +122,7 @@ def open_api(fleet: Subject) -> Iterator[Found]:
     "error",
     "a secret in the YAML",
     what="A value looks like a key or token (its beginning is that of a known kind, or it is a credential's header).",
-    why="Fleet files stand in git, in diffs and in tickets. A GPU key that leaks is spent by strangers within the "
+    why="Fleet files are kept in git, in diffs and in tickets. A GPU key that leaks is spent by strangers within the "
     "hour.",
     before=sample(
         routes="chat: {match: {path_prefix: /v1/chat}, pool: llama, headers: {request: {set: {authorization: "
@@ -127,14 +134,15 @@ def open_api(fleet: Subject) -> Iterator[Found]:
     ),
     ignore="The value is public.",
 )
-def told_secret(fleet: Subject) -> Iterator[Found]:
+def secret_in_yaml(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB524: values that look like secrets."""
     for path, node in _texts(fleet.loaded.source.root):
         if _SECRET.search(str(node.value)) or _is_credential(path):
-            yield Found(path, "this looks like a secret (not shown)", "a file that git does not hold, named here")
+            yield RuleFinding(path, "this looks like a secret (not shown)", "a file that git does not hold, named here")
 
 
 def _texts(root: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
-    """Every text that is long enough for a secret, but for what of replicas cannot be one."""
+    """Yield every text that is long enough for a secret, except addresses of replicas."""
     if isinstance(root.value, dict):
         for key, node in root.value.items():
             if isinstance(node.value, str) and len(node.value) > 7 and key != "address":
@@ -151,7 +159,7 @@ def _texts(root: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
 
 def _is_credential(path: Path) -> bool:
     sets = path[:1] in (("routes",), ("defaults",)) and path[-4:-1] == ("headers", "request", "set")
-    return sets and str(path[-1]).lower() in _CREDENTIALS
+    return sets and str(path[-1]).lower() in CREDENTIAL_HEADERS
 
 
 @rule(
@@ -163,34 +171,64 @@ def _is_credential(path: Path) -> bool:
     why="Every process on the host, also one that broke out of a model's container, can then be your gateway.",
     before=sample(listener=f'gateway: {{bind: "127.0.0.1:8443", {_TLS}}}   # tls/server.key is -rw-r--r--\n'),
     after=sample(listener=f'gateway: {{bind: "127.0.0.1:8443", {_TLS}}}   # tls/server.key is -rw-------\n'),
-    ignore="The file here is a stand-in.",
+    ignore="The file here is a placeholder.",
 )
-def open_keys(fleet: Subject) -> Iterator[Found]:
+def world_readable_key_file(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB525: key files that all users can read."""
     for path, node in _key_files(fleet):
-        place = file_of(fleet.loaded.source, node)
-        if _readable_by_all(place):
-            yield Found(path, "everybody on this machine can read this file", f"chmod 600 {node.value}")
+        file = file_of(fleet.loaded.source, node)
+        if _readable_by_all(file):
+            yield RuleFinding(path, "everybody on this machine can read this file", f"chmod 600 {node.value}")
 
 
-def _key_files(fleet: Subject) -> Iterator[tuple[Path, Node]]:
+def _key_files(fleet: FleetView) -> Iterator[tuple[Path, Node]]:
     source, keys = fleet.loaded.source, fleet.loaded.secrets.api_keys
     for path, node in named_files(source.root):
         if path[-1] == "key" or (
-            path[-2:] == ("api_keys", "file") and any(k.key for k in keys.get(str(node.value), ()))
+            path[-2:] == ("api_keys", "file") and any(key.key for key in keys.get(str(node.value), ()))
         ):
             yield path, node
     for path in (("control", "xds", "tls", "key"), ("control", "api", "tls", "key"), ("control", "api", "token_file")):
-        own = fleet.written(path)
-        if own is not None:
-            yield path, own
+        written = fleet.written(path)
+        if written is not None:
+            yield path, written
 
 
-def _readable_by_all(place: File) -> bool:
+def _readable_by_all(file: File) -> bool:
     try:
-        mode = place.stat().st_mode
+        mode = file.stat().st_mode
     except OSError:
         return False
     return stat.S_ISREG(mode) and bool(mode & stat.S_IROTH)
+
+
+_KEYED = "chat: {match: {path_prefix: /v1/chat}, pool: llama, auth: {api_keys: {file: secrets/api-keys}}}"
+_MIN_KEY_LENGTH = 16
+"""Characters of a random key that cannot be guessed."""
+
+
+@rule(
+    "LB532",
+    "warning",
+    "a key that can be guessed",
+    what="A key in a file of API keys has fewer than 16 characters, or is the name of a tenant. Hashes are not judged.",
+    why="Words and short keys are tried by the million; whoever finds one spends your GPUs in a tenant's name.",
+    before=sample(routes=f"{_KEYED}   # secrets/api-keys holds acme-2024: acme\n"),
+    after=sample(routes=f"{_KEYED}   # secrets/api-keys holds sk-not-real-Zk3vQ9: acme\n"),
+    ignore="The file here is a placeholder.",
+)
+def guessable_key(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB532: keys that are short, or names of tenants."""
+    for file in key_files(fleet.loaded.source):
+        keys = fleet.loaded.secrets.api_keys.get(file.written, ())
+        tenants = {key.tenant for key in keys}
+        lines = sorted(key.line for key in keys if key.key and (len(key.key) < _MIN_KEY_LENGTH or key.key in tenants))
+        if lines:
+            more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
+            message = (
+                f"the key in line {lines[0]}{more} has fewer than {_MIN_KEY_LENGTH} characters, or is a tenant's name"
+            )
+            yield RuleFinding(file.path, message, "`lbctl key new TENANT` makes one")
 
 
 @rule(
@@ -200,43 +238,44 @@ def _readable_by_all(place: File) -> bool:
     what="A source of telemetry has a URL on an address that no replica can have: a link-local one, that of a cloud's "
     "metadata service, multicast or 0.0.0.0, however it is written, and also where `{host}` is the address of such a "
     "replica.",
-    why="There the cloud hands out credentials of the machine. Nothing that serves metrics of a GPU stands there, so "
+    why="There the cloud hands out credentials of the machine. Nothing that serves metrics of a GPU is there, so "
     "it is an error or an attack; `lbctl serve` does not fetch it.",
     before=sample(_metrics("169.254.169.254")),
     after=sample(_metrics("{host}")),
     ignore="Never.",
 )
-def metadata(fleet: Subject) -> Iterator[Found]:
+def metrics_from_forbidden_address(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB526: scrapes of metadata services and other addresses that no replica has."""
     for pool in fleet.pools:
         for path, telemetry in telemetries(pool):
             for index, source in enumerate(telemetry.sources):
-                words = _forbidden(_host(source.url))
-                if words:
-                    yield Found((*path, "sources", index, "url"), words, "http://{host}:PORT/metrics")
+                problem = _address_problem(_host(source.url))
+                if problem:
+                    yield RuleFinding((*path, "sources", index, "url"), problem, "http://{host}:PORT/metrics")
         yield from _forbidden_replicas(pool)
 
 
-def _forbidden_replicas(pool: Pool) -> Iterator[Found]:
-    """Those whose own address a source would ask."""
+def _forbidden_replicas(pool: Pool) -> Iterator[RuleFinding]:
+    """Yield the replicas with such an address that a source would scrape."""
     for replica in pool.replicas:
-        words = _forbidden(replica.address.host)
-        telemetry = replica.telemetry or pool.telemetry if words else None
-        if telemetry and any(_host(item.url) in ("host", "address") for item in telemetry.sources):
+        problem = _address_problem(replica.address.host)
+        telemetry = replica.telemetry or pool.telemetry if problem else None
+        if telemetry and any(_host(source.url) in ("host", "address") for source in telemetry.sources):
             path = ("pools", pool.name, "replicas", replica.name, "address")
-            yield Found(path, f"{words} (`{{host}}` of its sources)", "the address at which the replica serves")
+            yield RuleFinding(path, f"{problem} (`{{host}}` of its sources)", "the address at which the replica serves")
 
 
 def _host(url: str) -> str:
-    """The host as a client reads it; `host` or `address` where it is the replica's."""
+    """The host of the URL as a client reads it; `host` or `address` for the replica's own."""
     try:
         return unquote(urlsplit(url.replace("{", "").replace("}", "")).hostname or "")
     except ValueError:
         return ""
 
 
-def _forbidden(host: str) -> str:
-    """What is wrong with it, or nothing."""
-    address = literal(host)
+def _address_problem(host: str) -> str:
+    """Return what is wrong with the address, or an empty string."""
+    address = address_of(host)
     if is_metadata(host, address):
         return "this address hands out the machine's own credentials, not metrics"
-    return "no replica can have this address" if address is not None and refused(address) else ""
+    return "no replica can have this address" if address is not None and is_forbidden(address) else ""

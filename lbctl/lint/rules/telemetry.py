@@ -1,4 +1,4 @@
-"""What is read of the replicas, and whether it can carry what hangs on it."""
+"""Rules about telemetry: whether its sources support what depends on them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from lbctl.base.diagnostics import Path
 from lbctl.compile.gpus import GPUS
 from lbctl.control.weighting.composite import DEFAULT
 from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
-from lbctl.lint.rule import Edit, Found, rule
+from lbctl.lint.fleet_view import FleetView, sources_of, telemetries
+from lbctl.lint.rule import Edit, RuleFinding, rule
 from lbctl.lint.sample import sample
-from lbctl.lint.subject import Subject, sources_of, telemetries
 from lbctl.signals import KINDS, table
 
-_LONGEST_INTERVAL = 60_000
-_LONGEST_DELAY = 30_000
+_MAX_INTERVAL = 60_000
+_MAX_DELAY = 30_000
 _TIMEOUT = 2_000
-_GAIN = {"least_request": 2.0, "least_time": 2.0}
-"""Largest gain × (delay + 10 s) ÷ interval that did not oscillate in simulation, by the algorithm underneath."""
-_GAIN_OTHERWISE = 0.5
+_MAX_SWING = {"least_request": 2.0, "least_time": 2.0}
+"""The largest gain × (delay + 10 s) ÷ interval that did not oscillate in simulation, by balancing algorithm."""
+_MAX_SWING_OTHERWISE = 0.5
 _DERIVED = {
     "ttft": ("ttft_seconds", "ttft_count"),
     "token_latency": ("itl_seconds", "itl_count"),
@@ -31,11 +31,11 @@ _VLLM = '    - {kind: vllm, url: "http://{host}:{port}/metrics"}\n'
 _TGI = '    - {kind: tgi, url: "http://{host}:{port}/metrics"}\n'
 
 
-def _read(sources: str, more: str = "", interval: str = "5s", stale: str = "15s") -> str:
+def _telemetry_yaml(sources: str, more: str = "", interval: str = "5s", stale: str = "15s") -> str:
     return f"telemetry:\n  interval: {interval}\n  stale_after: {stale}\n  sources:\n{sources}{more}"
 
 
-def _scored(signals: str) -> str:
+def _composite_yaml(signals: str) -> str:
     return f"weighting:\n  strategy: composite   # lbctl: ignore LB611 (measured here)\n  composite: {signals}\n"
 
 
@@ -48,27 +48,28 @@ def _scored(signals: str) -> str:
     "interval is above 2 with least_request, 0.5 otherwise.",
     why="A loop that acts on old news swings: everything goes where the queue was short, then back. Swinging weights "
     "were far worse in simulation than none.",
-    before=sample(_read(_VLLM + _DCGM, "weighting: {strategy: adaptive}\n", "2m", "5m")),
-    after=sample(_read(_VLLM + _DCGM, "weighting: {strategy: adaptive}\n", "5s", "15s")),
+    before=sample(_telemetry_yaml(_VLLM + _DCGM, "weighting: {strategy: adaptive}\n", "2m", "5m")),
+    after=sample(_telemetry_yaml(_VLLM + _DCGM, "weighting: {strategy: adaptive}\n", "5s", "15s")),
     ignore="The pool is simulated or measured with these times, and was still.",
 )
-def too_slow(fleet: Subject) -> Iterator[Found]:
+def telemetry_too_slow(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB610: telemetry that is too slow for the weights that follow it."""
     for pool in fleet.pools:
         if pool.weighting.strategy != "static" and pool.telemetry is not None:
-            words = _too_slow(pool, pool.telemetry)
-            if words:
+            problem = _instability(pool, pool.telemetry)
+            if problem:
                 hint = "interval: 5s and timeout: 2s, with smoothing: 20s; or strategy: static"
-                yield Found(("pools", pool.name, "telemetry", "interval"), words, hint)
+                yield RuleFinding(("pools", pool.name, "telemetry", "interval"), problem, hint)
 
 
-def _too_slow(pool: Pool, telemetry: Telemetry) -> str:
+def _instability(pool: Pool, telemetry: Telemetry) -> str:
     if pool.weighting.strategy == "adaptive":
-        late = telemetry.interval > _LONGEST_INTERVAL or telemetry.timeout > _LONGEST_DELAY
-        return "adaptive weights are proven to an interval of 60 s and a delay of 30 s" if late else ""
+        is_slow = telemetry.interval > _MAX_INTERVAL or telemetry.timeout > _MAX_DELAY
+        return "adaptive weights are proven to an interval of 60 s and a delay of 30 s" if is_slow else ""
     gain = 1 - math.exp(-telemetry.interval / pool.weighting.smoothing)
     swing = gain * (telemetry.interval + telemetry.timeout + 10_000) / telemetry.interval
-    most = _GAIN.get(pool.balance.algorithm, _GAIN_OTHERWISE)
-    return f"gain × delay ÷ interval is {swing:.1f}, and from {most:g} on this loop swings" if swing > most else ""
+    limit = _MAX_SWING.get(pool.balance.algorithm, _MAX_SWING_OTHERWISE)
+    return f"gain × delay ÷ interval is {swing:.1f}, and from {limit:g} on this loop swings" if swing > limit else ""
 
 
 @rule(
@@ -79,15 +80,16 @@ def _too_slow(pool: Pool, telemetry: Telemetry) -> str:
     why="Queues and utilisation depend on the weight, so the score follows what it causes: on nginx the 99th "
     "percentile was 1.1 to 2.5 times that of fixed weights. A wedged replica looks idle and attracts requests (forty "
     "times).",
-    before=sample(_read(_VLLM + _DCGM, "weighting: {strategy: composite}\n")),
-    after=sample(_read(_VLLM + _DCGM, "weighting: {strategy: adaptive}\n")),
+    before=sample(_telemetry_yaml(_VLLM + _DCGM, "weighting: {strategy: composite}\n")),
+    after=sample(_telemetry_yaml(_VLLM + _DCGM, "weighting: {strategy: adaptive}\n")),
     ignore="It was measured with this fleet against `static`, and was better.",
 )
-def follows_itself(fleet: Subject) -> Iterator[Found]:
+def composite_feedback(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB611: composite scores, which depend on the weights that they set."""
     for pool in fleet.pools:
         if pool.weighting.strategy == "composite":
             path = ("pools", pool.name, "weighting", "strategy")
-            yield Found(
+            yield RuleFinding(
                 path, "a score of load follows what it causes, and likes a wedged replica", "strategy: adaptive"
             )
 
@@ -99,19 +101,20 @@ def follows_itself(fleet: Subject) -> Iterator[Found]:
     what="`stale_after` is under two intervals.",
     why="One scrape that times out, which busy engines do, and the replica counts as unknown: its weight goes back, "
     "its deep health is not judged, for want of one page.",
-    before=sample(_read(_VLLM + _DCGM, "", "10s", "15s")),
-    after=sample(_read(_VLLM + _DCGM, "", "10s", "30s")),
+    before=sample(_telemetry_yaml(_VLLM + _DCGM, "", "10s", "15s")),
+    after=sample(_telemetry_yaml(_VLLM + _DCGM, "", "10s", "30s")),
     ignore="Never.",
 )
-def stale_at_once(fleet: Subject) -> Iterator[Found]:
+def stale_after_one_loss(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB612: samples that are stale after a single lost scrape."""
     for pool in fleet.pools:
         for path, telemetry in telemetries(pool):
             if telemetry.stale_after < 2 * telemetry.interval:
-                where, better = (*path, "stale_after"), f"{3 * telemetry.interval}ms"
+                key_path, better = (*path, "stale_after"), f"{3 * telemetry.interval}ms"
                 if telemetry.interval % 1000 == 0:
                     better = f"{3 * telemetry.interval // 1000}s"
                 message = f"{telemetry.stale_after / 1000:g} s, and samples come every {telemetry.interval / 1000:g} s"
-                yield Found(where, message, f"stale_after: {better}", Edit(where, better))
+                yield RuleFinding(key_path, message, f"stale_after: {better}", Edit(key_path, better))
 
 
 @rule(
@@ -122,30 +125,33 @@ def stale_at_once(fleet: Subject) -> Iterator[Found]:
     "LB603.)",
     why="What is absent is unknown and never 0, so the score quietly consists of the rest, and with one signal left "
     "it is that signal.",
-    before=sample(_read(_TGI + _DCGM, _scored("{ttft: 0.5, gpu: 0.5}"))),
-    after=sample(_read(_TGI + _DCGM, _scored("{queue: 0.5, gpu: 0.5}"))),
+    before=sample(_telemetry_yaml(_TGI + _DCGM, _composite_yaml("{ttft: 0.5, gpu: 0.5}"))),
+    after=sample(_telemetry_yaml(_TGI + _DCGM, _composite_yaml("{queue: 0.5, gpu: 0.5}"))),
     ignore="The source gives it in a version that lbctl does not know.",
 )
-def wants_more(fleet: Subject) -> Iterator[Found]:
+def composite_without_source(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB613: scores with signals that no source gives."""
     for pool in fleet.pools:
         if pool.weighting.strategy == "composite":
-            given = {name for item in sources_of(pool) for name in _gives(item)}
+            given = {name for source in sources_of(pool) for name in _signals_of(source)}
             missing = [name for name, _ in pool.weighting.composite or DEFAULT if name not in given]
-            where = ("pools", pool.name, "weighting", "composite")
+            composite_path = ("pools", pool.name, "weighting", "composite")
             if missing and not pool.weighting.composite:
                 message = f"no source of this pool gives {', '.join(missing)}, of which the score is made by default"
-                yield Found(where, message, "composite: {SIGNAL: PART}, or add a source")
+                yield RuleFinding(composite_path, message, "composite: {SIGNAL: PART}, or add a source")
                 continue
             for name in missing:
-                yield Found((*where, name), f"no source of this pool gives {name}", "leave it out, or add a source")
+                yield RuleFinding(
+                    (*composite_path, name), f"no source of this pool gives {name}", "leave it out, or add a source"
+                )
 
 
-def _gives(source: MetricsSource) -> set[str]:
+def _signals_of(source: MetricsSource) -> set[str]:
     if source.kind not in KINDS:
         return {source.signal} if source.signal else set()
-    known = table(source.kind)
-    derived = {name for name, parts in _DERIVED.items() if all(part in known.series for part in parts)}
-    return set(known.series) | derived | ({"progress"} if known.heartbeat else set())
+    metrics_table = table(source.kind)
+    derived = {name for name, parts in _DERIVED.items() if all(part in metrics_table.series for part in parts)}
+    return set(metrics_table.series) | derived | ({"progress"} if metrics_table.heartbeat else set())
 
 
 @rule(
@@ -156,56 +162,58 @@ def _gives(source: MetricsSource) -> set[str]:
     why="After the next update of the engine the query answers nothing, and whoever takes nothing for 0 sends "
     "everything to the replica that says nothing. It has happened to most of the balancers that read these names.",
     before=sample(
-        _read(
+        _telemetry_yaml(
             _DCGM + '    - {kind: custom, signal: kv_cache, metric: "vllm:gpu_cache_usage_perc", unit: ratio, '
             'url: "http://{host}:{port}/metrics"}\n'
         )
     ),
     after=sample(
-        _read(
+        _telemetry_yaml(
             _DCGM + '    - {kind: custom, signal: kv_cache, metric: "vllm:kv_cache_usage_perc", unit: ratio, '
             'url: "http://{host}:{port}/metrics"}\n'
         )
     ),
     ignore="The engine is pinned to a version that has it.",
 )
-def removed(fleet: Subject) -> Iterator[Found]:
-    gone = {name: instead for kind in KINDS for name, instead in table(kind).removed.items()}
+def removed_metric(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB614: metrics that newer versions have removed or renamed."""
+    replacements = {name: instead for kind in KINDS for name, instead in table(kind).removed.items()}
     for pool in fleet.pools:
         for path, telemetry in telemetries(pool):
             for index, source in enumerate(telemetry.sources):
                 for key, value in (("metric", source.metric), ("query", source.query)):
-                    yield from _gone((*path, "sources", index, key), value or "", gone)
+                    yield from _removed_names((*path, "sources", index, key), value or "", replacements)
 
 
-def _gone(path: Path, value: str, gone: dict[str, str]) -> Iterator[Found]:
-    for name, instead in gone.items():
+def _removed_names(path: Path, value: str, replacements: dict[str, str]) -> Iterator[RuleFinding]:
+    for name, instead in replacements.items():
         pattern = re.compile(rf"(?<![\w:]){re.escape(name)}(?=(_sum|_count|_bucket)?(?![\w:]))")
         if pattern.search(value):
-            certain = re.fullmatch(r"[\w:]+", instead) is not None
-            mend = Edit(path, pattern.sub(instead, value)) if certain else None
-            yield Found(path, f"{name} is gone in newer versions", f"use {instead}", mend)
+            is_name = re.fullmatch(r"[\w:]+", instead) is not None
+            fix = Edit(path, pattern.sub(instead, value)) if is_name else None
+            yield RuleFinding(path, f"{name} is gone in newer versions", f"use {instead}", fix)
 
 
 @rule(
     "LB615",
     "note",
     "free memory of an engine that takes it all",
-    what="`min_free_memory` stands in a pool whose engine reserves the GPU's memory at its start.",
+    what="`min_free_memory` is set in a pool whose engine reserves the GPU's memory at its start.",
     why="vLLM and its like take nine tenths of the memory for their cache whatever the load: free memory says "
     "nothing, and lbctl does not judge it there. `kv_cache` is what fills up.",
-    before=sample(_read(_VLLM + _DCGM, "health: {deep: {min_free_memory: 2GiB}}\n")),
-    after=sample(_read(_VLLM + _DCGM)),
+    before=sample(_telemetry_yaml(_VLLM + _DCGM, "health: {deep: {min_free_memory: 2GiB}}\n")),
+    after=sample(_telemetry_yaml(_VLLM + _DCGM)),
     ignore="The pool changes its engine soon.",
 )
-def reserved(fleet: Subject) -> Iterator[Found]:
+def free_memory_of_reserving_engine(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB615: `min_free_memory` for engines that reserve the memory."""
     for pool in fleet.pools:
         kinds = {source.kind for source in sources_of(pool) if source.kind in KINDS}
         engines = sorted(kind for kind in kinds if table(kind).reserves_memory)
         if pool.deep.min_free_memory is not None and engines:
             path = ("pools", pool.name, "health", "deep", "min_free_memory")
             message = f"{engines[0]} reserves the memory at its start: this is not judged"
-            yield Found(path, message, "leave it out", Edit(path, None))
+            yield RuleFinding(path, message, "leave it out", Edit(path, None))
 
 
 @rule(
@@ -217,14 +225,14 @@ def reserved(fleet: Subject) -> Iterator[Found]:
     why="The second engine does not start, or dies of memory under load and takes the first one's requests with it. "
     "With thresholds that cannot both hold, deep health takes both out.",
     before=sample(
-        _read(_VLLM + _DCGM),
+        _telemetry_yaml(_VLLM + _DCGM),
         replicas="""\
 - {name: a, address: "10.0.0.1:8000", gpu: H100-SXM, devices: ["0"]}
 - {name: b, address: "10.0.0.1:8001", gpu: H100-SXM, devices: ["0"]}
 """,
     ),
     after=sample(
-        _read(_VLLM + _DCGM),
+        _telemetry_yaml(_VLLM + _DCGM),
         replicas="""\
 - {name: a, address: "10.0.0.1:8000", gpu: H100-SXM, devices: ["0"]}
 - {name: b, address: "10.0.0.1:8001", gpu: H100-SXM, devices: ["1"]}
@@ -232,29 +240,30 @@ def reserved(fleet: Subject) -> Iterator[Found]:
     ),
     ignore="Each engine was given its part (`--gpu-memory-utilization`).",
 )
-def crowded(fleet: Subject) -> Iterator[Found]:
-    there: dict[tuple[str, str], list[tuple[Pool, Replica]]] = {}
+def gpu_oversubscribed(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB616: replicas that share a GPU whose memory cannot suffice."""
+    by_device: dict[tuple[str, str], list[tuple[Pool, Replica]]] = {}
     for pool in fleet.pools:
         for replica in pool.replicas:
             for device in replica.devices:
-                there.setdefault((replica.address.host, device), []).append((pool, replica))
-    for (host, device), sharing in there.items():
-        words = _crowd(sharing) if len(sharing) > 1 else ""
-        if words:
+                by_device.setdefault((replica.address.host, device), []).append((pool, replica))
+    for (host, device), sharing in by_device.items():
+        problem = _memory_conflict(sharing) if len(sharing) > 1 else ""
+        if problem:
             pool, last = sharing[-1]
-            message = f"GPU {device} of {host} is also that of {sharing[0][1].name}: {words}"
-            yield Found(
+            message = f"GPU {device} of {host} is also that of {sharing[0][1].name}: {problem}"
+            yield RuleFinding(
                 ("pools", pool.name, "replicas", last.name, "devices"), message, "a GPU, or a MIG slice, for each"
             )
 
 
-def _crowd(sharing: list[tuple[Pool, Replica]]) -> str:
+def _memory_conflict(sharing: list[tuple[Pool, Replica]]) -> str:
     if sum(_reserves(pool, replica) for pool, replica in sharing) > 1:
         return "each engine reserves most of its memory"
-    wanted = sum(pool.deep.min_free_memory or 0 for pool, _ in sharing)
+    required = sum(pool.deep.min_free_memory or 0 for pool, _ in sharing)
     gpu = GPUS.get(sharing[0][1].gpu or "")
-    if gpu and gpu.memory_gb and wanted > gpu.memory_gb * 1e9:
-        return f"they want {wanted / 2**30:.0f} GiB free of {gpu.memory_gb:g} GB"
+    if gpu and gpu.memory_gb and required > gpu.memory_gb * 1e9:
+        return f"they want {required / 2**30:.0f} GiB free of {gpu.memory_gb:g} GB"
     return ""
 
 
@@ -272,14 +281,14 @@ def _reserves(pool: Pool, replica: Replica) -> bool:
     why="Without `devices` all GPUs of the host are each replica's: one GPU that is hot or dead takes all of them "
     "out, and the utilisation is that of the neighbours.",
     before=sample(
-        _read(_VLLM + _DCGM),
+        _telemetry_yaml(_VLLM + _DCGM),
         replicas="""\
 - {name: a, address: "10.0.0.1:8000", gpu: H100-SXM}
 - {name: b, address: "10.0.0.1:8001", gpu: H100-SXM}
 """,
     ),
     after=sample(
-        _read(_VLLM + _DCGM),
+        _telemetry_yaml(_VLLM + _DCGM),
         replicas="""\
 - {name: a, address: "10.0.0.1:8000", gpu: H100-SXM, devices: ["0"]}
 - {name: b, address: "10.0.0.1:8001", gpu: H100-SXM, devices: ["1"]}
@@ -287,18 +296,19 @@ def _reserves(pool: Pool, replica: Replica) -> bool:
     ),
     ignore="Each replica truly uses all GPUs of the host.",
 )
-def whose(fleet: Subject) -> Iterator[Found]:
+def shared_host_without_devices(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB617: replicas that share a host's GPUs without `devices`."""
     hosts: dict[str, list[tuple[str, Replica]]] = {}
     for pool in fleet.pools:
         for replica in pool.replicas:
             if _reads_gpus(replica.telemetry or pool.telemetry):
                 hosts.setdefault(replica.address.host, []).append((pool.name, replica))
-    for host, there in hosts.items():
-        silent = [(name, item) for name, item in there if not item.devices]
-        if len(there) > 1 and silent:
-            owner, first = silent[0]
-            message = f"{len(there)} replicas are on {host}, and each counts all of its GPUs as its own"
-            yield Found(("pools", owner, "replicas", first.name, "devices"), message, 'devices: ["0"] and so on')
+    for host, replicas in hosts.items():
+        without_devices = [(name, candidate) for name, candidate in replicas if not candidate.devices]
+        if len(replicas) > 1 and without_devices:
+            owner, first = without_devices[0]
+            message = f"{len(replicas)} replicas are on {host}, and each counts all of its GPUs as its own"
+            yield RuleFinding(("pools", owner, "replicas", first.name, "devices"), message, 'devices: ["0"] and so on')
 
 
 def _reads_gpus(telemetry: Telemetry | None) -> bool:
@@ -311,16 +321,17 @@ def _reads_gpus(telemetry: Telemetry | None) -> bool:
     "warning",
     "pages that may take longer than the interval between them",
     what="`timeout` of telemetry is above its `interval`, and above 2 s.",
-    why="One look at a page at a time: a page that hangs misses its next looks, and what is known of its replica grows "
-    "old unnoticed until the time is over.",
-    before=sample(_read(_VLLM + _DCGM, "", "1s\n  timeout: 30s")),
-    after=sample(_read(_VLLM + _DCGM, "", "1s\n  timeout: 2s")),
+    why="One scrape of a page at a time: a page that hangs misses its next scrapes, and what is known of its replica "
+    "grows old unnoticed until the time is over.",
+    before=sample(_telemetry_yaml(_VLLM + _DCGM, "", "1s\n  timeout: 30s")),
+    after=sample(_telemetry_yaml(_VLLM + _DCGM, "", "1s\n  timeout: 2s")),
     ignore="The page is slow by nature, and `stale_after` is many times the timeout.",
 )
-def slower_than_its_interval(fleet: Subject) -> Iterator[Found]:
+def timeout_above_interval(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB618: scrape timeouts above the interval."""
     for pool in fleet.pools:
         for path, telemetry in telemetries(pool):
             if telemetry.timeout > max(telemetry.interval, _TIMEOUT):
-                where = (*path, "timeout")
-                message = f"{telemetry.timeout / 1000:g} s, and looks come every {telemetry.interval / 1000:g} s"
-                yield Found(where, message, "timeout: 2s", Edit(where, "2s"))
+                key_path = (*path, "timeout")
+                message = f"{telemetry.timeout / 1000:g} s, and scrapes come every {telemetry.interval / 1000:g} s"
+                yield RuleFinding(key_path, message, "timeout: 2s", Edit(key_path, "2s"))

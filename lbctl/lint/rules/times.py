@@ -1,18 +1,18 @@
-"""How long is waited for a model, and how long connections to it are kept."""
+"""Rules about timeouts of requests and connections."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lbctl.lint.rule import Edit, Found, rule
+from lbctl.lint.fleet_view import GENERATIVE_KINDS, FleetView, sources_of
+from lbctl.lint.rule import Edit, RuleFinding, rule
 from lbctl.lint.sample import LLM, sample
-from lbctl.lint.subject import GENERATIVE_KINDS, Subject, sources_of
 
-_SHORTEST_IDLE = 120_000
+_MIN_IDLE = 120_000
 _KEEP_ALIVE = 5_000
-"""Milliseconds after which uvicorn closes an idle connection: vLLM, SGLang and most Python servers stand on it."""
-_LONGER = frozenset({"tgi", "triton", "tfserving", "torchserve", "llamacpp"})
-"""Servers that are no uvicorn."""
+"""Milliseconds after which uvicorn closes an idle connection; vLLM, SGLang and most Python servers use it."""
+_NOT_UVICORN = frozenset({"tgi", "triton", "tfserving", "torchserve", "llamacpp"})
+"""Servers that do not use uvicorn."""
 
 
 def _chat(timeouts: str) -> str:
@@ -30,12 +30,13 @@ def _chat(timeouts: str) -> str:
     after=sample(routes=_chat("{request: unlimited, idle: 5m}")),
     ignore="Answers have a bounded length (`max_tokens`) and the timeout is far above what that takes.",
 )
-def cut_short(fleet: Subject) -> Iterator[Found]:
+def total_timeout_on_generation(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB310: a total timeout on a generative model."""
     for route, _ in fleet.forwards:
         if route.request_timeout is not None and fleet.streams(route):
             path = ("routes", route.name, "timeouts", "request")
             message = f"every answer that takes longer than {route.request_timeout / 1000:g} s is cut"
-            yield Found(path, message, "request: unlimited; `idle` ends what is stuck", Edit(path, "unlimited"))
+            yield RuleFinding(path, message, "request: unlimited; `idle` ends what is stuck", Edit(path, "unlimited"))
 
 
 @rule(
@@ -49,19 +50,20 @@ def cut_short(fleet: Subject) -> Iterator[Found]:
     after=sample(routes=_chat("{idle: 5m}")),
     ignore="Prompts are short and queues are bounded well below it.",
 )
-def silent_too_long(fleet: Subject) -> Iterator[Found]:
+def short_idle_timeout(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB311: an idle timeout under two minutes on a generative model."""
     for route, _ in fleet.forwards:
-        if route.idle_timeout is not None and route.idle_timeout < _SHORTEST_IDLE and fleet.streams(route):
+        if route.idle_timeout is not None and route.idle_timeout < _MIN_IDLE and fleet.streams(route):
             path = ("routes", route.name, "timeouts", "idle")
             message = f"{route.idle_timeout / 1000:g} s of silence are usual before the first token of a long prompt"
-            yield Found(path, message, "idle: 5m", Edit(path, "5m"))
+            yield RuleFinding(path, message, "idle: 5m", Edit(path, "5m"))
 
 
 @rule(
     "LB312",
     "warning",
     "idle connections kept longer than the server keeps them",
-    what="A pool's proxies keep idle HTTP/1 connections for 5 s or longer, and its servers stand on uvicorn, which "
+    what="A pool's proxies keep idle HTTP/1 connections for 5 s or longer, and its servers use uvicorn, which "
     "closes them after 5 s. Most servers of models that generate do, so they are taken for it unless telemetry names "
     "another.",
     why="The side that sends must close first. Else now and then a POST meets a connection that the server is just "
@@ -70,13 +72,14 @@ def silent_too_long(fleet: Subject) -> Iterator[Found]:
     after=sample(LLM + "connections: {idle: 4s}\n"),
     ignore="The servers were started with a longer keep-alive (`--timeout-keep-alive`).",
 )
-def stale_connections(fleet: Subject) -> Iterator[Found]:
+def keep_alive_longer_than_server(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB312: idle connections that outlive the server's keep-alive."""
     for pool in fleet.pools:
         kinds = {source.kind for source in sources_of(pool)}
-        if pool.protocol != "http1" or pool.connections.idle < _KEEP_ALIVE or kinds & _LONGER:
+        if pool.protocol != "http1" or pool.connections.idle < _KEEP_ALIVE or kinds & _NOT_UVICORN:
             continue
         if not (kinds & GENERATIVE_KINDS or fleet.generates(pool.name)):
             continue
         path = ("pools", pool.name, "connections", "idle")
         message = f"kept for {pool.connections.idle / 1000:g} s, but uvicorn closes after 5 s: a POST may meet the end"
-        yield Found(path, message, "idle: 4s, or shorter than the server's own keep-alive", Edit(path, "4s"))
+        yield RuleFinding(path, message, "idle: 4s, or shorter than the server's own keep-alive", Edit(path, "4s"))

@@ -7,8 +7,8 @@ from envoy.extensions.access_loggers.stream.v3 import stream_pb2
 
 from lbctl.ir.listeners import Listener
 from lbctl.targets.envoy import auth
+from lbctl.targets.envoy.protos import extension, struct
 from lbctl.targets.envoy.sources import NAMESPACE
-from lbctl.targets.envoy.wire import extension, struct
 
 _TS = "%START_TIME(%Y-%m-%dT%H:%M:%S.%3fZ)%"
 _PATH = "%PATH(NQ:ORIG_OR_PATH)%"

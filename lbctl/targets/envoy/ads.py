@@ -20,18 +20,20 @@ from envoy.extensions.filters.network.http_connection_manager.v3 import http_con
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 
 from lbctl.base.diagnostics import Path
+from lbctl.base.hosts import is_ip
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.proxies import Proxy
+from lbctl.ir.secrets import CREDENTIAL_HEADERS
 from lbctl.ir.snapshot import View
-from lbctl.ir.weight import plain
-from lbctl.targets.envoy import clusters, resources
+from lbctl.ir.weight import from_capacity
+from lbctl.targets.envoy import auth, clusters, resources
 from lbctl.targets.envoy.endpoints import Hosts, Layout, Placement
 from lbctl.targets.envoy.plan import Upstream
+from lbctl.targets.envoy.protos import BY_ADS, extension
 from lbctl.targets.envoy.resources import Delivery
 from lbctl.targets.envoy.tls import SECRETS, authority_name, pair_name
-from lbctl.targets.envoy.wire import BY_ADS, extension, is_ip
 
 _NOBODY = Proxy("", "envoy", ())
 
@@ -90,7 +92,7 @@ def collector_members(
 ) -> endpoint_pb2.ClusterLoadAssignment:
     pool = Pool(name, (Replica(name, where),))
     one = Layout(name, pool, frozenset(), _NOBODY, Placement(), _known(addresses))
-    return one.weighed((plain(1.0),))
+    return one.weighed((from_capacity(1.0),))
 
 
 def layout(upstream: Upstream, proxy: Proxy, addresses: Mapping[str, tuple[str, ...]]) -> Layout:
@@ -105,12 +107,32 @@ def named_hosts(pool: Pool) -> tuple[str, ...]:
     return tuple(sorted({item.address.host for item in pool.replicas if not _told(item.address)}))
 
 
+def holds_credentials(view: View, listener: Listener) -> bool:
+    """Whether the listener or its table of routes holds what lets somebody in: Envoy compares API keys as they are, and
+    headers that are set or matched are in clear."""
+    rules = listener.rules
+    return (
+        auth.holds_keys(view, listener)
+        or any(name in CREDENTIAL_HEADERS for rule in rules for name, _ in rule.headers)
+        or any(
+            name in CREDENTIAL_HEADERS
+            for route in {rule.route for rule in rules}
+            for name, _ in view.routes[route].request_headers.set
+        )
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A secret, and where the fleet names its files: a certificate and its key, or an authority alone."""
 
     name: str
     files: tuple[tuple[str, Path], ...]
+
+    @property
+    def private(self) -> bool:
+        """Whether a private key is in it."""
+        return len(self.files) > 1
 
 
 def secrets(view: View) -> Iterator[Wanted]:

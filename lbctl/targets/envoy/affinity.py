@@ -11,13 +11,14 @@ from typing import Any
 
 from envoy.extensions.filters.http.lua.v3 import lua_pb2
 
+from lbctl.base.hosts import is_ip
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets import opaque
+from lbctl.targets import replica_token
+from lbctl.targets.envoy.protos import extension, pack
 from lbctl.targets.envoy.sources import NAMESPACE
-from lbctl.targets.envoy.wire import extension, is_ip, pack
 
 FILTER = "lbctl.affinity"
 _COOKIE = "cookie"
@@ -56,7 +57,7 @@ def per_route(pool: Pool, route: Route) -> dict[str, Any]:
     if pool.affinity is None or not keeps(pool, route):
         return {}
     config = lua_pb2.LuaPerRoute()
-    known = {opaque.word(pool.name, item.name): str(item.address) for item in pool.replicas if _known(item)}
+    known = {replica_token.word(pool.name, item.name): str(item.address) for item in pool.replicas if _known(item)}
     config.filter_context.update({"cookie": pool.affinity.cookie, "replicas": known})
     return {FILTER: pack(config)}
 
@@ -73,7 +74,7 @@ def mark(pool: Pool, replica: Replica, *, secure: bool) -> dict[str, str | bool]
     """What the endpoint of a replica carries: its cookie; `secure`: for HTTPS alone."""
     if pool.affinity is None or not _known(replica):
         return {}
-    kept = f"{pool.affinity.cookie}={opaque.word(pool.name, replica.name)}; Path=/"
+    kept = f"{pool.affinity.cookie}={replica_token.word(pool.name, replica.name)}; Path=/"
     words = f"{kept}; Max-Age={max(1, pool.affinity.ttl // 1000)}; HttpOnly; SameSite=Lax"
     return {_COOKIE: words + ("; Secure" if secure else "")}
 

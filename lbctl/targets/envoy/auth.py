@@ -14,7 +14,6 @@ whose tenant could not stand in a header.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 
 from envoy.config.rbac.v3 import rbac_pb2
@@ -28,8 +27,10 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Auth, Forward, Jwt, Route
 from lbctl.ir.secrets import ApiKey
 from lbctl.ir.snapshot import View
+from lbctl.targets import client_headers
+from lbctl.targets.client_headers import INTERNAL_PREFIX as INTERNAL
+from lbctl.targets.envoy.protos import extension, pack
 from lbctl.targets.envoy.sources import NAMESPACE
-from lbctl.targets.envoy.wire import INTERNAL, extension, pack
 
 TENANT = "tenant"
 """In the request's metadata."""
@@ -93,16 +94,14 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
 
 def first_words(view: View, listener: Listener) -> list[dict[str, object]]:
     """Mutations of every request before anything looks at it."""
-    found: list[dict[str, object]] = [_without(name) for name in _claimed_headers(view)]
+    found = [without(client_headers.forgeries(_claimed_headers(view)))]
     if holds_keys(view, listener):
         found.append({"append": {"header": {"key": _ANYONE, "value": "anyone"}}})
     return found
 
 
-def _without(name: str) -> dict[str, object]:
-    """With underscores, too, which many a replica takes for hyphens."""
-    spelled = "".join("[-_]" if char in "-_" else re.escape(char) for char in name.lower())
-    return {"remove_on_match": {"key_matcher": {"safe_regex": {"regex": spelled}}}}
+def without(expression: str) -> dict[str, object]:
+    return {"remove_on_match": {"key_matcher": {"safe_regex": {"regex": expression}}}}
 
 
 def own_headers(view: View, listener: Listener) -> list[str]:

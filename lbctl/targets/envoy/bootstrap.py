@@ -20,10 +20,11 @@ from envoy.service.discovery.v3 import discovery_pb2
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
+from lbctl.base.hosts import is_ip
 from lbctl.ir.address import Address
+from lbctl.targets.envoy.protos import address, duration, extension, pack
 from lbctl.targets.envoy.runtime import add_limits
 from lbctl.targets.envoy.text import Writer
-from lbctl.targets.envoy.wire import address, duration, extension, is_ip, pack
 from lbctl.targets.target import Bundle, File
 
 _CLUSTER = "xds|lbctl"

@@ -10,7 +10,10 @@ CAPABILITIES: dict[str, Capability] = {
     "listener.client_certificate": Rendered(),
     "listener.http2": Rendered(),
     "listener.h2c": Rendered("told from HTTP/1.1 by its preface"),
-    "listener.client_address": Rendered("a filter chain for the trusted networks, another for the rest"),
+    "listener.client_address": Rendered(
+        "a filter chain for the trusted networks, another for the rest; 400 where another header than x-forwarded-for "
+        "stands twice or holds a comma"
+    ),
     "listener.proxy_protocol": Rendered(),
     "listener.max_connections": Rendered(
         "for the process, all worker threads together; under `lbctl serve` each certificate, and peers within and "
@@ -30,7 +33,8 @@ CAPABILITIES: dict[str, Capability] = {
     "route.match": Rendered("the path goes on as it was matched: %2F as /, %41 as A; the query is untouched"),
     "route.match.model": Rendered(
         "x-model, else the body's `model`; a body that is JSON, a form or text by its content type, or has none, is "
-        "held on such a listener until it is whole; uploads of other types are not looked into"
+        "held on such a listener until it is whole; uploads of other types are not looked into; where it decides about "
+        "protection, 400 unless the request names one model clearly"
     ),
     "route.pool": Rendered(),
     "route.split": Rendered(),

@@ -10,12 +10,13 @@ from envoy.extensions.clusters.dns.v3 import dns_cluster_pb2
 from envoy.extensions.network.dns_resolver.cares.v3 import cares_dns_resolver_pb2
 from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
 
+from lbctl.base.hosts import is_ip
 from lbctl.ir.address import Address
 from lbctl.ir.pools import CircuitBreaker, DnsDiscovery, Pool
 from lbctl.targets.envoy import health, tls
 from lbctl.targets.envoy.endpoints import Placement
 from lbctl.targets.envoy.plan import Fallback, Upstream, variant
-from lbctl.targets.envoy.wire import address, duration, extension, is_ip, metadata, pack
+from lbctl.targets.envoy.protos import address, duration, extension, metadata, pack
 
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 BUFFER = 65_536

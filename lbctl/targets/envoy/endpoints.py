@@ -19,9 +19,9 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, Pool, Replica
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.weight import Weight
-from lbctl.targets import weighing
+from lbctl.targets import effective_weights, locality
 from lbctl.targets.envoy import affinity
-from lbctl.targets.envoy.wire import metadata
+from lbctl.targets.envoy.protos import metadata
 from lbctl.targets.quantise import quantise, rounding_error
 
 _MAXIMUM = 2**24
@@ -69,7 +69,7 @@ class Layout:
         self._pool = pool
         self._message = endpoint_pb2.ClusterLoadAssignment(cluster_name=name)
         self._slots: list[tuple[wrappers_pb2.UInt32Value, int, int]] = []
-        near = [_nearness(replica, pool, proxy) for replica in pool.replicas]
+        near = [locality.rank(replica, pool, proxy) for replica in pool.replicas]
         inside = [allowed(item, placement.regions) for item in pool.replicas]
         ranks = sorted({rank for rank, fits in zip(near, inside, strict=True) if fits})
         mark = metadata({"pool": pool.name})
@@ -123,17 +123,8 @@ def rounding(pool: Pool, weights: tuple[Weight, ...]) -> list[float]:
 
 def _meant(pool: Pool, weights: tuple[Weight, ...]) -> tuple[float, ...]:
     if pool.balance.algorithm in ("least_request", "least_time"):
-        return weighing.deadlines(weights, few_slots=pool.few_slots)
-    return weighing.rates(weights)
-
-
-def _nearness(replica: Replica, pool: Pool, proxy: Proxy) -> tuple[int, int]:
-    """(priority, distance): 0 own zone, 1 own region, 2 the rest."""
-    if pool.locality is None or (proxy.zone is None and proxy.region is None):
-        return replica.priority, 0
-    if pool.locality.prefer == "zone" and proxy.zone is not None and replica.zone == proxy.zone:
-        return replica.priority, 0
-    return replica.priority, 1 if replica.region is not None and replica.region == proxy.region else 2
+        return effective_weights.deadlines(weights, few_slots=pool.few_slots)
+    return effective_weights.rates(weights)
 
 
 def _places(where: Address, hosts: Hosts, taken: set[tuple[str, int]]) -> Sequence[Address]:

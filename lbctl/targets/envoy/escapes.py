@@ -1,9 +1,8 @@
 """A path's conditions as Envoy must ask them: it compares the path as it was sent, where other proxies decode it first.
 
-Envoy has decoded what needs no escape (letters, digits, `-._~`) and slashes. Every other byte may stand as itself or as
-`%XX`, in upper or lower case, and means the same to the server behind: an expression here admits both. What such an
-expression cannot judge is for `UNFIT` to refuse: escapes that are none (`%zz`), so that `%` always begins one; and two
-slashes alone, which Envoy leaves where it merges all others.
+Envoy has decoded slashes, and paths with malformed escapes or with escaped letters and digits are refused
+(`request_target`). Every other byte may be written as itself or as `%XX`, in upper or lower case, and means the same to
+the server behind: an expression here admits both, and `%` always begins an escape.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-UNFIT = ".*%([^0-9A-Fa-f].*|[0-9A-Fa-f]([^0-9A-Fa-f].*)?)?|//"
-_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/")
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/")
 """Bytes that stand as themselves alone."""
 _BYTES = frozenset(range(256))
 _DIGITS = frozenset(b"0123456789")

@@ -14,9 +14,9 @@ from google.protobuf.any_pb2 import Any
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import affinity, auth, hashing, limits, matches, prompts, reading
+from lbctl.targets.envoy import affinity, auth, hashing, limits, matches, models, prompts, reading
+from lbctl.targets.envoy.protos import extension, pack
 from lbctl.targets.envoy.sources import NAMESPACE
-from lbctl.targets.envoy.wire import extension, pack
 
 BUFFER = "envoy.filters.http.buffer"
 REQUEST_ID = "x-request-id"
@@ -113,7 +113,7 @@ def _body_fields(view: View, listener: Listener) -> list[dict[str, object]]:
     types = {"allow_content_types_regex": {"regex": reading.JSON}, "allow_empty_content_type": True}
     config = json_to_metadata_pb2.JsonToMetadata(request_rules={"rules": rules, **types})
     found = [extension("envoy.filters.http.json_to_metadata", config)]
-    return [*found, _model_header()] if _by_model(listener) else found
+    return [*found, *models.http_filters(listener), _model_header()] if _by_model(listener) else found
 
 
 def _read(view: View, listener: Listener) -> list[dict[str, object]]:

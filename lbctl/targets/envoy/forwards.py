@@ -18,7 +18,7 @@ from lbctl.ir.routes import Forward, Retry, Route, Share, StickySplit
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import affinity, escapes, hashing, limits, matches
 from lbctl.targets.envoy.plan import Plan
-from lbctl.targets.envoy.wire import duration, extension, metadata, percent
+from lbctl.targets.envoy.protos import duration, extension, metadata, percent
 
 _WHEN = {
     "connect_failure": "connect-failure",

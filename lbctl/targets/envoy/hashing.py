@@ -15,8 +15,8 @@ from lbctl.ir.pools import HashKey
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import auth
+from lbctl.targets.envoy.protos import extension
 from lbctl.targets.envoy.sources import NAMESPACE
-from lbctl.targets.envoy.wire import extension
 
 
 def policy(key: HashKey, route: Route) -> dict[str, object]:

@@ -8,7 +8,7 @@ from envoy.config.cluster.v3 import outlier_detection_pb2
 from envoy.config.core.v3 import health_check_pb2
 
 from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, PassiveCheck, Pool
-from lbctl.targets.envoy.wire import duration, struct
+from lbctl.targets.envoy.protos import duration, struct
 
 IN_CLEAR: Mapping[str, str | bool] = {"checks": "in_clear"}
 """By this a check finds the socket without TLS among the `transport_socket_matches` of its cluster."""

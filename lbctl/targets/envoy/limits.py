@@ -16,8 +16,8 @@ from envoy.extensions.filters.http.local_ratelimit.v3 import local_rate_limit_pb
 
 from lbctl.ir.routes import RateLimit, Route, retry_after
 from lbctl.targets.envoy import auth
+from lbctl.targets.envoy.protos import duration
 from lbctl.targets.envoy.sources import NAMESPACE
-from lbctl.targets.envoy.wire import duration
 
 FILTER = "envoy.filters.http.local_ratelimit"
 _ALL = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}

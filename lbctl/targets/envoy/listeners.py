@@ -22,9 +22,10 @@ from envoy.extensions.http.original_ip_detection.xff.v3 import xff_pb2
 
 from lbctl.ir.listeners import Certificate, ClientAddress, Listener, Tracing
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import access_log, auth, filters, replies, tls
+from lbctl.targets import client_headers
+from lbctl.targets.envoy import access_log, auth, filters, local_reply, matches, tls
 from lbctl.targets.envoy.clusters import BUFFER
-from lbctl.targets.envoy.wire import INTERNAL, address, duration, extension
+from lbctl.targets.envoy.protos import address, duration, extension
 
 Specify = Callable[[hcm_pb2.HttpConnectionManager], None]
 """Writes the routes, or where they come from, into a connection manager."""
@@ -32,8 +33,6 @@ Specify = Callable[[hcm_pb2.HttpConnectionManager], None]
 _STREAMS = 100
 _STREAM_WINDOW = 65_536
 _CONNECTION_WINDOW = 1_048_576
-_XFF = "x-forwarded-for"
-_FORWARDED = "x-forwarded-"
 _NOBODY = {"address_prefix": "255.255.255.255", "prefix_len": {"value": 32}}
 """Envoy believes private addresses more than others unless a list says who is inside; an empty one counts as none."""
 _OWN = "x-envoy-"
@@ -112,8 +111,7 @@ def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.Htt
         common_http_protocol_options={"idle_timeout": duration(item.idle_timeout or 0)},
         request_timeout={},
         request_headers_timeout=duration(item.request_headers_timeout),
-        normalize_path={"value": True},
-        merge_slashes=True,
+        normalize_path={"value": False},
         strip_trailing_host_dot=True,
         path_with_escaped_slashes_action="UNESCAPE_AND_FORWARD",
         internal_address_config={"cidr_ranges": [_NOBODY]},
@@ -123,7 +121,7 @@ def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.Htt
         upgrade_configs=[filters.websocket(view, item)],
         early_header_mutation_extensions=[_first(view, item, chain)],
         access_log=access_log.access_logs(item),
-        local_reply_config=replies.local_replies(),
+        local_reply_config=local_reply.local_replies(),
         http_filters=filters.http_filters(view, item),
         http2_protocol_options=_http2() if item.http2 else None,
         tracing=_tracing(item, item.tracing) if item.tracing else None,
@@ -145,7 +143,7 @@ def _client(chain: _Chain) -> dict[str, object]:
     client = chain.trusted
     if client is None or not chain.believed:
         return {"use_remote_address": {"value": True}}
-    if client.header == _XFF:
+    if client.header == matches.FORWARDED_FOR:
         trusted = {"cidrs": [_cidr(network) for network in client.trusted]}
         found = extension(
             "envoy.http.original_ip_detection.xff",
@@ -156,17 +154,23 @@ def _client(chain: _Chain) -> dict[str, object]:
             "envoy.http.original_ip_detection.custom_header",
             custom_header_pb2.CustomHeaderConfig(header_name=client.header),
         )
-    return {"use_remote_address": {"value": False}, "original_ip_detection_extensions": [found]}
+    return {
+        "use_remote_address": {"value": False},
+        "forward_client_cert_details": "ALWAYS_FORWARD_ONLY",
+        "original_ip_detection_extensions": [found],
+    }
 
 
 def _first(view: View, item: Listener, chain: _Chain) -> dict[str, object]:
     """Before anything looks at the request: what a client may not say, and its own name for the request id."""
     mutations: list[dict[str, object]] = [{"remove_on_match": {"key_matcher": {"prefix": _OWN}}}]
-    mutations += [{"remove_on_match": {"key_matcher": {"prefix": INTERNAL}}}, *auth.first_words(view, item)]
+    mutations += auth.first_words(view, item)
     believed = chain.trusted is None or chain.believed
-    if chain.trusted and not believed:
-        mutations.append({"remove_on_match": {"key_matcher": {"prefix": _FORWARDED}}})
-        mutations.append({"remove": chain.trusted.header})
+    if chain.trusted is None or not believed:
+        names = [chain.trusted.header] if chain.trusted else []
+        mutations += map(auth.without, client_headers.claim_groups(names))
+    if chain.trusted and believed and chain.trusted.header != matches.FORWARDED_FOR:
+        mutations.append(_joined(chain.trusted.header))
     if item.request_id != filters.REQUEST_ID:
         mutations.append({"remove": filters.REQUEST_ID})
         if believed:
@@ -180,6 +184,12 @@ def _first(view: View, item: Listener, chain: _Chain) -> dict[str, object]:
             )
     config = header_mutation_pb2.HeaderMutation(mutations=mutations)
     return extension("envoy.http.early_header_mutation.header_mutation", config)
+
+
+def _joined(header: str) -> dict[str, object]:
+    """Several lines of a header as one: of several, Envoy would believe the first one, which the client can write."""
+    value = f"%CEL(request.headers['{header.lower()}'])%"
+    return {"append": {"header": {"key": header, "value": value}, "append_action": "OVERWRITE_IF_EXISTS"}}
 
 
 def _tracing(item: Listener, wanted: Tracing) -> dict[str, object]:

@@ -8,25 +8,35 @@ from envoy.config.route.v3 import route_components_pb2
 
 from lbctl.ir.listeners import PathMatch, Rule
 from lbctl.ir.routes import Pin
+from lbctl.targets import request_host, request_method, request_target
 from lbctl.targets.envoy import escapes
 from lbctl.targets.envoy.sources import NAMESPACE
 
 MODEL_HEADER = "x-model"
+FORWARDED_FOR = "x-forwarded-for"
 
 
 def route_matches(rule: Rule) -> Iterator[route_components_pb2.RouteMatch]:
     """One, or two where the model decides: named by the header, else by the body."""
-    headers = [_header(name, {"exact": value}) for name, value in rule.headers]
-    if rule.methods:
-        headers.insert(0, method(*rule.methods))
+    headers = _headers(rule)
     if not rule.models:
-        yield route_components_pb2.RouteMatch(headers=headers, **path(rule.path))
+        yield without_model(rule)
         return
     named = _header(MODEL_HEADER, {"safe_regex": {"regex": "|".join(map(_named, rule.models))}})
     yield route_components_pb2.RouteMatch(headers=[*headers, named], **path(rule.path))
     unnamed = {"name": MODEL_HEADER, "present_match": True, "invert_match": True}
     read = [_model(rule.models)]
     yield route_components_pb2.RouteMatch(headers=[*headers, unnamed], dynamic_metadata=read, **path(rule.path))
+
+
+def without_model(rule: Rule) -> route_components_pb2.RouteMatch:
+    """What a rule asks of a request beside its model."""
+    return route_components_pb2.RouteMatch(headers=_headers(rule), **path(rule.path))
+
+
+def _headers(rule: Rule) -> list[dict[str, object]]:
+    headers = [_header(name, {"exact": value}) for name, value in rule.headers]
+    return [method(*rule.methods), *headers] if rule.methods else headers
 
 
 def path(wanted: PathMatch) -> dict[str, object]:
@@ -42,12 +52,27 @@ def path(wanted: PathMatch) -> dict[str, object]:
     return {"path_separated_prefix": prefix} if prefix else {"prefix": "/"}
 
 
-def unfit() -> dict[str, object]:
-    return _regex(escapes.UNFIT)
+def ambiguous_path() -> dict[str, object]:
+    return _regex(f".*(?:{request_target.AMBIGUOUS}).*")
+
+
+def malformed_host() -> dict[str, object]:
+    """The header condition of a Host that is none; Envoy joins several lines with commas."""
+    return {**_header(":authority", {"safe_regex": {"regex": request_host.HOST_WITHOUT_DOT}}), "invert_match": True}
+
+
+def refused_method() -> dict[str, object]:
+    regex = "|".join((*request_method.NAMES, f".*{request_method.UNFIT}.*"))
+    return _header(":method", {"safe_regex": {"regex": regex}})
 
 
 def _regex(expression: str) -> dict[str, object]:
     return {"safe_regex": {"regex": expression}}
+
+
+def several(header: str) -> dict[str, object]:
+    """The header condition of several values: Envoy joins the lines of a header with commas."""
+    return _header(header.lower(), {"contains": ","})
 
 
 def method(*names: str) -> dict[str, object]:

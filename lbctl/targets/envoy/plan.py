@@ -13,7 +13,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
-from lbctl.targets import opaque
+from lbctl.targets import replica_token
 from lbctl.targets.envoy.endpoints import Placement, allowed
 
 
@@ -64,7 +64,7 @@ def plan(view: View) -> Plan:
     fallbacks: dict[str, Fallback] = {}
     names: dict[tuple[str, str], str] = {}
     strict = _with_fallback(view)
-    budgets, secure = _budgets(view), opaque.https_alone(view)
+    budgets, secure = _budgets(view), replica_token.https_alone(view)
     for route, pool in _uses(view):
         upstream = _upstream(view, pool, route.regions, pool in strict, pool in secure, budgets.get(pool))
         upstreams[upstream.name] = upstream

@@ -15,8 +15,8 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import hashing
+from lbctl.targets.envoy.protos import extension, pack
 from lbctl.targets.envoy.sources import NAMESPACE
-from lbctl.targets.envoy.wire import extension, pack
 
 _FILTER = "envoy.filters.http.lua"
 _SCRIPT = r"""

@@ -14,7 +14,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy.remarks import remarks
+from lbctl.targets.envoy.diagnostics import remarks
 from lbctl.targets.envoy.sources import SECRETS, Tree, managers, sources
 from lbctl.targets.envoy.static import static
 from lbctl.targets.envoy.text import Writer

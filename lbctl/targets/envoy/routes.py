@@ -15,9 +15,9 @@ from envoy.config.route.v3 import route_components_pb2, route_pb2
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import affinity, auth, filters, forwards, matches, reading, replies
+from lbctl.targets.envoy import affinity, auth, filters, forwards, local_reply, matches, models, reading
 from lbctl.targets.envoy.plan import Plan
-from lbctl.targets.envoy.wire import header_option
+from lbctl.targets.envoy.protos import header_option
 
 _BODY = 4_096
 _JSON = "application/json"
@@ -72,15 +72,28 @@ def _body_limit(listener: Listener) -> int:
 
 
 def _no_route(table: Table) -> route_components_pb2.Route:
-    return _direct(table, matches.path(Rule("").path), "", 404, replies.error(404), _JSON)
+    return _direct(table, matches.path(Rule("").path), "", 404, local_reply.error(404), _JSON)
 
 
 def _refused(table: Table) -> Iterator[route_components_pb2.Route]:
-    if reading.refuses_unfit(table.listener):
-        yield _direct(table, matches.unfit(), "", 400, replies.error(400), _JSON)
+    method = _narrowed(_everything(), [matches.refused_method()])
+    yield _direct(table, method, "", 405, local_reply.METHOD, _JSON)
+    host = _narrowed(_everything(), [matches.malformed_host()])
+    yield _direct(table, host, "", 400, local_reply.error(400), _JSON)
+    yield _direct(table, matches.ambiguous_path(), "", 400, local_reply.error(400), _JSON)
+    client = table.listener.client_address
+    if client is not None and client.header != matches.FORWARDED_FOR:
+        several = _narrowed(_everything(), [matches.several(client.header)])
+        yield _direct(table, several, "", 400, local_reply.error(400), _JSON)
+
+
+def _everything() -> route_components_pb2.RouteMatch:
+    return route_components_pb2.RouteMatch(**matches.path(Rule("").path))
 
 
 def _rule(table: Table, rule: Rule) -> Iterator[route_components_pb2.Route]:
+    if rule.clear_model:
+        yield _direct(table, models.unclear(matches.without_model(rule)), "", 400, local_reply.UNCLEAR_MODEL, _JSON)
     for match in matches.route_matches(rule):
         yield from _matched(table, rule, match)
 
@@ -97,7 +110,7 @@ def _matched(table: Table, rule: Rule, match: route_components_pb2.RouteMatch) -
             _headers(message, route)
             yield message
     elif auth.shut(table.view, route):
-        message = _direct(table, match, route.name, 401, replies.error(401), _JSON)
+        message = _direct(table, match, route.name, 401, local_reply.error(401), _JSON)
         message.response_headers_to_add.add(**header_option("www-authenticate", "Bearer"))
         yield message
     else:

@@ -24,9 +24,9 @@ from lbctl.ir.pools import DnsDiscovery
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import auth, clusters, endpoints, listeners, resources, runtime
 from lbctl.targets.envoy.plan import Plan, Upstream, plan
+from lbctl.targets.envoy.protos import address, extension, pack
 from lbctl.targets.envoy.resources import Delivery
 from lbctl.targets.envoy.tls import FILES
-from lbctl.targets.envoy.wire import address, extension, pack
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from envoy.extensions.transport_sockets.raw_buffer.v3 import raw_buffer_pb2
 from envoy.extensions.transport_sockets.tls.v3 import tls_pb2
 
+from lbctl.base.hosts import is_ip
 from lbctl.ir.listeners import Certificate, Listener, ListenerTls
 from lbctl.ir.pools import DnsDiscovery, Pool, PoolTls
-from lbctl.targets.envoy.wire import BY_ADS, extension, is_ip, struct
+from lbctl.targets.envoy.protos import BY_ADS, extension, struct
 
 _SOCKET = "envoy.transport_sockets.tls"
 _VERSIONS = {"1.2": "TLSv1_2", "1.3": "TLSv1_3"}

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.pools import Pool
 from lbctl.ir.snapshot import View
+from lbctl.ir.weight import Weight
 from lbctl.targets.haproxy.capabilities import CAPABILITIES
 from lbctl.targets.target import Bundle, Capability, Complaint, Target, Version
 
@@ -14,7 +16,15 @@ from lbctl.targets.target import Bundle, Capability, Complaint, Target, Version
 @dataclass(frozen=True, slots=True)
 class Haproxy:
     kind: str = "haproxy"
+    title: str = "HAProxy"
     binary: str = "haproxy"
+    install_hint: str = "apt-get install haproxy"
+    wheel: str = ""
+    forms: Sequence[str] = ("yaml",)
+    served_by_xds: bool = False
+    done_by_control_plane: frozenset[str] = frozenset()
+    prefers_idle_replicas: bool = True
+    reads_bodies: bool = True
     versions: Sequence[Version] = ((2, 6), (2, 8), (3, 0), (3, 2))
 
     @property
@@ -30,6 +40,11 @@ class Haproxy:
         from lbctl.targets.haproxy.render import remarks
 
         return remarks(view)
+
+    def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
+        from lbctl.targets.haproxy.servers import haproxy_weights
+
+        return haproxy_weights(pool, weights)
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:  # noqa: ARG002 -- `-c` writes nothing
         from lbctl.targets.haproxy.check import command

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from lbctl.base.hosts import from_here
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Replica
 from lbctl.ir.snapshot import View
@@ -18,7 +19,6 @@ from lbctl.ir.snapshot import View
 INTERVAL = 2_000
 """ms between two questions."""
 _LAST_PORT = 65_535
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _PORT = re.compile(r"(?m)^ +server .* agent-addr (\S+) agent-port (\d{1,5})\b")
 
 
@@ -27,7 +27,7 @@ def places(view: View) -> Mapping[tuple[str, str], Address]:
     first = view.proxy.agent_check
     if first is None or not first.port:
         return {}
-    host = _EVERYWHERE.get(first.host, first.host)
+    host = from_here(first.host)
     names = [(pool, item.name) for pool, known in sorted(view.pools.items()) for item in known.replicas]
     ports = range(first.port, _LAST_PORT + 1)
     return {name: Address(host, port) for name, port in zip(names, ports, strict=False)}
@@ -50,5 +50,5 @@ def question(pool: str, replica: Replica) -> str:
 
 def ports(text: str, first: Address) -> frozenset[int]:
     """Those that an older file, which may still run, has of this agent."""
-    host = _EVERYWHERE.get(first.host, first.host)
+    host = from_here(first.host)
     return frozenset(int(port) for where, port in _PORT.findall(text) if where == host and int(port) <= _LAST_PORT)

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.ir.routes import ApiKeys, Auth, Route
+from lbctl.ir.routes import ApiKeys, Auth, Forward, Route
 from lbctl.ir.secrets import ApiKey
 from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import jwt, quote
@@ -20,7 +20,11 @@ from lbctl.targets.target import File
 from lbctl.targets.token import Token
 
 _DENIED = quote.error("no valid credentials", "unauthorized")
+_NO_LENGTH = quote.error("send a content-length", "no_length")
 _NOBODY = quote.error("the credentials name no tenant", "forbidden")
+
+_BODY_STARTS = "10s"
+"""Within this time a request of HTTP/2 without a length ends or its body begins."""
 
 
 def files(view: View) -> Iterator[File]:
@@ -52,6 +56,7 @@ def lines(route: Route, view: View, acls: Acls) -> Iterator[Token]:
     if any(limit.by == "tenant" for limit in route.rate_limits):
         yield line(f"http-request return status 403 {_NOBODY}", here, unknown, source=path)
     yield from _passed_on(auth, here, path)
+    yield from _without_trailers(route, auth, view, here)
 
 
 def _api_keys(route: Route, keys: ApiKeys, here: str) -> Iterator[Token]:
@@ -68,6 +73,23 @@ def _passed_on(auth: Auth, here: str, path: tuple[str, ...]) -> Iterator[Token]:
         header = quote.word(auth.forward_tenant)
         yield line("http-request del-header", header, here, source=path)
         yield line("http-request set-header", header, "'%[var(txn.tenant)]'", here, known)
+
+
+def _without_trailers(route: Route, auth: Auth, view: View, here: str) -> Iterator[Token]:
+    """Servers that read trailers as headers would take the tenant from one. HAProxy cannot remove trailers; it forwards
+    none of a message with a length. HTTP/2 tells only at the end of a message whether it has a body."""
+    if not auth.forward_tenant or not isinstance(route.action, Forward):
+        return
+    if all(view.pools[name].protocol != "http1" for name in route.action.pools):
+        return
+    path = ("routes", route.name, "auth", "forward_tenant")
+    unknown = f"{here} !{{ req.hdr(content-length) -m found }}"
+    h2 = f"{unknown} {{ req.ver -m beg 2 }}" + (" !{ req.hdr(upgrade) -m found }" if route.websocket else "")
+    refuse = f"http-request return status 411 {_NO_LENGTH}"
+    yield line(refuse, unknown, "{ req.hdr(transfer-encoding) -m found }", source=path)
+    yield line(f"http-request wait-for-body time {_BODY_STARTS} at-least 1", h2, source=path)
+    yield line(refuse, h2, "{ req.body_size gt 0 }", source=path)
+    yield line("http-request set-header content-length 0", h2, source=path)
 
 
 def kept_back(route: Route) -> Iterator[Token]:

@@ -52,8 +52,11 @@ _NOTES = {
     "listener.inspect": "each connection has a buffer of this size",
     "listener.request_id": "a client's id is kept if it is printable ASCII of at most 200 characters",
     "listener.access_log": "to /dev/stdout or /dev/stderr only",
-    "route.match": "the path is matched decoded and without repeated slashes; one with dot segments is answered 400",
-    "route.match.model": "x-model, else the body's `model`; of a repeated key the first one counts",
+    "route.match": "the path is matched decoded and without repeated slashes; one with dot segments is answered 400, "
+    "and so is a long one on which an expression gives up",
+    "route.match.model": "x-model, else the body's `model`; of a repeated key the first one counts; where it decides "
+    "about protection, 400 unless the request names one model clearly, and for bodies nested more than about a "
+    "hundred deep",
     "route.sticky_split.cookie": "the cookie holds the pool's name",
     "route.sticky_split.header": "by a hash of the value: a change of the shares moves some clients",
     "route.websocket": "on any other route the request goes on without its upgrade, as plain HTTP",
@@ -65,7 +68,8 @@ _NOTES = {
     "there again",
     "route.rate_limit": "a sliding window of burst ÷ rate; three limits a route",
     "route.rate_limit.concurrent": "three limits a route, together with the rates",
-    "route.auth.api_keys": "as hashes, in a file of their own",
+    "route.auth.api_keys": "as hashes, in a file of their own; with `forward_tenant` a body for replicas of HTTP/1 "
+    "needs a Content-Length (else 411), since its trailers could name another tenant",
     "route.auth.jwt": "a token must expire; RSA and ECDSA keys, PS256 and its like from 2.8 on; a key without `alg` "
     "verifies RS256 or that of its curve; no tolerance for clocks; the first 8 audiences of a token; a tenant is "
     "printable ASCII, and one with control characters is answered 403",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from lbctl.base.diagnostics import Path
-from lbctl.targets.haproxy import levels
+from lbctl.targets.haproxy import locality_tiers
 from lbctl.targets.target import Bundle, Complaint
 
 _ALERT = re.compile(r"^\[ALERT\]\s+\(\d+\)\s*:\s*(?:config\s*:\s*)?(?P<text>.*)$")
@@ -40,7 +40,7 @@ def _complaint(text: str, bundle: Bundle) -> Complaint:
 def _path(text: str) -> Path:
     server = _SERVER.search(text)
     if server:
-        return ("pools", levels.pool_name(server["pool"]), "replicas", server["server"])
+        return ("pools", locality_tiers.pool_name(server["pool"]), "replicas", server["server"])
     named, own = _NAMED.search(text), _OWN.search(text)
     if named is None:
         return ()
@@ -48,5 +48,5 @@ def _path(text: str) -> Path:
     section = {"pool": "pools", "listener": "listeners"}.get(kind)
     if section is None:
         return ()
-    name = levels.pool_name(name)
+    name = locality_tiers.pool_name(name)
     return (section, name, "replicas", own["server"]) if own and section == "pools" else (section, name)

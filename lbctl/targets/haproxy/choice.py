@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from lbctl.ir.routes import Forward, Pin, Route, StickySplit
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import levels, quote, residency
+from lbctl.targets.haproxy import locality_tiers, quote, residency
 from lbctl.targets.haproxy.match import Acls, equals
 from lbctl.targets.token import Token
 
@@ -98,7 +98,7 @@ def _nearest(route: Route, pool: str, view: View, here: str) -> Iterator[Token]:
     """Which part of the pool serves. The nearest stands last, and so has the last word."""
     backend = residency.backend_name(view.pools[pool], route.regions)
     known, within = residency.within(view.pools[pool], route.regions, view)
-    parts = levels.parts(known, within, backend)[:-1]
+    parts = locality_tiers.parts(known, within, backend)[:-1]
     this, path = f"{{ var(txn.pool) -m str -- {quote.name(pool).text} }}", ("pools", pool, "locality")
     for place, part in reversed(list(enumerate(parts))):
         fit = f"nbsrv(pool_{part.name})"

@@ -14,8 +14,8 @@ from typing import Literal
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import levels, most, servers
-from lbctl.targets.haproxy.levels import Part
+from lbctl.targets.haproxy import locality_tiers, request_limits, servers
+from lbctl.targets.haproxy.locality_tiers import Part
 from lbctl.targets.quantise import quantise
 
 State = Literal["ready", "drain", "maint"]
@@ -52,22 +52,26 @@ class Desired:
 
 
 def desired(view: View) -> Desired:
-    parts = tuple(levels.all_parts(view))
+    parts = tuple(locality_tiers.all_parts(view))
     return Desired(
-        frozenset(map(most.backend, parts)),
+        frozenset(map(request_limits.backend, parts)),
         tuple(item for part in parts for item in _servers(part)),
-        tuple((most.variable(part), value) for part in parts if (value := most.requests(part.pool)) is not None),
+        tuple(
+            (request_limits.variable(part), value)
+            for part in parts
+            if (value := request_limits.requests(part.pool)) is not None
+        ),
     )
 
 
 def pool_name(backend: str) -> str:
     """The pool that a backend serves, whichever part of it."""
-    return levels.pool_name(backend.removeprefix(_PREFIX))
+    return locality_tiers.pool_name(backend.removeprefix(_PREFIX))
 
 
 def _servers(part: Part) -> Iterator[Server]:
     pool = part.pool
-    ids, backups, shared = servers.ids_of(pool), levels.backups(pool), _words(servers.default(pool).text)[1:]
+    ids, backups, shared = servers.ids_of(pool), locality_tiers.backups(pool), _words(servers.default(pool).text)[1:]
     weights = quantise(servers.shares_of(part), servers.MAX_WEIGHT)
     drained = part.view.drained[pool.name]
     for replica, weight in zip(pool.replicas, weights, strict=True):
@@ -79,7 +83,7 @@ def _servers(part: Part) -> Iterator[Server]:
 def _server(part: Part, replica: Replica, weight: int, state: State, words: tuple[str, ...]) -> Server:
     pool = part.pool
     return Server(
-        backend=most.backend(part),
+        backend=request_limits.backend(part),
         name=replica.name,
         address=replica.address,
         weight=weight,

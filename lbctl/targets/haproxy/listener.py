@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,11 +10,13 @@ from lbctl.ir.listeners import Certificate, ClientAddress, Listener
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
+from lbctl.targets import client_headers
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import auth, choice, kept_keys, keys, limits, quote, route
+from lbctl.targets.haproxy import auth, choice, hash_vars, keys, limits, models, quote, refusals, route
 from lbctl.targets.haproxy.match import Acls, rules
 from lbctl.targets.haproxy.quote import duration, line
+from lbctl.targets.reading import wants_clear_model
 from lbctl.targets.token import Token
 
 _LOGS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
@@ -44,6 +45,7 @@ class Frontend:
     """1: what trusted peers say of the client is kept."""
     client: tuple[Token, ...]
     request_id: tuple[Token, ...]
+    refusals: tuple[Token, ...]
     body: tuple[Token, ...]
     acls: tuple[Token, ...]
     rules: tuple[Token, ...]
@@ -66,7 +68,8 @@ def frontend(listener: Listener, view: View) -> Frontend:
         trusts=int(listener.client_address is not None),
         client=(*_client(listener.client_address), *_forgeable(view)),
         request_id=tuple(_request_id(listener)),
-        body=(*_guards(listener, view), *_model(listener)),
+        refusals=tuple(refusals.lines()),
+        body=(*_guards(listener, view), *_model(listener, view)),
         acls=(*acls.lines, *(_route_acl(item) for item in routes)),
         rules=table,
         actions=actions,
@@ -160,12 +163,9 @@ def _log(listener: Listener) -> Token | None:
 
 
 def _forgeable(view: View) -> Iterator[Token]:
-    """What only the gateway may say is removed from every request, whatever its route; with underscores, too, which
-    many a replica takes for hyphens."""
-    found = {route.auth.forward_tenant for route in view.routes.values() if route.auth and route.auth.forward_tenant}
-    for header in sorted(found):
-        spelled = "".join("[-_]" if char in "-_" else re.escape(char) for char in header.lower())
-        yield line("http-request del-header", quote.word(f"^{spelled}$"), "-m reg")
+    """What only the gateway may say is removed from every request, whatever its route."""
+    told = {route.auth.forward_tenant for route in view.routes.values() if route.auth and route.auth.forward_tenant}
+    yield line("http-request del-header", quote.word(client_headers.forgeries(told)), "-m reg")
 
 
 def _client(settings: ClientAddress | None) -> Iterator[Token]:
@@ -173,6 +173,7 @@ def _client(settings: ClientAddress | None) -> Iterator[Token]:
     trusted. Four balancers in a row are as many as any fleet has."""
     yield Token("http-request set-var(txn.peer) src")
     if settings is None:
+        yield line("http-request del-header", quote.word(client_headers.claims()), "-m reg")
         return
     networks = [quote.word(item) for item in settings.trusted]
     yield line("acl trusted src --", *networks)
@@ -181,8 +182,7 @@ def _client(settings: ClientAddress | None) -> Iterator[Token]:
         written = quote.word(quote.sample("req.hdr_ip", settings.header, place=-place))
         yield line("http-request set-src", written, "if trusted {", written, "-m found }")
     yield Token("acl believed var(txn.trusted) -m bool")
-    yield Token("http-request del-header x-forwarded- -m beg if !believed")
-    yield line("http-request del-header", quote.word(settings.header), "if !believed")
+    yield line("http-request del-header", quote.word(client_headers.claims([settings.header])), "-m reg if !believed")
 
 
 def _request_id(listener: Listener) -> Iterator[Token]:
@@ -216,13 +216,15 @@ def _guards(listener: Listener, view: View) -> Iterator[Token]:
     yield line(f"http-request return status 411 {_NO_LENGTH} if", unknown, full, source=path)
 
 
-def _model(listener: Listener) -> Iterator[Token]:
+def _model(listener: Listener, view: View) -> Iterator[Token]:
     """The header if there is one, else the body's field; a body too long to be seen whole and without it is refused."""
     if not any(rule.models for rule in listener.rules):
         return
     path = ("listeners", listener.name, "inspect")
     yield Token("http-request set-var(txn.model) req.fhdr(x-model)")
     unknown = "!{ var(txn.model) -m found }"
+    if wants_clear_model(listener):
+        yield from models.lines(listener, buffer(view) - _SPARE)
     yield line("http-request set-var(txn.model)", quote.word("req.body,json_query('$.model')"), "if", unknown)
     unseen = f"{unknown} {{ req.body_size gt {listener.inspect} }}"
     yield line(f"http-request return status 413 {_TOO_LARGE} if", unseen, source=path)
@@ -245,6 +247,6 @@ def _actions(item: Route, listener: Listener, view: View, acls: Acls) -> Iterato
     yield from auth.lines(item, view, acls)
     yield from limits.lines(item)
     yield from choice.pools(item, item.action, view, acls)
-    yield from kept_keys.lines(item, view)
+    yield from hash_vars.lines(item, view)
     yield from auth.kept_back(item)
     yield from route.changed(item, listener)

@@ -1,19 +1,26 @@
 """Which route a request belongs to: the listener's table as ACLs, in the order of the table, first match wins.
 
-The path is matched decoded and with runs of slashes merged, as the replicas will read it; otherwise `/%61dmin` or
-`//admin` would slip past a rule of `/admin` into a wider one. What is forwarded is the client's own path. A path with
-dot segments has two readings and is answered 400.
+The path is matched decoded, as the replicas will read it; otherwise `/a%3Ab` would slip past a rule of `/a:b` into a
+wider one. What is forwarded is the client's own path; one that has two readings was refused before (`refusals`).
+
+HAProxy takes an expression that gives up (PCRE's limits, on a long path) for one that does not match, which would hand
+the request to a later, wider rule. So each expression of the fleet is asked for in two ways: one ACL holds only where
+it matches, the other only where it does not. Where neither holds nobody knows, and the answer is 400.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from lbctl.ir.listeners import PathMatch, Rule
-from lbctl.targets.haproxy import quote
+from lbctl.targets.haproxy import models, quote
 from lbctl.targets.token import Token
 
+_UNDECIDED = quote.error("the path is too complex to match", "bad_request")
+_HAS_PATH = "{ path -m found }"
+"""Not so in `OPTIONS *`, which no expression matches."""
 _WORDS = 48
 """Values in one line; HAProxy takes 64 words."""
 
@@ -41,14 +48,19 @@ def equals(acls: Acls, criterion: str, value: str) -> str:
 
 
 def rules(table: Iterable[Rule], acls: Acls) -> Iterator[Token]:
-    """Lines that set txn.route."""
+    """Lines that set txn.route, and refuse what an expression gave up on."""
     for rule in table:
-        conditions = list(_conditions(rule, acls))
-        yield quote.line(
-            f"http-request set-var(txn.route) str({quote.name(rule.route).text}) if !routed",
-            *conditions,
-            source=("routes", rule.route, "match"),
-        )
+        conditions, source = list(_conditions(rule, acls)), ("routes", rule.route, "match")
+        route = f"http-request set-var(txn.route) str({quote.name(rule.route).text}) if !routed"
+        if rule.clear_model:
+            yield from models.refusals(*_conditions_but_model(rule, acls))
+        if rule.path.kind != "regex":
+            yield quote.line(route, *conditions, source=source)
+            continue
+        matches, differs = _expression(rule.path.value, acls)
+        yield quote.line(route, *conditions, matches, source=source)
+        refuse = f"http-request return status 400 {_UNDECIDED} if !routed {_HAS_PATH}"
+        yield quote.line(refuse, *conditions, f"!{differs}", source=(*source, "path_regex"))
 
 
 def _acl(acl: str, criterion: str, method: str, values: tuple[str, ...]) -> Iterator[Token]:
@@ -58,6 +70,7 @@ def _acl(acl: str, criterion: str, method: str, values: tuple[str, ...]) -> Iter
 
 
 def _conditions(rule: Rule, acls: Acls) -> Iterator[str]:
+    """All but the path's expression, which takes the most time and so comes last."""
     if rule.host:
         yield _host(rule.host.lower(), acls)
     yield from _path(rule.path, acls)
@@ -69,6 +82,14 @@ def _conditions(rule: Rule, acls: Acls) -> Iterator[str]:
         yield _model(rule.models, acls)
 
 
+def _conditions_but_model(rule: Rule, acls: Acls) -> Iterator[str]:
+    """A path on which the expression gives up counts as one that matches."""
+    yield from _conditions(replace(rule, models=()), acls)
+    if rule.path.kind == "regex":
+        yield _HAS_PATH
+        yield f"!{_expression(rule.path.value, acls)[1]}"
+
+
 def _host(host: str, acls: Acls) -> str:
     if host.startswith("*."):
         return acls.name("var(txn.host)", "end", [host[1:]])
@@ -78,13 +99,19 @@ def _host(host: str, acls: Acls) -> str:
 def _path(path: PathMatch, acls: Acls) -> Iterator[str]:
     if path.kind == "exact":
         yield acls.name("var(txn.path)", "str", [path.value])
-    elif path.kind == "regex":
-        yield acls.name("var(txn.path)", "reg", [rf"^(?s:{path.value})\z"])
-    elif path.value.rstrip("/"):
+    elif path.kind == "prefix" and path.value.rstrip("/"):
         yield acls.name("var(txn.segments)", "beg", [path.value.rstrip("/") + "/"])
 
 
+def _expression(pattern: str, acls: Acls) -> tuple[str, str]:
+    """The ACL that holds where the path surely matches, and the one that holds where it surely does not."""
+    whole = rf"(?s:{pattern})\z"
+    matches, differs = (acls.name("var(txn.path)", "reg", [regex]) for regex in (f"^{whole}", f"^(?!{whole})"))
+    return matches, differs
+
+
 def _model(models: tuple[str, ...], acls: Acls) -> str:
-    """Exact names and prefixes in one regex: the two would need an `or` within the `and` of the conditions."""
+    """Exact names and prefixes in one regex: the two would need an `or` within the `and` of the conditions. What
+    follows a prefix may hold line feeds: a body's JSON can escape one."""
     alternatives = [re.escape(item[:-1]) + ".*" if item.endswith("*") else re.escape(item) for item in models]
-    return acls.name("var(txn.model)", "reg", [rf"^(?:{'|'.join(alternatives)})\z"])
+    return acls.name("var(txn.model)", "reg", [rf"^(?s:{'|'.join(alternatives)})\z"])

@@ -13,10 +13,10 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import Balance, HashKey, Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets import opaque
+from lbctl.targets import replica_token
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import bodies, health, kept_keys, keys, most, quote, servers
-from lbctl.targets.haproxy.levels import Part
+from lbctl.targets.haproxy import bodies, hash_vars, health, keys, quote, request_limits, servers
+from lbctl.targets.haproxy.locality_tiers import Part
 from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.token import Token
 
@@ -76,7 +76,7 @@ def _balance(pool: Pool, view: View) -> Iterator[Token]:
     if pool.balance.key is None:
         yield line("balance", _BALANCE.get(pool.balance.algorithm, "roundrobin"), source=path)
         return
-    kept = kept_keys.variable(pool, view)
+    kept = hash_vars.variable(pool, view)
     key = Token(f"var({kept})") if kept else _key(pool.balance.key, path)
     yield line("balance hash", key, source=path)
     yield Token("hash-type consistent sdbm avalanche")
@@ -99,7 +99,7 @@ def _affinity(pool: Pool, view: View) -> Iterator[Token]:
     if pool.affinity:
         path = ("pools", pool.name, "affinity")
         cookie, idle = quote.word(pool.affinity.cookie, path), f"maxidle {max(1, pool.affinity.ttl // 1000)}s"
-        secure = "secure" if opaque.for_https_alone(pool.name, view) else ""
+        secure = "secure" if replica_token.for_https_alone(pool.name, view) else ""
         yield line("cookie", cookie, "insert indirect nocache httponly", secure, idle, "attr 'SameSite=Lax'")
 
 
@@ -196,15 +196,15 @@ def _shed(part: Part, routes: Sequence[Route]) -> Iterator[Token]:
 def _crowded(part: Part) -> Iterator[Token]:
     """Requests wait for replicas with limits of their own. Where those together are within the pool's limit, they are
     it; else what is above the pool's limit cannot wait and is refused."""
-    pool, own = part.pool, most.backend(part)
+    pool, own = part.pool, request_limits.backend(part)
     path = ("pools", pool.name, "circuit_breaker")
     refuse = f"http-request return status 503 {_CROWDED} hdr Retry-After 1 if"
     if servers.limit(pool) is not None:
         waiting = f"{{ queue({own}) ge {max(1, pool.circuit_breaker.max_pending_requests)} }}"
         yield line(refuse, waiting, source=(*path, "max_pending_requests"))
-    if most.requests(pool) is not None:
+    if request_limits.requests(pool) is not None:
         yield line(f"http-request set-var(txn.queued) queue({own})")
-        yield line(refuse, most.above(part), source=(*path, "max_requests"))
+        yield line(refuse, request_limits.above(part), source=(*path, "max_requests"))
 
 
 def _with_fallback(pool: Pool, routes: Sequence[Route]) -> list[str]:

@@ -5,9 +5,19 @@ from __future__ import annotations
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import DnsDiscovery, Pool
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import auth, keys, levels, limits, listener, most, pool, quote, shape
+from lbctl.targets.haproxy import (
+    auth,
+    config_digest,
+    keys,
+    limits,
+    listener,
+    locality_tiers,
+    pool,
+    quote,
+    request_limits,
+)
 from lbctl.targets.haproxy.quote import line
-from lbctl.targets.nearness import placeless
+from lbctl.targets.locality import placeless
 from lbctl.targets.target import Bundle, File
 from lbctl.targets.token import Token, write
 
@@ -16,9 +26,9 @@ _LARGE_ANSWERS = Token("accepted_payload_size 8192")
 
 
 def render(view: View) -> Bundle:
-    parts = tuple(levels.all_parts(view))
+    parts = tuple(locality_tiers.all_parts(view))
     values = {
-        "global_lines": [*_global(view), *filter(None, map(most.declared, parts))],
+        "global_lines": [*_global(view), *filter(None, map(request_limits.declared, parts))],
         "resolvers": [_resolver(each) for each in view.pools.values() if _resolves(each)],
         "frontends": [listener.frontend(each, view) for each in view.listeners],
         "tables": [table for route in view.routes.values() for table in limits.tables(route)],
@@ -26,7 +36,7 @@ def render(view: View) -> Bundle:
     }
     text, sources = write("haproxy", "haproxy.cfg.j2", values)
     others = tuple(auth.files(view))
-    return Bundle((File(MAIN, shape.marked(text, others), sources), *others), remarks(view))
+    return Bundle((File(MAIN, config_digest.marked(text, others), sources), *others), remarks(view))
 
 
 def remarks(view: View) -> tuple[Diagnostic, ...]:
@@ -35,7 +45,7 @@ def remarks(view: View) -> tuple[Diagnostic, ...]:
     found += [item for each in view.routes.values() for item in limits.diagnostics(each)]
     found += placeless(view)
     found += auth.diagnostics(view)
-    wholes = (part for part in levels.all_parts(view) if part.name == part.pool.name)
+    wholes = (part for part in locality_tiers.all_parts(view) if part.name == part.pool.name)
     return (*found, *(item for part in wholes for item in pool.remarks(part)))
 
 
@@ -51,7 +61,7 @@ def _global(view: View) -> list[Token]:
         lines.append(Token("ssl-load-extra-del-ext"))
     if view.proxy.runtime_api:
         socket = quote.word(view.proxy.runtime_api, ("proxies", view.proxy.name, "runtime_api"))
-        lines.append(Token(shape.BLANK))
+        lines.append(Token(config_digest.BLANK))
         lines.append(line("stats socket", socket, "mode 600 level admin expose-fd listeners"))
     return lines
 

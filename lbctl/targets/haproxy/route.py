@@ -36,6 +36,10 @@ def changed(route: Route, listener: Listener) -> Iterator[Token]:
         yield line(priority, here, source=("routes", route.name, "queue_priority"))
     kept = "!{ req.fhdr(upgrade) -m str -i websocket }" if route.websocket else ""
     yield line("http-request del-header upgrade", here, kept)
+    yield line("http-request del-header connection", here)
+    if route.websocket:
+        for name, value in (("upgrade", "websocket"), ("connection", "upgrade")):
+            yield line(f"http-request set-header {name} {value}", here, kept.removeprefix("!"))
     path = ("routes", route.name, "headers", "request")
     for header in route.request_headers.remove:
         yield line("http-request del-header", quote.word(header), here, source=(*path, "remove"))

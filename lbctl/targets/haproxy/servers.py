@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 from collections.abc import Collection, Iterator, Mapping
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.base.hosts import is_ip
 from lbctl.ir.pools import DnsDiscovery, Pool, PoolTls, Replica, SlowStart
 from lbctl.ir.weight import Weight
-from lbctl.targets import opaque, weighing
+from lbctl.targets import effective_weights, replica_token
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import agents, health, levels, quote
-from lbctl.targets.haproxy.levels import Part
+from lbctl.targets.haproxy import agents, health, locality_tiers, quote
+from lbctl.targets.haproxy.locality_tiers import Part
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.quantise import quantise, rounding_error
 from lbctl.targets.rounding import rounded
@@ -25,7 +25,7 @@ _RAMP = (SlowStart().min_weight, SlowStart().aggression)
 
 def servers(part: Part) -> tuple[Token, ...]:
     pool, weights = part.pool, quantise(shares_of(part), MAX_WEIGHT)
-    ids, backups = ids_of(pool), levels.backups(pool)
+    ids, backups = ids_of(pool), locality_tiers.backups(pool)
     lines = [default(pool)]
     for replica, weight in zip(pool.replicas, weights, strict=True):
         lines.append(server(part, replica, 0 if _drained(part, replica) else weight, ids, backups))
@@ -50,8 +50,8 @@ def shares_of(part: Part) -> tuple[float, ...]:
 def meant(pool: Pool, weights: tuple[Weight, ...]) -> tuple[float, ...]:
     """What the weights of HAProxy are in proportion to."""
     if pool.balance.algorithm in ("least_request", "least_time"):
-        return weighing.in_flight(weights, few_slots=pool.few_slots)
-    return weighing.rates(weights)
+        return effective_weights.in_flight(weights, few_slots=pool.few_slots)
+    return effective_weights.rates(weights)
 
 
 def haproxy_weights(pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
@@ -90,7 +90,7 @@ def server(part: Part, replica: Replica, weight: int, ids: Mapping[str, int], ba
         *_tracked(part, replica),
         *health.own_words(pool),
         *_agent(part, replica),
-        f"cookie {opaque.word(pool.name, replica.name)}" if pool.affinity and weight else "",
+        f"cookie {replica_token.word(pool.name, replica.name)}" if pool.affinity and weight else "",
         *(_tls(pool.tls, replica.address.host) if pool.tls else ()),
         source=path,
     )
@@ -143,7 +143,7 @@ def _protocol(pool: Pool) -> Iterator[str]:
 def _tls(settings: PoolTls, host: str) -> Iterator[str | Token]:
     """The name that the certificate must hold: the one given, else the address where that is a name. HAProxy cannot
     compare an IP address with a certificate."""
-    known = settings.server_name or (None if _is_ip(host) else host)
+    known = settings.server_name or (host if host and not is_ip(host) else None)
     yield "ssl"
     if settings.ca is None:
         yield "verify none"
@@ -161,14 +161,6 @@ def _tls(settings: PoolTls, host: str) -> Iterator[str | Token]:
     if settings.certificate:
         yield "crt"
         yield quote.word(settings.certificate)
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return not host
-    return True
 
 
 def ids_of(pool: Pool) -> dict[str, int]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from lbctl.ir.routes import Route
 from lbctl.targets.nginx import names, quote
-from lbctl.targets.nginx.book import Book
+from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.target import File
 from lbctl.targets.token import Token
 
 
-def tenant(book: Book, route: Route, number: int) -> Token | None:
+def tenant(book: RenderContext, route: Route, number: int) -> Token | None:
     """The variable with the tenant of a request of `route`, empty where no key is known; None without API keys."""
     if route.auth is None or route.auth.api_keys is None:
         return None
@@ -24,7 +24,7 @@ def tenant(book: Book, route: Route, number: int) -> Token | None:
     return Token(variable)
 
 
-def forwarded(book: Book, route: Route, number: int) -> dict[str, Token]:
+def forwarded(book: RenderContext, route: Route, number: int) -> dict[str, Token]:
     """Request headers: the tenant that is passed on, and nothing of what a client says under such a name."""
     told = (item.auth.forward_tenant for item in book.view.routes.values() if item.auth is not None)
     found = {name.lower(): Token('""') for name in told if name is not None}
@@ -39,7 +39,7 @@ def forwarded(book: Book, route: Route, number: int) -> dict[str, Token]:
     return found
 
 
-def _keys(book: Book, route: Route, header: str, variable: str) -> None:
+def _keys(book: RenderContext, route: Route, header: str, variable: str) -> None:
     path = ("routes", route.name, "auth", "api_keys")
     source = names.header(header)
     if source is None:

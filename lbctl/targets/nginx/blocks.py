@@ -174,6 +174,8 @@ class Listener:
     verify: Token | None
     trusted: tuple[Token, ...]
     address_header: Token | None
+    several_addresses: Token | None
+    """The variable that is 1 where the client is named in more than one line."""
     max_body: int
     header_timeout: int
     idle_timeout: int
@@ -182,6 +184,8 @@ class Listener:
     request_id: tuple[Token, Token]
     """The header's name, and the variable."""
     target: Token
+    has_regex: bool
+    """Whether a rule has an expression, which may give up."""
     locations: tuple[Location, ...]
     mirrors: tuple[Mirrored, ...] = ()
 

@@ -22,7 +22,10 @@ _LISTENERS: Mapping[str, Capability] = {
             "it speaks HTTP/1.1; gRPC clients need a listener with TLS",
         ),
     ),
-    "listener.client_address": Rendered("from strangers the usual x-forwarded-* names are removed, one by one"),
+    "listener.client_address": Rendered(
+        "from strangers the usual x-forwarded-* names are removed, one by one; before 1.23 another header than "
+        "x-forwarded-for is not believed, from 1.23 on 400 where it stands twice or holds a comma"
+    ),
     "listener.proxy_protocol": _DONE,
     "listener.max_connections": Rendered("counts connections with a request in progress; idle ones do not count"),
     "listener.max_body": _DONE,
@@ -40,8 +43,11 @@ _LISTENERS: Mapping[str, Capability] = {
 }
 
 _ROUTES: Mapping[str, Capability] = {
-    "route.match": _DONE,
-    "route.match.model": Rendered("by the header x-model alone: nginx's core reads no JSON"),
+    "route.match": Rendered("a long path on which an expression gives up is answered 400"),
+    "route.match.model": Rendered(
+        "by the header x-model alone: nginx's core reads no JSON; a route that leads around the protection of a model "
+        "answers 503"
+    ),
     "route.pool": _DONE,
     "route.split": Rendered("in hundredths of a percent"),
     "route.pin.header": _DONE,
@@ -54,7 +60,7 @@ _ROUTES: Mapping[str, Capability] = {
     "route.fallback": Rendered("after a try on every replica; only a request that none of them got"),
     "route.respond": _DONE,
     "route.redirect": _DONE,
-    "route.rewrite": Rendered("400 where the client wrote the prefix in another way (as /%76 or /a/..)"),
+    "route.rewrite": Rendered("400 where the client wrote the prefix in another way (as /a%3Ab for /a:b)"),
     "route.queue_priority": Unsupported("nginx has no queue", "who comes first is served first"),
     "route.websocket": Rendered("on any other route the request goes on without its upgrade, as plain HTTP"),
     "route.timeouts.request": Unsupported(
@@ -128,7 +134,9 @@ _POOLS: Mapping[str, Capability] = {
     ),
     "pool.replicas.priority": Rendered("two ranks; beside hash and random a lower priority gets nothing"),
     "pool.replicas.drain": _DONE,
-    "pool.locality": Rendered("the others only when no replica of the own zone is left; not beside hash and random"),
+    "pool.locality": Rendered(
+        "all others together, only when no replica of the own zone is left; not beside hash and random"
+    ),
     "pool.connections.idle": _DONE,
     "pool.connections.max_requests": _DONE,
     "pool.timeouts.connect": _DONE,

@@ -8,26 +8,15 @@ from urllib.parse import quote as percent
 from lbctl.ir.listeners import Rule
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Route
+from lbctl.targets.client_headers import HOP_BY_HOP, INTERNAL
 from lbctl.targets.nginx import auth, quote
 from lbctl.targets.nginx.blocks import Forwarding, Tls, Upstream
-from lbctl.targets.nginx.book import Book
+from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
 FOREVER = 24 * 86_400_000
 """Milliseconds: nginx keeps times in 31 bits."""
 _SPEAKS_HTTP2 = (1, 29, 4)
-FORWARDED = (
-    "forwarded",
-    "x-forwarded-host",
-    "x-forwarded-port",
-    "x-forwarded-prefix",
-    "x-forwarded-server",
-    "x-forwarded-ssl",
-    "x-forwarded-scheme",
-    "x-forwarded-by",
-    "x-forwarded-client-cert",
-    "x-real-ip",
-)
 _NOT_PASSED = frozenset({"date", "server", "x-pad"})
 """Response headers that nginx never takes over from a replica: it writes its own."""
 
@@ -48,7 +37,7 @@ class Inlet:
 
 
 def forwarding(
-    book: Book, inlet: Inlet, route: Route, rule: Rule, pool: Pool, upstream: Upstream, copy: bool = False
+    book: RenderContext, inlet: Inlet, route: Route, rule: Rule, pool: Pool, upstream: Upstream, copy: bool = False
 ) -> Forwarding | None:
     """None where the replicas' certificates cannot be verified as asked: then nothing may go there."""
     tls = _tls(book, pool)
@@ -76,7 +65,7 @@ def forwarding(
     )
 
 
-def _http_version(book: Book, pool: Pool) -> str:
+def _http_version(book: RenderContext, pool: Pool) -> str:
     return "2" if pool.protocol == "http2" and book.version >= _SPEAKS_HTTP2 else "1.1"
 
 
@@ -91,16 +80,16 @@ def _url(pool: Pool, upstream: Upstream, path: str) -> Token:
     return Token(f"{scheme}{'s' if pool.tls else ''}://{upstream.name.text}{path}")
 
 
-def _rewritten(book: Book, inlet: Inlet, route: Route, rule: Rule) -> str:
+def _rewritten(book: RenderContext, inlet: Inlet, route: Route, rule: Rule) -> str:
     """ "" where the path stays."""
     if route.rewrite is None or route.rewrite.path_prefix is None or rule.path.kind == "regex":
         return ""
     return _new_path(book, inlet, route, rule, route.rewrite.path_prefix)
 
 
-def _new_path(book: Book, inlet: Inlet, route: Route, rule: Rule, prefix: str) -> str:
+def _new_path(book: RenderContext, inlet: Inlet, route: Route, rule: Rule, prefix: str) -> str:
     """The variable with the new path and the query, both as the client wrote them; empty where the client wrote the
-    prefix in another way than it is known (`/a/../v1/`, `/v%31/`), and nginx cannot tell what to replace."""
+    prefix in another way than it is known (`/a%3Ab/` for `/a:b/`), and nginx cannot tell what to replace."""
     variable = f"$lb_path_{inlet.number}_{list(book.view.routes).index(route.name)}"
     if any(item.variable == Token(variable) for item in book.maps):
         return variable
@@ -115,7 +104,7 @@ def _new_path(book: Book, inlet: Inlet, route: Route, rule: Rule, prefix: str) -
     return book.map("$request_uri", variable, entries)
 
 
-def _request_headers(book: Book, inlet: Inlet, route: Route, grpc: bool) -> tuple[tuple[Token, Token], ...]:
+def _request_headers(book: RenderContext, inlet: Inlet, route: Route, grpc: bool) -> tuple[tuple[Token, Token], ...]:
     """The last word on a name is the user's; nginx's own come first."""
     found: dict[str, Token] = {
         "host": Token("$lb_host"),
@@ -127,8 +116,9 @@ def _request_headers(book: Book, inlet: Inlet, route: Route, grpc: bool) -> tupl
         found["connection"] = Token("$lb_connection" if route.websocket else '""')
         if route.websocket:
             found["upgrade"] = Token("$lb_upgrade")
-    if inlet.trusted is not None:
-        found |= {name: Token(f"$lb_in{inlet.number}_{name.replace('-', '_')}") for name in inlet.told}
+    found |= {name: Token('""') for name in (*HOP_BY_HOP, *INTERNAL)}
+    for name in inlet.told:
+        found[name] = Token(f"$lb_in{inlet.number}_{name.replace('-', '_')}") if inlet.trusted else Token('""')
     found |= auth.forwarded(book, route, list(book.view.routes).index(route.name))
     if route.rewrite is not None and route.rewrite.host is not None:
         found["host"] = quote.value(route.rewrite.host, ("routes", route.name, "rewrite", "host"))
@@ -138,7 +128,7 @@ def _request_headers(book: Book, inlet: Inlet, route: Route, grpc: bool) -> tupl
     return tuple((quote.plain(name), text) for name, text in sorted(found.items()))
 
 
-def passed_on(book: Book, inlet: Inlet) -> None:
+def passed_on(book: RenderContext, inlet: Inlet) -> None:
     """Maps for what only a trusted peer may say of the client: empty from others."""
     if inlet.trusted is None:
         return
@@ -148,7 +138,7 @@ def passed_on(book: Book, inlet: Inlet) -> None:
         book.map(inlet.trusted, f"$lb_in{inlet.number}_{word}", entries)
 
 
-def _hidden(book: Book, inlet: Inlet, route: Route) -> tuple[Token, ...]:
+def _hidden(book: RenderContext, inlet: Inlet, route: Route) -> tuple[Token, ...]:
     """Response headers of a replica that do not go on: removed ones, and those that are set anew."""
     rules = route.response_headers
     wanted = {*(name.lower() for name in rules.remove), *(name.lower() for name, _ in rules.set)}
@@ -158,7 +148,7 @@ def _hidden(book: Book, inlet: Inlet, route: Route) -> tuple[Token, ...]:
     return tuple(quote.plain(name) for name in sorted(wanted | {inlet.request_id_header.lower()}))
 
 
-def _tls(book: Book, pool: Pool) -> Tls | None:
+def _tls(book: RenderContext, pool: Pool) -> Tls | None:
     if pool.tls is None:
         return None
     name = pool.tls.server_name or _only_host(pool)

@@ -10,7 +10,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.routes import RateLimit, Route
 from lbctl.targets.nginx import auth, names, quote
 from lbctl.targets.nginx.blocks import Limit, Zone
-from lbctl.targets.nginx.book import Book
+from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
 _MINUTE = 60_000
@@ -18,13 +18,13 @@ _PER_CLIENT = 10 * 1024
 _ONE = 64
 
 
-def of_route(book: Book, route: Route, number: int) -> tuple[Limit, ...]:
+def of_route(book: RenderContext, route: Route, number: int) -> tuple[Limit, ...]:
     """The route's limits in the order of the YAML; their zones are shared by all of its locations."""
     zones = (f"lb_r{number}_limit{index}" for index in range(len(route.rate_limits)))
     return tuple(_limit(book, route, number, name, item) for name, item in zip(zones, route.rate_limits, strict=True))
 
 
-def uncountable(book: Book, route: Route) -> bool:
+def uncountable(book: RenderContext, route: Route) -> bool:
     """Whether a limit of the route is below the one request a minute that nginx counts in."""
     found = any(limit.requests and limit.requests * _MINUTE < limit.per for limit in route.rate_limits)
     if found:
@@ -34,7 +34,7 @@ def uncountable(book: Book, route: Route) -> bool:
     return found
 
 
-def breaker(book: Book, pool: Pool) -> Limit:
+def breaker(book: RenderContext, pool: Pool) -> Limit:
     """Requests at once to a pool, by all routes together; nginx has no queue, so beyond them is 503."""
     name = Token(f"lb_pool_{pool.name}")
     limits = pool.circuit_breaker
@@ -44,7 +44,7 @@ def breaker(book: Book, pool: Pool) -> Limit:
     return Limit(name, most=most)
 
 
-def listener(book: Book, number: int, most: int) -> Limit:
+def listener(book: RenderContext, number: int, most: int) -> Limit:
     """Requests at once on a listener."""
     name = Token(f"lb_l{number}")
     if all(zone.name != name for zone in book.zones):
@@ -52,7 +52,7 @@ def listener(book: Book, number: int, most: int) -> Limit:
     return Limit(name, most=most)
 
 
-def _limit(book: Book, route: Route, number: int, name: str, limit: RateLimit) -> Limit:
+def _limit(book: RenderContext, route: Route, number: int, name: str, limit: RateLimit) -> Limit:
     known = any(zone.name == Token(name) for zone in book.zones)
     size = _ONE if limit.by == "all" else _PER_CLIENT
     if limit.concurrent:
@@ -64,7 +64,7 @@ def _limit(book: Book, route: Route, number: int, name: str, limit: RateLimit) -
     return Limit(Token(name), burst=max(0, (limit.burst or limit.requests) - 1))
 
 
-def _key(book: Book, route: Route, number: int, limit: RateLimit) -> Token:
+def _key(book: RenderContext, route: Route, number: int, limit: RateLimit) -> Token:
     if limit.by == "client_ip":
         return Token("$binary_remote_addr")
     known = auth.tenant(book, route, number)
@@ -79,7 +79,7 @@ def _key(book: Book, route: Route, number: int, limit: RateLimit) -> Token:
     return Token('"all"')
 
 
-def _rate(book: Book, route: Route, limit: RateLimit) -> Token:
+def _rate(book: RenderContext, route: Route, limit: RateLimit) -> Token:
     """Whole requests a second or a minute are what nginx counts in."""
     if limit.requests * 1000 % limit.per == 0:
         return Token(f"{limit.requests * 1000 // limit.per}r/s")

@@ -16,8 +16,8 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, Replica
 from lbctl.targets.nginx import quote
 from lbctl.targets.nginx.blocks import LogFormat
-from lbctl.targets.nginx.book import Book
 from lbctl.targets.nginx.pool import shown
+from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
 HARMLESS = r" !#-\[\]-~"
@@ -68,7 +68,7 @@ def _json(listener: Listener, request_id: str) -> str:
     return "{" + ",".join(f'"{name}":{value}' for name, value in fields.items()) + "}"
 
 
-def maps(book: Book) -> None:
+def maps(book: RenderContext) -> None:
     """What the formats read."""
     stamp = r"~^(.{19})([^ ]*) \d+\.(\d{3})$"
     entries = [(_DEFAULT, Token("$time_iso8601")), (quote.plain(stamp), _of("$1.$3$2"))]
@@ -100,7 +100,7 @@ def _of(text: str) -> Token:
     return quote.script(text)
 
 
-def _milliseconds(book: Book, source: str, variable: str) -> None:
+def _milliseconds(book: RenderContext, source: str, variable: str) -> None:
     """nginx says seconds with three decimals, one for each try: the last counts."""
     entries = [
         (_DEFAULT, _NULL),
@@ -110,12 +110,12 @@ def _milliseconds(book: Book, source: str, variable: str) -> None:
     book.map(source, variable, entries)
 
 
-def _retries(book: Book) -> None:
+def _retries(book: RenderContext) -> None:
     tries = [(quote.plain(rf"~^(?:[^ ]+(?: :)? ){{{n}}}[^ ]+$"), Token(str(n))) for n in range(_MOST_TRIES)]
     book.map("$upstream_addr", "$lb_retries", [(_DEFAULT, Token(str(_MOST_TRIES))), (Token('""'), Token("0")), *tries])
 
 
-def _replicas(book: Book) -> None:
+def _replicas(book: RenderContext) -> None:
     book.map("$upstream_addr", "$lb_last_address", [(_DEFAULT, Token('""')), (quote.plain("~([^, ]+)$"), Token("$1"))])
     entries: dict[str, tuple[Token, Token]] = {}
     for pool in book.view.pools.values():

@@ -6,18 +6,18 @@ in some regions is an upstream of its own, without the replicas elsewhere.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 
+from lbctl.base.hosts import is_ip
 from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, HashKey, Pool, Replica
 from lbctl.ir.weight import Weight
-from lbctl.targets import weighing
+from lbctl.targets import effective_weights, locality
 from lbctl.targets.nginx import names, quote
 from lbctl.targets.nginx.blocks import Server, Upstream
-from lbctl.targets.nginx.book import Book
+from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.quantise import quantise, rounding_error
 from lbctl.targets.rounding import rounded
 from lbctl.targets.token import Token
@@ -44,7 +44,7 @@ class Member:
 class Upstreams:
     """The upstreams that routes have asked for, by pool and regions."""
 
-    book: Book
+    book: RenderContext
     made: dict[tuple[str, tuple[str, ...]], Upstream | None] = field(default_factory=dict)
 
     def of(self, pool: str, regions: tuple[str, ...] = ()) -> Upstream | None:
@@ -66,7 +66,7 @@ class Upstreams:
         return tuple(found for _, found in sorted(self.made.items()) if found is not None)
 
 
-def _upstream(book: Book, pool: Pool, name: str, regions: tuple[str, ...]) -> Upstream | None:
+def _upstream(book: RenderContext, pool: Pool, name: str, regions: tuple[str, ...]) -> Upstream | None:
     if isinstance(pool.discovery, DnsDiscovery):
         return None if regions else _discovered(book, pool, pool.discovery, name)
     members = _members(book, pool, regions)
@@ -77,7 +77,7 @@ def _upstream(book: Book, pool: Pool, name: str, regions: tuple[str, ...]) -> Up
     return _block(book, pool, name, servers, resolver=None)
 
 
-def _block(book: Book, pool: Pool, name: str, servers: tuple[Server, ...], resolver: Token | None) -> Upstream:
+def _block(book: RenderContext, pool: Pool, name: str, servers: tuple[Server, ...], resolver: Token | None) -> Upstream:
     connections = pool.connections
     sticks = pool.affinity is not None and book.version >= _STICKS
     return Upstream(
@@ -93,7 +93,7 @@ def _block(book: Book, pool: Pool, name: str, servers: tuple[Server, ...], resol
     )
 
 
-def _discovered(book: Book, pool: Pool, discovery: DnsDiscovery, name: str) -> Upstream:
+def _discovered(book: RenderContext, pool: Pool, discovery: DnsDiscovery, name: str) -> Upstream:
     path = ("pools", pool.name, "discovery", "dns", "name")
     address = quote.plain(str(Address(discovery.name, discovery.port)), path)
     parameters = [*_failures(pool), *_limit(pool)]
@@ -123,7 +123,7 @@ def _zone(replicas: int) -> int:
     return -(-(96 + replicas * 2) // 64) * 64
 
 
-def _members(book: Book, pool: Pool, regions: tuple[str, ...]) -> list[Member]:
+def _members(book: RenderContext, pool: Pool, regions: tuple[str, ...]) -> list[Member]:
     drained = book.view.drained[pool.name]
     weighed = list(zip(pool.replicas, book.view.weights[pool.name], strict=True))
     here = [(r, w) for r, w in weighed if not regions or (r.region is not None and r.region in regions)]
@@ -133,7 +133,7 @@ def _members(book: Book, pool: Pool, regions: tuple[str, ...]) -> list[Member]:
     return [Member(r, weights.get(r.name, 1), ranks.get(r.name)) for r, _ in here]
 
 
-def _whole(book: Book, pool: Pool, fit: list[tuple[Replica, Weight]]) -> list[int]:
+def _whole(book: RenderContext, pool: Pool, fit: list[tuple[Replica, Weight]]) -> list[int]:
     weights = [weight for _, weight in fit]
     shares, whole = meant(pool, weights), nginx_weights(pool, weights)
     book.findings += rounded("nginx", pool, [replica for replica, _ in fit], rounding_error(shares, whole))
@@ -143,8 +143,8 @@ def _whole(book: Book, pool: Pool, fit: list[tuple[Replica, Weight]]) -> list[in
 def meant(pool: Pool, weights: Sequence[Weight]) -> tuple[float, ...]:
     """What the weights of nginx are in proportion to."""
     if pool.balance.algorithm in ("round_robin", "random") or _hashes(pool):
-        return weighing.rates(weights)
-    return weighing.in_flight(weights, few_slots=pool.few_slots)
+        return effective_weights.rates(weights)
+    return effective_weights.in_flight(weights, few_slots=pool.few_slots)
 
 
 def nginx_weights(pool: Pool, weights: Sequence[Weight]) -> list[int]:
@@ -160,10 +160,9 @@ def _hashes(pool: Pool) -> bool:
     return pool.balance.algorithm == "hash" and pool.balance.key is not None and pool.balance.key.kind in _KEYS
 
 
-def _ranks(book: Book, pool: Pool, fit: list[Replica]) -> dict[str, int | None]:
+def _ranks(book: RenderContext, pool: Pool, fit: list[Replica]) -> dict[str, int | None]:
     """Priority first, then how near the replica is; the best rank serves, the others stand by."""
-    proxy, near = book.view.proxy, pool.locality
-    order = {r.name: (r.priority, _distance(r, near.prefer, proxy.zone, proxy.region) if near else 0) for r in fit}
+    order = {replica.name: locality.rank(replica, pool, book.view.proxy) for replica in fit}
     levels = sorted(set(order.values()))
     if len(levels) < 2:
         return dict.fromkeys(order, 0)
@@ -173,7 +172,7 @@ def _ranks(book: Book, pool: Pool, fit: list[Replica]) -> dict[str, int | None]:
     return {name: 0 if level == levels[0] else 1 for name, level in order.items()}
 
 
-def _without_backup(book: Book, pool: Pool, order: dict[str, tuple[int, int]]) -> dict[str, int | None]:
+def _without_backup(book: RenderContext, pool: Pool, order: dict[str, tuple[int, int]]) -> dict[str, int | None]:
     best = min(priority for priority, _ in order.values())
     if any(priority > best for priority, _ in order.values()):
         book.warn(
@@ -191,20 +190,23 @@ def _without_backup(book: Book, pool: Pool, order: dict[str, tuple[int, int]]) -
     return {name: 0 if priority == best else None for name, (priority, _) in order.items()}
 
 
-def _tell(book: Book, pool: Pool, levels: list[tuple[int, int]]) -> None:
-    priorities = {priority for priority, _ in levels}
-    if len(levels) > 2 and len(priorities) > 1:
+def _tell(book: RenderContext, pool: Pool, levels: list[tuple[int, int]]) -> None:
+    if len(levels) < 3:
+        return
+    if len({priority for priority, _ in levels}) > 1:
         book.warn(
             "pool.replicas.priority",
             ("pools", pool.name, "replicas"),
             "nginx has one rank of backup servers: all but the first stand by together",
         )
-
-
-def _distance(replica: Replica, prefer: str, zone: str | None, region: str | None) -> int:
-    if prefer == "zone" and zone is not None and (replica.zone, replica.region or region) == (zone, region):
-        return 0
-    return 1 if region is not None and replica.region == region else 2
+    else:
+        book.warn(
+            "pool.locality",
+            ("pools", pool.name, "locality"),
+            "nginx has one rank of backup servers: when none of its own zone is left, its own region and all others "
+            "share by weight",
+            "prefer: region, or the own region's replicas in a pool of their own with a fallback",
+        )
 
 
 def _server(pool: Pool, member: Member, always: tuple[Token, ...]) -> Server:
@@ -231,7 +233,7 @@ def _limit(pool: Pool) -> list[Token]:
     return [Token(f"max_conns={min(limits)}")] if limits else []
 
 
-def _method(book: Book, pool: Pool) -> Token | None:
+def _method(book: RenderContext, pool: Pool) -> Token | None:
     balance = pool.balance
     path = ("pools", pool.name, "balance", "algorithm")
     if balance.algorithm == "round_robin":
@@ -248,7 +250,7 @@ def _method(book: Book, pool: Pool) -> Token | None:
 _KEYS = ("header", "cookie", "query", "source_ip")
 
 
-def _key(book: Book, pool: Pool, key: HashKey) -> str:
+def _key(book: RenderContext, pool: Pool, key: HashKey) -> str:
     """A request without the key goes anywhere: to hash the empty string would send all of them to one replica."""
     if key.kind == "source_ip":
         return "$remote_addr"
@@ -273,9 +275,4 @@ def shown(address: Address) -> str | None:
     """The address as nginx's log names it; None for a host name, of which the log shows what it resolved to."""
     if address.path:
         return f"unix:{address.path}"
-    if address.host.replace(".", "").isdigit():
-        return str(address)
-    try:
-        return str(Address(ipaddress.ip_address(address.host).compressed, address.port))
-    except ValueError:
-        return None
+    return str(address) if is_ip(address.host) else None

@@ -1,4 +1,4 @@
-"""How nginx reads a request: `$uri` decoded whole, dot segments resolved, slashes merged; no body."""
+"""How nginx reads a request: `$uri` decoded whole; no body."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _METHOD = re.compile(r"[A-Z_-]+")
 
 
 def read(message: r.Message, listener: Listener, version: r.Version) -> Request | r.Refusal:
-    path = _path(message.path)
-    if path is None:
-        return r.Refusal(400, "the path is wrongly encoded, or leads above its root")
     if not _METHOD.fullmatch(message.method):
         return r.Refusal(400, f"{message.method} is no method to nginx")
-    if message.method == "TRACE":
-        return r.Refusal(405, "nginx refuses TRACE")
+    refused = r.refused(message)
+    if refused:
+        return refused
+    path = r.decoded(message.path)
+    if path is None:
+        return r.AMBIGUOUS_PATH
     large = r.body_too_large(message, listener.max_body)
     if large:
         return large
@@ -29,22 +30,3 @@ def read(message: r.Message, listener: Listener, version: r.Version) -> Request 
     one = {name: ", ".join(values) if version >= _JOINS_HEADERS else values[0] for name, values in headers.items()}
     single = {name: (value,) for name, value in one.items()}
     return Request(message.method, r.host_of(message), path, single, one.get(r.MODEL_HEADER))
-
-
-def _path(raw: str) -> str | None:
-    path = r.decoded(raw)
-    if path is None or "\0" in path:
-        return None
-    kept: list[str] = []
-    segments = r.merged(path).split("/")[1:]
-    for place, segment in enumerate(segments):
-        last = place == len(segments) - 1
-        if segment == "..":
-            if not kept:
-                return None
-            kept.pop()
-        elif segment != ".":
-            kept.append(segment)
-        if last and segment in (".", ".."):
-            kept.append("")
-    return "/" + "/".join(kept)

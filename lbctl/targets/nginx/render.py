@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.snapshot import View
-from lbctl.targets.nearness import placeless
+from lbctl.targets.locality import placeless
 from lbctl.targets.nginx import listener, log, quote
 from lbctl.targets.nginx.blocks import Listener, LogFormat
-from lbctl.targets.nginx.book import Book
 from lbctl.targets.nginx.pool import Upstreams
+from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.nginx.route import NO_REPLICA, Routes
+from lbctl.targets.request_host import HOST
+from lbctl.targets.request_target import AMBIGUOUS
 from lbctl.targets.target import Bundle, File
 from lbctl.targets.token import Token, write
 
@@ -19,18 +21,18 @@ _LARGEST = 65_536
 
 
 def render(view: View) -> Bundle:
-    book = Book(view)
+    book = RenderContext(view)
     text, sources = write("nginx", "nginx.conf.j2", _values(book))
     return Bundle((File("nginx.conf", text, sources), *book.files), (*book.findings, *placeless(view)))
 
 
 def remarks(view: View) -> tuple[Diagnostic, ...]:
-    book = Book(view)
+    book = RenderContext(view)
     _listeners(book, Upstreams(book))
     return (*book.findings, *placeless(view))
 
 
-def _values(book: Book) -> dict[str, object]:
+def _values(book: RenderContext) -> dict[str, object]:
     upstreams = Upstreams(book)
     built = _listeners(book, upstreams)
     log.maps(book)
@@ -41,6 +43,8 @@ def _values(book: Book) -> dict[str, object]:
         "listeners": [server for server, _ in built],
         "upstreams": upstreams.all,
         "maps": book.maps,
+        "ambiguous": quote.plain(f"~{AMBIGUOUS}"),
+        "host": quote.plain(rf"~*^([^\n]+)\n(?={HOST}\z)(\1)\.?(:[0-9]+)?\z"),
         "lookups": _lookups(book),
         "draws": book.draws,
         "geos": book.geos,
@@ -52,12 +56,12 @@ def _values(book: Book) -> dict[str, object]:
     }
 
 
-def _listeners(book: Book, upstreams: Upstreams) -> list[tuple[Listener, LogFormat]]:
+def _listeners(book: RenderContext, upstreams: Upstreams) -> list[tuple[Listener, LogFormat]]:
     routes = Routes.of(book, upstreams)
     return [listener.build(book, routes, item, number) for number, item in enumerate(book.view.listeners)]
 
 
-def _lookups(book: Book) -> list[dict[str, Token]]:
+def _lookups(book: RenderContext) -> list[dict[str, Token]]:
     return [
         {"variable": Token(variable), "source": Token(source), "pattern": quote.plain(f"~{pattern}")}
         for variable, (source, pattern) in book.lookups.found.items()
@@ -71,7 +75,7 @@ def _connections(view: View) -> int:
     return min(_LARGEST, 2 * total + _SPARE)
 
 
-def _longest(book: Book) -> int:
+def _longest(book: RenderContext) -> int:
     plain = (key.text for item in book.maps for key, _ in item.entries if not key.text.startswith('"~'))
     return max(map(len, plain), default=1)
 

@@ -14,9 +14,9 @@ from lbctl.ir.routes import Forward, Redirect, Respond, Route, retry_after
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.nginx import auth, limits, names, quote, split
 from lbctl.targets.nginx.blocks import Answer, Forwarding, Limit, Location, Mirrored
-from lbctl.targets.nginx.book import Book
 from lbctl.targets.nginx.forward import Inlet, forwarding
 from lbctl.targets.nginx.pool import Upstreams
+from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
 NO_REPLICA = json.dumps({"error": {"message": "no replica available", "type": "unavailable"}}, separators=(",", ":"))
@@ -27,14 +27,14 @@ _MEAN_A_LOCATION = frozenset({301, 302, 303, 307, 308})
 class Routes:
     """Makes the locations of a view's routes; `numbers` gives each route its own variables."""
 
-    book: Book
+    book: RenderContext
     upstreams: Upstreams
     numbers: dict[str, int]
     targets: dict[str, str]
     """Route → the name of its location, which may hold the variable of its choice."""
 
     @classmethod
-    def of(cls, book: Book, upstreams: Upstreams) -> Routes:
+    def of(cls, book: RenderContext, upstreams: Upstreams) -> Routes:
         numbers = {name: index for index, name in enumerate(book.view.routes)}
         targets = {name: _target(book, route, numbers[name]) for name, route in book.view.routes.items()}
         return cls(book, upstreams, numbers, targets)
@@ -151,7 +151,7 @@ def _mirror_path(number: int) -> str:
     return f"/.lbctl/mirror/{number}"
 
 
-def _target(book: Book, route: Route, number: int) -> str:
+def _target(book: RenderContext, route: Route, number: int) -> str:
     if not isinstance(route.action, Forward):
         return names.location(route.name)
     return names.location(route.name, split.choice(book, route, number))
@@ -171,7 +171,7 @@ def _at(route: Route, pool: str) -> Token:
     return quote.plain(f"@{names.location(route.name, pool)}")
 
 
-def _variables(route: Route, pool: str = "", book: Book | None = None) -> tuple[tuple[Token, Token], ...]:
+def _variables(route: Route, pool: str = "", book: RenderContext | None = None) -> tuple[tuple[Token, Token], ...]:
     """What the access log says of a request: each as it stands in JSON."""
     found = [(Token("$lb_route"), _json(route.name))]
     if book is not None:

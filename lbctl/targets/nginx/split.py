@@ -15,7 +15,7 @@ from lbctl.base.diagnostics import Path
 from lbctl.ir.routes import Forward, Pin, Route, Share, StickySplit
 from lbctl.targets.nginx import names, quote
 from lbctl.targets.nginx.blocks import Draw
-from lbctl.targets.nginx.book import Book
+from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
 _WHOLE = 10_000
@@ -24,7 +24,7 @@ _TOGETHER = 100
 """Variables that are put together in the source of one map: it is one token, and those are short."""
 
 
-def choice(book: Book, route: Route, number: int) -> str:
+def choice(book: RenderContext, route: Route, number: int) -> str:
     """The pool of a request: a variable, or the name itself where there is only one."""
     action = route.action
     assert isinstance(action, Forward)
@@ -46,7 +46,7 @@ def sets_cookie(route: Route) -> bool:
     return sum(1 for share in action.shares if share.weight > 0) > 1
 
 
-def cookie(book: Book, route: Route, number: int, pool: str, secure: bool) -> str:
+def cookie(book: RenderContext, route: Route, number: int, pool: str, secure: bool) -> str:
     """The variable with the Set-Cookie that keeps a client with `pool`: empty where it has it, or was pinned."""
     assert isinstance(route.action, Forward)
     sticky = route.action.sticky
@@ -63,7 +63,7 @@ def cookie(book: Book, route: Route, number: int, pool: str, secure: bool) -> st
     return book.map(f"{drawn}\n{has}", variable, entries)
 
 
-def _draw(book: Book, route: Route, number: int, live: Sequence[Share]) -> str:
+def _draw(book: RenderContext, route: Route, number: int, live: Sequence[Share]) -> str:
     """Sticky by header: the same value draws the same pool; a request without it is drawn for itself."""
     assert isinstance(route.action, Forward)
     source, sticky = "$request_id", route.action.sticky
@@ -106,13 +106,13 @@ def _parts(live: Sequence[Share]) -> list[int]:
     return parts
 
 
-def _kept(book: Book, number: int, sticky: StickySplit, live: Sequence[Share], chosen: str) -> str:
+def _kept(book: RenderContext, number: int, sticky: StickySplit, live: Sequence[Share], chosen: str) -> str:
     has = book.lookups.cookie(sticky.name)
     lines = [(quote.plain(f"~^{quote.literal(share.pool)}\\z"), quote.plain(share.pool)) for share in live]
     return book.map(has, f"$lb_r{number}_kept", ((Token("default"), Token(chosen)), *lines))
 
 
-def _pinned(book: Book, route: Route, number: int, otherwise: str) -> str:
+def _pinned(book: RenderContext, route: Route, number: int, otherwise: str) -> str:
     """The pool of the first pin that holds, else `otherwise`."""
     assert isinstance(route.action, Forward)
     runs = [(source, list(pins)) for source, pins in groupby(route.action.pins, lambda pin: _seen(book, route, pin))]
@@ -127,7 +127,7 @@ def _pinned(book: Book, route: Route, number: int, otherwise: str) -> str:
     return _first(book, said, otherwise) if said else otherwise
 
 
-def _seen(book: Book, route: Route, pin: Pin) -> str | None:
+def _seen(book: RenderContext, route: Route, pin: Pin) -> str | None:
     """The variable that a pin looks at; None where nginx never has it."""
     source = names.header(pin.name) if pin.kind == "header" else book.lookups.cookie(pin.name)
     if source is None:
@@ -136,20 +136,20 @@ def _seen(book: Book, route: Route, pin: Pin) -> str | None:
     return source
 
 
-def _run(book: Book, route: Route, source: str, pins: Sequence[Pin], variable: str) -> str:
+def _run(book: RenderContext, route: Route, source: str, pins: Sequence[Pin], variable: str) -> str:
     """The pool of the first of `pins` that holds, else empty; all of them look at `source`."""
     path = ("routes", route.name, "pin")
     lines = [(quote.plain(f"~^{quote.literal(pin.value)}\\z", path), quote.plain(pin.pool)) for pin in pins]
     return book.map(source, variable, ((Token("default"), Token('""')), *lines))
 
 
-def _first(book: Book, variables: Sequence[str], otherwise: str) -> str:
+def _first(book: RenderContext, variables: Sequence[str], otherwise: str) -> str:
     """The value of the first of `variables` that is not empty, else `otherwise`."""
     entries = ((Token("default"), Token(otherwise)), (quote.plain("~^ *([^ ]+)"), Token("$1")))
     return book.map(" ".join(variables), f"$lb_p{len(book.maps)}", entries)
 
 
-def sample(book: Book, number: int, percent: float) -> str | None:
+def sample(book: RenderContext, number: int, percent: float) -> str | None:
     """The variable that is 1 for `percent` of the requests, else 0; None where that is all of them."""
     part = min(_WHOLE, max(1, round(percent * 100)))
     if part == _WHOLE:

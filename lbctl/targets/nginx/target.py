@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.pools import Pool
 from lbctl.ir.snapshot import View
+from lbctl.ir.weight import Weight
 from lbctl.targets.nginx import check
 from lbctl.targets.nginx.capabilities import CAPABILITIES
 from lbctl.targets.target import Bundle, Capability, Complaint, Version
@@ -15,7 +17,17 @@ class Nginx:
     """Stateless: `render` builds everything anew."""
 
     kind = "nginx"
+    title = "nginx"
     binary = "nginx"
+    install_hint = "apt-get install nginx"
+    wheel = ""
+    forms: tuple[str, ...] = ("yaml",)
+    served_by_xds = False
+    done_by_control_plane = frozenset(
+        {"pool.slow_start", "pool.health.http", "pool.health.http.body", "pool.health.grpc", "pool.health.tcp"}
+    )
+    prefers_idle_replicas = False
+    reads_bodies = False
     versions: tuple[Version, ...] = (
         (1, 22), (1, 25, 1), (1, 27, 3), (1, 29, 4), (1, 29, 6), (1, 31),
     )  # fmt: skip
@@ -33,6 +45,11 @@ class Nginx:
         from lbctl.targets.nginx.render import remarks
 
         return remarks(view)
+
+    def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
+        from lbctl.targets.nginx.pool import nginx_weights
+
+        return nginx_weights(pool, weights)
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
         return check.command(binary, prefix, main)

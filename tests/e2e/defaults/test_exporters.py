@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.e2e.support.all_proxies import INTERVAL, STALE_AFTER, pool_by_default, three
 from tests.e2e.support.engines import engines
 from tests.e2e.support.exporters import Exporter
-from tests.e2e.support.three import INTERVAL, STALE_AFTER, pool_by_default, three
 from tests.e2e.support.waiting import eventually
 
 

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
+from tests.e2e.support.all_proxies import INTERVAL, pool_by_default, three
 from tests.e2e.support.client import Client
 from tests.e2e.support.engines import engines
 from tests.e2e.support.http1 import Request
-from tests.e2e.support.three import INTERVAL, pool_by_default, three
 from tests.e2e.support.waiting import eventually
 
 _DOWN, _UP = 0.5, 0.1

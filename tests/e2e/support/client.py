@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import ssl
 import time
@@ -20,6 +21,11 @@ from tests.e2e.support import background
 from tests.e2e.support.grpc_client import Reply, Where, call
 from tests.e2e.support.http1 import Connection, Request, Response, Target
 from tests.e2e.support.ports import HOST
+from tests.e2e.support.waiting import eventually
+
+_ANSWERED = 20.0
+"""Seconds until what was sent in a stretch of time has been answered, at most."""
+_FEW = 5
 
 Headers = Mapping[str, str] | Sequence[tuple[str, str]]
 
@@ -248,6 +254,7 @@ class Steady:
         self._idle: list[Connection] = []
         self._all: list[Connection] = []
         self._responses: list[Response] = []
+        self._waiting: set[float] = set()
         self._started = 0.0
         self._running: Future[None] | None = None
         self._stop = asyncio.Event()
@@ -269,10 +276,18 @@ class Steady:
         return Load(tuple(self._responses), opened, time.monotonic() - self._started)
 
     def since(self, moment: float) -> Load:
-        """Of that, the requests that were sent after `moment` (`time.monotonic()`)."""
+        """Of that, the requests that were sent from `moment` (`time.monotonic()`) to this call, a few at least. Waits
+        for their answers: on a busy machine they are late."""
+        until = time.monotonic()
+        with contextlib.suppress(AssertionError):  # what is never answered is for the test to judge
+            eventually(lambda: self._are_answered(moment, until), _ANSWERED)
         whole = self.load
         later = tuple(response for response in whole.responses if response.started >= moment)
         return Load(later, whole.connections, time.monotonic() - moment)
+
+    def _are_answered(self, first: float, last: float) -> bool:
+        answered = sum(response.started >= first for response in self._responses)
+        return answered >= _FEW and not any(first <= moment <= last for moment in tuple(self._waiting))
 
     async def _end(self) -> None:
         self._stop.set()
@@ -292,11 +307,15 @@ class Steady:
         else:
             connection = Connection(self._target)
             self._all.append(connection)
+        moment = time.monotonic()
+        self._waiting.add(moment)
         try:
             self._responses.append(await connection.exchange(request))
+            self._waiting.discard(moment)
             if not self._keep_alive:
                 await connection.close()
         finally:
+            self._waiting.discard(moment)
             self._idle.append(connection)
 
 

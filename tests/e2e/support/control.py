@@ -37,13 +37,14 @@ _TAIL = 6000
 class ControlPlane:
     """`lbctl serve` on the fleet in `files`, with its state beside it. `xds` and `api` are its ports."""
 
-    def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
+    def __init__(self, directory: Path, options: Sequence[str] = (), module: str = "lbctl") -> None:
         self.directory = directory
         self.files = directory / "fleet"
         self.state = directory / "state"
         self.log_file = directory / "serve.log"
         self.xds, self.api = free_port(), free_port()
         self.options = tuple(options)
+        self.module = module
         self.process: subprocess.Popen[bytes] | None = None
         self._envoys: list[XdsEnvoy] = []
 
@@ -52,7 +53,7 @@ class ControlPlane:
     def start(self, *, ready: bool = True) -> None:
         """Starts it; with `ready`, waits until it answers proxies."""
         command = [
-            *(sys.executable, "-m", "lbctl", "serve", str(self.files), "--state", str(self.state)),
+            *(sys.executable, "-m", self.module, "serve", str(self.files), "--state", str(self.state)),
             *("--xds-bind", f"{HOST}:{self.xds}", "--api-bind", f"{HOST}:{self.api}", *self.options),
         ]
         with self.log_file.open("ab") as log:
@@ -72,7 +73,7 @@ class ControlPlane:
         assert self.process is not None
         self.process.send_signal(number)
 
-    def stop(self, timeout: float = 12.0) -> int:
+    def stop(self, timeout: float = 30.0) -> int:
         """SIGTERM; the exit code. Fails when it has not ended after `timeout` seconds."""
         assert self.process is not None
         self.process.terminate()
@@ -82,12 +83,17 @@ class ControlPlane:
         """SIGKILL, and reaped."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(5)
+        self.process.wait(30)
 
     def assert_alive(self) -> None:
         assert self.process is not None
         code = self.process.poll()
         assert code is None, f"lbctl serve ended by itself with {code}\n{self.tail()}"
+
+    @property
+    def socket(self) -> str:
+        """The address of its Unix socket, by which nodes get keys too."""
+        return f"unix:{self.state}/xds.sock"
 
     @property
     def memory(self) -> float:
@@ -165,7 +171,7 @@ class ControlPlane:
     def _ask(self, method: str, path: str, **more: Any) -> requests.Response:
         with requests.Session() as session:
             session.trust_env = False
-            return session.request(method, self.url + path, timeout=5, **more)
+            return session.request(method, self.url + path, timeout=30, **more)
 
     # ── Its Envoys ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -184,18 +190,21 @@ class ControlPlane:
         region: str = "",
         zone: str = "",
         tls: XdsTls | None = None,
+        by_socket: bool = False,
         bootstrap: Mapping[str, Any] | None = None,
         wait: bool = True,
     ) -> Iterator[XdsEnvoy]:
         """A real Envoy with this node id. `listeners` are those that it is to open: names of the fleet that was written
         (all of them by default), or names and ports; with `wait` it has opened them before the block begins.
+        `by_socket`: it connects by the Unix socket, as who is to get keys must, else by TCP.
         `bootstrap`: in the place of the harness's own, but for the admin port."""
         binary, admin = require("envoy"), free_port()
         directory = self.directory / f"envoy-{node}-{admin}"
         directory.mkdir()
         config = directory / "bootstrap.json"
         place = {key: value for key, value in (("region", region), ("zone", zone)) if value}
-        own = bootstrap_of(self.xds, node, admin, delta=delta, locality=place, tls=tls)
+        where = self.socket.removeprefix("unix:") if by_socket else self.xds
+        own = bootstrap_of(where, node, admin, delta=delta, locality=place, tls=tls)
         config.write_text(json.dumps({**bootstrap, "admin": own["admin"]} if bootstrap else own))
         ports = listeners if isinstance(listeners, Mapping) else self._ports(listeners)
         envoy = XdsEnvoy(binary, directory, config, node, admin, ports)
@@ -226,12 +235,13 @@ def controlling(
     files: Mapping[str, str | bytes] | None = None,
     options: Sequence[str] = (),
     start: bool = True,
+    module: str = "lbctl",
 ) -> Iterator[ControlPlane]:
     """Writes the fleet, and `files` beside it under their relative paths; starts `lbctl serve` on it (with further
-    `options`), waits until it is ready, and ends it. The test fails if it ended by itself meanwhile, unless it was
-    stopped or killed by the test."""
+    `options`; `module`: what is run for `lbctl`), waits until it is ready, and ends it. The test fails if it ended by
+    itself meanwhile, unless it was stopped or killed by the test."""
     directory = Path(tempfile.mkdtemp(prefix="lbctl-e2e-"))
-    control = ControlPlane(directory, options)
+    control = ControlPlane(directory, options, module)
     try:
         control.files.mkdir()
         put(control.files, files or {})
@@ -246,7 +256,7 @@ def controlling(
         if control.process is not None and control.process.poll() is None:
             control.process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                control.process.wait(12)
+                control.process.wait(30)
             control.kill()
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,11 +16,12 @@ from tests.e2e.support.client import Steady
 from tests.e2e.support.control import ControlPlane, XdsEnvoy
 from tests.e2e.support.fleet import Fleet
 from tests.e2e.support.http1 import Request
-from tests.e2e.support.ports import HOST
 from tests.e2e.support.waiting import eventually
 
 BOTH = ("delta", "sotw")
 """The node ids of `both`, for `driven(*BOTH)`."""
+_WORKERS = 0.2
+"""Seconds. The threads of an Envoy that serve requests take a moment later what its main thread acknowledges."""
 
 
 @contextmanager
@@ -36,9 +38,10 @@ def both(control: ControlPlane, *, written: bool = True) -> Iterator[tuple[XdsEn
 
 
 def bootstrap_of_command(control: ControlPlane, node: str, *more: str) -> Mapping[str, Any]:
-    """What `lbctl bootstrap` writes for this node; for `sotw` as a user changes it to have the state of the world."""
+    """What `lbctl bootstrap` writes for this node, by the socket; for `sotw` as a user changes it to have the state of
+    the world."""
     with tempfile.TemporaryDirectory() as out:
-        code = run(["bootstrap", "--xds", f"{HOST}:{control.xds}", "--node", node, *more, "-d", out])
+        code = run(["bootstrap", "--xds", control.socket, "--node", node, *more, "-d", out])
         assert code == 0
         text = (Path(out) / "envoy.yaml").read_text()
     found: Mapping[str, Any] = yaml.safe_load(text.replace("DELTA_GRPC", "GRPC") if node == "sotw" else text)
@@ -76,6 +79,7 @@ def synced(control: ControlPlane, *nodes: str) -> None:
         return all(_has(rows.get(node, {}), version) for node in nodes or control.nodes)
 
     eventually(all_have_it)
+    time.sleep(_WORKERS)
 
 
 def _has(row: Mapping[str, Any], version: str) -> bool:

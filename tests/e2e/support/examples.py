@@ -23,8 +23,9 @@ from tests.e2e.support.certs import Authority, Pair, client_context
 from tests.e2e.support.fleet import Fleet, Gateway, bind, running
 from tests.e2e.support.grpc_replica import GrpcReplica
 from tests.e2e.support.replicas import Replica
+from tests.support.paths import ROOT
 
-FOLDER = Path(__file__).resolve().parents[3] / "examples"
+FOLDER = ROOT / "examples"
 NAME = "inference.example.com"
 """What the certificates are for where the example says nothing."""
 

@@ -23,6 +23,7 @@ from lbctl.cli import run
 from tests.e2e.support.binaries import Binary, require
 from tests.e2e.support.client import Client
 from tests.e2e.support.grpc_replica import GrpcReplica
+from tests.e2e.support.log_lines import began
 from tests.e2e.support.ports import HOST, free_port
 from tests.e2e.support.proxies import Proxy, kind_of, main_file, proxy_of
 from tests.e2e.support.replicas import Replica
@@ -122,13 +123,14 @@ class Gateway(Client):
         """A client of another listener, or of the same one with other TLS settings."""
         return Client(self.ports[listener], tls, server_name)
 
-    def access_log(self, count: int, timeout: float = 5.0) -> list[dict[str, Any]]:
-        """The JSON lines on the proxy's standard output, once there are `count` of them; fails when there never are."""
+    def access_log(self, count: int, timeout: float = 30.0) -> list[dict[str, Any]]:
+        """The JSON lines on the proxy's standard output, once there are `count` of them, in the order in which their
+        requests began: workers and threads write beside each other. Fails when there never are so many."""
         deadline = time.monotonic() + timeout
         while len(lines := _json_lines(self.proxy.stdout)) < count and time.monotonic() < deadline:
             time.sleep(0.05)
         assert len(lines) >= count, f"{len(lines)} lines instead of {count}\n{self.proxy.logs()}"
-        return lines
+        return sorted(lines, key=lambda line: began(self.proxy, line))
 
     def reload(self, fleet: Fleet) -> None:
         """Renders the changed fleet, which keeps its listeners, and makes the proxy take it, without a gap."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
-from tests.e2e.support.proxies import Proxy
+from tests.e2e.support.proxies import Nginx, Proxy
 
 Line = dict[str, Any]
 
@@ -19,13 +21,21 @@ FIELDS = frozenset((*_TEXT, *_TEXT_OR_NULL, *_NUMBER, *_NUMBER_OR_NULL))
 _TS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d\d:\d\d)")
 
 
-def lines_of(proxy: Proxy, count: int, timeout: float = 5.0) -> list[Line]:
-    """All that the proxy has written to its standard output, once that is `count` lines; checked one by one."""
+def lines_of(proxy: Proxy, count: int, timeout: float = 30.0) -> list[Line]:
+    """All that the proxy has written to its standard output, once that is `count` lines; checked one by one, and in the
+    order in which the requests began: workers and threads write beside each other."""
     deadline = time.monotonic() + timeout
     while len(raw := _raw(proxy)) < count and time.monotonic() < deadline:
         time.sleep(0.05)
     assert len(raw) == count, f"{len(raw)} lines instead of {count}\n{proxy.logs()}"
-    return [_checked(line) for line in raw]
+    return sorted((_checked(line) for line in raw), key=lambda line: began(proxy, line))
+
+
+def began(proxy: Proxy, line: Mapping[str, Any]) -> float:
+    """When the request of this line began, in ms since the epoch. nginx's `ts` is its end, that of the others its
+    beginning."""
+    moment = datetime.fromisoformat(line["ts"]).timestamp() * 1000
+    return moment - ((line["t_total"] or 0) if isinstance(proxy, Nginx) else 0)
 
 
 def _raw(proxy: Proxy) -> list[bytes]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from lbctl.apply.nginx import Applied, NginxDriver, prepared
+from lbctl.apply.nginx.driver import Applied, NginxUpdater, prepared
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.files import files_on_disk
 from lbctl.ir.snapshot import Snapshot
@@ -23,7 +23,7 @@ from tests.e2e.support.client import Client
 from tests.e2e.support.fleet import Fleet, put, started, write
 from tests.e2e.support.ports import free_port
 from tests.e2e.support.proxies import Nginx
-from tests.support_weights import plain_weights
+from tests.support.weights import plain_weights
 
 OWN = "of the owner's own"
 _OWN = """\
@@ -50,10 +50,10 @@ class Site(Client):
         self.min_interval = min_interval
         self.files = nginx.directory / "fleet"
         self.files.mkdir()
-        self._driver: NginxDriver | None = None
+        self._driver: NginxUpdater | None = None
 
     @property
-    def driver(self) -> NginxDriver:
+    def driver(self) -> NginxUpdater:
         assert self._driver is not None, "the first `prepared` or `converge` makes it"
         return self._driver
 
@@ -73,7 +73,7 @@ class Site(Client):
         assert loaded is not None, [str(item) for item in diagnostics]
         proxy = loaded.compiled.topology.proxies[0]
         if self._driver is None:
-            self._driver = NginxDriver(proxy, files_on_disk(loaded.source).get)
+            self._driver = NginxUpdater(proxy, files_on_disk(loaded.source).get)
         live = plain_weights({"pool": weights} if weights else {})
         return prepared(
             proxy, loaded, Snapshot(loaded.compiled.topology, live, {"pool": drained}, secrets=loaded.secrets)

@@ -25,8 +25,23 @@ def free_port() -> int:
     return port_of(held)
 
 
+def hold(*ports: int) -> None:
+    """Keeps these too. Raises OSError, and keeps none, where somebody else has one."""
+    held: list[socket.socket] = []
+    try:
+        for port in ports:
+            with socket.socket() as alone:
+                alone.bind((HOST, port))
+            held.append(reserve(port))
+    except OSError:
+        for each in held:
+            each.close()
+        raise
+    _held.extend(held)
+
+
 def release() -> None:
-    """Gives back what `free_port` kept."""
+    """Gives back what `free_port` and `hold` kept."""
     while _held:
         _held.pop().close()
 
@@ -76,7 +91,7 @@ def _link(descriptor: Path) -> str:
         return ""
 
 
-def await_listeners(ports: Iterable[int], timeout: float = 10.0) -> list[int]:
+def await_listeners(ports: Iterable[int], timeout: float = 60.0) -> list[int]:
     """Waits until every port is listened on; the ports that still are not after `timeout` seconds."""
     missing = list(ports)
     deadline = time.monotonic() + timeout

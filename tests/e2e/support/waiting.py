@@ -6,9 +6,23 @@ import time
 from collections.abc import Callable
 
 
-def eventually(true: Callable[[], bool], timeout: float = 10.0, pause: float = 0.05) -> None:
+def eventually(true: Callable[[], bool], timeout: float = 60.0, pause: float = 0.05) -> None:
     """Asks again and again, with `pause` seconds between; fails when it is not true within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not true():
         assert time.monotonic() < deadline, f"not true within {timeout} s"
         time.sleep(pause)
+
+
+def at_rest(count: Callable[[], int], quiet: float = 0.5) -> int:
+    """The count once it has not changed for `quiet` seconds: what was under way when a proxy was told has arrived."""
+    before, since = count(), time.monotonic()
+
+    def still() -> bool:
+        nonlocal before, since
+        if (now := count()) != before:
+            before, since = now, time.monotonic()
+        return time.monotonic() - since >= quiet
+
+    eventually(still)
+    return before

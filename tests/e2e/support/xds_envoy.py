@@ -22,7 +22,7 @@ from tests.e2e.support.client import Client
 from tests.e2e.support.ports import HOST, listens
 from tests.e2e.support.proxies import Envoy
 
-PATIENCE = 15.0
+PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class XdsEnvoy(Envoy):
 
 
 def bootstrap_of(
-    xds: int,
+    xds: int | str,
     node: str,
     admin: int,
     *,
@@ -150,7 +150,8 @@ def bootstrap_of(
     locality: Mapping[str, str] | None = None,
     tls: XdsTls | None = None,
 ) -> dict[str, Any]:
-    """Clusters and listeners by ADS from 127.0.0.1:xds; asked again soon after a lost connection."""
+    """Clusters and listeners by ADS from 127.0.0.1:xds, or from the Unix socket of that path; asked again soon after a
+    lost connection."""
     retry = {"retry_back_off": {"base_interval": "0.1s", "max_interval": "0.5s"}}
     services = [{"envoy_grpc": {"cluster_name": "control-plane", "retry_policy": retry}}]
     source = {"ads": {}, "resource_api_version": "V3"}
@@ -185,8 +186,10 @@ def bootstrap_of(
     }
 
 
-def _endpoint(port: int) -> dict[str, Any]:
-    return {"endpoint": {"address": {"socket_address": {"address": HOST, "port_value": port}}}}
+def _endpoint(where: int | str) -> dict[str, Any]:
+    if isinstance(where, str):
+        return {"endpoint": {"address": {"pipe": {"path": where}}}}
+    return {"endpoint": {"address": {"socket_address": {"address": HOST, "port_value": where}}}}
 
 
 def _transport(tls: XdsTls) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Updates a running nginx: configuration generations, checked reloads, slow start."""

@@ -1,0 +1,325 @@
+"""Updates a running nginx of this machine: render, `nginx -t`, swap and reload, with a rollback on failure.
+
+nginx takes weights and drains only from its configuration. The wanted configuration is therefore written as a whole,
+tested beside the running one, swapped in atomically and loaded. A reload counts as successful when new workers serve.
+Otherwise the previous configuration is restored, on disk and in memory. Old workers finish their requests, also those
+of a drained replica, because nginx cannot end the requests of one replica alone; after the 30 minutes of
+`worker_shutdown_timeout` nginx ends the rest. This module never starts or stops nginx.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import posixpath
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from lbctl.apply.binaries import find_binary
+from lbctl.apply.nginx.generations import Generations
+from lbctl.apply.nginx.master import Master, Verdict, Workers, find, judge
+from lbctl.apply.nginx.reload_schedule import Reason, ReloadSchedule, carried, reason, retry_after, same_shape
+from lbctl.base.errors import reason_of
+from lbctl.ir.pools import DnsDiscovery
+from lbctl.ir.proxies import Proxy, Reload
+from lbctl.ir.rewrite import with_files
+from lbctl.ir.snapshot import Snapshot, View
+from lbctl.targets.load import Loaded
+from lbctl.targets.nginx import TARGET
+from lbctl.targets.prepare import Prepared, prepare
+from lbctl.targets.target import Bundle
+
+Outcome = Literal["applied", "same", "refused", "unconfirmed", "absent"]
+"""applied: new workers serve it. same: it runs already. refused: the previous configuration still runs. unconfirmed: it
+is on disk and the command succeeded, but no visible nginx reads the file. absent: it is on disk, and no nginx runs."""
+Locate = Callable[[str], Path | None]
+"""A path as the fleet writes it → the file on this machine, or None where there is none."""
+_LOOK = 0.01
+_TEST_SECONDS = 60.0
+_COMMAND_SECONDS = 30.0
+_START_SECONDS = 2.0
+_LAST_TURN = 5.0
+"""Seconds that a started reload may still take when lbctl ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The result of one attempt.
+
+    `words`: why it failed, in nginx's words. `behind`: the newest fleet is rejected, and nginx runs the previous one
+    with the newest weights and drains. `seconds`: the duration. `finishing`: workers of earlier generations that still
+    have requests. `at`: seconds since the epoch.
+    """
+
+    outcome: Outcome
+    words: str = ""
+    behind: bool = False
+    seconds: float = 0.0
+    finishing: int = 0
+    at: float = 0.0
+
+    @property
+    def reloaded(self) -> bool:
+        """Return whether a reload was attempted."""
+        return self.outcome != "same"
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    view: View
+    words: str
+    count: int
+    until: float
+
+
+def prepared(proxy: Proxy, loaded: Loaded, snapshot: Snapshot) -> Prepared:
+    """Return what `proxy` should run, with the addresses that the control plane resolved in place of names."""
+    pools = tuple(
+        replace(pool, discovery=None) if isinstance(pool.discovery, DnsDiscovery) else pool
+        for pool in snapshot.topology.pools
+    )
+    resolved = replace(snapshot, topology=replace(snapshot.topology, pools=pools))
+    return prepare(TARGET, loaded.compiled, proxy, resolved)
+
+
+class NginxUpdater:
+    """Updates one proxy. `want` sets what should run, and `run` applies it at the right times.
+
+    `locate` finds the fleet's relative files that are not in the directory of the proxy's configuration.
+    """
+
+    def __init__(
+        self, proxy: Proxy, locate: Locate = lambda _: None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        assert proxy.config is not None
+        self.proxy = proxy
+        self._reload = proxy.reload or Reload((TARGET.binary, "-s", "reload"))
+        self._locate = locate
+        self._clock = clock
+        self._place = Generations(Path(proxy.config).absolute())
+        self._pace = ReloadSchedule(self._reload.min_interval / 1000)
+        self._wanted: Prepared | None = None
+        self._good: View | None = None
+        self._refusal: _Refusal | None = None
+        self._known: str | None = None
+        self._turn = asyncio.Lock()
+        self._news = asyncio.Event()
+
+    # ── When ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def want(self, newest: Prepared, why: Reason | None = None) -> None:
+        """Set what should run; only from the event loop. `why` is computed from the difference if it is None."""
+        before = self._wanted.view if self._wanted else None
+        self._wanted = newest
+        self._pace = self._pace.want(why or reason(before, newest.view))
+        self._news.set()
+
+    async def run(self, told: Callable[[Applied], None]) -> None:
+        """Apply what is wanted until cancelled, and call `told` after each attempt. A started reload may finish."""
+        while True:
+            await self._until_due()
+            turn = asyncio.ensure_future(self._next())
+            try:
+                told(await asyncio.shield(turn))
+            except asyncio.CancelledError:
+                await asyncio.wait([turn], timeout=_LAST_TURN)
+                raise
+
+    async def _until_due(self) -> None:
+        while (left := self._left()) is None or left > 0:
+            self._news.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), left)
+
+    def _left(self) -> float | None:
+        """Return the seconds until something is due, or None."""
+        if self._wanted is None:
+            return None
+        times = [self._pace.due(), self._refusal.until if self._refusal else None]
+        due = [when for when in times if when is not None]
+        return min(due) - self._clock() if due else None
+
+    async def _next(self) -> Applied:
+        newest, reason_wanted = self._wanted, self._pace.wanted
+        assert newest is not None
+        self._pace = replace(self._pace, wanted=None)
+        applied = await self.converge(newest)
+        later = self._pace.wanted
+        self._pace = self._pace.done(self._clock(), reloaded=applied.reloaded)
+        if reason_wanted and self._left_behind(applied, newest.view):
+            self._pace = self._pace.want("health")
+        if later is not None:
+            self._pace = self._pace.want(later)
+        return applied
+
+    def _left_behind(self, applied: Applied, newest: View) -> bool:
+        """Return whether a new fleet was just rejected, so that the running one needs its weights and drains."""
+        fresh = applied.outcome == "refused" and not applied.behind
+        return fresh and self._good is not None and not same_shape(self._good, newest)
+
+    # ── What ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def converge(self, newest: Prepared) -> Applied:
+        """Apply now, regardless of the time since the last reload. It does nothing if this already runs."""
+        async with self._turn:
+            begun = time.monotonic()
+            refusal, view, behind = self._refusal, newest.view, False
+            if refusal and self._clock() < refusal.until and same_shape(refusal.view, view):
+                if self._good is None:
+                    return Applied("refused", refusal.words, at=time.time())
+                behind = not same_shape(self._good, view)
+                view = carried(self._good, view) if behind else view
+            try:
+                applied = await self._apply(view)
+            except OSError as error:
+                applied = Applied("refused", f"{error.filename or self._place.config}: {reason_of(error)}")
+            self._remember(newest.view, view, behind, applied)
+            return replace(applied, behind=behind, seconds=time.monotonic() - begun, at=time.time())
+
+    def _remember(self, newest: View, view: View, behind: bool, applied: Applied) -> None:
+        if applied.outcome != "refused":
+            self._good = view
+            self._refusal = self._refusal if behind else None
+        elif not behind:
+            earlier = self._refusal
+            count = earlier.count + 1 if earlier and same_shape(earlier.view, newest) else 1
+            self._refusal = _Refusal(newest, applied.words, count, self._clock() + retry_after(count))
+
+    async def _apply(self, view: View) -> Applied:
+        bundle, stamp = await asyncio.to_thread(self._written, view)
+        if await asyncio.to_thread(self._runs, bundle, stamp):
+            return Applied("same")
+        generation = await asyncio.to_thread(self._place.stage, bundle)
+        refused = await self._tested(generation, bundle)
+        if refused:
+            self._place.discard(generation)
+            return Applied("refused", refused)
+        applied = await self._swapped(generation, bundle)
+        if applied.outcome == "refused":
+            self._place.discard(generation)
+        else:
+            self._known = stamp
+            await asyncio.to_thread(self._place.keep, bundle, stamp)
+        return applied
+
+    def _written(self, view: View) -> tuple[Bundle, str]:
+        """Render the files, and compute their digest with the certificates and keys that nginx reads."""
+        read: dict[str, bytes] = {}
+        rooted = with_files(view, lambda path, _: self._found(path, read))
+        bundle = TARGET.render(rooted)
+        stamp = hashlib.sha256()
+        parts = [part for item in bundle.files for part in (item.name.encode(), item.text.encode())]
+        for part in [*parts, *(part for path in sorted(read) for part in (path.encode(), read[path]))]:
+            stamp.update(len(part).to_bytes(8) + part)
+        return bundle, stamp.hexdigest()
+
+    def _found(self, path: str, read: dict[str, bytes]) -> str:
+        """Return where nginx finds a file of the fleet: beside its configuration, or where the fleet has it."""
+        place = Path(posixpath.join(self._place.config.parent, path))
+        if not place.is_file():
+            place = (self._locate(path) or place).absolute()
+        with suppress(OSError):
+            read[str(place)] = place.read_bytes()
+        return str(place)
+
+    def _runs(self, bundle: Bundle, stamp: str) -> bool:
+        running = self._known if self._known is not None else self._place.running()
+        return running == stamp and self._place.holds(bundle)
+
+    # ── nginx itself ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def seen(self) -> bool:
+        """Return whether a visible nginx master on this machine reads the file."""
+        master = await asyncio.to_thread(find, self._place.config, self._binary or TARGET.binary)
+        return master is not None
+
+    @property
+    def _binary(self) -> str | None:
+        """Return the program that the reload command names by its path, else the installed one."""
+        first = Path(self._reload.command[0])
+        return str(first) if first.is_absolute() and first.name == TARGET.binary else find_binary(TARGET)
+
+    async def _tested(self, generation: Path, bundle: Bundle) -> str:
+        """Return why nginx rejects the files; empty if it accepts."""
+        binary = self._binary
+        if binary is None:
+            return "the program nginx is not on this machine: what is written cannot be tested"
+        main = str(generation / bundle.main.name)
+        code, output = await _call(TARGET.check_command(binary, str(generation), main), _TEST_SECONDS)
+        if code == 0:
+            return ""
+        for item in TARGET.complaints(output, bundle):
+            return f"nginx -t: {item.message}" + (f" (line {item.line} of {item.file})" if item.file else "")
+        return f"nginx -t: {_last(output) or f'exit code {code}'}"
+
+    async def _swapped(self, generation: Path, bundle: Bundle) -> Applied:
+        master = await asyncio.to_thread(find, self._place.config, self._binary or TARGET.binary)
+        swapped = await asyncio.to_thread(self._place.swap, generation, bundle)
+        if master is None:
+            return await self._blind()
+        verdict = await self._reloaded(master)
+        if not verdict.taken:
+            await asyncio.to_thread(self._place.undo, swapped)
+            again = await self._reloaded(master)
+            more = "" if again.taken else f"; nor does it load what ran before: {again.words}"
+            return Applied("refused", verdict.words + more, finishing=len(master.workers().finishing))
+        return Applied("applied", finishing=len(master.workers().finishing))
+
+    async def _reloaded(self, master: Master) -> Verdict:
+        before, log = await self._serving(master), master.log()
+        code, output = await _call(self._reload.command, _COMMAND_SECONDS)
+        if code:
+            return Verdict(taken=False, words=f"{self._reload.command[0]}: {_last(output) or f'exit code {code}'}")
+        begun = time.monotonic()
+        while True:
+            verdict = judge(before, master.workers(), log.read(), time.monotonic() - begun)
+            if verdict is not None:
+                return verdict
+            await asyncio.sleep(_LOOK)
+
+    async def _serving(self, master: Master) -> Workers:
+        """Return the workers before a reload, and wait a moment for those of an nginx that has just been started.
+
+        Its first workers would otherwise count as new ones.
+        """
+        deadline = time.monotonic() + _START_SECONDS
+        while not (workers := master.workers()).active and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK)
+        return workers
+
+    async def _blind(self) -> Applied:
+        """Reload although no master is visible: the command's exit code shows whether there is one."""
+        code, output = await _call(self._reload.command, _COMMAND_SECONDS)
+        place = self._place.config
+        if code:
+            return Applied("absent", f"no nginx runs with {place}: {_last(output) or f'exit code {code}'}")
+        return Applied("unconfirmed", f"no nginx is seen that reads {place}: whether it has been loaded is not known")
+
+
+async def _call(command: tuple[str, ...] | list[str], seconds: float) -> tuple[int, str]:
+    """Run a command without a shell; return its exit code and output, 124 after a timeout."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+    except OSError as error:
+        return 127, f"it cannot be started: {reason_of(error)}"
+    try:
+        async with asyncio.timeout(seconds):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        return 124, f"no answer within {seconds:g} s"
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return process.returncode or 0, output.decode(errors="replace")
+
+
+def _last(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

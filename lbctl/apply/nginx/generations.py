@@ -1,0 +1,201 @@
+"""nginx's configuration on disk: all files change in one rename, and the previous ones are kept.
+
+Beside `nginx.conf` the directory `nginx.conf.lbctl` holds a generation of files for each configuration, and a link
+`current` to the live one. `nginx.conf` itself, and each file that it includes, is a link through `current`. nginx
+therefore always reads one complete generation, also after a crash. A file that is in the place of such a link at first
+is kept as `.orig`. Nothing else in the directory is changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from lbctl.apply.files import write_bundle
+from lbctl.targets.target import Bundle
+
+_HOME = ".lbctl"
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """What a swap has changed, to undo it.
+
+    `before`: the generation that was live. `links`: (place, the copy of the file that was there, or None) of each place
+    that was not a link of ours.
+    """
+
+    before: str | None
+    links: tuple[tuple[Path, Path | None], ...]
+
+
+class Generations:
+    """The generations of the configuration file `config` (absolute). Every method may raise OSError."""
+
+    def __init__(self, config: Path) -> None:
+        self.config = config
+        self._home = config.with_name(config.name + _HOME)
+        self._current = self._home / "current"
+        self._mark = self._home / "running"
+
+    def stage(self, bundle: Bundle) -> Path:
+        """Write the bundle as a new generation that is not live, and return its directory."""
+        self._home.mkdir(mode=0o755, exist_ok=True)
+        generation = self._home / f"{1 + max(map(int, self._generations()), default=0):06d}"
+        try:
+            write_bundle(bundle, str(generation))
+        except OSError:
+            self.discard(generation)
+            raise
+        return generation
+
+    def discard(self, generation: Path) -> None:
+        """Delete a generation."""
+        shutil.rmtree(generation, ignore_errors=True)
+
+    def swap(self, generation: Path, bundle: Bundle) -> Swapped:
+        """Make the generation live; after a failure everything is as before."""
+        before = self._live()
+        done: list[tuple[Path, Path | None]] = []
+        main, *others = [item.name for item in bundle.files]
+        try:
+            if before is None:
+                self._point(generation.name)
+            for name in others:
+                self._link(self.config.with_name(name), name, done)
+            self._point(generation.name)
+            self._link(self.config, main, done)
+        except OSError:
+            self.undo(Swapped(before, tuple(done)))
+            raise
+        return Swapped(before, tuple(done))
+
+    def undo(self, swapped: Swapped) -> None:
+        """Make the previous generation live again."""
+        links = list(reversed(swapped.links))
+        for place, kept in links:
+            if kept is not None:
+                self._put_back(kept, place)
+        if swapped.before is not None:
+            self._point(swapped.before)
+        for place, kept in links:
+            if kept is None:
+                place.unlink(missing_ok=True)
+        if swapped.before is None:
+            self._current.unlink(missing_ok=True)
+
+    def keep(self, bundle: Bundle, stamp: str) -> None:
+        """Record that nginx runs the live generation with this `stamp`, and delete all but it and its predecessor."""
+        live = self._live()
+        temporary = self._mark.with_name(".running.new")
+        temporary.write_text(f"{live} {stamp}\n")
+        temporary.replace(self._mark)
+        older = [name for name in self._generations() if name != live]
+        for name in older[:-1]:
+            self.discard(self._home / name)
+        self._drop_links({item.name for item in bundle.files})
+
+    def running(self) -> str | None:
+        """Return the stamp that was given to `keep`, if that generation is still the live one."""
+        with suppress(FileNotFoundError):
+            live, _, stamp = self._mark.read_text().strip().partition(" ")
+            return stamp if live == self._live() else None
+        return None
+
+    def holds(self, bundle: Bundle) -> bool:
+        """Return whether the live generation equals this bundle, and all links lead to it."""
+        main = bundle.main.name
+        places = [
+            (self.config if item.name == main else self.config.with_name(item.name), item) for item in bundle.files
+        ]
+        return all(
+            self._is_ours(place, item.name) and place.is_file() and place.read_bytes() == item.text.encode()
+            for place, item in places
+        )
+
+    def _live(self) -> str | None:
+        return str(self._current.readlink()) if self._current.is_symlink() else None
+
+    def _generations(self) -> list[str]:
+        return sorted(item.name for item in self._home.iterdir() if item.name.isdigit())
+
+    def _point(self, generation: str) -> None:
+        _symlink(generation, self._current)
+        _sync(self._home)
+
+    def _link(self, place: Path, name: str, done: list[tuple[Path, Path | None]]) -> None:
+        if self._is_ours(place, name):
+            return
+        if place.is_symlink() and f"{_HOME}/current/" in str(place.readlink()):
+            raise FileExistsError(errno.EEXIST, "it belongs to another nginx of the fleet", str(place))
+        kept = self._kept(place) if place.is_symlink() or place.exists() else None
+        _symlink(self._target(name), place)
+        done.append((place, kept))
+        _sync(place.parent)
+
+    def _is_ours(self, place: Path, name: str) -> bool:
+        return place.is_symlink() and str(place.readlink()) == self._target(name)
+
+    def _target(self, name: str) -> str:
+        return f"{self._home.name}/current/{name}"
+
+    def _kept(self, place: Path) -> Path:
+        """Return the copy of `place`: `.orig`, or `.orig.2` and so on where that holds something else."""
+        if place.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(place))
+        for number in itertools.count(1):
+            kept = place.with_name(f"{place.name}.orig" if number == 1 else f"{place.name}.orig.{number}")
+            if not kept.is_symlink() and not kept.exists():
+                _copy(place, kept)
+                return kept
+            if _same(place, kept):
+                return kept
+        raise AssertionError
+
+    def _put_back(self, kept: Path, place: Path) -> None:
+        temporary = place.with_name(f".{place.name}.back")
+        temporary.unlink(missing_ok=True)
+        _copy(kept, temporary)
+        temporary.replace(place)
+        _sync(place.parent)
+
+    def _drop_links(self, wanted: Iterable[str]) -> None:
+        """Delete links to files that an earlier generation included and the live one does not."""
+        for item in self.config.parent.iterdir():
+            if item != self.config and item.name not in wanted and self._is_ours(item, item.name):
+                item.unlink()
+
+
+def _symlink(target: str, place: Path) -> None:
+    temporary = place.with_name(f".{place.name}.new")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    temporary.replace(place)
+
+
+def _copy(place: Path, copy: Path) -> None:
+    """Copy a file, by a hard link where possible, which preserves owner and mode."""
+    try:
+        os.link(place, copy, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(place, copy, follow_symlinks=False)
+
+
+def _same(one: Path, other: Path) -> bool:
+    if one.is_symlink() or other.is_symlink():
+        return one.is_symlink() and other.is_symlink() and one.readlink() == other.readlink()
+    return other.is_file() and one.read_bytes() == other.read_bytes()
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

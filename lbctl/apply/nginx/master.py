@@ -1,0 +1,159 @@
+"""Observes a running nginx from outside: its master process, its workers, and its log during a reload.
+
+The exit code of a reload does not show success: a master that cannot load the configuration continues with the old one
+and logs the reason. So the workers are watched. nginx tries to bind a port five times, half a second apart, before it
+fails. This module reads /proc, so it works on Linux only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_MASTER = "nginx: master process "
+_WORKER = "nginx: worker process"
+_FINISHING = "nginx: worker process is shutting down"
+_BUILT_IN = re.compile(r"--(prefix|conf-path)=(\S+)")
+_EMERG = re.compile(r"\[emerg\](?: \d+#\d+:)? (?P<words>.*)")
+_TRIES_AGAIN = "bind() to "
+PATIENCE = 10.0
+"""Seconds without a new worker after which a reload has failed; nginx retries a taken port for 2.5 s."""
+_HANDOVER = 5.0
+"""Seconds that old workers may take to stop; after that, new ones that serve are enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Process ids of workers. `finishing`: of earlier generations that still have requests."""
+
+    active: frozenset[int] = frozenset()
+    finishing: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a reload succeeded, and in `words` why it failed."""
+
+    taken: bool
+    words: str = ""
+
+
+def judge(before: Workers, now: Workers, log: str, waited: float) -> Verdict | None:
+    """Judge a reload after `waited` seconds by its workers and new log lines; None: not decided yet."""
+    errors = [match["words"] for match in map(_EMERG.search, log.splitlines()) if match]
+    final = [words for words in errors if not words.startswith(_TRIES_AGAIN)]
+    if final:
+        return Verdict(taken=False, words=(errors[0] if errors[0] != final[0] else final[0]).strip())
+    fresh = now.active - before.active
+    if fresh and (not now.active & before.active or waited > _HANDOVER):
+        return Verdict(taken=True)
+    if waited > PATIENCE:
+        return Verdict(taken=False, words=f"no new worker process within {PATIENCE:g} s; its error log says why")
+    return None
+
+
+class Master:
+    """The master process `pid`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def workers(self) -> Workers:
+        """Return the current workers; there are none once the master has ended."""
+        children: list[str] = []
+        with suppress(OSError):
+            children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        titles = {int(pid): _title(int(pid)) for pid in children}
+        finishing = frozenset(pid for pid, title in titles.items() if title == _FINISHING)
+        return Workers(frozenset(pid for pid, title in titles.items() if title == _WORKER), finishing)
+
+    def log(self) -> Log:
+        """Return a reader of the error log from this moment on."""
+        return Log(Path(f"/proc/{self.pid}/fd/2"))
+
+
+class Log:
+    """What the master writes to standard error, which is also its error log; empty if that is not a file."""
+
+    def __init__(self, stream: Path) -> None:
+        self._stream = stream
+        self._offset = 0
+        with suppress(OSError):
+            self._offset = stream.stat().st_size if stream.is_file() else 0
+
+    def read(self) -> str:
+        """Return everything written since the reader was created."""
+        with suppress(OSError):
+            if self._stream.is_file():
+                with self._stream.open("rb") as file:
+                    file.seek(self._offset)
+                    return file.read().decode(errors="replace")
+        return ""
+
+
+def find(config: Path, binary: str) -> Master | None:
+    """Return the master that reads `config`, preferring one of this machine to one in a container, or None.
+
+    `binary` prints its built-in paths for a master that was started without any on its command line.
+    """
+    built_in: dict[str, str] = {}
+    pids = []
+    for pid, title in _masters():
+        if not built_in and not re.search(r"\s-c\s*\S", title):
+            built_in = _paths_of(binary)
+        path = _config_of(title, built_in)
+        if path is not None and _place(path) == _place(str(config)):
+            pids.append(pid)
+    return Master(min(pids, key=lambda pid: (not _at_home(pid), pid))) if pids else None
+
+
+def _masters() -> Iterator[tuple[int, str]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            title = _title(int(entry.name))
+            if title.startswith(_MASTER):
+                yield int(entry.name), title
+
+
+def _title(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0 ")
+    return ""
+
+
+def _config_of(title: str, built_in: dict[str, str]) -> str | None:
+    """Return the configuration path from the master's command line."""
+    prefix, config = _flag("p", title) or built_in.get("prefix", ""), _flag("c", title)
+    if config is None:
+        config = built_in.get("conf-path")
+    return None if config is None else os.path.join(prefix, config)  # noqa: PTH118 -- the second may be absolute
+
+
+def _flag(letter: str, title: str) -> str | None:
+    match = re.search(rf"\s-{letter}\s*(\S+)", title)
+    return match[1] if match else None
+
+
+def _paths_of(binary: str) -> dict[str, str]:
+    try:
+        done = subprocess.run([binary, "-V"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    return dict(_BUILT_IN.findall(done.stderr))
+
+
+def _place(path: str) -> str:
+    """Resolve links in the directory, but not in the file name: the file is one of our links."""
+    folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- no link of the file is followed
+    return os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
+
+
+def _at_home(pid: int) -> bool:
+    with suppress(OSError):
+        return os.path.samestat(Path(f"/proc/{pid}/root").stat(), Path("/").stat())
+    return False

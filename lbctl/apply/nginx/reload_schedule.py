@@ -1,0 +1,94 @@
+"""Decides when nginx may be reloaded; each reload leaves old workers that finish their requests, so they are spaced.
+
+Weights wait for the fleet's `min_interval`. Everything else (health, drains, removals, another fleet) is applied after
+a short pause, which also batches related changes. Only the newest configuration is loaded. This module does no I/O:
+times are seconds of a monotonic clock, passed as arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from lbctl.ir.snapshot import View
+from lbctl.ir.weight import Weight
+
+Reason = Literal["weights", "health", "drain", "removal", "files"]
+PAUSE = 5.0
+"""The minimal time between two urgent reloads, in seconds."""
+_FIRST_RETRY = 30.0
+_LONGEST_RETRY = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadSchedule:
+    """The schedule of one proxy. `min_interval` is in seconds; `wanted` is the most urgent reason for a reload."""
+
+    min_interval: float
+    last: float = -math.inf
+    wanted: Reason | None = None
+
+    def want(self, reason: Reason) -> ReloadSchedule:
+        """Return the schedule with a reload wanted for this reason, unless a more urgent one is pending."""
+        if reason == "weights" and self.wanted is not None:
+            return self
+        return replace(self, wanted=reason)
+
+    def due(self) -> float | None:
+        """Return when the reload may happen, or None if none is wanted."""
+        if self.wanted is None:
+            return None
+        pause = self.min_interval if self.wanted == "weights" else min(PAUSE, self.min_interval)
+        return self.last + pause
+
+    def done(self, now: float, *, reloaded: bool) -> ReloadSchedule:
+        """Return the schedule after an attempt; `reloaded` is false if the configuration already ran."""
+        return replace(self, wanted=None, last=now if reloaded else self.last)
+
+
+def retry_after(refusals: int) -> float:
+    """Return the seconds until a configuration that nginx rejected this many times is tried again."""
+    return min(_LONGEST_RETRY, _FIRST_RETRY * 2.0 ** min(refusals - 1, 10))
+
+
+def reason(before: View | None, after: View) -> Reason:
+    """Return why a reload is needed; `files` if only files outside the views may have changed."""
+    if before is None or _shape(before) != _shape(after):
+        return "files"
+    if before.drained != after.drained:
+        return "health"
+    return "files" if before.weights == after.weights else "weights"
+
+
+def same_shape(one: View, other: View) -> bool:
+    """Return whether the views differ at most in live state: weights, drains and replicas that are out."""
+    return _shape(one) == _shape(other)
+
+
+def carried(good: View, wanted: View) -> View:
+    """Return `good` with the weights and drains of `wanted`, for as long as nginx rejects `wanted`.
+
+    Health must take effect even if the newest fleet cannot be loaded. A replica that only one of the two has is
+    unchanged.
+    """
+    weights, drained = dict(good.weights), dict(good.drained)
+    for name in good.pools.keys() & wanted.pools.keys():
+        weights[name], drained[name] = _live(good, wanted, name)
+    return replace(good, weights=weights, drained=drained)
+
+
+def _shape(view: View) -> View:
+    return replace(view, weights={}, drained={}, out={})
+
+
+def _live(good: View, wanted: View, name: str) -> tuple[tuple[Weight, ...], frozenset[str]]:
+    """Return the weights and drains of a pool; a replica with another address is another replica."""
+    pairs = zip(wanted.pools[name].replicas, wanted.weights[name], strict=True)
+    live = {(item.name, item.address): weight for item, weight in pairs}
+    members = good.pools[name].replicas
+    shared = {item.name for item in members if (item.name, item.address) in live}
+    weights = tuple(
+        live.get((item.name, item.address), was) for item, was in zip(members, good.weights[name], strict=True)
+    )
+    return weights, (good.drained[name] - shared) | (wanted.drained[name] & shared)

@@ -1,0 +1,131 @@
+"""Replaces in the text for `--check` what only production has.
+
+A pipeline has neither production's certificates nor its addresses. In the checked text, and only there, a missing file
+is a placeholder, a listen address is a socket in a private directory, and a host name is 127.0.0.1. The view is changed
+and then rendered by the same target, so everything else is what production gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from lbctl.ir.address import Address
+from lbctl.ir.listeners import Listener
+from lbctl.ir.pools import DnsDiscovery, Pool
+from lbctl.ir.rewrite import with_files
+from lbctl.ir.snapshot import View
+
+Locate = Callable[[str], Path | None]
+"""A path as the fleet writes it → the file on this machine, or None where there is none."""
+
+_LOCAL = "127.0.0.1"
+
+
+def stand_in(view: View, prefix: Path, locate: Locate) -> View:
+    """Return the view with placeholders, written to `prefix`: a private directory, short enough for a socket."""
+    files = _Files(view, prefix, locate)
+    local = replace(
+        view,
+        proxy=replace(view.proxy, config=None),
+        listeners=tuple(_listener(item, index, prefix) for index, item in enumerate(view.listeners)),
+        pools={name: _pool(item) for name, item in view.pools.items()},
+    )
+    return with_files(local, files.rename)
+
+
+def _listener(listener: Listener, index: int, prefix: Path) -> Listener:
+    log = listener.access_log
+    if not log.path.startswith("/dev/"):
+        log = replace(log, path=str(prefix / f"access{index}.log"))
+    tracing = listener.tracing and replace(listener.tracing, otlp=_here(listener.tracing.otlp))
+    return replace(listener, bind=Address(path=str(prefix / f"{index}.sock")), access_log=log, tracing=tracing)
+
+
+def _pool(pool: Pool) -> Pool:
+    if isinstance(pool.discovery, DnsDiscovery):
+        pool = replace(pool, discovery=replace(pool.discovery, name=_LOCAL))
+    if not any(_is_name(item.address) for item in pool.replicas):
+        return pool
+    return replace(pool, replicas=tuple(replace(item, address=_here(item.address)) for item in pool.replicas))
+
+
+def _here(address: Address) -> Address:
+    return replace(address, host=_LOCAL) if _is_name(address) else address
+
+
+def _is_name(address: Address) -> bool:
+    """Return whether the host is a name; compiled IPv4 addresses are digits and dots, IPv6 ones have a colon."""
+    return bool(address.host) and ":" not in address.host and not address.host.replace(".", "").isdigit()
+
+
+class _Files:
+    """Placeholders for missing files. A certificate and its key are replaced together, so that they match."""
+
+    def __init__(self, view: View, prefix: Path, locate: Locate) -> None:
+        self._prefix = prefix
+        self._locate = locate
+        self._incomplete = {path for pair in _pairs(view) if not all(map(locate, pair)) for path in pair}
+        self._written: dict[str, str] = {}
+
+    def rename(self, path: str, kind: str) -> str:
+        local = self._locate(path)
+        if local is not None and path not in self._incomplete:
+            return str(local.absolute())
+        if path not in self._written:
+            place = self._prefix / "files" / path.strip("/").replace("/", "__")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(_CONTENT[kind])
+            self._written[path] = str(place)
+        return self._written[path]
+
+
+def _pairs(view: View) -> list[tuple[str, str]]:
+    listeners = [
+        (item.certificate, item.key)
+        for listener in view.listeners
+        if listener.tls is not None
+        for item in listener.tls.certificates
+    ]
+    pools = [
+        (pool.tls.certificate, pool.tls.key)
+        for pool in view.pools.values()
+        if pool.tls is not None and pool.tls.certificate is not None and pool.tls.key is not None
+    ]
+    return listeners + pools
+
+
+_CERTIFICATE = """\
+-----BEGIN CERTIFICATE-----
+MIIBkzCCATigAwIBAgIUVETOj2KDOhn2YDk57FYndM6iokwwCgYIKoZIzj0EAwIw
+EzERMA8GA1UEAwwIc3RhbmQtaW4wIBcNMjYxMTIwMjA0NDQzWhgPMjEyNjEwMjcy
+MDQ0NDNaMBMxETAPBgNVBAMMCHN0YW5kLWluMFkwEwYHKoZIzj0CAQYIKoZIzj0D
+AQcDQgAEE+VLMQGxf7MicPyiTbCAUcS/XLmQELNwJShGSD3G0LYspHxgOAvo9BF2
+ZlF+Va4wTIFAFcDVvEjGSd+KbANTaqNoMGYwHQYDVR0OBBYEFN2l1pjdzu5hqVHw
+xll9wXtk8CbKMB8GA1UdIwQYMBaAFN2l1pjdzu5hqVHwxll9wXtk8CbKMA8GA1Ud
+EwEB/wQFMAMBAf8wEwYDVR0RBAwwCoIIc3RhbmQtaW4wCgYIKoZIzj0EAwIDSQAw
+RgIhAKLyMEw0A8ysdvwDYw6loDHF+QzCdAZB1ObhMIDweweuAiEA7taL5KpG0wgz
+KmvDYCRqfPZWCaCizVWUTAhdmsyu1K0=
+-----END CERTIFICATE-----
+"""
+_KEY = """\
+-----BEGIN EC PRIVATE KEY-----
+MHcCAQEEIMslCC5YGQ6C1BYC8XkmH4zeVC+yS9Dfe0lopXKQ8ZpNoAoGCCqGSM49
+AwEHoUQDQgAEE+VLMQGxf7MicPyiTbCAUcS/XLmQELNwJShGSD3G0LYspHxgOAvo
+9BF2ZlF+Va4wTIFAFcDVvEjGSd+KbANTag==
+-----END EC PRIVATE KEY-----
+"""
+_JWKS = """\
+{"keys": [{"kty": "EC", "crv": "P-256",
+  "x": "E-VLMQGxf7MicPyiTbCAUcS_XLmQELNwJShGSD3G0LY", "y": "LKR8YDgL6PQRdmZRflWuMEyBQBXA1bxIxknfimwDU2o"}]}
+"""
+"""Generated for this purpose, valid for no name, and public because they are in this file."""
+
+_CONTENT = {
+    "certificate": _CERTIFICATE,
+    "key": _KEY,
+    "ca": _CERTIFICATE,
+    "api_keys": "",
+    "jwks": _JWKS,
+}

@@ -1,0 +1,15 @@
+"""Exceptions as text for people."""
+
+from __future__ import annotations
+
+_MAX_CHARACTERS = 200
+"""The longest text in characters."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the system's reason, else the exception's text, else its type: one line, never empty.
+
+    The text of an OSError repeats its number and file, and `strerror` of one that was raised with a text alone is None.
+    """
+    text = getattr(error, "strerror", None) or str(error)
+    return " ".join(str(text).split())[:_MAX_CHARACTERS] or type(error).__name__

@@ -1,0 +1,251 @@
+"""The client of the API of a running `lbctl serve`: its address, the token, typed answers, and how they are shown.
+
+Requests go to the given server alone: no proxy of the environment, no redirect, no netrc.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from lbctl.base.errors import reason_of
+from lbctl.base.hosts import is_loopback
+from lbctl.cli.options import options_of
+from lbctl.serve.api.json_codec import SchemaError, decode
+from lbctl.serve.api.json_codec import plain as plain_json
+
+if TYPE_CHECKING:
+    import requests
+
+DEFAULT_SERVER = "http://127.0.0.1:18080"
+_TOKEN = "/var/lib/lbctl/api-token"
+"""The default path at which `serve` creates its token."""
+_WRITING = f"The token of its API, which this always needs; default: {_TOKEN}, for the default server alone."
+_GIVE = "give it with --token-file, or for all commands with LBCTL_TOKEN_FILE"
+_CONNECT = 5.0
+_PATIENCE = {"GET": 15.0}
+_LONGEST_PATIENCE = 60.0
+"""Seconds to connect, and for the whole answer: a reload reads all files first."""
+_LARGEST = 256 * 1024 * 1024
+"""Bytes of an answer: far above that of the largest fleet."""
+_NO_HTTP = "what listens there does not speak HTTP, as the port for proxies does not"
+"""Characters of a reason."""
+T = TypeVar("T")
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class RemoteError(click.ClickException):
+    """The server cannot be reached, or does not authorise the client."""
+
+    exit_code = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    content: bytes
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running control plane.
+
+    Every method raises RemoteError where the server gives no answer of its own or one of another version's types, and
+    ClickException where it refuses what was asked.
+    """
+
+    url: str
+    token_file: str | None
+    ca: str | None
+
+    def get(self, path: str, kind: type[T]) -> T:
+        """Return the document of this type at the path."""
+        return self._decoded(path, kind, self.get_object(path))
+
+    def get_object(self, path: str) -> dict[str, Any]:
+        """Return the JSON object at the path, for commands that must also read other versions' answers."""
+        return self._request("GET", path, None)
+
+    def post(self, path: str, body: object, kind: type[T]) -> T:
+        """Send a body of the schema, and return the answer of this type."""
+        return self._decoded(path, kind, self._request("POST", path, plain_json(body)))
+
+    def delete(self, path: str, body: object, kind: type[T]) -> T:
+        """Send a body of the schema, and return the answer of this type."""
+        return self._decoded(path, kind, self._request("DELETE", path, plain_json(body)))
+
+    def _decoded(self, path: str, kind: type[T], answer: dict[str, Any]) -> T:
+        try:
+            return decode(kind, answer)
+        except SchemaError as error:
+            url = self.url.rstrip("/") + path
+            raise RemoteError(f"{url} answers as another version of lbctl does: {plain(str(error))}") from None
+
+    def date(self) -> str:
+        """Return the server's `Date`, empty without one. It sends no token."""
+        return self._send("GET", "/healthz", None, "").date
+
+    def _request(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        answer = self._send(method, path, body, self._token())
+        return _content(self.url.rstrip("/") + path, answer.status, answer.content)
+
+    def _send(self, method: str, path: str, body: dict[str, Any] | None, token: str) -> _Answer:
+        import requests
+
+        url, patience = self.url.rstrip("/") + path, _PATIENCE.get(method, _LONGEST_PATIENCE)
+        end = time.monotonic() + patience
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        verify = self.ca or os.environ.get("REQUESTS_CA_BUNDLE") or True
+        try:
+            with requests.Session() as session:
+                session.trust_env = False
+                with session.request(
+                    method, url, json=body, headers=headers, timeout=(_CONNECT, patience), verify=verify,
+                    allow_redirects=False, stream=True,
+                ) as response:  # fmt: skip
+                    content = _read(response, url, end)
+                    return _Answer(response.status_code, content, str(response.headers.get("date", "")))
+        except (requests.RequestException, OSError) as error:
+            raise RemoteError(f"{url} does not answer: {_words(error)}; is `lbctl serve` running?") from None
+
+    def _token(self) -> str:
+        """Return the given token; only for a server on this machine, the one that `serve` created here."""
+        if self.token_file is None and self.url != DEFAULT_SERVER:
+            return ""
+        try:
+            token = Path(self.token_file or _TOKEN).read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            if self.token_file is None:
+                return ""
+            raise RemoteError(f"the token file {self.token_file} cannot be read: {_words(error)}") from None
+        if not _is_private(self.url):
+            raise RemoteError(f"no token is sent to {self.url}: it would go over the network in the clear")
+        return token
+
+
+def server_options(*, writes: bool = False) -> _Decorator:
+    """Add --server, --token-file and --tls-ca. `writes`: the command always needs the token."""
+    option = options_of("")
+    token = _WRITING if writes else "The token of its API, where it asks for one."
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for each in reversed(
+            (
+                option(
+                    "--server",
+                    metavar="URL",
+                    default=DEFAULT_SERVER,
+                    show_default=True,
+                    callback=_url,
+                    help="A running serve.",
+                ),
+                option("--token-file", metavar="FILE", help=token),
+                option("--tls-ca", metavar="FILE", help="Who signed its certificate; default: the system's CAs."),
+            )
+        ):
+            function = each(function)
+        return function
+
+    return decorate
+
+
+def _url(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https"):
+        raise click.UsageError(f"--server: {plain(text)} is no URL: it begins with http:// or https://")
+    if not parts.hostname:
+        raise click.UsageError(f"--server: {plain(text)} names no host")
+    return text
+
+
+form_choice = click.Choice(["table", "json", "yaml"])
+
+
+def show(value: Any, form: str) -> None:
+    """Print `value`, of JSON's own types or of the schema, as JSON or YAML on standard output."""
+    value = plain_json(value)
+    if form == "json":
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        return
+    import yaml
+
+    click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120), nl=False)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows on standard output, with each column as wide as its content."""
+    lines = [tuple(head), *(tuple(plain(cell) for cell in row) for row in rows)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(head))]
+    for line in lines:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def age(seconds: float | None) -> str:
+    """Format a duration in seconds as `3s`, `12m`, `5h` or `9d`; `-` for None."""
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(0, int(seconds))}s"
+
+
+def plain(cell: str) -> str:
+    """Escape control characters, because the text may come from a proxy."""
+    return cell if cell.isprintable() else ascii(cell)[1:-1]
+
+
+def _is_private(url: str) -> bool:
+    return urlsplit(url).scheme == "https" or is_on_loopback(url)
+
+
+def is_on_loopback(url: str) -> bool:
+    """Return whether the URL names this machine."""
+    return is_loopback(urlsplit(url).hostname or "")
+
+
+def _read(response: requests.Response, url: str, end: float) -> bytes:
+    """Read the answer, up to a deadline and a maximal size."""
+    parts, size = [], 0
+    for part in response.iter_content(1 << 16):
+        parts.append(part)
+        size += len(part)
+        if size > _LARGEST:
+            raise RemoteError(f"{url} is not an lbctl serve: its answer has no end")
+        if time.monotonic() > end:
+            raise RemoteError(f"{url} does not answer: it is still writing; is `lbctl serve` running?")
+    return b"".join(parts)
+
+
+def _content(url: str, status: int, content: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(content)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise RemoteError(f"{url} is not an lbctl serve: it answered {status}, and no JSON")
+    if status in (401, 403):
+        raise RemoteError(f"{url} does not let us in: {answer.get('error')} ({_GIVE})")
+    if status == 400:
+        raise click.ClickException(str(answer.get("error")))
+    if status != 200:
+        raise RemoteError(f"{url} answered {status}: {answer.get('error')}")
+    return answer
+
+
+def _words(error: Exception) -> str:
+    """Return the innermost reason, without the library's wrapping."""
+    inner: BaseException = error
+    while inner.__context__ is not None:
+        inner = inner.__context__
+    said = reason_of(inner)
+    return said if said.isprintable() else _NO_HTTP

@@ -1,0 +1,105 @@
+"""The lines of a file of API keys: `key: tenant`, as YAML reads them.
+
+The file is usually called .yaml, and tools write it as YAML. So a key or a tenant may be quoted, and ` #` begins a
+comment. A key without quotes is simpler than in YAML: every visible ASCII character counts as itself. All proxies get
+what is read here. Messages never repeat the text of a line.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
+from lbctl.ir.secrets import ApiKey
+from lbctl.model.values import NAME
+
+LINE = '"key: tenant" or "sha256:<64 hex digits>: tenant"'
+_LINE = re.compile(
+    r"""(?P<key>"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s"'#]\S*?)\s*:\s+"""
+    r"""(?P<tenant>"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s"'#].*?)(?:\s+\#.*)?"""
+)
+_MAX_LINE = 2000
+"""The longest line in characters that is parsed."""
+_KEY = re.compile(r"[!-~]{1,256}", re.ASCII)
+_HASH = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+_ESCAPE = re.compile(r"\\(.)")
+_PREFIX = re.compile(r"(?:sk|pk|hf|nvapi|lbctl|gh[pousr]|xox[abpr])[-_](?=.*[0-9]|.{12})", re.ASCII)
+_RANDOM = re.compile(r"(?=[a-z]*[0-9])(?=[0-9]*[a-z])[a-z0-9]{10,}|[a-z]{24,}", re.ASCII | re.IGNORECASE)
+_SHORT_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,19}", re.ASCII | re.IGNORECASE)
+
+
+def parse(file: str, text: str, diagnostics: Diagnostics) -> tuple[ApiKey, ...] | None:
+    """Parse the keys in their order; None if a line is wrong.
+
+    Reports LB507, and LB121 if key and tenant are swapped.
+    """
+    keys: dict[str, ApiKey] = {}
+    valid = True
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#") or stripped == "---":
+            continue
+        key, problem = _read(stripped, number, keys)
+        if problem is not None:
+            valid = False
+            position = Position(file, number, line.index(stripped) + problem.column)
+            diagnostics.add(Diagnostic(problem.code, problem.message, position, (), problem.hint))
+        elif key is not None:
+            keys[f"sha256:{key.sha256}" if key.sha256 else key.key] = key
+    return tuple(keys[key] for key in sorted(keys)) if valid else None
+
+
+class _Problem:
+    """What is wrong with a line; `column` counts from 1, in the line without its indent."""
+
+    def __init__(self, message: str, column: int = 1, code: str = "LB507", hint: str = LINE) -> None:
+        self.message = message
+        self.column = column
+        self.code = code
+        self.hint = hint
+
+
+def _read(line: str, number: int, keys: dict[str, ApiKey]) -> tuple[ApiKey | None, _Problem | None]:
+    parts = _LINE.fullmatch(line) if len(line) <= _MAX_LINE else None
+    if parts is None:
+        if line[0] in "\"'":
+            return None, _Problem("a quote opens here, and what follows is no quoted key with its tenant")
+        return None, _Problem("this line is no key with its tenant")
+    key, tenant = _unquoted(parts["key"]), _unquoted(parts["tenant"])
+    tenant_column = parts.start("tenant") + 1
+    if key is None or tenant is None:
+        message = "within double quotes a backslash is allowed only before a quote or a backslash"
+        return None, _Problem(message, 1 if key is None else tenant_column, hint="single quotes know no escapes")
+    if not _KEY.fullmatch(key) or (key.startswith("sha256:") and not _HASH.fullmatch(key)):
+        return None, _Problem("this line is no key with its tenant")
+    if is_secret(tenant) and _is_name(key):
+        message = "key and tenant are swapped: the text after the colon looks like a key, the text before it does not"
+        return None, _Problem(message, tenant_column, "LB121", "the key comes first; this key is compromised now")
+    if not NAME.fullmatch(tenant):
+        return None, _Problem("the text after the colon is not the name of a tenant", tenant_column)
+    if key in keys:
+        return None, _Problem("this key occurs twice")
+    if _HASH.fullmatch(key):
+        return ApiKey(tenant, sha256=key[7:], line=number), None
+    return ApiKey(tenant, key=key, line=number), None
+
+
+def is_secret(word: str) -> bool:
+    """Whether the word looks like a key: it has a known prefix, or a long random part."""
+    return bool(_PREFIX.match(word) or _RANDOM.search(word) or _HASH.fullmatch(word))
+
+
+def _is_name(word: str) -> bool:
+    return bool(_SHORT_NAME.fullmatch(word)) and not is_secret(word) and not word.startswith("sk-")
+
+
+def _unquoted(text: str) -> str | None:
+    """Remove quotes as YAML does; None for an unsupported escape."""
+    if text[0] == "'":
+        return text[1:-1].replace("''", "'")
+    if text[0] != '"':
+        return text
+    inner = text[1:-1]
+    if any(escaped not in '"\\/' for escaped in _ESCAPE.findall(inner)):
+        return None
+    return _ESCAPE.sub(r"\1", inner)

@@ -1,0 +1,208 @@
+"""What the proxies get, composed in one pure place from the fleet and everything that acts on it.
+
+`compose` applies the control loop's decisions (weights, ejections), operators' overrides (drains, weights) and drain
+deadlines to the fleet. `for_proxy` adds what lbctl does for a proxy that cannot do it itself: active health checks and
+slow start. The publisher, the drivers and the views (status, explain, metrics) read the result; nothing computes it
+again. Times are arguments: `compose` takes seconds since the epoch, `for_proxy` takes seconds on any one clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from lbctl.control import drains, overrides
+from lbctl.control.drains import Since
+from lbctl.control.loop_output import LoopOutput, Reasons
+from lbctl.control.overrides import Override, Overrides
+from lbctl.control.slow_start import Factors, Ramps
+from lbctl.ir.pools import Pool, Replica
+from lbctl.ir.shares import of_replicas
+from lbctl.ir.snapshot import Snapshot, drained_of, weights_of
+from lbctl.ir.weight import Weight
+
+ReplicaStatus = Literal["in", "drained", "ejected", "removed"]
+"""in: the replica gets requests. drained: it gets no new requests and finishes the ones it has. ejected: deep health
+keeps requests and clients away from it. removed: its drain deadline has passed, and no proxy has it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveReplica:
+    """One replica with everything that acts on it."""
+
+    replica: Replica
+    weight: Weight
+    """The published weight; while the status is not "in", the weight that the replica has as soon as it is."""
+    share: float
+    """The part of the pool's requests that it gets, 0…1."""
+    status: ReplicaStatus
+    reasons: tuple[str, ...]
+    """Why it is not "in", and the weight that an operator has set."""
+    drained_since: float | None
+    """In seconds since the epoch; None while it is not drained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """The fleet with everything that acts on it."""
+
+    snapshot: Snapshot
+    """What the proxies get."""
+    whole: Snapshot
+    """`snapshot` including the replicas that are `removed`: what operators see."""
+    drains: Since
+    """(pool, replica) → when its drain began."""
+    removed: Mapping[str, frozenset[str]]
+    """Pool → replicas whose drain deadline has passed."""
+    ejected: Mapping[str, Reasons]
+    """Pool → replica → why deep health has ejected it."""
+    overrides: Overrides
+    """The operators' overrides that apply to this fleet now."""
+
+    def next_deadline(self, now: float) -> float | None:
+        """When the next drain deadline passes, and `compose` gives another result; None where none is ahead."""
+        return drains.next_due(self.drains, self.whole.topology, now)
+
+    def replicas(self, pool: Pool) -> tuple[EffectiveReplica, ...]:
+        """One item for each replica of this pool of `whole`, in its order.
+
+        They are computed on demand: a publication of 10,000 replicas does not wait for them.
+        """
+        weights = weights_of(pool, self.whole)
+        rates = {item.name: weight.rate for item, weight in zip(pool.replicas, weights, strict=True)}
+        shares = of_replicas(pool, rates, drained_of(pool, self.whole))
+        overrides_of = self._overrides_of(pool.name)
+        return tuple(
+            EffectiveReplica(
+                item,
+                weight,
+                shares.get(item.name, 0.0),
+                status := self._status(pool.name, item.name),
+                self._reasons(pool.name, item, status, overrides_of.get(item.name, ())),
+                self.drains.get((pool.name, item.name)),
+            )
+            for item, weight in zip(pool.replicas, weights, strict=True)
+        )
+
+    def _overrides_of(self, pool: str) -> dict[str, list[Override]]:
+        """Replica → the overrides that are about it."""
+        by_replica: dict[str, list[Override]] = {}
+        for item in self.overrides:
+            if item.pool == pool:
+                by_replica.setdefault(item.replica, []).append(item)
+        return by_replica
+
+    def _status(self, pool: str, replica: str) -> ReplicaStatus:
+        if replica in self.removed.get(pool, ()):
+            return "removed"
+        if replica in self.ejected.get(pool, ()):
+            return "ejected"
+        return "drained" if (pool, replica) in self.drains else "in"
+
+    def _reasons(
+        self, pool: str, replica: Replica, status: ReplicaStatus, active: Iterable[Override]
+    ) -> tuple[str, ...]:
+        reasons = ["its drain deadline has passed"] if status == "removed" else []
+        reasons += self.ejected.get(pool, {}).get(replica.name, ())
+        if replica.drain:
+            reasons.append("drained by the files")
+        return (*reasons, *map(_override_reason, active))
+
+
+def _override_reason(item: Override) -> str:
+    effect = "drained by an operator" if item.kind == "drain" else f"weight {item.value:g} held by an operator"
+    return f"{effect}: {item.reason}" if item.reason else effect
+
+
+def compose(fleet: Snapshot, output: LoopOutput, requested: Overrides, drained: Since, now: float) -> Composed:
+    """Apply the control loop's output, the operators' overrides and drain deadlines to the fleet.
+
+    `fleet` has the replicas that discovery knows and no live state. `output` and `requested` may also be about pools
+    and replicas that no longer exist; those parts are ignored. `drained` is `Composed.drains` of the call before, so
+    that a drain keeps its time. `now` is in seconds since the epoch.
+    """
+    topology = fleet.topology
+    active = overrides.within(overrides.current(requested, now), topology)
+    by_operator = overrides.drained(active)
+    since = drains.follow(drained, topology, by_operator, now)
+    removed = drains.expired(since, topology, now)
+    live = output.within(topology)
+    weights = overrides.apply_weights(active, live.weights)
+    whole = replace(fleet, weights=weights, drained=by_operator, out=live.ejected)
+    snapshot = replace(whole, topology=drains.without(topology, removed)) if removed else whole
+    return Composed(snapshot, whole, since, removed, live.ejections, active)
+
+
+def weight_changes(before: Composed, after: Composed) -> dict[str, dict[str, Weight]]:
+    """Pool → replica → the published weight, of replicas that had another weight before and get requests."""
+    old = {pool.name: pool for pool in before.snapshot.topology.pools}
+    changes = {
+        pool.name: _pool_changes(old[pool.name], before.snapshot, pool, after.snapshot)
+        for pool in after.snapshot.topology.pools
+        if pool.name in old
+    }
+    return {name: weights for name, weights in changes.items() if weights}
+
+
+def _pool_changes(old: Pool, before: Snapshot, new: Pool, after: Snapshot) -> dict[str, Weight]:
+    if old is new and before.weights.get(old.name) == after.weights.get(new.name):
+        return {}
+    names = [item.name for item in old.replicas]
+    previous = dict(zip(names, weights_of(old, before), strict=True))
+    drained = drained_of(new, after)
+    return {
+        item.name: weight
+        for item, weight in zip(new.replicas, weights_of(new, after), strict=True)
+        if item.name not in drained and previous.get(item.name, weight) != weight
+    }
+
+
+# ── For one proxy ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class ForProxy:
+    """What a proxy gets that has neither active health checks nor slow start of its own."""
+
+    snapshot: Snapshot
+    ramps: Ramps
+    """The argument of the next call of `for_proxy`."""
+    factors: Factors = field(default_factory=dict)
+    """The slow-start factors that the weights in `snapshot` contain."""
+    next_change: float | None = None
+    """When slow start changes the weights next; None when no replica ramps."""
+
+
+def for_proxy(
+    composed: Composed, failing: Mapping[str, frozenset[str]], ramps: Ramps, now: float, min_interval: float
+) -> ForProxy:
+    """Compose the snapshot of one proxy that has neither active health checks nor slow start of its own.
+
+    `failing` are the replicas (pool → names) that active health checks have ejected, `ramps` those of the call before.
+    `now` is in seconds, and `min_interval` is the seconds between two changes of weights that the proxy can follow.
+    """
+    snapshot = _without(composed.snapshot, failing)
+    ramps = ramps.follow(snapshot, now)
+    factors = ramps.factors(snapshot.topology, now, min_interval)
+    next_change = ramps.next_change(snapshot.topology, now, min_interval)
+    return ForProxy(_ramped(snapshot, factors), ramps, factors, next_change)
+
+
+def _without(snapshot: Snapshot, failing: Mapping[str, frozenset[str]]) -> Snapshot:
+    if not failing:
+        return snapshot
+    drained = {pool: snapshot.drained.get(pool, frozenset()) | names for pool, names in failing.items()}
+    return replace(snapshot, drained={**snapshot.drained, **drained})
+
+
+def _ramped(snapshot: Snapshot, factors: Factors) -> Snapshot:
+    if not factors:
+        return snapshot
+    weights = dict(snapshot.weights)
+    for pool in snapshot.topology.pools:
+        if pool.name in factors:
+            pairs = zip(pool.replicas, weights_of(pool, snapshot), strict=True)
+            of_pool = factors[pool.name]
+            weights[pool.name] = {item.name: weight.times(of_pool.get(item.name, 1.0)) for item, weight in pairs}
+    return replace(snapshot, weights=weights)

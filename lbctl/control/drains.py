@@ -1,0 +1,62 @@
+"""How long each replica has been drained, and which ones a pool no longer has because their deadline has passed.
+
+A drained replica finishes its requests, and after the pool's `drain_deadline` it is removed from the pool whatever it
+still has. This is pure: the time is an argument, and what must survive a restart is a plain mapping. Drains begin in
+the fleet files or by an operator's request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from lbctl.ir.topology import Topology
+
+Since = Mapping[tuple[str, str], float]
+"""(pool, replica) → when its drain began, in seconds since the epoch."""
+
+
+def follow(
+    before: Since, topology: Topology, drained: Mapping[str, frozenset[str]], now: float
+) -> dict[tuple[str, str], float]:
+    """Return when each current drain began.
+
+    A replica that was drained `before` keeps its time; one that is no longer drained or no longer exists is forgotten.
+    `drained` (pool → replicas) adds to those that the files drain.
+    """
+    return {
+        (pool.name, replica.name): min(before.get((pool.name, replica.name), now), now)
+        for pool in topology.pools
+        for replica in pool.replicas
+        if replica.drain or replica.name in drained.get(pool.name, ())
+    }
+
+
+def expired(since: Since, topology: Topology, now: float) -> dict[str, frozenset[str]]:
+    """Pool → the replicas whose drain deadline has passed."""
+    deadlines = {pool.name: pool.drain_deadline / 1000 for pool in topology.pools}
+    replicas: dict[str, set[str]] = {}
+    for (pool, replica), began in since.items():
+        if pool in deadlines and began + deadlines[pool] <= now:
+            replicas.setdefault(pool, set()).add(replica)
+    return {pool: frozenset(names) for pool, names in replicas.items()}
+
+
+def next_due(since: Since, topology: Topology, now: float) -> float | None:
+    """When the next deadline passes, in seconds since the epoch; None where none is ahead."""
+    deadlines = {pool.name: pool.drain_deadline / 1000 for pool in topology.pools}
+    times = [began + deadlines[pool] for (pool, _), began in since.items() if pool in deadlines]
+    return min((time for time in times if time > now), default=None)
+
+
+def without(topology: Topology, removed: Mapping[str, frozenset[str]]) -> Topology:
+    """Return the topology without the removed replicas (pool → names). Unchanged pools stay the same objects."""
+    if not removed:
+        return topology
+    pools = tuple(
+        replace(pool, replicas=tuple(item for item in pool.replicas if item.name not in removed[pool.name]))
+        if pool.name in removed
+        else pool
+        for pool in topology.pools
+    )
+    return replace(topology, pools=pools)

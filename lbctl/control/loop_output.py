@@ -1,0 +1,74 @@
+"""What the control loop has decided, for the proxies. It holds only what differs from the fleet files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from lbctl.control.state import PoolState, weights
+from lbctl.control.weighting.strategy import WHOLE
+from lbctl.ir.pools import Pool
+from lbctl.ir.topology import Topology
+from lbctl.ir.weight import Weight
+
+_V = TypeVar("_V")
+Reasons = Mapping[str, tuple[str, ...]]
+"""Replica → why it is ejected, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOutput:
+    """Weights and ejections by pool."""
+
+    weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
+    """Pool → replica → weight; pools at their capacities are absent."""
+    ejections: Mapping[str, Reasons] = field(default_factory=dict)
+    """Pool → replica → why deep health has ejected it."""
+
+    @property
+    def ejected(self) -> dict[str, frozenset[str]]:
+        """Pool → the replicas that deep health has ejected."""
+        return {pool: frozenset(replicas) for pool, replicas in self.ejections.items()}
+
+    def within(self, topology: Topology) -> LoopOutput:
+        """Return the part that is about the fleet's controlled pools and their replicas."""
+        replicas = {pool.name: frozenset(item.name for item in pool.replicas) for pool in controlled(topology)}
+        return LoopOutput(_within(self.weights, replicas), _within(self.ejections, replicas))
+
+    def with_pool(self, state: PoolState) -> LoopOutput:
+        """Return the output with the newest decisions about one pool."""
+        name, replicas = state.pool.name, state.replicas
+        moved = any(item.trajectory.sent != 1.0 or item.trajectory.sent_parts != WHOLE for item in replicas)
+        ejected = {item.replica.name: item.health.verdict_reasons for item in replicas if item.health.phase == "out"}
+        return LoopOutput(
+            _with_values(self.weights, name, weights(state) if moved else {}),
+            _with_values(self.ejections, name, ejected),
+        )
+
+
+def controlled(topology: Topology) -> tuple[Pool, ...]:
+    """The pools that have telemetry; the others run on their capacities."""
+    return tuple(
+        pool
+        for pool in topology.pools
+        if (pool.telemetry and pool.telemetry.sources) or any(item.telemetry for item in pool.replicas)
+    )
+
+
+def _within(values: Mapping[str, Mapping[str, _V]], replicas: Mapping[str, frozenset[str]]) -> dict[str, dict[str, _V]]:
+    kept = {
+        pool: {name: value for name, value in by_replica.items() if name in replicas[pool]}
+        for pool, by_replica in values.items()
+        if pool in replicas
+    }
+    return {pool: by_replica for pool, by_replica in kept.items() if by_replica}
+
+
+def _with_values(
+    values: Mapping[str, Mapping[str, _V]], pool: str, new: Mapping[str, _V]
+) -> dict[str, Mapping[str, _V]]:
+    after = {**values, pool: new}
+    if not new:
+        del after[pool]
+    return after

@@ -1,0 +1,123 @@
+"""From a proposed weight to the weight that is sent: clamped, in bounded steps, and sent only beyond the deadband.
+
+A multiplier moves at most once an interval and by `max_step`, so that a burst of observations does not make a burst of
+moves. A multiplier that has arrived at the capacity, the floor or the ceiling is sent whatever the deadband is, so that
+no weight stays slightly wrong for ever.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from lbctl.control.health import Health, ProgressWatch
+from lbctl.control.inputs import Observation
+from lbctl.control.state import PoolState, ReplicaState, WeightTrajectory
+from lbctl.control.weighting.strategy import WHOLE, Parts, Proposal
+
+_EARLY = 0.99
+"""The part of the interval after which the next move may come: observations do not come to the microsecond."""
+
+
+Assessment = tuple[Observation | None, bool, Health, ProgressWatch]
+"""(the newest observation, whether it is fresh, the health before limits of the whole pool apply, progress)"""
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """The limits on the weights of one pool in one decision. Weights are parts of the capacity, times are seconds."""
+
+    now: float
+    move_interval: float
+    """The least time between two moves of a weight."""
+    evidence_ttl: float
+    """For how long a weight outlives its evidence."""
+    floor: float
+    health_floor: float
+    """The weight of a replica in bad health."""
+    ceiling: float
+    max_step_up: float
+    max_step_down: float
+    deadband: float
+    follow_proposals: bool
+    """Whether weights follow the proposals; else `hold` or `to_capacity` says what they do."""
+    hold: bool
+    """Whether weights stay where they are."""
+    to_capacity: bool
+    """Whether all weights return to the capacities."""
+
+    @classmethod
+    def of(cls, state: PoolState, now: float) -> StepLimits:
+        """The limits of a pool at a time."""
+        rules = state.pool.weighting
+        blind_for_long = state.mode == "blind" and now - state.mode_since >= state.rules.stale_after
+        return cls(
+            now=now,
+            move_interval=state.rules.interval * _EARLY,
+            evidence_ttl=state.rules.stale_after,
+            floor=rules.floor / 100,
+            health_floor=min(rules.floor / 100, 1.0),
+            ceiling=rules.ceiling / 100,
+            max_step_up=rules.max_step_up / 100,
+            max_step_down=rules.max_step_down / 100,
+            deadband=rules.deadband / 100,
+            follow_proposals=state.mode == "acting",
+            hold=state.mode in ("frozen", "held") or (state.mode == "blind" and not blind_for_long),
+            to_capacity=blind_for_long,
+        )
+
+    def apply(self, before: ReplicaState, assessment: Assessment, health: Health, proposal: Proposal) -> ReplicaState:
+        """Return the replica after this decision."""
+        observation, fresh, _, watch = assessment
+        trajectory, goal, goal_parts = before.trajectory, proposal.multiplier, proposal.parts
+        proposed_at = before.proposed_at if goal is None else self.now
+        if goal is None or not self.follow_proposals or not health.is_healthy or not self.floor <= goal <= self.ceiling:
+            goal, goal_parts = self._goal(before, health, proposal)
+        multiplier, parts, _, sent, sent_parts = trajectory
+        steady = (goal_parts is parts or goal_parts == parts) and (parts is sent_parts or parts == sent_parts)
+        if goal != multiplier or multiplier != sent or not steady:
+            trajectory = self._next(trajectory, goal, goal_parts, health.phase == "out")
+        return before.after_decision(observation, fresh, health, watch, proposal, proposed_at, goal, trajectory)
+
+    def _goal(self, before: ReplicaState, health: Health, proposal: Proposal) -> tuple[float, Parts]:
+        """The multiplier that the weight moves to; the current one where it stays."""
+        current = before.trajectory.multiplier, before.trajectory.parts
+        if health.phase == "out":
+            return self.health_floor, WHOLE
+        if self.hold:
+            return current
+        if health.verdict == "floor":
+            return self.health_floor, WHOLE
+        if self.to_capacity:
+            return 1.0, WHOLE
+        if proposal.multiplier is not None:
+            goal = min(max(proposal.multiplier, self.floor), self.ceiling)
+            return goal, _interpolated(WHOLE, proposal.parts, 1.0, goal, proposal.multiplier)
+        return current if self.now - before.proposed_at < self.evidence_ttl else (1.0, WHOLE)
+
+    def _next(self, before: WeightTrajectory, goal: float, goal_parts: Parts, out: bool) -> WeightTrajectory:
+        """The trajectory after a step, where one is due, and after sending it, where that is worth it."""
+        multiplier, parts, moved_at, sent, sent_parts = before
+        if (goal != multiplier or goal_parts != parts) and (out or self.now - moved_at >= self.move_interval):
+            multiplier = goal if out else min(max(goal, multiplier - self.max_step_down), multiplier + self.max_step_up)
+            arrived = multiplier == goal
+            parts = goal_parts if arrived else _interpolated(parts, goal_parts, before.multiplier, multiplier, goal)
+            moved_at = self.now
+        if self._is_worth_sending(before, multiplier, parts, goal):
+            sent, sent_parts = multiplier, parts
+        return WeightTrajectory(multiplier, parts, moved_at, sent, sent_parts)
+
+    def _is_worth_sending(self, before: WeightTrajectory, multiplier: float, parts: Parts, goal: float) -> bool:
+        at_an_end = multiplier == goal and goal in (1.0, self.health_floor, self.ceiling)
+        if at_an_end and (goal != before.sent or parts == WHOLE):
+            return True
+        change = max(abs(multiplier / before.sent - 1.0), abs(parts.speed / before.sent_parts.speed - 1.0))
+        return change >= self.deadband
+
+
+def _interpolated(begin: Parts, end: Parts, begin_at: float, at: float, end_at: float) -> Parts:
+    """The parts of the multiplier `at` between `begin_at` and `end_at`: as factors they move in step with it."""
+    if begin == end or begin_at == end_at:
+        return end
+    progress = math.log(at / begin_at) / math.log(end_at / begin_at)
+    return Parts(*(old * (new / old) ** progress for old, new in zip(begin, end, strict=True)))

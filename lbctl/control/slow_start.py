@@ -1,0 +1,114 @@
+"""Slow start for proxies that have none (nginx): a new replica's weight rises in few steps, since each costs a reload.
+
+Envoy and HAProxy ramp by themselves and must not get a ramp twice, so a ramp is never part of the weights that the
+control loop decides. The formula is Envoy's, read at the beginning of each step, so that a replica never gets more than
+Envoy would give it. A step is as long as the proxy's `min_interval`, or an eighth of the window where that is longer:
+with the defaults (60 s, 10 %, 30 s) a replica has 10 % of its weight, after 30 s 50 %, after 60 s all of it. Pure:
+times are seconds on one clock and are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lbctl.ir.address import Address
+from lbctl.ir.pools import Pool, SlowStart
+from lbctl.ir.snapshot import Snapshot, drained_of
+from lbctl.ir.topology import Topology
+
+_MAX_STEPS = 8
+Key = tuple[str, str, Address]
+"""Pool, replica, its address: a replica with another address is another replica."""
+Factors = Mapping[str, Mapping[str, float]]
+"""Pool → replica → the factor < 1 on its weight; replicas that have ramped up are absent."""
+
+
+def factor(rules: SlowStart, age: float) -> float:
+    """Envoy's factor on the weight of a replica that joined `age` seconds ago; 1 when it has ramped up."""
+    part = age * 1000 / rules.window if rules.window else 1.0
+    if part >= 1.0:
+        return 1.0
+    ramped: float = max(part, 0.0) ** (1.0 / rules.aggression)
+    return max(rules.min_weight / 100, ramped)
+
+
+def step(rules: SlowStart, min_interval: float) -> float:
+    """Seconds between two changes of a weight."""
+    return max(min_interval, rules.window / 1000 / _MAX_STEPS)
+
+
+def stepped(rules: SlowStart, age: float, min_interval: float) -> float:
+    """The same factor in steps that a proxy with this `min_interval` (seconds) can follow."""
+    if age * 1000 >= rules.window:
+        return 1.0
+    length = step(rules, min_interval)
+    return factor(rules, age // length * length if length else age)
+
+
+@dataclass(frozen=True, slots=True)
+class Ramps:
+    """Which replicas ramp. A replica ramps when it joins a pool that was there before, or comes back to it."""
+
+    ready: frozenset[Key] | None = None
+    """The replicas that took requests at the last call of `follow`; None before the first."""
+    since: Mapping[Key, float] = field(default_factory=dict)
+    """When each replica that ramps joined."""
+
+    def follow(self, snapshot: Snapshot, now: float) -> Ramps:
+        """The ramps after the replicas that take requests may have changed."""
+        pools = {pool.name: pool for pool in snapshot.topology.pools}
+        ready = frozenset(key for pool in pools.values() for key in _ready(pool, snapshot))
+        if self.ready is None:
+            return Ramps(ready)
+        earlier_pools = {name for name, _, _ in self.ready}
+        since = {key: began for key, began in self.since.items() if key in ready and _ramps(pools[key[0]], now - began)}
+        since |= {key: now for key in ready - self.ready if key[0] in earlier_pools and _ramps(pools[key[0]], 0.0)}
+        return Ramps(ready, dict(sorted(since.items(), key=lambda item: item[0][:2])))
+
+    def factors(self, topology: Topology, now: float, min_interval: float) -> Factors:
+        """What a proxy with this `min_interval` (seconds) multiplies its weights with now."""
+        by_pool: dict[str, dict[str, float]] = {}
+        for rules, (pool, replica, _), age in self._ramping(topology, now):
+            value = stepped(rules, age, min_interval)
+            if value < 1.0:
+                by_pool.setdefault(pool, {})[replica] = value
+        return by_pool
+
+    def next_change(self, topology: Topology, now: float, min_interval: float) -> float | None:
+        """When `factors` next differ; None when no replica ramps."""
+        remaining = [_left(rules, age, min_interval) for rules, _, age in self._ramping(topology, now)]
+        return now + min(remaining) if remaining else None
+
+    def _ramping(self, topology: Topology, now: float) -> list[tuple[SlowStart, Key, float]]:
+        """The rules and the age in seconds of each replica that has not ramped up."""
+        pools = {pool.name: pool for pool in topology.pools}
+        return [
+            (rules, key, now - began)
+            for key, began in self.since.items()
+            if key[0] in pools and (rules := pools[key[0]].slow_start) and _ramps(pools[key[0]], now - began)
+        ]
+
+
+def lowest(factors: Iterable[Factors]) -> Factors:
+    """Return the lowest of these factors for each replica: each proxy ramps at its own pace."""
+    lowest_factors: dict[str, dict[str, float]] = {}
+    for each in factors:
+        for pool, of_pool in each.items():
+            minimum = lowest_factors.setdefault(pool, {})
+            minimum |= {name: min(value, minimum.get(name, value)) for name, value in of_pool.items()}
+    return lowest_factors
+
+
+def _ready(pool: Pool, snapshot: Snapshot) -> list[Key]:
+    drained = drained_of(pool, snapshot)
+    return [(pool.name, item.name, item.address) for item in pool.replicas if item.name not in drained]
+
+
+def _ramps(pool: Pool, age: float) -> bool:
+    return pool.slow_start is not None and age * 1000 < pool.slow_start.window
+
+
+def _left(rules: SlowStart, age: float, min_interval: float) -> float:
+    length = step(rules, min_interval)
+    return min(rules.window / 1000, (age // length + 1) * length) - age

@@ -1,0 +1,204 @@
+"""Identifies a server by what only such a server says: names in its responses first, then names of its metrics.
+
+`/v1/models` alone says little, since half of all servers have it. The engine is named in `owned_by` (vLLM, SGLang,
+llama.cpp, trtllm-serve and LMDeploy write their own names), in `/v2` (Triton, MLServer, KServe), or by a page that no
+other server has.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lbctl.init import kinds as k
+from lbctl.init.gpus import gpus_of
+from lbctl.init.models import NONE, Models, management_models, openai_models, v1_models, v2_models
+from lbctl.init.probe import ServerResponses
+from lbctl.init.probe_target import ProbeTarget
+
+_PAGES = {
+    "dcgm": r"DCGM_FI_",
+    "nvidia_gpu_exporter": r"nvidia_smi_",
+    "amd": r"(?:amd_)?gpu_(?:gfx_activity|junction_temperature|edge_temperature|free_vram|total_vram)",
+    "triton": r"nv_",
+    "ray": r"ray_",
+    "vllm": r"vllm:",
+    "sglang": r"sglang:",
+    "tgi": r"tgi_",
+    "trtllm": r"trtllm_",
+    "lmdeploy": r"lmdeploy:",
+    "llamacpp": r"llamacpp:",
+    "torchserve": r"ts_(?:inference|queue)_|Requests2XX",
+    "kserve": r"model_infer_request_|rest_server_|request_predict_seconds",
+    "tfserving": r":tensorflow:",
+    "nim": r"num_requests_(?:running|waiting)|num_request_max|gpu_cache_usage_perc",
+}
+"""Kind of telemetry → the prefixes of its metric names.
+
+The order matters where one page contains another's metrics: Triton with its vLLM backend, vLLM inside Ray.
+"""
+_PAGE_PATTERNS = {
+    kind: re.compile(rf"^(?:# (?:HELP|TYPE) )?(?:{names})".encode(), re.M) for kind, names in _PAGES.items()
+}
+_HEALTHY = frozenset({"Healthy", "Partial Healthy", "Unhealthy"})
+
+
+@dataclass(frozen=True, slots=True)
+class IdentifiedServer:
+    """A server that answers inference requests."""
+
+    target: ProbeTarget
+    kind: k.ServerKind
+    models: Models
+    page: str = ""
+    """The path of its metrics, if they were seen on its own port."""
+    apps: tuple[tuple[str, str], ...] = ()
+    """Ray Serve's route prefixes, each with the name of its application."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuxiliaryEndpoint:
+    """An endpoint beside servers of the same host.
+
+    It exports metrics of GPUs, or of servers on a separate port, or is TorchServe's management API.
+    """
+
+    target: ProbeTarget
+    source: str
+    role: Literal["gpus", "page", "management"]
+    title: str
+    models: Models = NONE
+    gpus: tuple[str, ...] = ()
+    """One name per GPU, as the page has them."""
+
+
+def identify(answers: ServerResponses) -> IdentifiedServer | AuxiliaryEndpoint | str:
+    """Identify what answered; a string is the reason why that is not possible."""
+    kind = _kind(answers)
+    if kind is not None:
+        return _server(answers, kind)
+    return _auxiliary(answers) or _unknown(answers)
+
+
+def page_kind(page: bytes) -> str:
+    """The kind of telemetry to which the metrics belong; "" if unknown."""
+    return next((kind for kind, names in _PAGE_PATTERNS.items() if names.search(page)), "")
+
+
+def _kind(answers: ServerResponses) -> k.ServerKind | None:
+    return _by_protocol(answers) or _by_engine(answers) or _by_page(answers) or _by_fallback(answers)
+
+
+def _by_protocol(answers: ServerResponses) -> k.ServerKind | None:
+    kinds = {"triton": k.TRITON, "mlserver": k.MLSERVER, "kserve": k.KSERVE}
+    name = _text(answers.data("/v2"), "name")
+    if name in kinds:
+        return kinds[name]
+    if _ray_apps(answers):
+        return k.RAY_LLM if openai_models(answers.data("/v1/models")).raw else k.RAY
+    if "modelInfo" in _keys(answers.data("/v1/metadata")):
+        return k.NIM_VLLM if page_kind(answers.page("/v1/metrics")) == "vllm" else k.NIM
+    return None
+
+
+def _by_engine(answers: ServerResponses) -> k.ServerKind | None:
+    engines = {
+        "vllm": k.VLLM, "sglang": k.SGLANG, "llamacpp": k.LLAMACPP, "tensorrt_llm": k.TRTLLM, "lmdeploy": k.LMDEPLOY,
+    }  # fmt: skip
+    kind = next((engines[kind] for kind in openai_models(answers.data("/v1/models")).owners if kind in engines), None)
+    if kind is not None:
+        return kind
+    if "default_generation_settings" in _keys(answers.data("/props")):
+        return k.LLAMACPP
+    if {"model_path", "is_generation"} <= _keys(answers.data("/get_model_info")):
+        return k.SGLANG
+    return _by_info(answers.data("/info"))
+
+
+def _by_info(info: Any) -> k.ServerKind | None:
+    """Distinguish Hugging Face's two servers: only the one for embeddings reports the type of its model."""
+    if {"model_id", "model_type"} <= _keys(info):
+        return k.TEI
+    router = _text(info, "router").startswith("text-generation-router")
+    return k.TGI if router or {"model_id", "max_total_tokens"} <= _keys(info) else None
+
+
+def _by_page(answers: ServerResponses) -> k.ServerKind | None:
+    """Identify engines by their metrics, which are public even if the list of models needs a key."""
+    engines = {"vllm": k.VLLM, "sglang": k.SGLANG, "tgi": k.TGI, "lmdeploy": k.LMDEPLOY, "llamacpp": k.LLAMACPP}
+    if page_kind(answers.page("/prometheus/metrics")) == "trtllm":
+        return k.TRTLLM
+    if page_kind(answers.page("/monitoring/prometheus/metrics")) == "tfserving":
+        return k.TFSERVING
+    return engines.get(page_kind(answers.page("/metrics")))
+
+
+def _by_fallback(answers: ServerResponses) -> k.ServerKind | None:
+    if _text(answers.data("/ping"), "status") in _HEALTHY:
+        return k.TORCHSERVE
+    if v1_models(answers.data("/v1/models")).raw:
+        return k.KSERVE_V1
+    if openai_models(answers.data("/v1/models")).raw:
+        return k.OPENAI
+    return k.V2 if {"name", "extensions"} <= _keys(answers.data("/v2")) else None
+
+
+def _server(answers: ServerResponses, kind: k.ServerKind) -> IdentifiedServer:
+    match kind:
+        case k.ServerKind(api="v2"):
+            models = v2_models(answers)
+        case k.KSERVE_V1:
+            models = v1_models(answers.data("/v1/models"))
+        case _:
+            models = openai_models(answers.data("/v1/models"))
+    if kind in (k.TGI, k.TEI) and not models.raw:
+        models = Models.of([_text(answers.data("/info"), "model_id")])
+    page = kind.page if kind.port is None and kind.source and answers.page(kind.page) else ""
+    return IdentifiedServer(answers.target, kind, models, page, _ray_apps(answers) if kind is k.RAY else ())
+
+
+def _auxiliary(answers: ServerResponses) -> AuxiliaryEndpoint | None:
+    page = answers.page("/metrics")
+    source = page_kind(page)
+    if source in k.GPU_PAGES:
+        return AuxiliaryEndpoint(answers.target, source, "gpus", k.GPU_PAGES[source], gpus=gpus_of(source, page))
+    if source in {"triton", "torchserve", "kserve", "ray"}:
+        return AuxiliaryEndpoint(answers.target, source, "page", "metrics of servers")
+    models = management_models(answers.data("/models"))
+    return (
+        AuxiliaryEndpoint(answers.target, "torchserve", "management", "TorchServe's management", models)
+        if models.raw
+        else None
+    )
+
+
+def _ray_apps(answers: ServerResponses) -> tuple[tuple[str, str], ...]:
+    """The route prefixes of Ray Serve's applications with their names; none if this is not Ray Serve."""
+    routes = answers.data("/-/routes")
+    is_ray = isinstance(routes, dict) and all(
+        key[:1] == "/" and isinstance(value, str) for key, value in routes.items()
+    )
+    return tuple(sorted(routes.items())) if is_ray else ()
+
+
+def _unknown(answers: ServerResponses) -> str:
+    answered = [response for response in answers.by_path.values() if response.status]
+    if "ray_version" in _keys(answers.data("/api/version")):
+        return "this is Ray's dashboard: give the address of Ray Serve's HTTP proxy (port 8000 by default)"
+    if any(response.html and response.status == 200 for response in answered):
+        return "it answers with an HTML page: this is no model server that init knows"
+    if all(300 <= response.status < 400 for response in answered):
+        return "it redirects, and init does not follow: give the address where the server is"
+    if any(response.status in (401, 403) for response in answered):
+        return "it wants credentials, and init sends none"
+    return "none of its answers is one of a model server that init knows"
+
+
+def _text(data: Any, key: str) -> str:
+    value = data.get(key) if isinstance(data, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def _keys(data: Any) -> frozenset[str]:
+    return frozenset(data) if isinstance(data, dict) else frozenset()

@@ -1,0 +1,143 @@
+"""Probes each server for the few pages that identify it, all servers concurrently.
+
+A server has `timeout` seconds for all its responses together, and 1 MiB for each. Redirects are not followed; no
+cookie, no credential and no proxy from the environment is used, and addresses that no replica can have are refused
+after every resolution. Responses are untrusted data: here they are only parsed and bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from lbctl.base.errors import reason_of
+from lbctl.init.probe_target import ProbeTarget
+from lbctl.serve.net.http_client import session
+
+TIMEOUT = 5.0
+"""Seconds for all responses of one server."""
+REPOSITORY_INDEX = "/v2/repository/index"
+"""The list of models of a v2 server, which needs a POST."""
+PATHS = (
+    "/v1/models", "/v2", "/metrics", "/info", "/props", "/get_model_info", "/-/routes", "/ping", "/models",
+    "/v1/metadata", "/v1/metrics", "/prometheus/metrics", "/monitoring/prometheus/metrics", "/api/version",
+)  # fmt: skip
+_MAX_BYTES = 1024 * 1024
+_MAX_CONCURRENT = 4
+_HEADERS = {"Accept": "application/json, text/plain;version=0.0.4, */*;q=0.1"}
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResponse:
+    """The response to one request."""
+
+    status: int
+    """0 if there is no usable response."""
+    body: bytes = b""
+    data: Any = None
+    """The parsed JSON of a 200."""
+    error: str = ""
+    """Why there is no usable response."""
+
+    @property
+    def html(self) -> bool:
+        """Whether the body looks like HTML."""
+        return self.body[:64].lstrip()[:1] == b"<"
+
+    @property
+    def page(self) -> bytes:
+        """The body of a 200 that is neither HTML nor JSON, as a metrics page is."""
+        return self.body if self.status == 200 and self.data is None and not self.html else b""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerResponses:
+    """The responses of one server."""
+
+    target: ProbeTarget
+    by_path: Mapping[str, ProbeResponse]
+    failure: str = ""
+    """Why there are none; else empty."""
+
+    def data(self, path: str) -> Any:
+        """The parsed JSON at `path`, or None."""
+        return self.by_path[path].data if path in self.by_path else None
+
+    def page(self, path: str) -> bytes:
+        """The metrics page at `path`, or empty."""
+        return self.by_path[path].page if path in self.by_path else b""
+
+
+async def probe(targets: Sequence[ProbeTarget], timeout: float = TIMEOUT) -> list[ServerResponses]:
+    """Probe all targets, in their order. It raises nothing: a server that does not answer has a `failure`."""
+    async with session() as client:
+        return list(await asyncio.gather(*(_probe_server(client, target, timeout) for target in targets)))
+
+
+async def _probe_server(client: aiohttp.ClientSession, target: ProbeTarget, timeout: float) -> ServerResponses:
+    try:
+        async with asyncio.timeout(timeout):
+            responses = await _responses(client, target)
+    except TimeoutError:
+        return ServerResponses(target, {}, f"no whole answer within {timeout:g} s")
+    if not any(response.status for response in responses.values()):
+        return ServerResponses(target, {}, next(response.error for response in responses.values()))
+    return ServerResponses(target, responses)
+
+
+async def _responses(client: aiohttp.ClientSession, target: ProbeTarget) -> dict[str, ProbeResponse]:
+    semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
+
+    async def get(path: str) -> ProbeResponse:
+        async with semaphore:
+            return await _request(client, "GET", target.url + path)
+
+    responses = dict(zip(PATHS, await asyncio.gather(*map(get, PATHS)), strict=True))
+    if isinstance(responses["/v2"].data, dict):
+        responses[REPOSITORY_INDEX] = await _request(client, "POST", target.url + REPOSITORY_INDEX)
+    return responses
+
+
+async def _request(client: aiohttp.ClientSession, method: str, url: str) -> ProbeResponse:
+    content: dict[str, str] | None = {} if method == "POST" else None
+    try:
+        async with client.request(method, url, json=content, headers=_HEADERS, allow_redirects=False) as response:
+            body = await _body(response)
+            return ProbeResponse(response.status, body, _parsed(body) if response.status == 200 else None)
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        return ProbeResponse(0, error=_describe(error))
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    """Read the body. Raises ValueError if it is too long, or compressed without being asked."""
+    if response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
+        raise ValueError("an encoding that was not asked for")
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > _MAX_BYTES:
+            raise ValueError("a body of more than 1 MiB")
+    return bytes(body)
+
+
+def _parsed(body: bytes) -> Any:
+    if body[:64].lstrip()[:1] not in (b"{", b"["):
+        return None
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _describe(error: Exception) -> str:
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    message = reason_of(cause)
+    if isinstance(error, aiohttp.ClientSSLError) or isinstance(cause, ssl.SSLError):
+        return f"TLS: {message}"
+    return "what answers there does not speak HTTP" if isinstance(error, aiohttp.ServerDisconnectedError) else message

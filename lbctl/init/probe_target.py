@@ -1,0 +1,93 @@
+"""The URLs given to `init`, as probe targets: a scheme, a host and a port, and nothing else.
+
+A user, a password, a query or another path is refused before anything is probed, and so are addresses where clouds
+serve credentials. A URL that may hold a secret is named by its number, never repeated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, show
+from lbctl.base.hosts import is_ip
+from lbctl.base.quantities import QuantityError, parse_host
+from lbctl.serve.net.resolve import UnresolvedError, answer
+
+CODE = "LB962"
+_HINT = "as http://gpu1:8000"
+_FORM = re.compile(r"[!-~]{1,1024}")
+_PATHS = frozenset({"", "/", "/v1", "/v1/", "/metrics"})
+"""Paths that are often copied with an address; `init` knows which paths to request."""
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ProbeTarget:
+    """A server to probe."""
+
+    scheme: str
+    host: str
+    """A name, or an address without brackets."""
+    port: int
+
+    @property
+    def address(self) -> str:
+        """The address as the `address` of a replica."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The base URL."""
+        return f"{self.scheme}://{self.address}"
+
+
+def parse_targets(urls: Sequence[str], diagnostics: Diagnostics) -> list[ProbeTarget]:
+    """Parse the URLs into distinct targets, in their order; invalid ones are added to `diagnostics`."""
+    targets: dict[ProbeTarget, None] = {}
+    for number, url in enumerate(urls, 1):
+        try:
+            targets.setdefault(_parse_target(url))
+        except QuantityError as error:
+            may_hold_secret = not _FORM.fullmatch(url) or any(character in url for character in "@?#")
+            name = f"URL {number} (not shown)" if may_hold_secret else show(url)
+            diagnostics.add(Diagnostic(CODE, f"{name}: {error}", hint=error.hint or _HINT))
+    return list(targets)
+
+
+def _parse_target(url: str) -> ProbeTarget:
+    parts = _split(url)
+    if parts.scheme not in _PORTS:
+        raise QuantityError("not an http or https URL", _HINT)
+    if "@" in parts.netloc:
+        raise QuantityError("it holds a user or a password; init sends none", _HINT)
+    if parts.query or parts.fragment or parts.path not in _PATHS:
+        raise QuantityError("more than a scheme, a host and a port: init knows what to ask for", _HINT)
+    bracketed = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else (parts.hostname or "")
+    host, _ = parse_host(bracketed)
+    target = ProbeTarget(parts.scheme, host, _PORTS[parts.scheme] if parts.port is None else parts.port)
+    _check(target)
+    return target
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        if not _FORM.fullmatch(url):
+            raise ValueError
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise QuantityError("not a URL", _HINT) from None
+    return parts
+
+
+def _check(target: ProbeTarget) -> None:
+    if target.port == 0:
+        raise QuantityError("the port must be a number from 1 to 65535", _HINT)
+    if is_ip(target.host):
+        try:
+            answer([target.host])
+        except UnresolvedError:
+            raise QuantityError("an address that no replica can have", _HINT) from None

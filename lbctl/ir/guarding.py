@@ -1,0 +1,85 @@
+"""Rules whose model decides about protection: of two routes for the same requests, one protects less.
+
+There a request has to name one model that the proxy and every replica read alike; otherwise a client could use the open
+route while the replica serves the model of the protected one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lbctl.ir.listeners import Rule
+from lbctl.ir.matching import overlaps
+from lbctl.ir.routes import ApiKeys, Forward, Jwt, RateLimit, Respond, Route
+
+
+@dataclass(frozen=True, slots=True)
+class _Protection:
+    """What a route requires before a request reaches its replicas."""
+
+    credentials: tuple[ApiKeys | None, Jwt | None] = (None, None)
+    limits: frozenset[RateLimit] = frozenset()
+    regions: frozenset[str] = frozenset()
+    denied: bool = False
+    """Whether the route refuses the models that it names."""
+    leads: bool = True
+    """Whether the route forwards to replicas."""
+
+
+def guarded(rules: Sequence[Rule], routes: Mapping[str, Route]) -> tuple[Rule, ...]:
+    """Return the rules of one listener in their order, with `clear_model` where the model decides about protection."""
+    deciding = {first for first, _, _ in _pairs(rules, routes)}
+    return tuple(replace(rule, clear_model=True) if rule in deciding else rule for rule in rules)
+
+
+def ways_around(rules: Sequence[Rule], routes: Mapping[str, Route]) -> dict[str, str]:
+    """Map each route to a protected route that it bypasses, for a proxy that does not read the model in a body."""
+    bypassed: dict[str, str] = {}
+    for first, second, protections in _pairs(rules, routes):
+        first_protection, second_protection = protections
+        if _avoids(first_protection, second_protection):
+            bypassed.setdefault(first.route, second.route)
+        if _avoids(second_protection, first_protection):
+            bypassed.setdefault(second.route, first.route)
+    return bypassed
+
+
+def _pairs(
+    rules: Sequence[Rule], routes: Mapping[str, Route]
+) -> Iterator[tuple[Rule, Rule, tuple[_Protection, _Protection]]]:
+    """Yield pairs of rules that take the same requests but for the first one's models, where one bypasses the other."""
+    if not any(rule.models for rule in rules):
+        return
+    interned: dict[_Protection, _Protection] = {}
+    protections = [_protection(rule, routes[rule.route]) for rule in rules]
+    candidates = [
+        (rule, replace(rule, models=()), interned.setdefault(protection, protection))
+        for rule, protection in zip(rules, protections, strict=True)
+    ]
+    for index, (first, bare, one) in enumerate(candidates):
+        if not first.models:
+            continue
+        for second, other_bare, other in candidates[index + 1 :]:
+            if one is not other and (_avoids(one, other) or _avoids(other, one)) and overlaps(bare, other_bare):
+                yield first, second, (one, other)
+
+
+def _protection(rule: Rule, route: Route) -> _Protection:
+    if not isinstance(route.action, Forward):
+        refuses = isinstance(route.action, Respond) and route.action.status >= 400
+        return _Protection(denied=refuses and bool(rule.models), leads=False)
+    credentials = (route.auth.api_keys, route.auth.jwt) if route.auth else (None, None)
+    return _Protection(credentials, frozenset(route.rate_limits), frozenset(route.regions))
+
+
+def _avoids(way: _Protection, protected: _Protection) -> bool:
+    """Whether `way` reaches replicas without everything that `protected` requires."""
+    if not way.leads:
+        return False
+    return (
+        protected.denied
+        or (any(protected.credentials) and way.credentials != protected.credentials)
+        or not protected.limits <= way.limits
+        or (bool(protected.regions) and not (way.regions and way.regions <= protected.regions))
+    )

@@ -1,0 +1,85 @@
+"""Every setting of the resolved fleet as a path and a text: its place in the YAML, its value in the YAML's grammar.
+
+Two fleets mean the same if their settings are equal: another spelling, another order or a written-out default yields
+the same settings. `diff` compares them, and `explain` shows them beside the line that they came from. The texts are for
+people; the contents of keys and certificates are never among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lbctl.base.diagnostics import Path
+from lbctl.ir.listeners import Listener, Rule
+from lbctl.ir.pools import Pool, Replica
+from lbctl.ir.proxies import Control, Proxy
+from lbctl.ir.routes import Route
+from lbctl.ir.settings import listeners, pools, proxies, routes
+from lbctl.ir.settings.format import Setting, text
+from lbctl.ir.topology import Topology
+
+Settings = dict[Path, str]
+"""Texts by the Topology's own paths, in which a replica is named by its name."""
+
+
+def of_listener(listener: Listener) -> Settings:
+    """The listener's settings without its rules, which belong to the routes."""
+    return _settings(("listeners", listener.name), listeners.listener(listener))
+
+
+def of_route(route: Route, rules: Iterable[Rule]) -> Settings:
+    """The route's settings.
+
+    `rules` are those of one listener that lead to the route; they are the same on each listener.
+    """
+    return _settings(("routes", route.name), (*routes.match(list(rules)), *routes.route(route)))
+
+
+def of_pool(pool: Pool) -> Settings:
+    """The pool's settings without its replicas."""
+    return _settings(("pools", pool.name), pools.pool(pool))
+
+
+def of_replica(pool: str, replica: Replica) -> Settings:
+    """The replica's settings. `capacity` is computed from the file's `weight`, or from `gpu` and `gpu_count`."""
+    return _settings(("pools", pool, "replicas", replica.name), pools.replica(replica))
+
+
+def of_proxy(proxy: Proxy) -> Settings:
+    """The proxy's settings."""
+    return _settings(("proxies", proxy.name), proxies.proxy(proxy))
+
+
+def of_control(control: Control) -> Settings:
+    """The control plane's settings."""
+    return _settings(("control",), proxies.control(control))
+
+
+def of_fleet(topology: Topology) -> Settings:
+    """The settings of the whole fleet without those of replicas."""
+    rules = rules_by_route(topology)
+    fleet_settings: Settings = {}
+    for listener in topology.listeners:
+        fleet_settings |= of_listener(listener)
+    for route in topology.routes:
+        fleet_settings |= of_route(route, rules.get(route.name, ()))
+    for pool in topology.pools:
+        fleet_settings |= of_pool(pool)
+    for proxy in topology.proxies:
+        fleet_settings |= of_proxy(proxy)
+    return fleet_settings | of_control(topology.control)
+
+
+def rules_by_route(topology: Topology) -> dict[str, tuple[Rule, ...]]:
+    """Map each route to its rules on any one of its listeners: they are the same on each."""
+    rules_of: dict[str, tuple[Rule, ...]] = {}
+    for listener in topology.listeners:
+        of_listener: dict[str, list[Rule]] = {}
+        for rule in listener.rules:
+            of_listener.setdefault(rule.route, []).append(rule)
+        rules_of.update({name: tuple(rules) for name, rules in of_listener.items()})
+    return rules_of
+
+
+def _settings(root: Path, pairs: Iterable[Setting]) -> Settings:
+    return {(*root, *path): text(value) for path, value in pairs if value is not None}

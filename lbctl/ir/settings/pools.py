@@ -1,0 +1,164 @@
+"""The settings of a pool and of its replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from lbctl.base.urls import with_digests
+from lbctl.ir import pools as p
+from lbctl.ir.settings.format import Setting, duration, entries, limit, nested, percent, size, temperature
+
+
+def pool(pool: p.Pool) -> Iterator[Setting]:
+    """Yield the pool's settings without its replicas."""
+    if pool.model:
+        yield ("model", "name"), pool.model.name
+        yield ("model", "version"), pool.model.version
+        yield ("model", "adapters"), pool.model.adapters or None
+    yield from nested("labels", entries(pool.labels))
+    yield ("protocol",), pool.protocol
+    yield from nested("balance", _balance(pool.balance))
+    if pool.affinity:
+        yield ("affinity", "cookie"), pool.affinity.cookie
+        yield ("affinity", "ttl"), duration(pool.affinity.ttl)
+    if pool.discovery:
+        yield from nested("discovery", _discovery(pool.discovery))
+    yield ("drain_deadline",), duration(pool.drain_deadline)
+    if pool.locality:
+        yield ("locality", "prefer"), pool.locality.prefer
+        yield ("locality", "spill_below"), percent(pool.locality.spill_below)
+    yield from _limits(pool)
+    yield from nested("health", _health(pool))
+    if pool.telemetry:
+        yield from nested("telemetry", _telemetry(pool.telemetry))
+    yield from nested("weighting", _weighting(pool.weighting))
+    if pool.tls:
+        names = ("ca", "server_name", "certificate", "key")
+        yield from ((("tls", name), getattr(pool.tls, name)) for name in names)
+
+
+def replica(replica: p.Replica) -> Iterator[Setting]:
+    """Yield the replica's settings."""
+    yield ("address",), replica.address
+    yield ("capacity",), replica.capacity
+    yield ("priority",), replica.priority
+    yield ("drain",), replica.drain
+    yield ("region",), replica.region
+    yield ("zone",), replica.zone
+    yield ("gpu",), replica.gpu
+    yield ("gpu_count",), replica.gpu_count
+    yield ("devices",), tuple(sorted(replica.devices)) or None
+    yield from nested("labels", entries(replica.labels))
+    if replica.telemetry:
+        yield from nested("telemetry", _telemetry(replica.telemetry))
+
+
+def _balance(balance: p.Balance) -> Iterator[Setting]:
+    yield ("algorithm",), balance.algorithm
+    if balance.key:
+        yield ("hash", "key", balance.key.kind), balance.key.bytes or balance.key.name or "true"
+        yield ("hash", "bounded_load"), "none" if balance.bounded_load is None else balance.bounded_load
+
+
+def _discovery(discovery: p.Discovery) -> Iterator[Setting]:
+    if not isinstance(discovery, p.DnsDiscovery):
+        yield from (((discovery.kind, key.name), str(getattr(discovery, key.name))) for key in fields(discovery))  # type: ignore[arg-type]
+        return
+    yield ("dns", "name"), discovery.name
+    yield ("dns", "port"), discovery.port
+    yield ("dns", "refresh"), duration(discovery.refresh)
+    yield ("dns", "max_replicas"), discovery.max_replicas
+    yield ("dns", "gpu"), discovery.gpu
+    yield ("dns", "capacity"), discovery.capacity
+    yield ("dns", "resolvers"), discovery.resolvers or None
+
+
+def _limits(pool: p.Pool) -> Iterator[Setting]:
+    yield ("connections", "idle"), duration(pool.connections.idle)
+    yield ("connections", "max_requests"), limit(pool.connections.max_requests)
+    yield ("timeouts", "connect"), duration(pool.connect_timeout)
+    yield ("timeouts", "queue"), duration(pool.queue_timeout)
+    breaker = pool.circuit_breaker
+    for name in ("max_connections", "max_pending_requests", "max_requests", "max_retries"):
+        yield ("circuit_breaker", name), getattr(breaker, name)
+    yield ("circuit_breaker", "per_replica", "max_connections"), limit(breaker.replica_max_connections)
+    yield ("circuit_breaker", "per_replica", "max_requests"), limit(breaker.replica_max_requests)
+    if pool.slow_start:
+        yield ("slow_start", "window"), duration(pool.slow_start.window)
+        yield ("slow_start", "min_weight"), percent(pool.slow_start.min_weight)
+        yield ("slow_start", "aggression"), pool.slow_start.aggression
+
+
+def _health(pool: p.Pool) -> Iterator[Setting]:
+    if pool.active:
+        yield from nested("active", _active(pool.active))
+    else:
+        yield ("active",), "none"
+    if pool.passive:
+        yield from nested("passive", _passive(pool.passive))
+    yield from nested("deep", _deep(pool.deep))
+    if pool.load_shedding:
+        yield ("load_shedding", "min_healthy"), percent(pool.load_shedding.min_healthy)
+        yield ("load_shedding", "retry_after"), duration(pool.load_shedding.retry_after)
+
+
+def _active(check: p.ActiveCheck) -> Iterator[Setting]:
+    if isinstance(check.probe, p.HttpCheck):
+        yield ("http", "path"), check.probe.path
+        yield ("http", "host"), check.probe.host
+        yield ("http", "statuses"), check.probe.statuses
+        yield ("http", "body_contains"), check.probe.body_contains
+    elif isinstance(check.probe, p.GrpcCheck):
+        yield ("grpc", "service"), check.probe.service or '""'
+    else:
+        yield ("tcp",), "{}"
+    yield ("port",), "the replica's" if check.port is None else check.port
+    yield ("interval",), duration(check.interval)
+    yield ("timeout",), duration(check.timeout)
+    yield ("jitter",), percent(check.jitter)
+    yield ("unhealthy_threshold",), check.unhealthy_threshold
+    yield ("healthy_threshold",), check.healthy_threshold
+
+
+def _passive(check: p.PassiveCheck) -> Iterator[Setting]:
+    yield ("consecutive_5xx",), check.consecutive_5xx
+    yield ("consecutive_connect_failures",), check.consecutive_connect_failures
+    yield ("error_rate", "percent"), percent(check.error_percent)
+    yield ("error_rate", "window"), duration(check.error_window)
+    yield ("error_rate", "min_requests"), check.error_min_requests
+    yield ("ejection_time",), duration(check.ejection_time)
+    yield ("max_ejection",), percent(check.max_ejection)
+
+
+def _deep(check: p.DeepCheck) -> Iterator[Setting]:
+    yield ("min_free_memory",), "none" if check.min_free_memory is None else size(check.min_free_memory)
+    yield (
+        ("max_temperature",),
+        "none" if check.max_temperature is None else temperature(check.max_temperature),
+    )
+    yield ("fatal_xids",), check.fatal_xids
+    yield ("stalled_after",), duration(check.stalled_after)
+
+
+def _telemetry(telemetry: p.Telemetry) -> Iterator[Setting]:
+    """Yield the sources in their order, which counts: the first source with a value wins."""
+    yield ("interval",), duration(telemetry.interval)
+    yield ("timeout",), duration(telemetry.timeout)
+    yield ("stale_after",), duration(telemetry.stale_after)
+    for index, source in enumerate(telemetry.sources):
+        optional = {"signal": source.signal, "metric": source.metric, "query": source.query, "unit": source.unit}
+        parts = [source.kind, with_digests(source.url), *(f"{key}={value}" for key, value in optional.items() if value)]
+        yield ("sources", index), " ".join([*parts, *(f"{key}={value}" for key, value in source.match_labels)])
+
+
+def _weighting(weighting: p.Weighting) -> Iterator[Setting]:
+    yield ("strategy",), weighting.strategy
+    yield ("adaptive", "smoothing"), duration(weighting.smoothing)
+    for name in ("act_above", "release_below", "across_types"):
+        yield ("adaptive", name), percent(getattr(weighting, name))
+    yield from nested("composite", (((name,), part) for name, part in weighting.composite))
+    yield ("max_step", "down"), percent(weighting.max_step_down)
+    yield ("max_step", "up"), percent(weighting.max_step_up)
+    for name in ("deadband", "floor", "ceiling"):
+        yield (name,), percent(getattr(weighting, name))

@@ -1,0 +1,45 @@
+"""The settings of a proxy and of the control plane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lbctl.ir.proxies import Control, Proxy, ServerTls
+from lbctl.ir.settings.format import Setting, duration, nested, percent
+
+
+def proxy(proxy: Proxy) -> Iterator[Setting]:
+    """Yield the proxy's settings."""
+    yield ("kind",), proxy.kind
+    yield ("version",), ".".join(map(str, proxy.version))
+    yield ("listeners",), proxy.listeners or "all"
+    yield ("instances",), proxy.instances
+    yield ("region",), proxy.region
+    yield ("zone",), proxy.zone
+    yield ("config",), proxy.config
+    if proxy.reload:
+        yield ("reload", "command"), " ".join(proxy.reload.command)
+        yield ("reload", "min_interval"), duration(proxy.reload.min_interval)
+    yield ("runtime_api",), proxy.runtime_api
+    yield ("agent_check", "bind"), proxy.agent_check
+    yield ("nodes",), tuple(sorted(proxy.nodes)) or None
+    yield ("node_san",), proxy.node_san
+    yield ("admin",), proxy.admin
+
+
+def control(control: Control) -> Iterator[Setting]:
+    """Yield the control plane's settings."""
+    yield ("xds", "bind"), control.xds_bind
+    yield from nested("xds", _tls(control.xds_tls))
+    yield ("xds", "unmatched_nodes"), control.unmatched_nodes
+    yield ("api", "bind"), control.api_bind
+    yield ("api", "token_file"), control.api_token_file
+    yield from nested("api", _tls(control.api_tls))
+    yield ("logs", "bind"), control.logs_bind
+    yield ("state",), control.state
+    yield ("max_shrink",), percent(control.max_shrink)
+
+
+def _tls(tls: ServerTls | None) -> Iterator[Setting]:
+    if tls is not None:
+        yield from ((("tls", name), getattr(tls, name)) for name in ("certificate", "key", "client_ca"))

@@ -1,0 +1,144 @@
+"""The settings of a route: what it matches, where it leads, how a request is handled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lbctl.base.urls import digest
+from lbctl.ir import routes as r
+from lbctl.ir.listeners import Rule
+from lbctl.ir.secrets import CREDENTIAL_HEADERS
+from lbctl.ir.settings.format import Setting, duration, entries, nested, percent
+
+_KEYS = {"exact": "path", "regex": "path_regex", "prefix": "path_prefix"}
+_UNITS = {1_000: "s", 60_000: "m", 3_600_000: "h"}
+
+
+def match(rules: list[Rule]) -> Iterator[Setting]:
+    """Yield the conditions of the route's rules, which differ in their hosts alone."""
+    if not rules:
+        return
+    first = rules[0]
+    yield ("match", "hosts"), tuple(sorted(rule.host for rule in rules if rule.host)) or "any"
+    yield ("match", _KEYS[first.path.kind]), first.path.value
+    yield ("match", "methods"), first.methods or "any"
+    yield from nested("match", nested("headers", _header_values(first.headers)))
+    yield ("match", "model"), first.models or "any"
+
+
+def route(route: r.Route) -> Iterator[Setting]:
+    """Yield the route's settings without its conditions."""
+    yield ("listeners",), route.listeners
+    if isinstance(route.action, r.Respond):
+        yield ("respond", "status"), route.action.status
+        yield ("respond", "body"), repr(route.action.body)
+    elif isinstance(route.action, r.Redirect):
+        yield ("respond", "redirect"), route.action.scheme
+    else:
+        yield from _destination(route.action)
+    yield from _handling(route)
+    yield from nested("headers", nested("request", _headers(route.request_headers)))
+    yield from nested("headers", nested("response", _headers(route.response_headers)))
+
+
+def _destination(action: r.Forward) -> Iterator[Setting]:
+    total = sum(share.weight for share in action.shares)
+    if len(action.shares) == 1:
+        yield ("pool",), action.shares[0].pool
+    else:
+        for share in action.shares:
+            yield ("split", share.pool), percent(100 * share.weight / total)
+    for index, pin in enumerate(action.pins):
+        yield ("pin", index), f"{pin.kind} {pin.name} equals {pin.value!r}: {pin.pool}"
+    if action.sticky:
+        yield ("sticky_split", action.sticky.kind), action.sticky.name
+        yield ("sticky_split", "ttl"), duration(action.sticky.ttl)
+    if action.mirror:
+        yield ("mirror", "pool"), action.mirror.pool
+        yield ("mirror", "percent"), percent(action.mirror.percent)
+    yield ("fallback",), action.fallback or "none"
+
+
+def _handling(route: r.Route) -> Iterator[Setting]:
+    if route.rewrite:
+        yield ("rewrite", "path_prefix"), route.rewrite.path_prefix
+        yield ("rewrite", "host"), route.rewrite.host
+    yield ("queue_priority",), route.queue_priority
+    yield ("websocket",), route.websocket
+    yield ("timeouts", "request"), duration(route.request_timeout)
+    yield ("timeouts", "idle"), duration(route.idle_timeout)
+    yield from nested("retry", _retry(route.retry))
+    yield from nested("rate_limit", _limits(route.rate_limits))
+    if route.auth:
+        yield from nested("auth", _auth(route.auth))
+    yield ("regions",), route.regions or "any"
+    if route.rollout:
+        yield from nested("rollout", _rollout(route.rollout))
+
+
+def _retry(retry: r.Retry) -> Iterator[Setting]:
+    yield ("attempts",), retry.attempts
+    yield ("when",), retry.when
+    yield ("idempotent",), retry.idempotent
+    yield ("budget",), "none" if retry.budget is None else percent(retry.budget)
+    yield ("backoff", "base"), duration(retry.backoff.base)
+    yield ("backoff", "max"), duration(retry.backoff.max)
+
+
+def _limits(limits: Iterable[r.RateLimit]) -> Iterator[Setting]:
+    """Yield the limits sorted, since all of them hold and their order has no meaning."""
+    for index, text in enumerate(sorted(map(_limit, limits))):
+        yield (index,), text
+
+
+def _limit(limit: r.RateLimit) -> str:
+    by = f"header {limit.header}" if limit.by == "header" else limit.by
+    if limit.concurrent:
+        return f"by {by}: {limit.concurrent} at once"
+    return f"by {by}: {limit.requests}/{_UNITS.get(limit.per, duration(limit.per))}, burst {limit.burst}"
+
+
+def _auth(auth: r.Auth) -> Iterator[Setting]:
+    if auth.api_keys:
+        yield ("api_keys", "file"), auth.api_keys.file
+        yield ("api_keys", "header"), auth.api_keys.header
+    if auth.jwt:
+        yield ("jwt", "issuer"), auth.jwt.issuer
+        yield ("jwt", "jwks_file"), auth.jwt.jwks_file
+        yield ("jwt", "audiences"), tuple(sorted(auth.jwt.audiences)) or "any"
+        yield ("jwt", "tenant_claim"), auth.jwt.tenant_claim
+    yield ("forward_tenant",), auth.forward_tenant
+    yield ("forward_credentials",), auth.forward_credentials
+
+
+def _headers(rules: r.HeaderRules) -> Iterator[Setting]:
+    yield from nested("set", _header_values(rules.set))
+    yield ("remove",), rules.remove or None
+
+
+def _header_values(headers: Iterable[tuple[str, str]]) -> Iterator[Setting]:
+    """Yield the headers; the value of one that carries a credential is replaced by its digest."""
+    return entries((name, digest(value) if name in CREDENTIAL_HEADERS else value) for name, value in headers)
+
+
+def _rollout(rollout: r.Rollout) -> Iterator[Setting]:
+    yield ("to",), rollout.to
+    yield ("mode",), rollout.mode
+    for index, step in enumerate(rollout.steps):
+        hold = "" if step.hold is None else f", hold {duration(step.hold)}"
+        yield ("steps", index), f"{percent(step.percent)}{hold}"
+    if rollout.analysis:
+        yield from nested("analysis", _analysis(rollout.analysis))
+
+
+def _analysis(analysis: r.Analysis) -> Iterator[Setting]:
+    yield ("interval",), duration(analysis.interval)
+    yield ("min_requests",), analysis.min_requests
+    yield ("max_error_rate",), "unlimited" if analysis.max_error_rate is None else percent(analysis.max_error_rate)
+    if analysis.latency_metric:
+        yield (
+            ("max_latency",),
+            f"{analysis.latency_metric} {analysis.latency_percentile} × {analysis.latency_ratio:.12g}",
+        )
+    yield ("failures",), analysis.failures
+    yield ("on_failure",), analysis.on_failure

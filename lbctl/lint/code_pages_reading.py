@@ -1,0 +1,202 @@
+"""The pages of codes about reading a fleet's files and about references between its objects."""
+
+from __future__ import annotations
+
+from lbctl.base.diagnostics import Severity
+from lbctl.lint.page import CodePage
+from lbctl.targets import KINDS
+
+
+def code_page(code: str, title: str, what: str, advice: str, severity: Severity = "error") -> CodePage:
+    """Return the page of a code that needs no example fleet."""
+    return CodePage(code, title, what, advice=advice, severity=severity)
+
+
+READING = (
+    code_page(
+        "LB001",
+        "no such file or directory",
+        "A PATH is not there, or is a directory without *.yaml and *.yml.",
+        "Check the path; sub-directories and dot-files of a directory are not read.",
+    ),
+    code_page(
+        "LB002",
+        "a file that cannot be read",
+        "A PATH is no regular file, or this user may not read it.",
+        "Give files and directories alone; `-` is standard input.",
+    ),
+    code_page("LB003", "not UTF-8", "The bytes of a file are no UTF-8 text.", "Save it as UTF-8, without UTF-16."),
+    code_page(
+        "LB004",
+        "not the YAML of a fleet",
+        "The text is no YAML, or no map of keys and values, or it holds a second document.",
+        "Begin with `version: 1`, `listeners:`, `routes:`, `pools:`; look at the line above the one that is shown too.",
+    ),
+    code_page(
+        "LB005",
+        "too large",
+        "A file, its nesting, its number of values or one of its numbers is beyond a limit that "
+        "keeps a hostile file from exhausting memory.",
+        "Split the fleet into several files; quote what is text.",
+    ),
+    code_page(
+        "LB006",
+        "an anchor, an alias or a merge key",
+        "YAML's ways to repeat oneself are refused: a file of 400 bytes can expand to gigabytes.",
+        "Use `defaults`, which are laid under every pool and route.",
+    ),
+    code_page(
+        "LB007",
+        "a tag",
+        "A value has a YAML tag, as `!!python/object`.",
+        "Remove it; quote a value that begins with `!`.",
+    ),
+    code_page(
+        "LB008",
+        "a key that occurs twice",
+        "A map holds one key twice; most readers would silently take the last.",
+        "Keep one of them.",
+    ),
+    code_page(
+        "LB009",
+        "a name that is defined twice",
+        "Two files of one fleet define the same object.",
+        "Keep one of them, or rename one.",
+    ),
+    code_page(
+        "LB010", "no version", "`version: 1` is missing in a file, or it is another one.", "Begin each file with it."
+    ),
+    code_page(
+        "LB011",
+        "an unknown key",
+        "lbctl does not know this key here, so it would have no effect.",
+        "The message says what may have been meant; `lbctl schema` gives it to editors.",
+    ),
+    code_page(
+        "LB012",
+        "an invisible character",
+        "A control character, or one that changes the direction of text, stands in a "
+        "file: what one reads would not be what it says.",
+        "Remove it.",
+    ),
+    code_page(
+        "LB013",
+        "a value that this key cannot have",
+        "The value is of another type or grammar.",
+        "Durations 250ms 5s 10m, sizes 64KiB 10MiB, percents 12.5%, rates 50/s; quote what is text.",
+    ),
+    code_page(
+        "LB014",
+        "something is missing",
+        "A key that is needed is not there, has no value, or none of several choices was made.",
+        "Write it, or leave the whole section out.",
+    ),
+    code_page(
+        "LB015", "choices that exclude each other", "Two keys stand together of which one may.", "Keep one of them."
+    ),
+    code_page(
+        "LB016",
+        "out of range",
+        "A number is too small or too large, a text too long, or a list is empty.",
+        "The message says the bound.",
+    ),
+    code_page(
+        "LB017",
+        "a comment that silences nothing",
+        "`# lbctl: ignore LBnnn (reason)` stands on a line where that code is not found, or the code is that of an "
+        "error, which cannot be ignored.",
+        "Remove it (`lbctl lint --fix` does): it would hide the next one that comes there.",
+        "warning",
+    ),
+    code_page(
+        "LB018",
+        "a comment that lbctl cannot read",
+        "`# lbctl: ignore` without codes, with one that there is not, without a reason in parentheses, or with "
+        "something behind it.",
+        "Write `# lbctl: ignore LB210 (why it is right here)`; several codes with commas.",
+        "warning",
+    ),
+)
+REFERENCES = (
+    code_page(
+        "LB101", "no such pool", "A route names a pool that the fleet does not have.", "The message says the nearest."
+    ),
+    code_page(
+        "LB102",
+        "no such listener",
+        "A route or a proxy names a listener that the fleet does not have.",
+        "The message says the nearest.",
+    ),
+    code_page(
+        "LB103",
+        "no such kind of proxy",
+        f"lbctl renders for {', '.join(KINDS[:-1])} and {KINDS[-1]}.",
+        "Choose one of them.",
+    ),
+    code_page("LB104", "two replicas of one name", "Names of replicas are unique in a pool.", "Give each its own."),
+    code_page(
+        "LB105",
+        "two replicas at one address",
+        "A pool has one address twice: it would get twice its share.",
+        "Keep one of them; `weight` says that it can carry more.",
+    ),
+    code_page(
+        "LB106",
+        "a key without meaning where the proxy answers",
+        "A route with `respond` has a key that is for requests that go on.",
+        "Leave it out; keys and limits do not hold there.",
+    ),
+    code_page(
+        "LB107", "a sticky split without a split", "There is nothing to stick to.", "A split of two pools or more."
+    ),
+    code_page("LB108", "a fallback on itself", "The fallback is a pool of the route.", "Another pool."),
+    code_page(
+        "LB109",
+        "a rewrite without a prefix",
+        "`rewrite.path_prefix` replaces `match.path_prefix`, which is not there.",
+        "Match by path_prefix.",
+    ),
+    code_page(
+        "LB110",
+        "a file that is not here",
+        "The fleet names a file that this machine does not have.",
+        "Put it there, or render where it is; `--require-files` makes it an error.",
+        "warning",
+    ),
+    code_page("LB111", "a header that is set and removed", "Both rules cannot hold.", "Keep one of them."),
+    code_page("LB112", "two listeners at one address", "Only one can have the port.", "Give one another port."),
+    code_page("LB113", "a proxy that is too old", "lbctl does not render for this version.", "Update the proxy."),
+    code_page(
+        "LB114",
+        "a file of targets that cannot be used",
+        "It is missing (a warning), or not in Prometheus' file_sd form.",
+        'Write `[{"targets": ["10.0.0.1:8000"], "labels": {"gpu": "L4"}}]`.',
+    ),
+    code_page(
+        "LB115",
+        "residency that leaves nothing",
+        "No replica of a pool is in a region that the route allows.",
+        "Give replicas their `region`, or allow another.",
+    ),
+    code_page(
+        "LB116",
+        "a route that never gets a request",
+        "Another one matches the same and comes first by its name.",
+        "Make one of the two more specific.",
+        "warning",
+    ),
+    code_page("LB117", "no listeners", "There is nothing to render.", "Add `listeners`."),
+    code_page(
+        "LB118",
+        "one name, two files",
+        "Files of the same relative path lie in two directories of the fleet; a proxy has one directory.",
+        "Give each a name of its own.",
+    ),
+    code_page(
+        "LB119",
+        "a header that is not the fleet's",
+        "The header carries the message itself, or is a proxy's own.",
+        "Use a name of your own, as x-tenant.",
+    ),
+    code_page("LB120", "one header for two things", "Two features would write the same header.", "Give each its own."),
+)

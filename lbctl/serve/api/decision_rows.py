@@ -1,0 +1,267 @@
+"""Rows of the API about telemetry: signals of replicas, decisions made from them, and which proxies have them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from lbctl.control.compose import Composed, EffectiveReplica, ForProxy
+from lbctl.control.decisions import Decision
+from lbctl.control.overrides import Override
+from lbctl.control.slow_start import lowest
+from lbctl.ir.pools import Pool, Telemetry
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import Snapshot, drained_of, weights_of
+from lbctl.serve.api import schema, status_rows
+from lbctl.serve.telemetry.reports import Report, SourceState
+from lbctl.signals.merge import Signal
+from lbctl.signals.signal import SIGNALS
+from lbctl.targets import target, xds_kinds
+
+_LIGHT_LOAD = (
+    "with fewer requests in flight than replicas {title}'s least connections do not look at weights: "
+    "this replica then gets about as many requests as the others"
+)
+
+
+def signals(
+    pool: Pool, reports: Mapping[tuple[str, str], Report], states: Mapping[str, tuple[SourceState, ...]], now: float
+) -> list[schema.ReplicaSignals]:
+    """Return a row for each replica. `states` are its sources as last scraped; `now` is in seconds on their clock."""
+    return [_signals(pool, name, reports.get((pool.name, name)), sources, now) for name, sources in states.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedWeight:
+    """One replica's weight on its way from what was composed to what each proxy has."""
+
+    effective: EffectiveReplica
+    quantised: Mapping[str, int]
+    """Kind of proxy → the integer weight there; a kind where the replica gets nothing new is absent."""
+    ramp: float = 1.0
+    """The lowest factor of slow start that lbctl applies for a proxy that has none."""
+    notes: tuple[str, ...] = ()
+    """Where a proxy's balancing makes something else of its weight."""
+
+
+def published_weights(
+    pool: Pool, composed: Composed, proxies: Iterable[Proxy], own: Mapping[str, ForProxy]
+) -> Mapping[str, PublishedWeight]:
+    """Return replica → its weight. `own` is proxy → what is composed for that proxy alone."""
+    given = ((item, own[item.name].snapshot if item.name in own else composed.snapshot) for item in proxies)
+    quantised = _quantised(pool, given)
+    ramps = lowest(item.factors for item in own.values()).get(pool.name, {})
+    return {
+        item.replica.name: PublishedWeight(
+            item,
+            {kind: weights[item.replica.name] for kind, weights in quantised.items() if item.replica.name in weights},
+            ramps.get(item.replica.name, 1.0),
+            _notes(pool, item.replica.name, quantised),
+        )
+        for item in composed.replicas(pool)
+    }
+
+
+def _quantised(pool: Pool, given: Iterable[tuple[Proxy, Snapshot]]) -> dict[str, Mapping[str, int]]:
+    """Return kind → replica → weight.
+
+    Where the proxies of a kind differ, since each ramps at its own pace, each has an entry of its own: "kind name".
+    """
+    cached: dict[tuple[str, int], Mapping[str, int]] = {}
+    by_kind: dict[str, dict[str, Mapping[str, int]]] = {}
+    for proxy, snapshot in given:
+        key = proxy.kind, id(snapshot)
+        if key not in cached:
+            cached[key] = _integers(pool, proxy.kind, snapshot)
+        by_kind.setdefault(proxy.kind, {})[proxy.name] = cached[key]
+    quantised: dict[str, Mapping[str, int]] = {}
+    for kind, by_name in sorted(by_kind.items()):
+        first = next(iter(by_name.values()))
+        same = all(each == first for each in by_name.values())
+        quantised |= {kind: first} if same else {f"{kind} {name}": each for name, each in sorted(by_name.items())}
+    return quantised
+
+
+def _integers(pool: Pool, kind: str, snapshot: Snapshot) -> Mapping[str, int]:
+    resting = drained_of(pool, snapshot)
+    pairs = zip(pool.replicas, weights_of(pool, snapshot), strict=True)
+    weights = {item.name: weight for item, weight in pairs if item.name not in resting}
+    return dict(zip(weights, target(kind).quantised_weights(pool, tuple(weights.values())), strict=True))
+
+
+def _notes(pool: Pool, replica: str, quantised: Mapping[str, Mapping[str, int]]) -> tuple[str, ...]:
+    """Return a note for each kind of proxy that ranks an idle replica first whatever its weight."""
+    if pool.balance.algorithm not in ("least_request", "least_time"):
+        return ()
+    by_kind = {label.partition(" ")[0]: weights for label, weights in quantised.items()}
+    return tuple(
+        _LIGHT_LOAD.format(title=target(kind).title)
+        for kind, weights in by_kind.items()
+        if target(kind).prefers_idle_replicas and replica in weights and 2 * weights[replica] <= max(weights.values())
+    )
+
+
+def decision(
+    item: Decision,
+    published: PublishedWeight,
+    overrides: Iterable[Override],
+    acknowledged: schema.Acknowledged,
+    now: float,
+) -> schema.Decision:
+    """Return a row of `/api/v1/decisions`. `now` is in seconds on the clock of the signals."""
+    weight = published.effective.weight
+    about = [each for each in overrides if each.pool == item.pool and each.replica in ("", item.replica)]
+    is_load = item.strategy == "composite"
+    return schema.Decision(
+        pool=item.pool,
+        replica=item.replica,
+        strategy=item.strategy,
+        mode=item.mode,
+        mode_words=item.mode_reason or None,
+        capacity=item.capacity,
+        signals={name: _decision_signal(name, signal, now) for name, signal in sorted(item.signals.items())},
+        age=_optional(item.age),
+        evidence_age=_optional(item.evidence_age),
+        speed=None if is_load else _optional(item.signal),
+        load=_optional(item.signal) if is_load else None,
+        normalised=_rounded(item.normalised),
+        across_types=_rounded(item.across),
+        wished=_optional(item.proposed),
+        clamped=_rounded(item.goal),
+        damped=_rounded(item.damped),
+        beyond_deadband=_rounded(item.sent),
+        decided=_rounded(item.weight.rate),
+        sent=_rounded(weight.rate),
+        room=_rounded(weight.room),
+        of_peers_speed=_rounded(weight.speed),
+        held=_rounded(weight.held),
+        share=_rounded(published.effective.share),
+        quantised=dict(published.quantised),
+        notes=published.notes,
+        ramp=_rounded(published.ramp),
+        verdict=item.verdict,
+        words=item.reasons,
+        overrides=tuple(override(each) for each in about),
+        acknowledged=acknowledged,
+    )
+
+
+def override(item: Override) -> schema.Override:
+    """Return the row of an override."""
+    return schema.Override(
+        kind=item.kind,
+        pool=item.pool,
+        replica=item.replica or None,
+        value=item.value,
+        reason=item.reason or None,
+        since=status_rows.when(item.since),
+        until=status_rows.when(item.until),
+    )
+
+
+def acknowledged(proxies: Iterable[schema.Proxy], version: str) -> schema.Acknowledged:
+    """Return which of the proxies that should have this version have accepted it.
+
+    Every Envoy that is connected should have it, and every driven proxy, also while driving it fails.
+    """
+    by_xds = frozenset(xds_kinds())
+    expected = [item for item in proxies if item.proxy is not None and _should_have_it(item)]
+    waiting = sorted({item.node for item in expected if not _has(item, version, by_xds)})
+    return schema.Acknowledged(len(expected), len(expected) - len(waiting), tuple(waiting))
+
+
+def _should_have_it(proxy: schema.Proxy) -> bool:
+    return proxy.state not in ("GONE", "NOT DRIVEN") and proxy.kind != "reader"
+
+
+def _has(proxy: schema.Proxy, version: str, by_xds: frozenset[str]) -> bool:
+    """Whether the proxy has this version now: a driven proxy may have lost what it once had."""
+    return proxy.last_good == version and (proxy.kind in by_xds or proxy.state == "SYNCED")
+
+
+def sources(states: Iterable[tuple[str, SourceState]]) -> schema.SourceCounts:
+    """Count the sources in (pool, source), and those whose last scrape failed, by pool."""
+    every = list(states)
+    failing = Counter(pool for pool, state in every if state.reason)
+    return schema.SourceCounts(len(every), failing.total(), dict(sorted(failing.items())))
+
+
+def utilisation(pool: Pool, reports: Mapping[tuple[str, str], Report]) -> float | None:
+    """Return how full the pool is, from 0 to 1; None where no replica reports.
+
+    It is the mean by capacity, over the replicas that report, of the larger of their cache and their GPU.
+    """
+    parts = []
+    for replica in pool.replicas:
+        report = reports.get((pool.name, replica.name))
+        signals = (report.signals.get("kv_cache"), report.signals.get("gpu")) if report else ()
+        values = [value for value in signals if value is not None]
+        if values and not replica.drain:
+            parts.append((replica.capacity, max(values)))
+    total = sum(capacity for capacity, _ in parts)
+    return sum(capacity * value for capacity, value in parts) / total if total else None
+
+
+def queue(pool: Pool, reports: Mapping[tuple[str, str], Report]) -> float | None:
+    """Return the number of requests that wait in the engines of the pool; None where no replica reports."""
+    replica_reports = (reports.get((pool.name, item.name)) for item in pool.replicas)
+    signals = [report.signals.get("queue") for report in replica_reports if report is not None]
+    values = [value for value in signals if value is not None]
+    return sum(values) if values else None
+
+
+def stale_after(pool: Pool, replica: str) -> float:
+    """Return the seconds after which a signal of the replica no longer counts."""
+    own = next((item.telemetry for item in pool.replicas if item.name == replica), None)
+    return (own or pool.telemetry or Telemetry()).stale_after / 1000
+
+
+def _signals(
+    pool: Pool, name: str, report: Report | None, states: tuple[SourceState, ...], now: float
+) -> schema.ReplicaSignals:
+    limit = stale_after(pool, name)
+    signals = {**report.signals.stale, **report.signals.values} if report else {}
+    return schema.ReplicaSignals(
+        pool=pool.name,
+        replica=name,
+        stale_after=limit,
+        signals={
+            each: schema.Signal(
+                value=signal.value,
+                unit=SIGNALS[each].unit,
+                age=_rounded(signal.age(now)),
+                source=states[signal.source].kind,
+                fresh=signal.age(now) <= limit,
+            )
+            for each, signal in sorted(signals.items())
+            if signal.source < len(states)
+        },
+        sources=tuple(_source(item, now) for item in states),
+    )
+
+
+def _source(item: SourceState, now: float) -> schema.Source:
+    return schema.Source(
+        kind=item.kind,
+        url=item.url,
+        ok=item.ok,
+        age=_optional(item.age(now)),
+        reason=item.reason or None,
+        words=item.words or None,
+        bytes=item.size,
+        seconds=_rounded(item.seconds),
+        refused=tuple(schema.RefusedMetric(name, reason) for name, reason in item.refused),
+    )
+
+
+def _decision_signal(name: str, signal: Signal, now: float) -> schema.DecisionSignal:
+    return schema.DecisionSignal(signal.value, SIGNALS[name].unit, _rounded(signal.age(now)))
+
+
+def _rounded(value: float) -> float:
+    return round(value, 6)
+
+
+def _optional(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)

@@ -1,0 +1,178 @@
+"""Where the control plane listens: the API from the start on, the proxies' port once there is a fleet to answer with.
+
+Addresses are chosen once, at the start. Keys that a later fleet changes are reported (`restart_needed`); certificates
+are read again as they change. An address that would be open to strangers is not bound, and that ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from lbctl.base.errors import reason_of
+from lbctl.ir.proxies import Control
+from lbctl.model.fleet import FleetSource
+from lbctl.serve import log
+from lbctl.serve.api import exposure, status_rows
+from lbctl.serve.api.server import Access, Api, Serving
+from lbctl.serve.errors import CannotListenError
+from lbctl.serve.settings import Options, Settings, make_token, settings
+from lbctl.xds.build.snapshot_cache import CachedSnapshot
+from lbctl.xds.protocol.credentials import CredentialsError
+from lbctl.xds.protocol.node_status import NodeStatus, Observer
+from lbctl.xds.protocol.private_socket import BindError
+from lbctl.xds.protocol.server import Server
+
+_SOCKET = "xds.sock"
+"""In the state directory."""
+_GRACE = 6.0
+"""Seconds over which the proxies' streams are ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Addresses as text. For port 0 they have the port that the operating system assigned."""
+
+    api: str | None = None
+    xds: str | None = None
+    socket: str | None = None
+    """The path of the Unix socket for proxies of this machine."""
+
+
+class Endpoints:
+    """Opens and closes the listeners. `nodes` and `observer` are called with what happens on the streams of xDS."""
+
+    def __init__(self, options: Options, nodes: NodeStatus, observer: Observer) -> None:
+        self.opened = Opened()
+        self.settings: Settings | None = None
+        self._options = options
+        self._nodes = nodes
+        self._observer = observer
+        self._api: Api | None = None
+        self._api_tls: ssl.SSLContext | None = None
+        self._server: Server | None = None
+
+    async def open_api(self, source: FleetSource | None, serving: Serving, *, own_token: bool) -> None:
+        """Bind and serve the API. Raises CannotListenError.
+
+        `source` is what can be read of the fleet. With `own_token`, a token is made where there is none.
+        """
+        chosen = settings(self._options, source)
+        if own_token and chosen.token.parent == chosen.state:
+            _make_token(chosen)
+        self._check(chosen, "api")
+        self.settings = chosen
+        tls = chosen.control.api_tls
+        try:
+            self._api_tls = await asyncio.to_thread(_context, tls.certificate, tls.key) if tls else None
+            api = Api(serving, Access(chosen.control.api_bind, chosen.token, self._api_tls))
+            port = await api.start()
+        except OSError as error:
+            hint = "; a dry run beside another serve needs an --api-bind of its own" if self._options.dry_run else ""
+            raise _refused(f"the API cannot listen on {chosen.control.api_bind}: {error}{hint}") from None
+        self._api = api
+        address = str(_with_port(chosen.control, "api_bind", port).api_bind)
+        self.opened = replace(self.opened, api=address)
+        log.event("the API listens", api=f"{'https' if tls else 'http'}://{address}", token=chosen.token)
+
+    async def open_xds(self, source: FleetSource, earlier: CachedSnapshot | None) -> Callable[[CachedSnapshot], None]:
+        """Bind and serve xDS, and return the function that publishes to it. Raises CannotListenError.
+
+        `earlier` is what Envoys may still have from the process before.
+        """
+        chosen = self._with_current_api(settings(self._options, source))
+        self._check(chosen, "xds")
+        self.settings = chosen
+        control = chosen.control
+        server = Server(
+            self._nodes, self._observer, bind=control.xds_bind, tls=control.xds_tls, socket=chosen.state / _SOCKET,
+            secrets_in_clear=self._options.insecure,
+        )  # fmt: skip
+        if earlier is not None:
+            server.recall(earlier)
+        try:
+            port = await server.start()
+        except (BindError, CredentialsError) as error:
+            raise _refused(f"xDS: {error}") from None
+        self._server = server
+        address = str(_with_port(control, "xds_bind", port).xds_bind)
+        self.opened = replace(self.opened, xds=address, socket=server.socket or None)
+        if server.socket_problem:
+            log.findings([exposure.no_socket(server.socket_problem)])
+        security = "none" if control.xds_tls is None else "mtls" if control.xds_tls.client_ca else "tls"
+        log.event(
+            "proxies are served", xds=address, security=security, socket=server.socket or None, state=chosen.state
+        )
+        return server.publish
+
+    def retry_rejected(self) -> int:
+        """Send the resources that Envoys have rejected once more. Returns their number, over all nodes."""
+        return self._server.retry_rejected() if self._server else 0
+
+    def renew(self) -> None:
+        """Read the certificates of the listeners again. Open connections keep theirs."""
+        problem = self._server.check_certificate() if self._server else ""
+        tls = self.settings.control.api_tls if self.settings else None
+        if self._api_tls is not None and tls is not None:
+            try:
+                _context(tls.certificate, tls.key)
+                self._api_tls.load_cert_chain(tls.certificate, tls.key)
+            except OSError as error:
+                problem = problem or f"{tls.certificate}: {error}"
+        if problem:
+            log.warn("a certificate of our own cannot be used; the one before stays", reason=problem)
+
+    def restart_needed(self, source: FleetSource) -> tuple[str, ...]:
+        """Return the keys of `control` whose value in this fleet is not the one that the process was started with."""
+        if self.settings is None:
+            return ()
+        return status_rows.restart_needed(self.settings.control, settings(self._options, source).control)
+
+    async def close(self) -> None:
+        """Close the xDS streams, then the API. Proxies go on with what they have."""
+        if self._server is not None:
+            await self._server.stop(_GRACE)
+        if self._api is not None:
+            await self._api.stop()
+
+    def _with_current_api(self, chosen: Settings) -> Settings:
+        if self.settings is None:
+            return chosen
+        running = self.settings.control
+        control = replace(
+            chosen.control, api_bind=running.api_bind, api_tls=running.api_tls, api_token_file=running.api_token_file,
+            state=running.state,
+        )  # fmt: skip
+        return replace(chosen, control=control, token=self.settings.token, state=self.settings.state)
+
+    def _check(self, chosen: Settings, listener: str) -> None:
+        problems = exposure.problems(chosen.control, chosen.token, self._options.insecure)
+        own = [item for item in problems if item.path[1] == listener]
+        if own:
+            log.findings(own)
+            raise CannotListenError
+
+
+def _refused(message: str) -> CannotListenError:
+    log.error(message)
+    return CannotListenError()
+
+
+def _make_token(chosen: Settings) -> None:
+    try:
+        if make_token(chosen.token):
+            log.event("a token for the API was made", file=chosen.token)
+    except OSError as error:
+        log.warn("a token for the API could not be made", file=chosen.token, reason=reason_of(error))
+
+
+def _with_port(control: Control, name: str, port: int) -> Control:
+    return replace(control, **{name: replace(getattr(control, name), port=port)})
+
+
+def _context(certificate: str, key: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    return context

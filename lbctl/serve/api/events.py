@@ -1,0 +1,196 @@
+"""The stream of events of the API: what changes, as server-sent events, for any number of clients.
+
+Events are numbered and the last ones kept, so that a client that connects again with `Last-Event-ID` gets what it has
+missed. Numbers grow over restarts of the process too. An event is encoded once for all clients. A client that does not
+read as fast as events come is dropped, so that nothing waits for it and memory stays bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+
+from lbctl.control.overrides import Override
+from lbctl.ir.weight import Weight
+from lbctl.serve.api import decision_rows, schema, status_rows
+from lbctl.serve.api.json_codec import encode
+from lbctl.serve.fleet.publisher import PublishedFleet, PublishResult
+from lbctl.serve.fleet.reconciler import ReloadResult
+
+KEPT = 1_000
+"""Events that a client can resume from."""
+QUEUED = 256
+"""Events that wait for one client before it is dropped."""
+MOST_CLIENTS = 128
+"""Half the connections of the API, so that streams never keep a request out."""
+RETRY = 2.0
+"""Seconds after which a client should connect again."""
+_MOST_WEIGHTS = 100
+"""Moved weights that one event lists."""
+_NAMES = {kind: name for name, kind in schema.EVENTS.items()}
+
+
+class TooManyClientsError(Exception):
+    """There are as many streams as there may be."""
+
+
+class Subscription:
+    """What waits to be sent to one client. It ends after `end` or once too much waits."""
+
+    def __init__(self, first: tuple[bytes, ...], most: int) -> None:
+        self._waiting = deque(first)
+        self._most = max(most, len(first) + most)
+        self._ended = False
+        self._news = asyncio.Event()
+        self._news.set()
+
+    def put(self, event: bytes) -> None:
+        """Add an event; a client that has too many waiting is dropped with a last one that says so."""
+        if self._ended:
+            return
+        if len(self._waiting) >= self._most:
+            self._waiting.clear()
+            self.end(schema.Closed("slow"))
+            return
+        self._waiting.append(event)
+        self._news.set()
+
+    def end(self, last: schema.Closed | None = None) -> None:
+        """End the subscription after what waits and this last event."""
+        if not self._ended and last is not None:
+            self._waiting.append(_encoded(last))
+        self._ended = True
+        self._news.set()
+
+    async def next(self) -> bytes | None:
+        """Wait for the next events, and return them as bytes of the stream; None after the last one."""
+        await self._news.wait()
+        events = b"".join(self._waiting)
+        self._waiting.clear()
+        if not self._ended:
+            self._news.clear()
+        return events or (None if self._ended else b"")
+
+
+class EventLog:
+    """Numbers events, keeps the last ones, and hands each to every client."""
+
+    def __init__(self, now: Callable[[], float] = time.time, kept: int = KEPT, queued: int = QUEUED) -> None:
+        self._now = now
+        self._queued = queued
+        self._last = int(now() * 1000)
+        self._kept: deque[bytes] = deque(maxlen=kept)
+        self._subscriptions: dict[Subscription, None] = {}
+        self._overrides: tuple[Override, ...] | None = None
+        self._closed = False
+
+    # ── What happens ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def follow(self, served: PublishedFleet) -> None:
+        """Emit `overrides` where this fleet has others than the one before. The first fleet emits nothing."""
+        before, after = self._overrides, served.composed.overrides
+        self._overrides = after
+        if before is None or before == after:
+            return
+        self._emit(
+            schema.OverridesChanged(
+                self._timestamp(),
+                tuple(decision_rows.override(item) for item in after if item not in before),
+                tuple(decision_rows.override(item) for item in before if item not in after),
+            )
+        )
+
+    def published(self, served: PublishedFleet, result: PublishResult, cause: str) -> None:
+        """Emit `published` where the version is new or weights have moved."""
+        if not result.new and not result.weights:
+            return
+        weights = _first_weights(result.weights)
+        moved = sum(map(len, result.weights.values()))
+        self._emit(
+            schema.Published(
+                at=self._timestamp(),
+                version=served.edition.version,
+                cause=cause,
+                changed=result.changed,
+                names=result.names,
+                weights=weights,
+                more_weights=moved - sum(map(len, weights.values())),
+            )
+        )
+
+    def reloaded(self, result: ReloadResult) -> None:
+        """Emit `reload`."""
+        severities = [item.severity for item in result.diagnostics]
+        self._emit(
+            schema.Reloaded(
+                at=status_rows.timestamp(result.at),
+                result=result.result,
+                refused=result.refused or None,
+                errors=severities.count("error"),
+                warnings=severities.count("warning"),
+            )
+        )
+
+    def task_failed(self, task: str) -> None:
+        """Emit `task_failed`."""
+        self._emit(schema.TaskFailed(self._timestamp(), task))
+
+    # ── Clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def subscribe(self, last_event_id: str | None) -> Iterator[Subscription]:
+        """Give the events after that id, or from now on without one. Raises TooManyClientsError."""
+        if len(self._subscriptions) >= MOST_CLIENTS:
+            raise TooManyClientsError
+        subscription = Subscription(self._first(last_event_id), self._queued)
+        if self._closed:
+            subscription.end(schema.Closed("shutdown"))
+        self._subscriptions[subscription] = None
+        try:
+            yield subscription
+        finally:
+            del self._subscriptions[subscription]
+
+    def close(self) -> None:
+        """End all streams, and every new one at once."""
+        self._closed = True
+        for subscription in self._subscriptions:
+            subscription.end(schema.Closed("shutdown"))
+
+    def _first(self, last_event_id: str | None) -> tuple[bytes, ...]:
+        head = f"retry: {RETRY * 1000:.0f}\nid: {self._last}\n\n".encode()
+        if last_event_id is None:
+            return (head,)
+        oldest = self._last - len(self._kept) + 1
+        seen = int(last_event_id) if last_event_id.isascii() and last_event_id.isdigit() else -1
+        if not oldest - 1 <= seen <= self._last:
+            return (head, _encoded(schema.Missed(oldest)), *self._kept)
+        return (f"retry: {RETRY * 1000:.0f}\n\n".encode(), *islice(self._kept, seen - oldest + 1, None))
+
+    def _emit(self, event: schema.Event) -> None:
+        self._last += 1
+        encoded = _encoded(event, self._last)
+        self._kept.append(encoded)
+        for subscription in self._subscriptions:
+            subscription.put(encoded)
+
+    def _timestamp(self) -> schema.Timestamp:
+        return status_rows.timestamp(self._now())
+
+
+def _encoded(event: schema.Event, number: int | None = None) -> bytes:
+    """Return the event as bytes of the stream: JSON without indentation is one line."""
+    head = f"id: {number}\n" if number is not None else ""
+    return f"{head}event: {_NAMES[type(event)]}\ndata: {encode(event)}\n\n".encode()
+
+
+def _first_weights(weights: Mapping[str, Mapping[str, Weight]]) -> dict[str, dict[str, float]]:
+    every = ((pool, name, weight.rate) for pool, moved in weights.items() for name, weight in moved.items())
+    first: dict[str, dict[str, float]] = {}
+    for pool, name, rate in islice(every, _MOST_WEIGHTS):
+        first.setdefault(pool, {})[name] = round(rate, 6)
+    return first

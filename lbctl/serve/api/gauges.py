@@ -1,0 +1,108 @@
+"""Gauges of telemetry and weights for Prometheus and autoscalers, computed when they are scraped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lbctl.control.loop_output import controlled
+from lbctl.ir.pools import Pool
+from lbctl.ir.snapshot import weights_of
+from lbctl.serve.api import decision_rows
+from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.telemetry.service import Telemetry
+
+_MODES = ("acting", "frozen", "blind", "held")
+
+
+class Gauges(Collector):
+    """Collects the gauges. `clock` is that of the scraper, in seconds."""
+
+    def __init__(self, publisher: Publisher, telemetry: Telemetry, clock: Callable[[], float]) -> None:
+        self._publisher = publisher
+        self._telemetry = telemetry
+        self._clock = clock
+
+    def collect(self) -> Iterator[Metric]:
+        served = self._publisher.served
+        pools = controlled(served.composed.whole.topology) if served else ()
+        yield from self._weights()
+        yield from self._pools(pools)
+        yield self._ages(pools)
+        yield from self._sources(pools)
+
+    def _weights(self) -> Iterator[Metric]:
+        weight = GaugeMetricFamily(
+            "lbctl_replica_weight",
+            "The weight that proxies are told, on the scale of capacity.",
+            labels=["pool", "replica"],
+        )
+        out = GaugeMetricFamily(
+            "lbctl_replica_out", "1 for a replica that deep health has taken out.", labels=["pool", "replica", "reason"]
+        )
+        served = self._publisher.served
+        if served is not None:
+            composed = served.composed
+            for pool in composed.whole.topology.pools:
+                for item, value in zip(pool.replicas, weights_of(pool, composed.whole), strict=True):
+                    weight.add_metric([pool.name, item.name], value.rate)
+            for name, ejected in composed.ejected.items():
+                for replica, reasons in ejected.items():
+                    out.add_metric([name, replica, reasons[0] if reasons else ""], 1)
+        yield weight
+        yield out
+
+    def _pools(self, pools: tuple[Pool, ...]) -> Iterator[Metric]:
+        utilisation = GaugeMetricFamily(
+            "lbctl_pool_utilisation", "How full the replicas are, by capacity, from 0 to 1.", labels=["pool"]
+        )
+        queue = GaugeMetricFamily("lbctl_pool_queue", "Requests that wait in the engines.", labels=["pool"])
+        mode = GaugeMetricFamily("lbctl_pool_mode", "1 for how weights are decided now.", labels=["pool", "mode"])
+        reports = self._telemetry.loop.reports
+        for pool in pools:
+            for family, value in (
+                (utilisation, decision_rows.utilisation(pool, reports)),
+                (queue, decision_rows.queue(pool, reports)),
+            ):
+                if value is not None:
+                    family.add_metric([pool.name], value)
+            state = self._telemetry.loop.state.pools.get(pool.name)
+            for name in _MODES if state else ():
+                mode.add_metric([pool.name, name], float(state is not None and state.mode == name))
+        yield from (utilisation, queue, mode)
+
+    def _ages(self, pools: tuple[Pool, ...]) -> Metric:
+        """Return the age of each replica's newest sample; a replica without any sample is absent."""
+        ages = GaugeMetricFamily(
+            "lbctl_sample_age_seconds", "Of a replica's newest sample.", labels=["pool", "replica"]
+        )
+        now = self._clock()
+        for pool in pools:
+            for item in pool.replicas:
+                states = self._telemetry.scraper.states(pool.name, item.name)
+                source_ages = [age for state in states if (age := state.age(now)) is not None]
+                if source_ages:
+                    ages.add_metric([pool.name, item.name], min(source_ages))
+        return ages
+
+    def _sources(self, pools: tuple[Pool, ...]) -> Iterator[Metric]:
+        failing = GaugeMetricFamily(
+            "lbctl_sources_failing", "Sources whose last look gave nothing, by why.", labels=["pool", "kind", "reason"]
+        )
+        watched = GaugeMetricFamily("lbctl_sources", "Sources that are looked at.", labels=["pool", "kind"])
+        for pool in pools:
+            counts: dict[tuple[str, str], int] = {}
+            kinds: Counter[str] = Counter()
+            for item in pool.replicas:
+                for state in self._telemetry.scraper.states(pool.name, item.name):
+                    kinds[state.kind] += 1
+                    if state.reason:
+                        counts[state.kind, state.reason] = counts.get((state.kind, state.reason), 0) + 1
+            for (kind, reason), count in sorted(counts.items()):
+                failing.add_metric([pool.name, kind, reason], count)
+            for kind, count in sorted(kinds.items()):
+                watched.add_metric([pool.name, kind], count)
+        yield from (watched, failing)

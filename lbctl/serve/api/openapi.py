@@ -1,0 +1,172 @@
+"""The OpenAPI 3.1 document of the API, generated from the route table and the types of the schema.
+
+Descriptions are the docstrings of the types and of their fields, read from the source of the schema. Objects are open:
+a later version of lbctl may add fields.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from lbctl import __version__
+from lbctl.serve.api import schema
+from lbctl.serve.api.json_codec import alternatives, json_name, type_hints
+from lbctl.serve.api.routes import ROUTES, Route
+
+_SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number", NoneType: "null"}
+_ABOUT = (
+    "The HTTP API of `lbctl serve`. On loopback reading needs no token; beyond it everything but the probes does. A "
+    "write always does. Clients ignore fields and enum values that they do not know. Any operation may answer 500 "
+    "with an `Error`, an unknown path 404, and an unknown method 405."
+)
+
+
+@cache
+def document() -> dict[str, Any]:
+    """Return the document, of JSON's own types."""
+    types: dict[str, dict[str, Any]] = {}
+    for kind in (schema.Error, *_types_of_routes(), *schema.EVENTS.values()):
+        _add(kind, types)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "lbctl serve", "version": __version__, "description": _ABOUT},
+        "servers": [{"url": "http://127.0.0.1:18080", "description": "The default of `control.api.bind`"}],
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(types.items())),
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "The content of `control.api.token_file`, or of `api-token` in the state directory",
+                }
+            },
+        },
+    }
+
+
+def _types_of_routes() -> list[type]:
+    return [kind for route in ROUTES for kind in (route.body, route.answer) if isinstance(kind, type)]
+
+
+# ── Paths ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    answers = {"200": {"description": "OK", "content": _content(route.answer)}}
+    if route.unready:
+        answers["503"] = {"description": "not ready", "content": _content(route.answer)}
+    for status, when in route.errors:
+        answers[str(status)] = {"description": when, "content": _content(schema.Error)}
+    operation: dict[str, Any] = {"operationId": route.operation, "summary": route.summary}
+    if route.operation == "events":
+        operation |= _stream()
+    if route.body is not None:
+        operation["requestBody"] = {"required": True, "content": _content(route.body)}
+    security = {"public": [{}], "read": [{}, {"token": []}], "write": [{"token": []}]}
+    return operation | {"responses": answers, "security": security[route.access]}
+
+
+def _content(kind: type | str) -> dict[str, Any]:
+    if isinstance(kind, type):
+        return {"application/json": {"schema": _reference(kind)}}
+    return {kind: {"schema": {"type": "object" if kind == "application/json" else "string"}}}
+
+
+def _stream() -> dict[str, Any]:
+    """Return what OpenAPI 3.1 cannot express, in prose and as an extension."""
+    return {
+        "description": (
+            "The stream goes on until the client or the process ends it. `event` is one of the names of `x-events`, "
+            "`data` is one line of JSON of the type there, `id` grows. With the header `Last-Event-ID` the stream "
+            "begins after that event; where that one is no longer kept, with `missed`. A comment comes every 15 "
+            "seconds. A client that does not keep up gets `closed` as its last event."
+        ),
+        "parameters": [
+            {
+                "name": "Last-Event-ID",
+                "in": "header",
+                "required": False,
+                "description": "The `id` of the last event that the client has",
+                "schema": {"type": "string"},
+            }
+        ],
+        "x-events": {name: _reference(kind) for name, kind in schema.EVENTS.items()},
+    }
+
+
+# ── Types ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _reference(kind: type) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}
+
+
+def _add(kind: type, types: dict[str, dict[str, Any]]) -> None:
+    """Add the type and those that its fields are made of."""
+    if kind.__name__ in types:
+        return
+    properties: dict[str, Any] = {}
+    types[kind.__name__] = {"type": "object", "description": _about(kind), "properties": properties}
+    hints, docstrings = type_hints(kind), _docstrings()
+    for item in fields(kind):
+        described = next(each for base in kind.__mro__ if (each := docstrings.get((base.__name__, item.name))))
+        properties[json_name(item)] = {"description": described, **_schema(hints[item.name], types)}
+        if item.default is not MISSING:
+            properties[json_name(item)]["default"] = item.default
+    required = [json_name(item) for item in fields(kind) if item.default is MISSING]
+    if required:
+        types[kind.__name__]["required"] = required
+
+
+def _schema(hint: Any, types: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return {**_schema(arguments[0], types), "format": arguments[1]}
+    if origin is Literal:
+        return {"type": "string", "enum": list(arguments)}
+    if origin is tuple:
+        return {"type": "array", "items": _schema(arguments[0], types)}
+    if origin is not None and inspect.isclass(origin) and issubclass(origin, Mapping):
+        return {"type": "object", "additionalProperties": _schema(arguments[1], types)}
+    if len(alternatives(hint)) > 1:
+        return _union(alternatives(hint), types)
+    if is_dataclass(hint) and isinstance(hint, type):
+        _add(hint, types)
+        return _reference(hint)
+    return {"type": _SCALARS[hint]}
+
+
+def _union(members: tuple[Any, ...], types: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    schemas = [_schema(member, types) for member in members]
+    if len(schemas) == 2 and schemas[1] == {"type": "null"} and isinstance(schemas[0].get("type"), str):
+        return {**schemas[0], "type": [schemas[0]["type"], "null"]}
+    return {"anyOf": schemas}
+
+
+def _about(kind: type) -> str:
+    return " ".join(inspect.cleandoc(kind.__doc__ or "").split())
+
+
+@cache
+def _docstrings() -> dict[tuple[str, str], str]:
+    """Return (class, attribute) → the string that follows the attribute in the source of the schema."""
+    docstrings: dict[tuple[str, str], str] = {}
+    for node in ast.parse(inspect.getsource(schema)).body:
+        if isinstance(node, ast.ClassDef):
+            for item, after in zip(node.body, node.body[1:], strict=False):
+                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                    assert isinstance(after, ast.Expr), item.target.id
+                    assert isinstance(after.value, ast.Constant), item.target.id
+                    docstrings[node.name, item.target.id] = re.sub(r"\s+", " ", str(after.value.value))
+    return docstrings

@@ -1,0 +1,81 @@
+"""The routes of the HTTP API: the one table that the server registers and that the OpenAPI document is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lbctl.serve.api import schema
+
+Access = Literal["public", "read", "write"]
+"""public: never a token. read: a token beyond loopback alone. write: always a token."""
+_READ = {401: "the token is missing or wrong", 403: "the Host or Origin is not served here, or there is no token"}
+_WRITE = {
+    400: "the body is not what it should be",
+    **_READ,
+    408: "the body does not come in time",
+    413: "the body is larger than 64 KiB",
+    415: "the body is not `application/json`",
+}
+_NOT_SAVED = {503: "the state cannot be written, and nothing has changed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one path."""
+
+    operation: str
+    """The name of the operation, unique, also the key of its handler."""
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    summary: str
+    answer: type | str
+    """The type of the JSON of a 200, or another content type."""
+    access: Access = "read"
+    body: type | None = None
+    """The type of the JSON that it takes; None: it takes no body."""
+    errors: tuple[tuple[int, str], ...] = tuple(_READ.items())
+    """Status → when it is answered; the body is an `Error`."""
+    unready: bool = False
+    """Whether a 503 has the type of the 200."""
+
+
+def _probe(operation: str, path: str, summary: str, *, unready: bool = False) -> Route:
+    forbidden = ((403, _READ[403]),)
+    return Route(operation, "GET", path, summary, schema.Probe, "public", errors=forbidden, unready=unready)
+
+
+def _write(
+    operation: str, method: Literal["POST", "DELETE"], path: str, summary: str, body: type, answer: type,
+    more: dict[int, str],
+) -> Route:  # fmt: skip
+    return Route(operation, method, path, summary, answer, "write", body, tuple((_WRITE | more).items()))
+
+
+ROUTES = (
+    _probe("healthz", "/healthz", "200 while the process works"),
+    _probe("readyz", "/readyz", "200 from the first complete fleet until the process ends", unready=True),
+    Route("metrics", "GET", "/metrics", "Metrics for Prometheus", "text/plain"),
+    Route("status", "GET", "/api/v1/status", "What is served, from which files, and what waits", schema.Status),
+    Route("proxies", "GET", "/api/v1/proxies", "Every proxy, and what it has accepted and rejected", schema.Proxies),
+    Route("pools", "GET", "/api/v1/pools", "Pools and replicas with weights, shares and drains", schema.Pools),
+    Route("fleet", "GET", "/api/v1/fleet", "Every setting of the fleet that is served", schema.FleetSettings),
+    Route("signals", "GET", "/api/v1/signals", "Every signal and source of every replica", schema.Signals),
+    Route("decisions", "GET", "/api/v1/decisions", "Every weight with all that led to it", schema.Decisions),
+    Route("overrides", "GET", "/api/v1/overrides", "What operators hold", schema.Overrides),
+    Route(
+        "events", "GET", "/api/v1/events", "What changes, as server-sent events", "text/event-stream",
+        errors=(*_READ.items(), (503, "there are 128 streams already")),
+    ),
+    Route("openapi", "GET", "/api/v1/openapi.json", "This document", "application/json"),
+    _write("reload", "POST", "/api/v1/reload", "Read the files now", schema.ReloadRequest, schema.ReloadResult, {}),
+    _write(
+        "put_override", "POST", "/api/v1/overrides", "Hold a drain, a weight or a pool's weights",
+        schema.OverrideRequest, schema.OverrideResult, _NOT_SAVED,
+    ),
+    _write(
+        "remove_override", "DELETE", "/api/v1/overrides", "End what is held",
+        schema.OverrideRemoval, schema.RemovalResult, _NOT_SAVED,
+    ),
+)  # fmt: skip
+"""Every route, in the order of the documents."""

@@ -1,0 +1,137 @@
+"""Rows of the API about the process, the files, the proxies and the pools.
+
+The functions are pure; the times that they take are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from lbctl.base.diagnostics import Diagnostic, as_json
+from lbctl.control.compose import Composed, EffectiveReplica
+from lbctl.control.slow_start import Factors
+from lbctl.ir.pools import Pool
+from lbctl.ir.proxies import Control
+from lbctl.serve.api import schema
+from lbctl.serve.discovery.dns import NameState
+
+_NEEDS_RESTART = ("xds_bind", "xds_tls", "api_bind", "api_token_file", "api_tls", "logs_bind", "state")
+"""The attributes of `control` that are read once, at the start."""
+
+
+def timestamp(seconds: float) -> schema.Timestamp:
+    """Return the time as ISO 8601 in UTC, with milliseconds."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def when(seconds: float | None) -> schema.Timestamp | None:
+    """Return the time as `timestamp` does; None for None."""
+    return None if seconds is None else timestamp(seconds)
+
+
+def diagnostic(item: Diagnostic) -> schema.Diagnostic:
+    """Return the row of a diagnostic."""
+    fields: dict[str, Any] = as_json(item)
+    return schema.Diagnostic(**fields, text=str(item))
+
+
+def diagnostics(items: Iterable[Diagnostic]) -> tuple[schema.Diagnostic, ...]:
+    """Return the rows of diagnostics."""
+    return tuple(diagnostic(item) for item in items)
+
+
+def restart_needed(running: Control, written: Control) -> tuple[str, ...]:
+    """Return the keys of `control` whose value in the files is not the one that the process was started with."""
+    return tuple(
+        "control." + name.replace("_", ".", 1)
+        for name in _NEEDS_RESTART
+        if getattr(running, name) != getattr(written, name)
+    )
+
+
+def xds_proxy(row: Mapping[str, Any]) -> schema.XdsProxy:
+    """Return the row of an Envoy or a reader. `row` is one of `NodeStatus.proxies`."""
+    names = ("cluster", "region", "zone", "sub_zone", "envoy", "peer", "delta")
+    kind = "reader" if row["reader"] else row["kind"]
+    return schema.XdsProxy(**_common(row, kind), **{name: row[name] for name in names})
+
+
+def driven_proxy(row: Mapping[str, Any]) -> schema.DrivenProxy:
+    """Return the row of a proxy that lbctl drives. `row` is one of `DriverSupervisor.rows`."""
+    return schema.DrivenProxy(**_common(row, row["kind"]), reloads=row["reloads"], leaving=row["leaving"])
+
+
+def pools(composed: Composed, ramps: Factors) -> tuple[schema.Pool, ...]:
+    """Return every pool with its replicas, also those that are removed from the proxies.
+
+    `ramps` are the factors of slow start by lbctl.
+    """
+    return tuple(_pool(pool, composed, ramps.get(pool.name, {})) for pool in composed.whole.topology.pools)
+
+
+def discovered_name(state: NameState) -> schema.DiscoveredName:
+    """Return the row of a DNS name."""
+    return schema.DiscoveredName(
+        name=state.name,
+        resolvers=state.resolvers,
+        pools=state.pools,
+        addresses=state.addresses,
+        refused=state.refused,
+        left_out=state.left_out,
+        answered=when(state.answered),
+        error=state.error or None,
+        failed=when(state.failed),
+    )
+
+
+def _common(row: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    names = ("node", "proxy", "connected", "state", "reason", "version", "last_good")
+    return {
+        **{name: row[name] for name in names},
+        "kind": kind,
+        "since": timestamp(row["since"]),
+        "types": tuple(_type(item) for item in row["types"]),
+        "nacks": tuple(_nack(item) for item in row["nacks"]),
+    }
+
+
+def _type(row: Mapping[str, Any]) -> schema.ResourceTypeStatus:
+    times = {name: when(row[name]) for name in ("since", "pushed_at", "acked_at")}
+    return schema.ResourceTypeStatus(**{**row, **times, "nacked": tuple(row["nacked"])})
+
+
+def _nack(row: Mapping[str, Any]) -> schema.NackRecord:
+    lists = {name: tuple(row[name]) for name in ("names", "findings")}
+    return schema.NackRecord(**{**row, **lists, "at": timestamp(row["at"])})
+
+
+def _pool(pool: Pool, composed: Composed, ramps: Mapping[str, float]) -> schema.Pool:
+    return schema.Pool(
+        name=pool.name,
+        model=pool.model.name if pool.model else None,
+        protocol=pool.protocol,
+        algorithm=pool.balance.algorithm,
+        drain_deadline_seconds=pool.drain_deadline / 1000,
+        replicas=tuple(_replica(item, ramps.get(item.replica.name, 1.0)) for item in composed.replicas(pool)),
+    )
+
+
+def _replica(item: EffectiveReplica, ramp: float) -> schema.Replica:
+    replica = item.replica
+    return schema.Replica(
+        name=replica.name,
+        address=str(replica.address),
+        region=replica.region,
+        zone=replica.zone,
+        gpu=replica.gpu,
+        priority=replica.priority,
+        capacity=replica.capacity,
+        weight=item.weight.rate,
+        share=round(item.share, 6),
+        ramp=round(ramp, 6),
+        drained=when(item.drained_since),
+        out=item.status in ("ejected", "removed"),
+        reasons=item.reasons,
+    )

@@ -1,0 +1,265 @@
+"""The documents of the API, built from what the other parts know when they are asked for."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lbctl import __version__
+from lbctl.base.diagnostics import dotted
+from lbctl.control.loop_output import controlled
+from lbctl.control.overrides import Overrides
+from lbctl.control.slow_start import lowest
+from lbctl.ir.pools import Pool
+from lbctl.ir.proxies import xds_proxies
+from lbctl.ir.settings import of_fleet
+from lbctl.ir.topology import Topology
+from lbctl.serve.api import decision_rows, schema, status_rows
+from lbctl.serve.api.endpoints import Endpoints
+from lbctl.serve.api.events import EventLog
+from lbctl.serve.drivers.supervisor import DriverSupervisor
+from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.fleet.reconciler import Reconciler
+from lbctl.serve.metrics.instruments import Metrics
+from lbctl.serve.operator.overrides import OverrideService
+from lbctl.serve.settings import Options
+from lbctl.serve.telemetry.service import Telemetry
+from lbctl.targets import xds_kinds
+from lbctl.xds.protocol.node_status import NodeStatus
+
+NO_FLEET = "no fleet yet: the files cannot be served, and the state holds no earlier one"
+_STARTING = "starting"
+EMPTY = Topology((), (), ())
+
+
+class Views:
+    """Builds each document of the API when it is asked for, from what the other parts know."""
+
+    def __init__(
+        self,
+        options: Options,
+        endpoints: Endpoints,
+        publisher: Publisher,
+        reconciler: Reconciler,
+        nodes: NodeStatus,
+        metrics: Metrics,
+        telemetry: Telemetry,
+        overrides: OverrideService,
+        supervisor: DriverSupervisor,
+        events: EventLog,
+    ) -> None:
+        self.events = events
+        self._ending = False
+        self._since = time.time()
+        self._options = options
+        self._endpoints = endpoints
+        self._publisher = publisher
+        self._reconciler = reconciler
+        self._nodes = nodes
+        self._metrics = metrics
+        self._telemetry = telemetry
+        self._overrides = overrides
+        self._supervisor = supervisor
+
+    def end(self) -> None:
+        """Report from now on that the process ends, and end the streams of events."""
+        self._ending = True
+        self.events.close()
+
+    def ready(self) -> str:
+        """Return why no proxy is answered yet; empty when proxies are answered."""
+        if self._ending:
+            return "ending"
+        if self._reconciler.reading is None:
+            return _STARTING
+        if self._publisher.served is None:
+            return NO_FLEET
+        return "" if self._endpoints.opened.xds or self._options.dry_run else _STARTING
+
+    def status(self) -> schema.Status:
+        """Return `/api/v1/status`."""
+        served, proxies = self._publisher.served, self.proxies().proxies
+        envoys_and_driven = [item for item in proxies if item.kind != "reader"]
+        return schema.Status(
+            version=__version__,
+            since=status_rows.timestamp(self._since),
+            ready=not self.ready(),
+            waiting=self.ready() or None,
+            dry_run=self._options.dry_run,
+            snapshot=self._snapshot(),
+            fleet=self._fleet_files(),
+            restart=self._endpoints.restart_needed(served.loaded.source) if served else (),
+            proxies=dict(sorted(Counter(item.state for item in envoys_and_driven).items())),
+            unmatched=tuple(
+                schema.UnmatchedNode(item.node, item.reason) for item in envoys_and_driven if item.state == "REFUSED"
+            ),
+            overrides=self.overrides().overrides,
+            control=self._control(),
+            sources=self._sources(),
+            names=tuple(status_rows.discovered_name(item) for item in self._publisher.discover.names()),
+            listens=self._listens(),
+        )
+
+    def proxies(self) -> schema.Proxies:
+        """Return `/api/v1/proxies`."""
+        envoys = map(status_rows.xds_proxy, self._nodes.proxies())
+        return schema.Proxies((*envoys, *map(status_rows.driven_proxy, self._supervisor.rows())))
+
+    def pools(self) -> schema.Pools:
+        """Return `/api/v1/pools`."""
+        served = self._publisher.served
+        ramps = lowest(item.factors for item in self._supervisor.composed().values())
+        return schema.Pools(status_rows.pools(served.composed, ramps) if served else ())
+
+    def fleet(self) -> schema.FleetSettings:
+        """Return `/api/v1/fleet`."""
+        served = self._publisher.served
+        settings = of_fleet(served.loaded.compiled.topology) if served else {}
+        return schema.FleetSettings({dotted(path): value for path, value in settings.items()})
+
+    def signals(self) -> schema.Signals:
+        """Return `/api/v1/signals`."""
+        scraper, now = self._telemetry.scraper, time.monotonic()
+        return schema.Signals(
+            tuple(
+                row
+                for pool in controlled(self._topology())
+                for row in decision_rows.signals(
+                    pool,
+                    self._telemetry.loop.reports,
+                    {item.name: scraper.states(pool.name, item.name) for item in pool.replicas},
+                    now,
+                )
+            )
+        )
+
+    def decisions(self) -> schema.Decisions:
+        """Return `/api/v1/decisions`."""
+        served = self._publisher.served
+        if served is None:
+            return schema.Decisions(())
+        acknowledged = decision_rows.acknowledged(self.proxies().proxies, served.edition.version)
+        topology, own = served.composed.whole.topology, self._supervisor.composed()
+        proxies = (*xds_proxies(topology, xds_kinds()).all, *self._publisher.driven(topology))
+        return schema.Decisions(
+            tuple(
+                row
+                for pool in controlled(topology)
+                for row in self._decisions(
+                    decision_rows.published_weights(pool, served.composed, proxies, own),
+                    pool,
+                    served.composed.overrides,
+                    acknowledged,
+                )
+            )
+        )
+
+    def overrides(self) -> schema.Overrides:
+        """Return `GET /api/v1/overrides`."""
+        return schema.Overrides(tuple(decision_rows.override(item) for item in self._publisher.overrides))
+
+    def metrics(self) -> bytes:
+        """Return the page of metrics in the text format of Prometheus."""
+        return self._metrics.page()
+
+    async def reload(self, allow_shrink: bool) -> schema.ReloadResult:
+        """Read the files now, and return what came of it."""
+        await self._reconciler.reload(allow_shrink=allow_shrink)
+        offered_again = self._endpoints.retry_rejected()
+        reading = self._reconciler.reading
+        return schema.ReloadResult(
+            result=reading.result if reading else "invalid",
+            refused=reading.refused if reading else None,
+            offered_again=offered_again,
+            snapshot=self._snapshot(),
+            diagnostics=status_rows.diagnostics(reading.diagnostics if reading else ()),
+        )
+
+    async def put_override(self, body: dict[str, Any]) -> schema.OverrideResult:
+        """Hold an override from now on. Raises BadRequestError and NotSavedError."""
+        override = await self._overrides.put(body)
+        return schema.OverrideResult(decision_rows.override(override), self._snapshot())
+
+    async def remove_override(self, body: dict[str, Any]) -> schema.RemovalResult:
+        """End an override. Raises BadRequestError and NotSavedError."""
+        return schema.RemovalResult(await self._overrides.remove(body), self._snapshot())
+
+    def _decisions(
+        self,
+        published: Mapping[str, decision_rows.PublishedWeight],
+        pool: Pool,
+        overrides: Overrides,
+        acknowledged: schema.Acknowledged,
+    ) -> Iterator[schema.Decision]:
+        now = time.monotonic()
+        for item in self._telemetry.loop.decisions(pool.name):
+            if item.replica in published:
+                yield decision_rows.decision(item, published[item.replica], overrides, acknowledged, now)
+
+    def _control(self) -> tuple[schema.PoolControl, ...]:
+        """Return the mode of every pool with telemetry, and which replicas are ejected or kept at the floor."""
+        served = self._publisher.served
+        ejected = served.composed.ejected if served else {}
+        return tuple(
+            schema.PoolControl(
+                pool=name,
+                strategy=item.pool.weighting.strategy,
+                mode=item.mode,
+                words=item.mode_reason or None,
+                out={replica: tuple(reasons) for replica, reasons in ejected.get(name, {}).items()},
+                floor={
+                    each.replica.name: tuple(each.health.reasons)
+                    for each in item.replicas
+                    if each.health.verdict == "floor"
+                },
+            )
+            for name, item in self._telemetry.loop.state.pools.items()
+        )
+
+    def _sources(self) -> schema.SourceCounts:
+        """Count the sources of all replicas with telemetry, and those whose last scrape failed."""
+        states = self._telemetry.scraper.states
+        return decision_rows.sources(
+            (pool.name, state)
+            for pool in controlled(self._topology())
+            for item in pool.replicas
+            for state in states(pool.name, item.name)
+        )
+
+    def _topology(self) -> Topology:
+        served = self._publisher.served
+        return served.composed.whole.topology if served else EMPTY
+
+    def _snapshot(self) -> schema.Snapshot | None:
+        served = self._publisher.served
+        if served is None:
+            return None
+        topology = served.composed.whole.topology
+        return schema.Snapshot(
+            version=served.edition.version,
+            at=status_rows.timestamp(served.at),
+            age=round(max(0.0, time.time() - served.at), 3),
+            origin=served.origin,
+            pools=len(topology.pools),
+            replicas=sum(len(pool.replicas) for pool in topology.pools),
+        )
+
+    def _fleet_files(self) -> schema.FleetFiles:
+        """Return the result of the last read, with losses in the files or in answers to names that wait."""
+        reading = self._reconciler.reading
+        pending = (*(reading.shrink if reading else ()), *self._publisher.held)
+        return schema.FleetFiles(
+            paths=self._options.paths,
+            valid=reading is not None and reading.valid,
+            read=status_rows.when(reading.at if reading else None),
+            refused=reading.refused if reading else None,
+            shrink=status_rows.diagnostics(pending),
+            diagnostics=status_rows.diagnostics(reading.diagnostics if reading else ()),
+        )
+
+    def _listens(self) -> schema.Listens:
+        settings, opened = self._endpoints.settings, self._endpoints.opened
+        state = settings.control.state if settings and not self._options.dry_run else None
+        return schema.Listens(xds=opened.xds, xds_socket=opened.socket, api=opened.api, state=state)

@@ -1,0 +1,55 @@
+"""Whether the replicas that a source answers with could be in a fleet file: the rules are those of the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+
+from pydantic import ValidationError
+
+from lbctl.base.diagnostics import show
+from lbctl.base.hosts import address_of, is_forbidden, is_metadata
+from lbctl.ir.pools import Replica
+from lbctl.model import pool as model
+from lbctl.model.errors import messages_of
+
+_KNOWN = 16_384
+"""Replicas whose verdict is remembered: of a large pool, few change at once."""
+
+
+def implausible(replicas: Sequence[object]) -> str:
+    """What is wrong with these replicas of one pool, in a few words; empty: nothing is."""
+    for item in replicas:
+        try:
+            problem = _problem(item) if isinstance(item, Replica) else f"{show(str(item))} is not a replica"
+        except TypeError:
+            problem = "a replica holds what is not a plain value"
+        if problem:
+            return problem
+    known = [item for item in replicas if isinstance(item, Replica)]
+    for what, values in (("name", [item.name for item in known]), ("address", [str(item.address) for item in known])):
+        twice = [value for value, count in Counter(values).items() if count > 1]
+        if twice:
+            return f"two replicas have the {what} {show(twice[0])}"
+    return ""
+
+
+@lru_cache(maxsize=_KNOWN)
+def _problem(item: Replica) -> str:
+    try:
+        model.Replica.model_validate(
+            {
+                "name": item.name, "address": str(item.address), "weight": item.capacity, "priority": item.priority,
+                "region": item.region, "zone": item.zone, "gpu": item.gpu, "gpu_count": item.gpu_count,
+                "labels": dict(item.labels),
+            }
+        )  # fmt: skip
+    except ValidationError as error:
+        key, message, _ = next(iter(messages_of(error, model.Replica)))
+        return f"the replica {show(str(item.name))}: {key}: {message}"
+    host = item.address.host
+    address = address_of(host)
+    if item.address.path or is_metadata(host, address) or (address is not None and is_forbidden(address)):
+        return f"the replica {show(item.name)} has the address {show(str(item.address))}, which no replica can have"
+    return ""

@@ -1,0 +1,85 @@
+"""The interface of a driver of one running proxy, and its status as a row of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from lbctl.control.compose import ForProxy
+from lbctl.ir.proxies import Proxy
+from lbctl.serve.fleet.publisher import PublishedFleet
+
+State = Literal["SYNCED", "WAITING", "FAILING", "NOT DRIVEN"]
+Ejected = Callable[[], Mapping[str, frozenset[str]]]
+"""Returns pool → the replicas that the active checks of `lbctl serve` have ejected."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverStatus:
+    """How far one proxy is in sync with the published fleet."""
+
+    state: State = "WAITING"
+    version: str = ""
+    """The version of the snapshot that the proxy has; empty before the first."""
+    reason: str = ""
+    """Why it is not in sync; empty where it is."""
+    reloads: int = 0
+    """How many reloads lbctl has caused."""
+    leaving: int = 0
+    """The number of removed replicas that still have requests."""
+    at: float = 0.0
+    """The time of the last attempt, in seconds since the epoch."""
+
+
+class Driver(Protocol):
+    """Applies each published fleet to one running proxy."""
+
+    @property
+    def proxy(self) -> Proxy:
+        """The proxy that it drives."""
+        ...
+
+    @property
+    def status(self) -> DriverStatus:
+        """How far the proxy is in sync."""
+        ...
+
+    @property
+    def composed(self) -> ForProxy | None:
+        """What is composed for this proxy alone; None where it gets the published snapshot unchanged."""
+
+    def update(self, served: PublishedFleet) -> None:
+        """Apply this fleet to the proxy from now on. Returns at once."""
+
+    def checks_changed(self) -> None:
+        """Apply the changed ejections by the active checks of `lbctl serve`. Returns at once."""
+
+    async def run(self) -> None:
+        """Drive the proxy until the task is cancelled. Any other end is a failure, and a new driver is started."""
+
+
+class RequestCounter(Protocol):
+    """Asks one running proxy for its requests in flight."""
+
+    async def count(self) -> Mapping[tuple[str, str], int]:
+        """(pool, replica) → requests that the proxy has there; a replica that the proxy does not report is absent."""
+
+
+def row(proxy: Proxy, status: DriverStatus, since: float) -> dict[str, Any]:
+    """Return the status as a row with the keys of an Envoy's row. `since`: seconds since the epoch."""
+    return {
+        "node": proxy.name,
+        "proxy": proxy.name,
+        "kind": proxy.kind,
+        "connected": status.state in ("SYNCED", "WAITING"),
+        "since": status.at or since,
+        "state": status.state,
+        "reason": status.reason,
+        "version": status.version,
+        "last_good": status.version,
+        "reloads": status.reloads,
+        "leaving": status.leaving,
+        "types": [],
+        "nacks": [],
+    }

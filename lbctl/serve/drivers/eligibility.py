@@ -1,0 +1,26 @@
+"""Which proxies need a driver: an Envoy connects by itself, any other proxy is driven where its entry says how."""
+
+from __future__ import annotations
+
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.topology import Topology
+from lbctl.serve.drivers.registry import driver_kind
+from lbctl.targets import target
+
+
+def needs_driver(topology: Topology) -> tuple[Proxy, ...]:
+    """The proxies that are not served by xDS."""
+    return tuple(item for item in topology.proxies if not target(item.kind).served_by_xds)
+
+
+def undriven(proxy: Proxy) -> str:
+    """Why the proxy has no driver; empty where it has one, and for a proxy that is served by xDS."""
+    if target(proxy.kind).served_by_xds:
+        return ""
+    kind = driver_kind(proxy.kind)
+    return kind.missing(proxy) if kind else f"lbctl has no driver for {target(proxy.kind).title}"
+
+
+def driven(topology: Topology) -> tuple[Proxy, ...]:
+    """The proxies that have a driver."""
+    return tuple(item for item in needs_driver(topology) if not undriven(item))

@@ -1,0 +1,156 @@
+"""The driver of a HAProxy of this machine.
+
+It applies each published fleet at once, and compares HAProxy's state with it every few seconds, since another program
+may have reloaded HAProxy. A failed attempt is repeated with back-off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+
+from lbctl.apply.haproxy import running
+from lbctl.apply.haproxy.applied import Applied
+from lbctl.apply.haproxy.driver import HaproxyUpdater
+from lbctl.apply.haproxy.running import UnreadableError
+from lbctl.apply.haproxy.runtime import Runtime
+from lbctl.base.errors import reason_of
+from lbctl.control.compose import ForProxy
+from lbctl.ir.proxies import Proxy
+from lbctl.serve import log
+from lbctl.serve.drivers.base import DriverStatus, Ejected
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.targets.haproxy import TARGET, desired
+from lbctl.targets.prepare import Prepared, prepare
+
+_PACE = 0.2
+"""The least seconds between two attempts."""
+_CHECK_INTERVAL = 5.0
+"""Seconds between two comparisons with the state of HAProxy."""
+_COUNT_TIMEOUT = 2.0
+"""Seconds within which HAProxy must report its requests in flight."""
+_FIRST_RETRY = 1.0
+_LONGEST_RETRY = 15.0
+"""Seconds after a failed attempt."""
+
+
+class HaproxyDriver:
+    """A Driver of one HAProxy."""
+
+    def __init__(self, proxy: Proxy, ejected: Ejected) -> None:
+        del ejected  # HAProxy checks its replicas itself
+        self.proxy = proxy
+        self.status = DriverStatus()
+        self.composed: ForProxy | None = None  # HAProxy checks and ramps by itself
+        self._driver = HaproxyUpdater(proxy)
+        self._served: PublishedFleet | None = None
+        self._prepared: tuple[PublishedFleet, Prepared] | None = None
+        self._warned = ""
+        self._news = asyncio.Event()
+        self._failures = 0
+
+    def update(self, served: PublishedFleet) -> None:
+        """Apply this fleet to the proxy from now on."""
+        self._served = served
+        self._news.set()
+
+    def checks_changed(self) -> None:
+        """Do nothing: HAProxy checks its replicas itself."""
+
+    async def run(self) -> None:
+        """Drive the proxy until the task is cancelled."""
+        pause: float | None = None
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), pause)
+                self._news.clear()
+                served = self._served
+                if served is not None:
+                    pause = self._record(served, await self._apply(served))
+                await asyncio.sleep(_PACE)
+        finally:
+            await self._driver.close()
+
+    async def _apply(self, served: PublishedFleet) -> Applied:
+        snapshot = served.composed.snapshot
+        if self._prepared is None or self._prepared[0] is not served:
+            prepared = await asyncio.to_thread(prepare, TARGET, served.loaded.compiled, self.proxy, snapshot)
+            self._prepared = served, prepared
+        composed = served.composed
+        removed = frozenset((pool, name) for pool, names in composed.removed.items() for name in names)
+        ejected = {
+            (pool, name): reasons[0]
+            for pool, by_replica in composed.ejected.items()
+            for name, reasons in by_replica.items()
+            if reasons
+        }
+        try:
+            return await self._driver.apply(self._prepared[1], removed, snapshot.addresses, ejected)
+        except OSError as error:
+            return Applied(False, failure=f"{error.filename or self.proxy.name}: {reason_of(error)}")
+        except Exception:  # noqa: BLE001 -- the other proxies must go on
+            log.failure("lbctl itself failed; this proxy stays as it is", proxy=self.proxy.name)
+            return Applied(False, failure="an error in lbctl itself; the log has more")
+
+    def _record(self, served: PublishedFleet, applied: Applied) -> float:
+        """Record the result of an attempt in the status and the log, and return the seconds until the next one."""
+        before = self.status
+        reason = _reason(applied)
+        self._failures = 0 if applied.done or applied.again is not None else self._failures + 1
+        problem = "" if applied.due and reason == applied.due else reason
+        self.status = DriverStatus(
+            "SYNCED" if applied.done else "FAILING" if applied.failure or applied.refused else "WAITING",
+            served.edition.version if applied.done else before.version,
+            reason,
+            before.reloads + applied.reloaded,
+            len(applied.leaving),
+            time.time(),
+        )
+        if problem and problem != self._warned:
+            log.warn("a proxy is not in sync", proxy=self.proxy.name, why=problem)
+        if applied.done and (not before.version or self._warned):
+            log.event("a proxy is driven", proxy=self.proxy.name, version=self.status.version)
+        self._warned = problem or ("" if applied.done else self._warned)
+        if applied.reloaded:
+            log.event("a proxy was reloaded", proxy=self.proxy.name)
+        if applied.again is not None:
+            return applied.again
+        return min(_LONGEST_RETRY, _FIRST_RETRY * 2.0 ** (self._failures - 1)) if self._failures else _CHECK_INTERVAL
+
+
+class HaproxyRequestCounter:
+    """A RequestCounter that reads the sessions of a HAProxy from its Runtime API."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def count(self) -> Mapping[tuple[str, str], int]:
+        """(pool, replica) → requests, summed over all backends that have the replica as a server."""
+        answer = await self._runtime.ask(running.SESSIONS)
+        requests: Counter[tuple[str, str]] = Counter()
+        with suppress(UnreadableError):
+            sessions = {} if answer.failure else await asyncio.to_thread(running.sessions, answer.texts[0])
+            for (backend, server), count in sessions.items():
+                requests[desired.pool_name(backend), server] += count
+        return requests
+
+
+def request_counter(proxy: Proxy) -> HaproxyRequestCounter | None:
+    """Return the request counter of a HAProxy; None for one without Runtime API."""
+    return HaproxyRequestCounter(Runtime(proxy.runtime_api, _COUNT_TIMEOUT)) if proxy.runtime_api else None
+
+
+def _reason(applied: Applied) -> str:
+    if applied.failure:
+        return applied.failure
+    if applied.complaints:
+        return applied.complaints[0].message
+    if applied.refused:
+        return f"HAProxy refused {applied.refused[0].command!r}: {applied.refused[0].words}"
+    if applied.done:
+        return ""
+    return applied.wrong or "; ".join(applied.reload) or applied.due

@@ -1,0 +1,138 @@
+"""The driver of an nginx of this machine. It also does what nginx lacks: active checks and slow start.
+
+A new snapshot is compared with the last one: nginx is reloaded only where its configuration changes. The time of a
+reload is decided by `lbctl.apply.nginx.reload_schedule`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from lbctl.apply.nginx.driver import Applied, NginxUpdater, prepared
+from lbctl.compile.files import files_on_disk
+from lbctl.control.compose import ForProxy, for_proxy
+from lbctl.control.slow_start import Ramps
+from lbctl.ir.proxies import Proxy, Reload
+from lbctl.serve import log
+from lbctl.serve.drivers.base import DriverStatus, Ejected, State
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.targets.load import Loaded
+from lbctl.targets.prepare import Prepared
+
+_PACE = 0.25
+"""The least seconds between two configurations."""
+_CHECK_INTERVAL = 5.0
+"""Seconds between two checks whether nginx runs."""
+_STATES: Mapping[str, State] = {"applied": "SYNCED", "same": "SYNCED", "refused": "FAILING", "absent": "FAILING"}
+
+
+class NginxDriver:
+    """A Driver of one nginx. `ejected`: pool → replicas that fail their active checks."""
+
+    def __init__(self, proxy: Proxy, ejected: Ejected) -> None:
+        self.proxy = proxy
+        self.status = DriverStatus()
+        self._ejected = ejected
+        self._files: Mapping[str, Path] = {}
+        self._driver = NginxUpdater(proxy, lambda path: self._files.get(path))
+        self._interval = (proxy.reload or Reload(())).min_interval / 1000
+        self.composed: ForProxy | None = None
+        self._served: PublishedFleet | None = None
+        self._requested: tuple[Loaded, Prepared] | None = None
+        self._version = ""
+        self._news = asyncio.Event()
+        self._running = False
+        self._absent = False
+        self._warned = ""
+
+    def update(self, served: PublishedFleet) -> None:
+        """Apply this fleet to the proxy from now on."""
+        self._served = served
+        self._news.set()
+
+    def checks_changed(self) -> None:
+        """Apply the changed ejections by the active checks."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Drive the proxy until the task is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._driver.run(self._record))
+            group.create_task(self._follow())
+            group.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """Watch whether nginx runs: it does not report its end, and reads the file by itself when it starts again."""
+        while True:
+            await asyncio.sleep(_CHECK_INTERVAL)
+            running = await self._driver.seen()
+            if running and self._absent and self._requested is not None:
+                self._driver.want(self._requested[1], "health")
+            elif self._running and not running and self.status.state == "SYNCED":
+                self._absent = True
+                reason = self._logged(f"no nginx runs with {self.proxy.config}")
+                self.status = replace(self.status, state="FAILING", reason=reason)
+            self._running = running
+
+    def _logged(self, reason: str) -> str:
+        if reason and reason != self._warned:
+            log.warn("a proxy is not in sync", proxy=self.proxy.name, why=reason)
+        self._warned = reason
+        return reason
+
+    async def _follow(self) -> None:
+        pause: float | None = None
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), pause)
+            self._news.clear()
+            served = self._served
+            if served is not None:
+                pause = await self._request(served)
+            await asyncio.sleep(_PACE)
+
+    async def _request(self, served: PublishedFleet) -> float | None:
+        """Request the configuration that nginx should run now. Returns the seconds until slow start changes it."""
+        ramps = self.composed.ramps if self.composed else Ramps()
+        composed = for_proxy(served.composed, self._ejected(), ramps, time.monotonic(), self._interval)
+        self.composed = composed
+        newest = await asyncio.to_thread(prepared, self.proxy, served.loaded, composed.snapshot)
+        before, self._requested = self._requested, (served.loaded, newest)
+        self._version = served.edition.version
+        if before is None or before[0] is not served.loaded or before[1].view != newest.view:
+            self._files = files_on_disk(served.loaded.source)
+            self._driver.want(newest)
+            self.status = replace(self.status, state="WAITING", reason=self._next_reload)
+        elif self.status.state == "SYNCED":
+            self.status = replace(self.status, version=self._version)
+        change_at = composed.next_change
+        return None if change_at is None else max(0.0, change_at - time.monotonic())
+
+    @property
+    def _next_reload(self) -> str:
+        return f"its next reload is due; for weights there is one every {self._interval:g} s at most"
+
+    def _record(self, applied: Applied) -> None:
+        """Record the result of an attempt in the status and the log."""
+        before = self.status
+        state = _STATES.get(applied.outcome, "WAITING")
+        reason = applied.words
+        if applied.behind:
+            state = "FAILING"
+            reason = reason or "the newest fleet is refused; the one before runs with the newest weights"
+        self._absent = applied.outcome == "absent"
+        self.status = DriverStatus(
+            state,
+            self._version if state == "SYNCED" else before.version,
+            self._logged(reason),
+            before.reloads + (applied.outcome in ("applied", "unconfirmed")),
+            applied.finishing,
+            applied.at,
+        )
+        if applied.outcome == "applied":
+            log.event("a proxy was reloaded", proxy=self.proxy.name, seconds=round(applied.seconds, 3))

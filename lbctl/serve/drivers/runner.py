@@ -1,0 +1,114 @@
+"""Runs the driver of one proxy. While a failed driver is not restarted yet, the status says why and until when."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import NoReturn
+
+from lbctl.control.compose import ForProxy
+from lbctl.ir.proxies import Proxy
+from lbctl.serve.drivers.base import Driver, DriverStatus
+from lbctl.serve.fleet.publisher import PublishedFleet
+
+
+class DriverEndedError(Exception):
+    """A driver has returned, although it should run until it is cancelled."""
+
+
+class DriverRunner:
+    """`create` returns a new driver. A `Guard` restarts `run`, and calls `restarts_in` before each pause."""
+
+    def __init__(self, proxy: Proxy, create: Callable[[], Driver]) -> None:
+        self.proxy = proxy
+        self._create = create
+        self._driver: Driver | None = None
+        self._status = DriverStatus()
+        self._reloads = 0
+        self._error = ""
+        self._served: PublishedFleet | None = None
+        self._is_new = self._checks_changed = False
+        self._updated = asyncio.Event()
+
+    @property
+    def status(self) -> DriverStatus:
+        """The driver's status, or why there is no driver and when the next one starts."""
+        if self._driver is None:
+            return self._status
+        status = self._driver.status
+        return replace(status, reloads=self._reloads + status.reloads)
+
+    @property
+    def composed(self) -> ForProxy | None:
+        """What the driver has composed for this proxy alone; None where it gets the published snapshot unchanged."""
+        return self._driver.composed if self._driver is not None else None
+
+    def update(self, served: PublishedFleet) -> None:
+        """Apply this fleet to the proxy from now on."""
+        self._served, self._is_new = served, True
+        self._updated.set()
+
+    def checks_changed(self) -> None:
+        """Apply the changed ejections by active checks."""
+        self._checks_changed = True
+        self._updated.set()
+
+    async def run(self) -> NoReturn:
+        """Drive the proxy with a new driver until the task is cancelled.
+
+        Raises the driver's error, or DriverEndedError where it returns.
+        """
+        try:
+            await self._drive()
+        except Exception as error:
+            self._error = _name(error)
+            raise
+
+    def restarts_in(self, seconds: float) -> None:
+        """Report that the driver has failed, and that `run` is called again after this pause."""
+        last, now = self.status, time.time()
+        at = datetime.fromtimestamp(now + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        reason = f"its driver has failed ({self._error}; the log has more); a new one starts at {at}"
+        self._status = replace(last, state="FAILING", reason=reason, at=now)
+        self._reloads, self._driver = last.reloads, None
+
+    async def _drive(self) -> NoReturn:
+        self._driver = self._create()
+        self._is_new = self._served is not None
+        self._updated.set()
+        tasks = [asyncio.create_task(self._driver.run()), asyncio.create_task(self._feed(self._driver))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            raise _error_of(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _feed(self, driver: Driver) -> None:
+        """Pass updates to the driver, in a task of its own: a driver may raise here, too."""
+        while True:
+            await self._updated.wait()
+            self._updated.clear()
+            if self._is_new and self._served is not None:
+                self._is_new = False
+                driver.update(self._served)
+            if self._checks_changed:
+                self._checks_changed = False
+                driver.checks_changed()
+
+
+def _error_of(tasks: list[asyncio.Task[None]]) -> BaseException:
+    """The error of the first task that has ended."""
+    errors = (task.exception() for task in tasks if task.done() and not task.cancelled())
+    return next((error for error in errors if error is not None), None) or DriverEndedError("it ended by itself")
+
+
+def _name(error: BaseException) -> str:
+    """The class of the error, or of the first one in a group: its message may hold a secret."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return type(error).__name__

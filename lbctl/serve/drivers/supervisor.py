@@ -1,0 +1,134 @@
+"""Drives the proxies that need a driver with the fleet that the Envoys are served.
+
+Each driver has a task of its own, so that one that hangs, is refused or fails delays no other. A proxy without a driver
+is not changed, and its row says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lbctl.compile.files import files_on_disk
+from lbctl.control.compose import ForProxy
+from lbctl.ir.pools import Pool
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import Snapshot, view
+from lbctl.serve import log
+from lbctl.serve.drivers.base import DriverStatus, row
+from lbctl.serve.drivers.eligibility import needs_driver, undriven
+from lbctl.serve.drivers.registry import DriverKind, driver_kind
+from lbctl.serve.drivers.runner import DriverRunner
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.guard import Guard
+from lbctl.serve.health.health_check import HealthChecker, Key
+from lbctl.serve.health.thresholds import CheckState
+
+_FIRST_CHECKS = 3.0
+"""Seconds for which a proxy without active checks waits for the first results of lbctl's checks."""
+
+
+class DriverSupervisor:
+    """`ejected` is called with pool → replicas that the active checks have ejected, when that has changed."""
+
+    def __init__(self, ejected: Callable[[Mapping[str, frozenset[str]]], None], guard: Guard, *, dry_run: bool) -> None:
+        self._ejected = ejected
+        self._dry_run = dry_run
+        self._guard = guard
+        self._since = time.time()
+        self._files: Mapping[str, Path] = {}
+        self._health_checker = HealthChecker(self._checked, lambda path: self._files.get(path), guard)
+        self._runners: dict[str, DriverRunner] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._undriven: dict[str, tuple[Proxy, str]] = {}
+        self._served: PublishedFleet | None = None
+        self._news = asyncio.Event()
+
+    def follow(self, served: PublishedFleet) -> None:
+        """Drive the proxies of this fleet from now on."""
+        self._served = served
+        self._news.set()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The status of each proxy that needs a driver, by name."""
+        rows = {name: row(item.proxy, item.status, self._since) for name, item in self._runners.items()}
+        for name, (proxy, reason) in self._undriven.items():
+            rows[name] = row(proxy, DriverStatus("NOT DRIVEN", reason=reason), self._since)
+        return [rows[name] for name in sorted(rows)]
+
+    def composed(self) -> dict[str, ForProxy]:
+        """Proxy → what is composed for it alone; the other proxies get the published snapshot unchanged."""
+        return {name: own for name, item in self._runners.items() if (own := item.composed) is not None}
+
+    async def run(self) -> None:
+        """Drive the proxies until the task is cancelled."""
+        checks = self._guard.start("active health checks", self._health_checker.run)
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                if self._served is not None:
+                    await self._apply(self._served)
+        finally:
+            tasks = [checks, *self._tasks.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _apply(self, served: PublishedFleet) -> None:
+        proxies = {item.name: item for item in needs_driver(served.composed.whole.topology)}
+        undriven_reasons = {
+            name: "this is a dry run" if self._dry_run else undriven(item) for name, item in proxies.items()
+        }
+        self._undriven = {name: (proxies[name], reason) for name, reason in undriven_reasons.items() if reason}
+        wanted = {name: item for name, item in proxies.items() if not undriven_reasons[name]}
+        for name in [name for name, runner in self._runners.items() if wanted.get(name) != runner.proxy]:
+            await self._stop(name)
+        kinds = {name: kind for name, item in wanted.items() if (kind := driver_kind(item.kind)) is not None}
+        new = wanted.keys() - self._runners.keys()
+        for name in sorted(new):
+            self._start(wanted[name], kinds[name])
+        unchecked = [name for name, kind in kinds.items() if kind.active_checks]
+        await self._check(served, [wanted[name] for name in unchecked], wait=not new.isdisjoint(unchecked))
+        for runner in self._runners.values():
+            runner.update(served)
+
+    async def _check(self, served: PublishedFleet, proxies: list[Proxy], *, wait: bool) -> None:
+        """Check the pools of proxies that have no active checks. `wait`: wait for the first results."""
+        pools = _reached(served.composed.snapshot, proxies)
+        self._files = files_on_disk(served.loaded.source) if pools else {}
+        self._health_checker.follow(pools)
+        if wait:
+            await self._health_checker.first(_FIRST_CHECKS)
+        for pool, reason in self._health_checker.problems.items():
+            log.warn("active checks cannot be done; its replicas stay as they are", pool=pool, why=reason)
+
+    def _start(self, proxy: Proxy, kind: DriverKind) -> None:
+        runner = DriverRunner(proxy, lambda: kind.driver(proxy, lambda: self._health_checker.out))
+        self._runners[proxy.name] = runner
+        self._tasks[proxy.name] = self._guard.start("driver", runner.run, runner.restarts_in, proxy=proxy.name)
+
+    async def _stop(self, name: str) -> None:
+        task = self._tasks.pop(name)
+        del self._runners[name]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    def _checked(self, key: Key, state: CheckState) -> None:
+        pool, replica = key
+        message = "a replica fails its active checks" if state.out else "a replica passes its active checks"
+        log.event(message, pool=pool, replica=replica, why=state.reason or None)
+        self._ejected(self._health_checker.out)
+        for runner in self._runners.values():
+            runner.checks_changed()
+
+
+def _reached(snapshot: Snapshot, proxies: list[Proxy]) -> list[Pool]:
+    """The pools that these proxies send to, without unresolved names."""
+    pools: dict[str, Pool] = {}
+    for proxy in proxies:
+        pools |= view(snapshot, proxy).pools
+    return [pools[name] for name in sorted(pools)]

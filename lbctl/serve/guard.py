@@ -1,0 +1,83 @@
+"""Keeps long-lived tasks running: a task that fails is logged with its name, counted, and started again with back-off.
+
+An asyncio task that raises dies silently until somebody awaits it. Every task of the control plane that should live as
+long as the process runs through `Guard.keep`. What must not be survived is named as `fatal`: it ends the process with
+an exit code other than 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from lbctl.serve import log
+
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+"""Seconds before a failed task starts again: doubled with each failure, and back to the first after `LONGEST_PAUSE` in
+good health."""
+
+Work = Callable[[], Awaitable[None]]
+
+
+def _uncounted(_task: str) -> None:
+    """Counts nothing, for tests and commands without metrics."""
+
+
+def _unannounced(_seconds: float) -> None:
+    """Says to nobody when a task starts again."""
+
+
+class Guard:
+    """`failed` is called with the task's name at each failure. `fatal` exceptions pass through and end the process."""
+
+    def __init__(
+        self,
+        failed: Callable[[str], None] = _uncounted,
+        fatal: tuple[type[Exception], ...] = (),
+        first_pause: float = FIRST_PAUSE,
+    ) -> None:
+        self._failed = failed
+        self._fatal = fatal
+        self._first_pause = first_pause
+
+    async def keep(
+        self, task: str, work: Work, restarts_in: Callable[[float], None] = _unannounced, **fields: str
+    ) -> NoReturn:
+        """Run `work` until it is cancelled, again and again if it raises or returns.
+
+        `task` is a fixed name, also a label of the metric; `fields` say in the log which one of many it is.
+        `restarts_in` is called after each failure, with the seconds until the next start. Raises what is fatal.
+        """
+        pause = self._first_pause
+        while True:
+            begun = time.monotonic()
+            try:
+                await work()
+                log.error("a task ended that should not; it starts again", task=task, **fields, seconds=pause)
+            except self._fatal:
+                raise
+            except Exception:  # noqa: BLE001 -- the other tasks go on, and this one starts again
+                log.failure("a task failed; it starts again", task=task, **fields, seconds=pause)
+            self._failed(task)
+            restarts_in(pause)
+            await asyncio.sleep(pause)
+            healthy = time.monotonic() - begun - pause > LONGEST_PAUSE
+            pause = self._first_pause if healthy else min(2 * pause, LONGEST_PAUSE)
+
+    def start(
+        self, task: str, work: Work, restarts_in: Callable[[float], None] = _unannounced, **fields: str
+    ) -> asyncio.Task[NoReturn]:
+        """`keep` as a task of the running event loop, with the task's name. The caller holds it and cancels it."""
+        detail = " ".join([task, *fields.values()])
+        return asyncio.get_running_loop().create_task(self.keep(task, work, restarts_in, **fields), name=detail)
+
+    def call(self, task: str, callback: Callable[[], None], **fields: str) -> None:
+        """Call `callback` once. An exception is logged and counted, so that it does not stop whoever comes next."""
+        try:
+            callback()
+        except Exception:  # noqa: BLE001 -- whoever comes next is called all the same
+            log.failure("a task failed", task=task, **fields)
+            self._failed(task)

@@ -1,0 +1,207 @@
+"""One health check of a replica, as the pool's active check defines it: one connection, one time limit, one result.
+
+A redirect counts as a wrong status. Nothing is raised for what a replica does. A check that fails because this machine
+lacks descriptors or ports says nothing about the replica, and has no result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import yarl
+
+from lbctl.base.errors import reason_of
+from lbctl.base.hosts import is_ip
+from lbctl.ir.address import Address
+from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, Pool, PoolTls
+from lbctl.serve.health.http2 import Answer, BrokenAnswerError, ask
+from lbctl.serve.health.thresholds import Result
+from lbctl.serve.net.resolve import UnresolvedError, resolve
+
+Locate = Callable[[str], Path | None]
+"""A path as the fleet writes it → the file on this machine, or None where there is none."""
+_BODY = 65_536
+"""Bytes of a body that are searched for `body_contains`, as in Envoy."""
+_LOCAL_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
+_SERVING = b"\x00\x00\x00\x00\x02\x08\x01"
+"""The gRPC message HealthCheckResponse{status: SERVING}."""
+_AGENT = "lbctl-check"
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """One prepared health check of a replica."""
+
+    check: ActiveCheck
+    address: Address
+    h2: bool
+    """Whether the check speaks HTTP/2."""
+    tls: ssl.SSLContext | None
+    name: str
+    """The name that the replica's certificate must have; also the Host header where the check has none."""
+
+    @property
+    def timeout(self) -> float:
+        """The time limit of the whole check, in seconds."""
+        return self.check.timeout / 1000
+
+
+def probe_of(pool: Pool, check: ActiveCheck, address: Address, tls: ssl.SSLContext | None) -> HealthCheck:
+    """Return the health check of one replica.
+
+    A separate port speaks HTTP/1.1 without TLS, as those of model servers do; else the pool's protocol applies.
+    """
+    target = address if check.port is None or address.path else Address(address.host, check.port)
+    name = (pool.tls.server_name if pool.tls else None) or address.host or "localhost"
+    return HealthCheck(check, target, speaks_h2(pool, check), tls, name)
+
+
+def speaks_h2(pool: Pool, check: ActiveCheck) -> bool:
+    """Whether the pool's check speaks HTTP/2."""
+    if pool.protocol == "http1":
+        return False
+    return isinstance(check.probe, GrpcCheck) or (isinstance(check.probe, HttpCheck) and check.port is None)
+
+
+def tls_of(tls: PoolTls, h2: bool, locate: Locate) -> ssl.SSLContext:
+    """Return the TLS context of the pool's checks. Raises OSError (also ssl.SSLError) for files that cannot be used."""
+    context = ssl.create_default_context(cafile=_file(tls.ca, locate) if tls.ca else None)
+    if tls.ca is None:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls.certificate is not None:
+        context.load_cert_chain(_file(tls.certificate, locate), _file(tls.key, locate) if tls.key else None)
+    if h2:
+        context.set_alpn_protocols(["h2"])
+    return context
+
+
+def _file(path: str, locate: Locate) -> Path:
+    file = locate(path)
+    if file is None:
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", path)
+    return file
+
+
+async def fetch(probe: HealthCheck, session: aiohttp.ClientSession) -> Result | None:
+    """Run one check. Returns None where the result says nothing about the replica."""
+    try:
+        async with asyncio.timeout(probe.timeout):
+            return Result(await _problem(probe, session))
+    except TimeoutError:
+        return Result(f"no answer within {probe.timeout:g} s")
+    except (BrokenAnswerError, UnresolvedError) as error:
+        return Result(str(error))
+    except asyncio.IncompleteReadError:
+        return Result("it closed the connection without an answer")
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        return _failed(error)
+
+
+async def _problem(probe: HealthCheck, session: aiohttp.ClientSession) -> str:
+    """What is wrong with the answer; empty where nothing is."""
+    what = probe.check.probe
+    if isinstance(what, GrpcCheck) and probe.h2:
+        return _served(await _h2(probe, "POST", "/grpc.health.v1.Health/Check", what))
+    if not isinstance(what, HttpCheck):
+        async with _connected(probe):
+            return ""
+    if probe.h2:
+        answer = await _h2(probe, "GET", what.path, what)
+        return _mismatch(what, answer.status, answer.body)
+    if probe.address.path:
+        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(probe.address.path)) as own:
+            return await _http1(probe, what, own)
+    return await _http1(probe, what, session)
+
+
+async def _http1(probe: HealthCheck, what: HttpCheck, session: aiohttp.ClientSession) -> str:
+    headers = {"User-Agent": _AGENT, "Connection": "close", "Accept": "*/*"}
+    if what.host:
+        headers["Host"] = what.host
+    async with session.get(
+        _url(probe, what.path), headers=headers, allow_redirects=False, ssl=probe.tls or True,
+        server_hostname=probe.name if probe.tls else None,
+    ) as response:  # fmt: skip
+        body = bytearray()
+        while what.body_contains and len(body) < _BODY and (piece := await response.content.readany()):
+            body += piece
+        return _mismatch(what, response.status, bytes(body))
+
+
+def _url(probe: HealthCheck, path: str) -> yarl.URL:
+    authority = "localhost" if probe.address.path else str(probe.address)
+    return yarl.URL(f"{'https' if probe.tls else 'http'}://{authority}{path}", encoded=True)
+
+
+def _mismatch(what: HttpCheck, status: int, body: bytes) -> str:
+    if status not in what.statuses:
+        return f"status {status}"
+    if what.body_contains and what.body_contains.encode() not in body[:_BODY]:
+        return f"the body does not contain {what.body_contains!r}"
+    return ""
+
+
+async def _h2(probe: HealthCheck, method: str, path: str, what: HttpCheck | GrpcCheck) -> Answer:
+    host = (what.host if isinstance(what, HttpCheck) else None) or (str(probe.address) if not probe.tls else probe.name)
+    headers = [(":method", method), (":scheme", "https" if probe.tls else "http"), (":path", path)]
+    headers += [(":authority", host), ("user-agent", _AGENT)]
+    body = None
+    if isinstance(what, GrpcCheck):
+        headers += [("content-type", "application/grpc"), ("te", "trailers")]
+        body = _question(what.service)
+    async with _connected(probe) as (reader, writer):
+        return await ask(reader, writer, headers, body)
+
+
+def _question(service: str) -> bytes:
+    """gRPC's message HealthCheckRequest{service}; a name has at most 16,383 bytes."""
+    encoded = service.encode()
+    size = bytes((len(encoded),)) if len(encoded) < 0x80 else bytes((len(encoded) & 0x7F | 0x80, len(encoded) >> 7))
+    message = b"\x0a" + size + encoded if encoded else b""
+    return b"\x00" + len(message).to_bytes(4) + message
+
+
+def _served(answer: Answer) -> str:
+    if answer.status != 200:
+        return f"status {answer.status}"
+    if answer.body.startswith(_SERVING):
+        return ""
+    return "the health service says that it does not serve" if answer.body else "the health service gives no answer"
+
+
+@asynccontextmanager
+async def _connected(probe: HealthCheck) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connect, with the TLS handshake done. The connection is aborted: a check does not wait for an orderly close."""
+    name = probe.name if probe.tls else None
+    if probe.address.path:
+        reader, writer = await asyncio.open_unix_connection(probe.address.path, ssl=probe.tls, server_hostname=name)
+    else:
+        host = await _address(probe)
+        reader, writer = await asyncio.open_connection(host, probe.address.port, ssl=probe.tls, server_hostname=name)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def _address(probe: HealthCheck) -> str:
+    host = probe.address.host
+    return host if is_ip(host) else (await resolve(host, (), probe.timeout)).addresses[0]
+
+
+def _failed(error: Exception) -> Result | None:
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(cause, OSError) and cause.errno in _LOCAL_ERRORS:
+        return None
+    if isinstance(cause, ConnectionError) and cause.errno:
+        return Result(os.strerror(cause.errno).lower())
+    return Result(reason_of(cause))

@@ -1,0 +1,173 @@
+"""Active health checks by lbctl itself, for proxies that have none (nginx).
+
+Each replica is checked at its own time, from this machine, as the pool's `health.active` defines; an ejected replica
+gets no new requests (`Snapshot.drained`). As with the active checks of other proxies, there is no limit on how many
+replicas of a pool may be ejected. A slow replica delays no other; at most `MAX_CONCURRENT` checks run at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import aiohttp
+
+from lbctl.base.errors import reason_of
+from lbctl.ir.pools import ActiveCheck, Pool, PoolTls, Replica
+from lbctl.serve.guard import Guard
+from lbctl.serve.health.fetch import HealthCheck, Locate, fetch, probe_of, speaks_h2, tls_of
+from lbctl.serve.health.thresholds import CheckState, Result, initial_state, next_state
+from lbctl.serve.net.http_client import session
+
+MAX_CONCURRENT = 256
+_SPREAD = 1.0
+"""Seconds over which the first checks of all replicas are spread."""
+Key = tuple[str, str]
+"""Pool and replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A replica and its check."""
+
+    replica: Replica
+    settings: tuple[ActiveCheck, PoolTls | None, str]
+    """The check, TLS and protocol of the pool."""
+    probe: HealthCheck | None
+    """None where the check could not be prepared."""
+
+
+class HealthChecker:
+    """Checks replicas. `changed` is called in the event loop when one is ejected or readmitted."""
+
+    def __init__(
+        self,
+        changed: Callable[[Key, CheckState], None],
+        locate: Locate,
+        guard: Guard | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.states: dict[Key, CheckState] = {}
+        self.problems: dict[str, str] = {}
+        """Pool → why its checks cannot be done; its replicas stay as they are."""
+        self._changed = changed
+        self._locate = locate
+        self._guard = guard or Guard()
+        self._now = now
+        self._targets: dict[Key, _Target] = {}
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
+        self._checked = asyncio.Event()
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def out(self) -> dict[str, frozenset[str]]:
+        """Pool → ejected replicas; pools without one are absent."""
+        ejected: dict[str, set[str]] = {}
+        for (pool, replica), state in self.states.items():
+            if state.out:
+                ejected.setdefault(pool, set()).add(replica)
+        return {pool: frozenset(names) for pool, names in sorted(ejected.items())}
+
+    def follow(self, pools: Iterable[Pool]) -> None:
+        """Check the replicas of these pools from now on, where the pools have active checks.
+
+        Call it also when certificates have changed. A replica that joins a pool that was checked before is ejected
+        until its first good result.
+        """
+        before = {pool for pool, _ in self._targets}
+        targets: dict[Key, _Target] = {}
+        self.problems = {}
+        for pool in sorted(pools, key=lambda item: item.name):
+            if pool.active is not None:
+                targets |= self._prepared(pool, pool.active)
+        for key, target in targets.items():
+            earlier = self._targets.get(key)
+            if earlier is None or earlier.replica.address != target.replica.address:
+                self.states[key] = initial_state(self._now(), trusted=key[0] not in before)
+        for key in self.states.keys() - targets.keys():
+            del self.states[key]
+        self._restart(targets)
+        self._checked.set()
+
+    async def first(self, timeout: float) -> None:
+        """Wait until every replica that can be checked has a result, at most `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while any(self.states[key].at is None for key, item in self._targets.items() if item.probe is not None):
+            self._checked.clear()
+            try:
+                await asyncio.wait_for(self._checked.wait(), deadline - time.monotonic())
+            except TimeoutError:
+                return
+
+    async def run(self) -> None:
+        """Run the checks until the task is cancelled."""
+        async with session() as self._session:
+            try:
+                for key in self._targets:
+                    self._start(key)
+                await asyncio.Event().wait()
+            finally:
+                tasks = list(self._tasks.values())
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                self._tasks.clear()
+                self._session = None
+
+    def _prepared(self, pool: Pool, check: ActiveCheck) -> Mapping[Key, _Target]:
+        settings = (check, pool.tls, pool.protocol)
+        context: ssl.SSLContext | None = None
+        if pool.tls is not None and check.port is None:
+            try:
+                context = tls_of(pool.tls, speaks_h2(pool, check), self._locate)
+            except OSError as error:
+                self.problems[pool.name] = f"{error.filename or 'TLS'}: {reason_of(error)}"
+                return {(pool.name, item.name): _Target(item, settings, None) for item in pool.replicas}
+        return {
+            (pool.name, item.name): _Target(item, settings, probe_of(pool, check, item.address, context))
+            for item in pool.replicas
+        }
+
+    def _restart(self, targets: dict[Key, _Target]) -> None:
+        """Restart the tasks of changed checks. An unchanged check continues, with the newest certificates."""
+        before, self._targets = self._targets, targets
+        for key in list(self._tasks):
+            new, old = targets.get(key), before[key]
+            if new is None or (new.replica.address, new.settings) != (old.replica.address, old.settings):
+                self._tasks.pop(key).cancel()
+        if self._session is not None:
+            for key in targets.keys() - self._tasks.keys():
+                self._start(key)
+
+    def _start(self, key: Key) -> None:
+        pool, replica = key
+        work = partial(self._check_periodically, key)
+        self._tasks[key] = self._guard.start("health check", work, pool=pool, replica=replica)
+
+    async def _check_periodically(self, key: Key) -> None:
+        loop = asyncio.get_running_loop()
+        check = self._targets[key].settings[0]
+        await asyncio.sleep(random.uniform(0, min(_SPREAD, check.interval / 1000)))
+        while True:
+            started = loop.time()
+            probe = self._targets[key].probe
+            if probe is not None and self._session is not None:
+                async with self._slots:
+                    result = await fetch(probe, self._session)
+                if result is not None:
+                    self._record(key, check, result)
+            pause = check.interval / 1000 * (1 + random.uniform(0, check.jitter / 100))
+            await asyncio.sleep(max(0.0, started + pause - loop.time()))
+
+    def _record(self, key: Key, check: ActiveCheck, result: Result) -> None:
+        before = self.states[key]
+        self.states[key] = next_state(before, check, result, self._now())
+        self._checked.set()
+        if self.states[key].out != before.out:
+            self._changed(key, self.states[key])

@@ -1,0 +1,57 @@
+"""Whether active checks eject a replica: thresholds over the results of its checks, without any I/O.
+
+As in Envoy, the first result decides alone: waiting for three failures at the start would send requests to a replica
+that is known to be down. Before the first result, a replica that was there before lbctl counts as good, and one that
+joins later as ejected. Times are arguments, in seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lbctl.ir.pools import ActiveCheck
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of one check."""
+
+    problem: str = ""
+    """What was wrong; empty where nothing was."""
+
+    @property
+    def good(self) -> bool:
+        """Whether the replica has passed the check."""
+        return not self.problem
+
+
+@dataclass(frozen=True, slots=True)
+class CheckState:
+    """The state of one replica by its active checks."""
+
+    out: bool
+    """Whether it is ejected."""
+    since: float
+    """When it was last ejected or readmitted."""
+    reason: str = ""
+    """Why it is ejected; while it is not, the newest failure."""
+    contrary: int = 0
+    """How many results in a row contradict `out`."""
+    at: float | None = None
+    """The time of the newest result; None before the first."""
+
+
+def initial_state(now: float, *, trusted: bool) -> CheckState:
+    """Return the state before the first result: in where the replica is `trusted`, else ejected."""
+    return CheckState(out=False, since=now) if trusted else CheckState(out=True, since=now, reason="not checked yet")
+
+
+def next_state(before: CheckState, check: ActiveCheck, result: Result, now: float) -> CheckState:
+    """Return the state after one more result."""
+    is_first = before.at is None
+    contrary = before.contrary + 1 if result.good == before.out else 0
+    needed = 1 if is_first else check.healthy_threshold if before.out else check.unhealthy_threshold
+    reason = result.problem or (before.reason if before.out else "")
+    if contrary < needed:
+        return replace(before, contrary=contrary, at=now, reason=reason)
+    return CheckState(out=not before.out, since=now, reason=result.problem, at=now)

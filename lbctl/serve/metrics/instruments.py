@@ -1,0 +1,158 @@
+"""The control plane's own metrics, in a registry of its own: streams, pushes, answers, reloads, the snapshot.
+
+What counts is told as it happens (`xds.ledger.Observer`); what only stands is asked for when somebody looks. No label
+holds what a client may choose freely: a proxy's name is known, a node's id is not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lbctl import __version__
+from lbctl.serve.metrics.latency import LatencyMetrics
+from lbctl.xds.resource import EDS, SHORT
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Result = Literal["published", "unchanged", "invalid", "refused", "unsound"]
+RESULTS: tuple[Result, ...] = ("published", "unchanged", "invalid", "refused", "unsound")
+KINDS = ("sotw", "delta")
+_ACK_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60)
+_BUILD_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class Metrics:
+    """The `Observer` of the streams, and what the rest of the control plane counts."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        Gauge("lbctl_info", "The version of lbctl.", ["version"], registry=registry).labels(__version__).set(1)
+        streams = Gauge("lbctl_xds_streams", "Open streams.", ["kind"], registry=registry)
+        pushes = Counter("lbctl_xds_pushes", "Responses sent.", ["type"], registry=registry)
+        resources = Counter("lbctl_xds_pushed_resources", "Resources sent.", ["type"], registry=registry)
+        sent = Counter("lbctl_xds_pushed_bytes", "Bytes of responses sent.", ["type"], registry=registry)
+        acks = Histogram(
+            "lbctl_xds_ack_seconds", "From a response to its acknowledgement.", ["type"],
+            buckets=_ACK_BUCKETS, registry=registry,
+        )  # fmt: skip
+        nacks = Counter("lbctl_xds_nacks", "Responses that a proxy refused.", ["type"], registry=registry)
+        types = tuple(SHORT.values())
+        self._streams = {kind: streams.labels(kind) for kind in KINDS}
+        self._pushes = {kind: pushes.labels(kind) for kind in types}
+        self._resources = {kind: resources.labels(kind) for kind in types}
+        self._bytes = {kind: sent.labels(kind) for kind in types}
+        self._acks = {kind: acks.labels(kind) for kind in types}
+        self._nacks = {kind: nacks.labels(kind) for kind in types}
+        self._unmatched = Counter(
+            "lbctl_xds_unmatched_nodes", "Streams of nodes that no proxy entry names.", registry=registry
+        )
+        self._reloads = Counter("lbctl_reloads", "Readings of the files.", ["result"], registry=registry)
+        for result in RESULTS:
+            self._reloads.labels(result)
+        self._valid = Gauge("lbctl_fleet_valid", "Whether the files, as last read, are served.", registry=registry)
+        self._warnings = Gauge("lbctl_fleet_warnings", "Warnings of the last reading of the files.", registry=registry)
+        self._key_files = Gauge(
+            "lbctl_key_files_held", "Key files whose earlier content is served instead of what they hold.",
+            registry=registry,
+        )  # fmt: skip
+        self._built = Histogram(
+            "lbctl_build_seconds", "Making and checking a snapshot.", buckets=_BUILD_BUCKETS, registry=registry
+        )
+        self._task_failures = Counter(
+            "lbctl_task_failures", "Failures of long-lived tasks; each was started again.", ["task"], registry=registry
+        )
+        self.stages = LatencyMetrics(registry)
+        self._snapshot = _Snapshot(now)
+        registry.register(self._snapshot)
+
+    def connected(self, kind: str) -> None:
+        self._streams[kind].inc()
+
+    def disconnected(self, kind: str) -> None:
+        self._streams[kind].dec()
+
+    def pushed(self, type_short: str, resources: int, size: int) -> None:
+        self._pushes[type_short].inc()
+        self._resources[type_short].inc(resources)
+        self._bytes[type_short].inc(size)
+
+    def acked(self, type_short: str, seconds: float) -> None:
+        self._acks[type_short].observe(seconds)
+        if type_short == SHORT[EDS]:
+            self.stages.acked(seconds)
+
+    def nacked(self, type_short: str) -> None:
+        self._nacks[type_short].inc()
+
+    def unmatched(self, node_id: str) -> None:
+        del node_id
+        self._unmatched.inc()
+
+    def reloaded(self, result: Result, warnings: int = 0, key_files: int = 0) -> None:
+        """The files were read; valid is what is served as it stands there. `warnings`: that were found; `key_files`:
+        whose earlier content is served."""
+        self._warnings.set(warnings)
+        self._key_files.set(key_files)
+        self._reloads.labels(result).inc()
+        self._valid.set(result in ("published", "unchanged"))
+
+    def published(self, version: str, seconds: float, replicas: Mapping[str, tuple[int, int]]) -> None:
+        """A snapshot is served, `seconds` were spent on it. `replicas`: pool → (how many, of which are drained)."""
+        self._built.observe(seconds)
+        self._snapshot.set(version, replicas)
+
+    def task_failed(self, task: str) -> None:
+        """Count a failure of a long-lived task. `task` is one of the fixed names that the code gives."""
+        self._task_failures.labels(task).inc()
+
+    def page(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _Snapshot(Collector):
+    """What holds of the served snapshot: its labels come and go with it."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._version = ""
+        self._since = 0.0
+        self._replicas: Mapping[str, tuple[int, int]] = {}
+
+    def set(self, version: str, replicas: Mapping[str, tuple[int, int]]) -> None:
+        if version != self._version:
+            self._since = self._now()
+        self._version, self._replicas = version, replicas
+
+    def collect(self) -> Iterator[Metric]:
+        ready = GaugeMetricFamily("lbctl_ready", "Whether a complete snapshot is served.")
+        ready.add_metric([], float(bool(self._version)))
+        yield ready
+        info = GaugeMetricFamily("lbctl_snapshot_info", "The version of what is served.", labels=["version"])
+        age = GaugeMetricFamily("lbctl_snapshot_age_seconds", "Since when this version is served.")
+        if self._version:
+            info.add_metric([self._version], 1)
+            age.add_metric([], max(0.0, self._now() - self._since))
+        yield info
+        yield age
+        replicas = GaugeMetricFamily("lbctl_pool_replicas", "Replicas that the proxies have.", labels=["pool"])
+        drained = GaugeMetricFamily("lbctl_pool_drained_replicas", "Of these, the drained ones.", labels=["pool"])
+        for pool, (count, out) in self._replicas.items():
+            replicas.add_metric([pool], count)
+            drained.add_metric([pool], out)
+        yield replicas
+        yield drained

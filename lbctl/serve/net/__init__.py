@@ -1,0 +1,1 @@
+"""Outgoing connections of the control plane: name resolution, and the addresses it refuses to connect to."""

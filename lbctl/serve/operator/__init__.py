@@ -1,0 +1,1 @@
+"""What operators ask for while the control plane runs: drains, weights, frozen pools."""

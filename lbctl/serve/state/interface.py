@@ -1,0 +1,131 @@
+"""The interface of a store of the control plane's state: one leader, and keys that only the leader may write.
+
+A store keeps texts under keys. Whoever acquires its lease leads and gets an epoch that no earlier leader had; every
+write names that epoch, so that a leader that has lost its lease without noticing can no longer change anything. Every
+write also names the version that it replaces (compare-and-set). Keys, certificates and tokens are never stored.
+
+`saved.SavedState` is the layer above, which defines what is stored and in which form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+ABSENT = ""
+"""The version of a key that does not exist."""
+
+
+class StoreError(Exception):
+    """The store cannot be read or written; nothing of the call is acknowledged. The message is for the log."""
+
+
+class ConflictError(StoreError):
+    """The key has another version than the write expects."""
+
+
+class FencedError(StoreError):
+    """The epoch of a write, or of a renewal, is not that of the store's current leader."""
+
+
+class LeaseHeldError(StoreError):
+    """Another process holds the lease. `holder`: which one, for people."""
+
+    def __init__(self, location: str, holder: str) -> None:
+        super().__init__(f"{location} is in use by {holder}")
+        self.holder = holder
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to write to the store."""
+
+    holder: str
+    epoch: int
+    """The fencing number: greater than that of every earlier leader."""
+    ttl: float | None = None
+    """Seconds from the last acquire or renew until the store may give the lease to another process; None: the lease is
+    valid as long as its process lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key with its value."""
+
+    key: str
+    value: str
+    version: str
+    """Changes with every write and never repeats; versions can only be compared for equality."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of one key."""
+
+    key: str
+    entry: Entry | None
+    """The new entry; None where the key was deleted."""
+
+
+class StateStore(Protocol):
+    """What `serve` needs of a store. Every method raises StoreError where the store does not answer or refuses.
+
+    Prefixes are compared character by character; the empty prefix is every key.
+    """
+
+    @property
+    def location(self) -> str:
+        """Where the state is kept, for logs and messages."""
+        ...
+
+    async def acquire(self) -> Lease:
+        """Acquire the lease. Raises LeaseHeldError where another handle holds it."""
+        ...
+
+    async def renew(self) -> Lease:
+        """Extend the lease. Raises FencedError where it is lost."""
+        ...
+
+    async def release(self) -> None:
+        """Release the lease; without one nothing happens."""
+        ...
+
+    async def read(self, prefix: str = "") -> tuple[Entry, ...]:
+        """Return a consistent snapshot of all entries with the prefix, sorted by key. Needs no lease."""
+        ...
+
+    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> Entry:
+        """Write one key; when this returns, the value survives a crash of this process.
+
+        `expected_version`: the current version of the key; ABSENT: the key must not exist. Raises FencedError for an
+        epoch that is not the current leader's, ConflictError for another version.
+        """
+        ...
+
+    async def delete(self, key: str, expected_version: str, epoch: int) -> None:
+        """Delete one key. Raises FencedError and ConflictError as `put` does."""
+        ...
+
+    def watch(self, prefix: str = "") -> AsyncIterator[Change]:
+        """Yield all entries with the prefix, then every later change of one.
+
+        Several changes of a key may be merged into the last one. Needs no lease, and never ends by itself.
+        """
+        ...
+
+    def notes(self) -> tuple[str, ...]:
+        """What was repaired and what was lost when the store was opened, for the log."""
+        ...
+
+    async def close(self) -> None:
+        """Release the lease and close the handle."""
+        ...
+
+
+def changes_between(before: Iterable[Entry], after: Iterable[Entry]) -> tuple[Change, ...]:
+    """Return the changes from one snapshot to another, sorted by key."""
+    old = {entry.key: entry for entry in before}
+    new = {entry.key: entry for entry in after}
+    changed = (key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key))
+    return tuple(Change(key, new.get(key)) for key in changed)

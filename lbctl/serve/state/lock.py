@@ -1,0 +1,101 @@
+"""The lock file of a state directory: one process at a time holds it, and a killed process releases it at once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from lbctl.base.diagnostics import show
+from lbctl.base.errors import reason_of
+from lbctl.serve.state.interface import StoreError
+
+_LONGEST_PID = 32
+
+
+class LockFile:
+    """An exclusive `flock` on a file that holds the pid of its owner."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._handle = -1
+
+    def acquire(self) -> bool:
+        """Try to get the lock. Returns whether this process has it. Raises StoreError where the file cannot be used."""
+        with explained(self._file.parent):
+            handle = open_private(self._file)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not _names(self._file, handle):
+                    raise BlockingIOError
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            except BaseException as error:
+                os.close(handle)
+                if isinstance(error, BlockingIOError):
+                    return False
+                raise
+            self._handle = handle
+            return True
+
+    def held(self) -> bool:
+        """Whether this process has the lock, and the file is still the one that other processes would lock."""
+        return self._handle >= 0 and _names(self._file, self._handle)
+
+    def release(self) -> None:
+        """Release the lock, where this process has it."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def holder(self) -> str:
+        """Which process has the lock, for people."""
+        try:
+            with explained(self._file.parent):
+                handle = open_private(self._file)
+        except StoreError:
+            return "another process"
+        try:
+            text = os.pread(handle, _LONGEST_PID, 0).decode("ascii", "replace").strip()
+        finally:
+            os.close(handle)
+        return f"the process {text}" if text.isdecimal() else "another process"
+
+
+def open_private(file: Path) -> int:
+    """Open a regular file for its owner alone, and create it where it is missing. Links are not followed.
+
+    Raises OSError, and StoreError for what is not a regular file.
+    """
+    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        raise StoreError(f"{show(str(file))} is not a regular file")
+    if stat.S_IMODE(mode) != 0o600:
+        with suppress(PermissionError):
+            os.fchmod(handle, 0o600)
+    return handle
+
+
+@contextmanager
+def explained(directory: Path) -> Iterator[None]:
+    """Translate an OSError inside to a StoreError with the reason of the operating system."""
+    try:
+        yield
+    except (BlockingIOError, StoreError):
+        raise
+    except (OSError, ValueError) as error:
+        reason = reason_of(error).lower()
+        raise StoreError(f"the state directory {show(str(directory))} cannot be used: {reason}") from error
+
+
+def _names(file: Path, handle: int) -> bool:
+    """Whether the handle belongs to the file that has this name now."""
+    try:
+        return os.path.samestat(os.fstat(handle), file.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,118 @@
+"""A store in memory, which ends with its process: for `serve --dry-run`, and for tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from lbctl.serve.state.interface import (
+    ABSENT,
+    Change,
+    ConflictError,
+    Entry,
+    FencedError,
+    Lease,
+    LeaseHeldError,
+    changes_between,
+)
+
+
+@dataclass(slots=True)
+class SharedMemory:
+    """The content that several handles of one process share."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    epoch: int = 0
+    revision: int = 0
+    leader: MemoryStore | None = None
+    watchers: set[asyncio.Event] = field(default_factory=set)
+
+    def changed(self) -> None:
+        """Wake all watchers."""
+        for watcher in self.watchers:
+            watcher.set()
+
+
+class MemoryStore:
+    """A StateStore in the memory of this process. `shared`: the content of another handle."""
+
+    def __init__(self, shared: SharedMemory | None = None) -> None:
+        self.shared = shared or SharedMemory()
+        self._lease: Lease | None = None
+
+    @property
+    def location(self) -> str:
+        """Where the state is kept: in memory."""
+        return "memory"
+
+    async def acquire(self) -> Lease:
+        """Acquire the lease. Raises LeaseHeldError where another handle holds it."""
+        if self.shared.leader not in (None, self):
+            raise LeaseHeldError(self.location, "another part of this process")
+        self.shared.leader = self
+        self.shared.epoch += 1
+        self._lease = Lease("this process", self.shared.epoch)
+        return self._lease
+
+    async def renew(self) -> Lease:
+        """Return the lease. Raises FencedError where it is lost."""
+        if self._lease is None or self.shared.leader is not self or self._lease.epoch != self.shared.epoch:
+            raise FencedError("the lease is lost")
+        return self._lease
+
+    async def release(self) -> None:
+        """Release the lease, where this handle has it."""
+        if self.shared.leader is self:
+            self.shared.leader = None
+        self._lease = None
+
+    async def read(self, prefix: str = "") -> tuple[Entry, ...]:
+        """Return all entries with the prefix, sorted by key."""
+        return tuple(entry for key, entry in sorted(self.shared.entries.items()) if key.startswith(prefix))
+
+    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> Entry:
+        """Write one key. Raises FencedError and ConflictError."""
+        self._check(key, expected_version, epoch)
+        self.shared.revision += 1
+        entry = Entry(key, value, str(self.shared.revision))
+        self.shared.entries[key] = entry
+        self.shared.changed()
+        return entry
+
+    async def delete(self, key: str, expected_version: str, epoch: int) -> None:
+        """Delete one key. Raises FencedError and ConflictError."""
+        self._check(key, expected_version, epoch)
+        self.shared.entries.pop(key, None)
+        self.shared.changed()
+
+    async def watch(self, prefix: str = "") -> AsyncIterator[Change]:
+        """Yield all entries with the prefix, then every later change."""
+        entries: tuple[Entry, ...] = ()
+        changed = asyncio.Event()
+        self.shared.watchers.add(changed)
+        try:
+            while True:
+                changed.clear()
+                before, entries = entries, await self.read(prefix)
+                for change in changes_between(before, entries):
+                    yield change
+                await changed.wait()
+        finally:
+            self.shared.watchers.discard(changed)
+
+    def notes(self) -> tuple[str, ...]:
+        """Nothing is ever repaired in memory."""
+        return ()
+
+    async def close(self) -> None:
+        """Release the lease."""
+        await self.release()
+
+    def _check(self, key: str, expected_version: str, epoch: int) -> None:
+        if epoch != self.shared.epoch or self.shared.leader is None:
+            raise FencedError(f"the epoch {epoch} is over: the current one is {self.shared.epoch}")
+        entry = self.shared.entries.get(key)
+        version = entry.version if entry else ABSENT
+        if version != expected_version:
+            raise ConflictError(f"{key} has the version {version or 'none'}, not {expected_version or 'none'}")

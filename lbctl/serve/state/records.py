@@ -1,0 +1,212 @@
+"""The records that `serve` saves in its store, and their serialization.
+
+Keys and certificates are never part of a record: a fleet is saved as the texts of its YAML files and of its files of
+targets, and refers to other files by path. A record is validated as strictly as a fleet file, since the store may be
+damaged: every `read_…` raises one of `UNREADABLE` for text that its `write_…` did not write.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from lbctl.control.loop_output import LoopOutput
+from lbctl.control.overrides import KINDS, Override, Overrides, checked_weight
+from lbctl.ir.weight import Weight
+from lbctl.model.load import SourceText
+
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""The exceptions that reading a damaged record raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFleet:
+    """A fleet in the form that a later process can read again."""
+
+    texts: tuple[SourceText, ...]
+    targets: Mapping[str, bytes] = field(default_factory=dict)
+    """Path of a file of targets → its content."""
+    discovered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Key of a discovery source's answer → the answer."""
+    version: str = ""
+    """The version of the snapshot that was built from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRecord:
+    """The decisions of the control plane about one route."""
+
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """Pool → its share of the route's requests; the sum is 1. Empty: the shares of the files."""
+    phase: str = ""
+    step: int = 0
+    since: float = 0.0
+    """When the phase began, in seconds since the epoch."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One action that an operator had the control plane do."""
+
+    at: float
+    """In seconds since the epoch."""
+    actor: str
+    action: str
+    subject: str
+    reason: str = ""
+
+
+def write_files(fleet: SavedFleet) -> str:
+    """Serialize the files of a fleet, which are large and rarely change."""
+    return json.dumps(
+        {
+            "texts": [[text.name, text.root, _as_text(text.data)] for text in fleet.texts],
+            "targets": {place: _as_text(data) for place, data in fleet.targets.items()},
+        }
+    )
+
+
+def write_served(fleet: SavedFleet) -> str:
+    """Serialize the part of a fleet that changes with every answer of discovery."""
+    return json.dumps({"version": fleet.version, "discovered": dict(sorted(fleet.discovered.items()))})
+
+
+def read_fleet(files: str) -> SavedFleet:
+    """Parse the text of `write_files`: a fleet without its version and answers of discovery."""
+    body = json.loads(files)
+    return SavedFleet(
+        texts=tuple(SourceText(_text(name), _as_bytes(data), _text(root)) for name, root, data in body["texts"]),
+        targets={place: _as_bytes(data) for place, data in body["targets"].items()},
+    )
+
+
+def read_served(served: str) -> tuple[str, dict[str, tuple[str, ...]], tuple[str, ...]]:
+    """Parse the text of `write_served`: the version, the valid answers of discovery, and the keys of invalid ones."""
+    body = json.loads(served)
+    answers = body["discovered"].items()
+    good = {key: tuple(items) for key, items in answers if _is_texts(items)}
+    return _text(body["version"]), good, tuple(sorted(key for key, _ in answers if key not in good))
+
+
+def write_drains(drains: Mapping[tuple[str, str], float]) -> str:
+    """Serialize (pool, replica) → when its drain began, in seconds since the epoch."""
+    return json.dumps([[pool, replica, since] for (pool, replica), since in sorted(drains.items())])
+
+
+def read_drains(text: str) -> dict[tuple[str, str], float]:
+    """Parse the text of `write_drains`."""
+    return {(_text(pool), _text(replica)): _time(since) for pool, replica, since in json.loads(text)}
+
+
+def write_loop_output(output: LoopOutput, at: float) -> str:
+    """Serialize the output of the control loop, which was valid `at` that time in seconds since the epoch."""
+    return json.dumps({"at": at, "output": {"weights": output.weights, "out": output.ejections}})
+
+
+def read_loop_output(text: str) -> tuple[LoopOutput, float]:
+    """Parse the text of `write_loop_output`: the output and its time."""
+    record = json.loads(text)
+    body = record["output"]
+    weights = {
+        pool: {name: Weight(*map(_above_zero, weight)) for name, weight in each.items()}
+        for pool, each in body["weights"].items()
+    }
+    ejections = {
+        pool: {name: tuple(map(_text, reasons)) for name, reasons in each.items()} for pool, each in body["out"].items()
+    }
+    return LoopOutput(weights, ejections), _time(record["at"])
+
+
+def write_overrides(overrides: Overrides) -> str:
+    """Serialize operators' overrides."""
+    return json.dumps([asdict(item) for item in overrides])
+
+
+def read_overrides(text: str) -> tuple[Overrides, tuple[str, ...]]:
+    """Parse the text of `write_overrides`: the valid overrides, and a message about each invalid one."""
+    good: list[Override] = []
+    bad: list[str] = []
+    for row in json.loads(text):
+        try:
+            good.append(_override(row))
+        except UNREADABLE as error:
+            key = (
+                " ".join(str(row.get(name)) for name in ("kind", "pool", "replica")) if isinstance(row, dict) else "one"
+            )
+            bad.append(f"{key} ({error})")
+    return tuple(good), tuple(bad)
+
+
+def write_route(record: RouteRecord) -> str:
+    """Serialize the record of a route."""
+    return json.dumps(asdict(record))
+
+
+def read_route(text: str) -> RouteRecord:
+    """Parse the text of `write_route`."""
+    body = json.loads(text)
+    shares = {_text(pool): _time(share) for pool, share in body["shares"].items()}
+    return RouteRecord(shares, _text(body["phase"]), int(body["step"]), _time(body["since"]), _text(body["reason"]))
+
+
+def write_audit(record: AuditRecord) -> str:
+    """Serialize an audit record."""
+    return json.dumps(asdict(record))
+
+
+def read_audit(text: str) -> AuditRecord:
+    """Parse the text of `write_audit`."""
+    body = json.loads(text)
+    return AuditRecord(_time(body["at"]), *(_text(body[key]) for key in ("actor", "action", "subject", "reason")))
+
+
+def _override(row: Mapping[str, Any]) -> Override:
+    kind, value, until = row["kind"], row["value"], row["until"]
+    if kind not in KINDS:
+        raise ValueError(f"there is no kind {kind!r}")
+    return Override(
+        kind=kind,
+        pool=_text(row["pool"]),
+        replica=_text(row["replica"]),
+        value=checked_weight(value) if kind == "weight" else None,
+        reason=_text(row["reason"]),
+        since=_time(row["since"]),
+        until=None if until is None else _time(until),
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value
+
+
+def _time(value: object) -> float:
+    """A finite number that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is not a finite number from 0")
+    return float(value)
+
+
+def _above_zero(value: object) -> float:
+    number = _time(value)
+    if number == 0:
+        raise ValueError("a weight is above 0")
+    return number
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _as_text(data: bytes) -> str:
+    """Decode any bytes reversibly."""
+    return data.decode(errors="surrogateescape")
+
+
+def _as_bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")

@@ -1,0 +1,185 @@
+"""The state of `serve` in any store: acquires the lease, and saves and loads each kind of record.
+
+A record that cannot be read is lost, not fatal: the others are still used, and `lost` logs which one it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from lbctl.control.loop_output import LoopOutput
+from lbctl.control.overrides import Overrides
+from lbctl.serve.state import records
+from lbctl.serve.state.interface import ABSENT, ConflictError, Entry, FencedError, Lease, LeaseHeldError, StateStore
+from lbctl.serve.state.records import AuditRecord, RouteRecord, SavedFleet
+
+_FILES = "fleet/files"
+_SERVED = "fleet/served"
+_DRAINS = "drains"
+_LOOP_OUTPUT = "loop_output"
+_OVERRIDES = "overrides"
+_ROUTES = "routes/"
+_AUDIT = "audit/"
+_AUDIT_KEPT = 1000
+_PAUSE = 0.2
+"""Seconds between two attempts to acquire a lease that another process holds."""
+_T = TypeVar("_T")
+
+
+class SavedState:
+    """Saves and loads records; call `lead` first. Every method may raise StoreError, and then has saved nothing."""
+
+    def __init__(self, store: StateStore, lost: Callable[[str], None]) -> None:
+        """`lost` is called with a message for each record that cannot be read."""
+        self.lease: Lease | None = None
+        self._store = store
+        self._lost = lost
+        self._written: dict[str, Entry] = {}
+        self._turn = asyncio.Lock()
+
+    @property
+    def location(self) -> str:
+        """Where the state is kept, for logs and messages."""
+        return self._store.location
+
+    async def lead(self, waiting: Callable[[str], None]) -> Lease:
+        """Wait until this process has the lease. `waiting` is called once for each other holder, with a message."""
+        reported = ""
+        while True:
+            try:
+                self.lease = await self._store.acquire()
+            except LeaseHeldError as held:
+                if held.holder != reported:
+                    waiting(f"{held}: waiting until that one ends")
+                    reported = held.holder
+                await asyncio.sleep(_PAUSE)
+                continue
+            for note in self._store.notes():
+                self._lost(note)
+            return self.lease
+
+    async def close(self) -> None:
+        """Release the lease, and close the store."""
+        self.lease = None
+        await self._store.close()
+
+    # ── The fleet and decisions about it ─────────────────────────────────────────────────────────────────────────────
+
+    async def save_fleet(self, fleet: SavedFleet) -> None:
+        """Save the last good fleet. A failure half-way leaves older answers of discovery than files."""
+        await self._save(_FILES, records.write_files(fleet))
+        await self._save(_SERVED, records.write_served(fleet))
+
+    async def last_fleet(self) -> SavedFleet | None:
+        """Load the last good fleet; None where none was saved."""
+        fleet = await self._load(_FILES, records.read_fleet, "the last good fleet")
+        if fleet is None:
+            return None
+        served = await self._load(_SERVED, records.read_served, "the answers of discovery")
+        if served is None:
+            return fleet
+        version, discovered, bad = served
+        if bad:
+            self._lost(f"the state had answers of discovery that make no sense, and they are lost: {', '.join(bad)}")
+        return replace(fleet, discovered=discovered, version=version)
+
+    async def save_drains(self, drains: Mapping[tuple[str, str], float]) -> None:
+        """Save all drains: (pool, replica) → when its drain began, in seconds since the epoch."""
+        await self._save(_DRAINS, records.write_drains(drains))
+
+    async def drains(self) -> dict[tuple[str, str], float]:
+        """Load the drains; empty where none were saved."""
+        return await self._load(_DRAINS, records.read_drains, "the times of the drains") or {}
+
+    async def save_loop_output(self, output: LoopOutput, at: float) -> None:
+        """Save the output of the control loop, valid `at` that time in seconds since the epoch."""
+        await self._save(_LOOP_OUTPUT, records.write_loop_output(output, at))
+
+    async def loop_output(self) -> tuple[LoopOutput, float] | None:
+        """Load the output of the control loop and its time; None where none was saved."""
+        return await self._load(_LOOP_OUTPUT, records.read_loop_output, "the weights and ejections")
+
+    async def save_overrides(self, overrides: Overrides) -> None:
+        """Save all overrides."""
+        await self._save(_OVERRIDES, records.write_overrides(overrides))
+
+    async def overrides(self) -> Overrides:
+        """Load the overrides; empty where none were saved."""
+        loaded = await self._load(_OVERRIDES, records.read_overrides, "the overrides")
+        if loaded is None:
+            return ()
+        overrides, bad = loaded
+        if bad:
+            self._lost(f"the state had overrides that make no sense, and they are lost: {'; '.join(bad)}")
+        return overrides
+
+    # ── Routes and the audit ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def save_route(self, route: str, record: RouteRecord) -> None:
+        """Save the record of one route."""
+        await self._save(_ROUTES + route, records.write_route(record))
+
+    async def routes(self) -> dict[str, RouteRecord]:
+        """Load the records of all routes: route → record."""
+        loaded = {
+            entry.key.removeprefix(_ROUTES): self._parsed(entry, records.read_route, f"the state of {entry.key}")
+            for entry in await self._store.read(_ROUTES)
+        }
+        return {route: record for route, record in loaded.items() if record is not None}
+
+    async def append_audit(self, record: AuditRecord) -> None:
+        """Append a record to the audit log, and delete the oldest ones beyond a thousand."""
+        entries = await self._store.read(_AUDIT)
+        number = int(entries[-1].key.removeprefix(_AUDIT)) + 1 if entries else 1
+        await self._store.put(f"{_AUDIT}{number:012}", records.write_audit(record), ABSENT, self._epoch)
+        for entry in entries[: max(0, len(entries) + 1 - _AUDIT_KEPT)]:
+            await self._store.delete(entry.key, entry.version, self._epoch)
+
+    async def audit(self) -> tuple[AuditRecord, ...]:
+        """Load the audit log, the oldest record first."""
+        loaded = [self._parsed(entry, records.read_audit, entry.key) for entry in await self._store.read(_AUDIT)]
+        return tuple(record for record in loaded if record is not None)
+
+    # ── One record ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _epoch(self) -> int:
+        if self.lease is None:
+            raise FencedError(f"this process does not have the lease of {self.location}")
+        return self.lease.epoch
+
+    async def _save(self, key: str, value: str) -> None:
+        """Write the value, unless the key already has it.
+
+        Only this process writes, so a version other than the known one comes from its own write whose result it has
+        not seen.
+        """
+        epoch = self._epoch
+        async with self._turn:
+            entry = self._written.pop(key, None) or await self._entry(key)
+            if entry is None or entry.value != value:
+                try:
+                    entry = await self._put(key, value, entry, epoch)
+                except ConflictError:
+                    entry = await self._put(key, value, await self._entry(key), epoch)
+            self._written[key] = entry
+
+    async def _put(self, key: str, value: str, before: Entry | None, epoch: int) -> Entry:
+        return await self._store.put(key, value, before.version if before else ABSENT, epoch)
+
+    async def _entry(self, key: str) -> Entry | None:
+        return next((entry for entry in await self._store.read(key) if entry.key == key), None)
+
+    async def _load(self, key: str, parse: Callable[[str], _T], description: str) -> _T | None:
+        entry = await self._entry(key)
+        return self._parsed(entry, parse, description) if entry else None
+
+    def _parsed(self, entry: Entry, parse: Callable[[str], _T], description: str) -> _T | None:
+        try:
+            return parse(entry.value)
+        except records.UNREADABLE as error:
+            self._lost(f"the state in {self.location} cannot be understood, and is lost: {description} ({error!r})")
+            return None

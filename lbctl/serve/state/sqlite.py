@@ -1,0 +1,295 @@
+"""The state in a SQLite database of this machine.
+
+The lease is a lock file: one process at a time has the state, and the lock of a killed process is free at once. A
+database that cannot be used is renamed; the entries in it that are still as they were written are copied into a new
+database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from lbctl.base.diagnostics import show
+from lbctl.serve.state import schema
+from lbctl.serve.state.interface import (
+    ABSENT,
+    Change,
+    ConflictError,
+    Entry,
+    FencedError,
+    Lease,
+    LeaseHeldError,
+    StoreError,
+    changes_between,
+)
+from lbctl.serve.state.lock import LockFile, explained, open_private
+from lbctl.serve.state.schema import VERSION, DamagedError
+
+__all__ = ["DATABASE", "VERSION", "SqliteStore"]
+
+DATABASE = "lbctl.db"
+_LOCK = "lock"
+_SIDE_FILES = ("-wal", "-shm")
+_SET_ASIDE = 3
+"""How many renamed damaged databases are kept."""
+_POLL_INTERVAL = 0.5
+"""Seconds between two reads of `watch`."""
+
+
+class SqliteStore:
+    """A StateStore in a directory of this machine. `read` without the lease needs an existing database."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._notes: list[str] = []
+        self._lock = LockFile(directory / _LOCK)
+        self._lease: Lease | None = None
+        self._database: sqlite3.Connection | None = None
+        self._turn = threading.Lock()
+
+    @classmethod
+    def open(cls, directory: Path) -> SqliteStore:
+        """Open the state in `directory`, which is created (0700) where it is missing. Blocks.
+
+        Raises StoreError where the directory cannot be used.
+        """
+        with explained(directory):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not os.access(directory, os.W_OK | os.X_OK):
+                raise StoreError(f"the state directory {show(str(directory))} cannot be written")
+        return cls(directory)
+
+    @property
+    def location(self) -> str:
+        """The directory of the state."""
+        return str(self.directory)
+
+    def notes(self) -> tuple[str, ...]:
+        """What was repaired and what was lost when the database was opened."""
+        return tuple(self._notes)
+
+    # ── The lease ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def acquire(self) -> Lease:
+        """Acquire the lease, and open or repair the database. Raises LeaseHeldError and StoreError."""
+        return await asyncio.to_thread(self._acquire)
+
+    async def renew(self) -> Lease:
+        """Check that the lease is still valid, and return it. Raises FencedError where it is lost."""
+        return await asyncio.to_thread(self._renew)
+
+    async def release(self) -> None:
+        """Release the lease, where this process has it."""
+        self._lease = None
+        self._lock.release()
+
+    async def close(self) -> None:
+        """Release the lease and close the database."""
+        await asyncio.to_thread(self._close)
+
+    def _acquire(self) -> Lease:
+        if not self._lock.acquire():
+            raise LeaseHeldError(self.location, self._lock.holder())
+        try:
+            self._open_leading()
+            with self._transaction() as database:
+                database.execute("UPDATE leader SET epoch = epoch + 1")
+                epoch = database.execute("SELECT epoch FROM leader").fetchone()[0]
+        except BaseException:
+            self._lock.release()
+            raise
+        self._lease = Lease(f"the process {os.getpid()}", epoch)
+        return self._lease
+
+    def _renew(self) -> Lease:
+        lease = self._lease
+        if lease is None or not self._lock.held():
+            raise FencedError(f"the lock of {self.location} is lost")
+        with self._transaction() as database:
+            _check_epoch(database, lease.epoch)
+        return lease
+
+    def _close(self) -> None:
+        with self._turn:
+            if self._database is not None:
+                self._database.close()
+                self._database = None
+            self._lease = None
+            self._lock.release()
+
+    # ── The entries ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def read(self, prefix: str = "") -> tuple[Entry, ...]:
+        """Return all entries with the prefix, sorted by key."""
+        return await asyncio.to_thread(self._read, prefix)
+
+    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> Entry:
+        """Write one key. Raises FencedError and ConflictError."""
+        return await asyncio.to_thread(self._put, key, value, expected_version, epoch)
+
+    async def delete(self, key: str, expected_version: str, epoch: int) -> None:
+        """Delete one key. Raises FencedError and ConflictError."""
+        await asyncio.to_thread(self._delete, key, expected_version, epoch)
+
+    async def watch(self, prefix: str = "") -> AsyncIterator[Change]:
+        """Yield all entries with the prefix, then every later change."""
+        entries: tuple[Entry, ...] = ()
+        while True:
+            before, entries = entries, await self.read(prefix)
+            for change in changes_between(before, entries):
+                yield change
+            await asyncio.sleep(_POLL_INTERVAL)
+
+    def _read(self, prefix: str) -> tuple[Entry, ...]:
+        query = "SELECT key, value, version FROM entries WHERE substr(key, 1, ?) = ? ORDER BY key"
+        with self._transaction("BEGIN") as database:
+            rows = database.execute(query, (len(prefix), prefix)).fetchall()
+        return tuple(Entry(key, value, str(version)) for key, value, version in rows)
+
+    def _put(self, key: str, value: str, expected_version: str, epoch: int) -> Entry:
+        with self._transaction() as database:
+            _check_epoch(database, epoch)
+            _check_version(database, key, expected_version)
+            return schema.write(database, key, value)
+
+    def _delete(self, key: str, expected_version: str, epoch: int) -> None:
+        with self._transaction() as database:
+            _check_epoch(database, epoch)
+            _check_version(database, key, expected_version)
+            database.execute("DELETE FROM entries WHERE key = ?", (key,))
+
+    @contextmanager
+    def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        with self._turn:
+            try:
+                if self._database is None:
+                    self._database = self._open_reading()
+                with self._database:
+                    self._database.execute(begin)
+                    yield self._database
+            except sqlite3.Error as error:
+                raise StoreError(f"the state in {self.directory}: {error}") from error
+
+    # ── The file ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _open_reading(self) -> sqlite3.Connection:
+        """Open the database without the lease, and without creating or repairing it. Raises StoreError."""
+        file = self.directory / DATABASE
+        if not file.is_file():
+            raise StoreError(f"the state in {self.directory} is not there yet")
+        database = _connect(file)
+        if schema.schema_of(database) != VERSION:
+            database.close()
+            raise StoreError(f"the state in {self.directory} has another schema: its leader has to open it first")
+        return database
+
+    def _open_leading(self) -> None:
+        """Open the database with the lease. The good entries of a damaged one are copied into a new one."""
+        file = self.directory / DATABASE
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        try:
+            self._database = _prepared(file)
+        except DamagedError as damage:
+            aside = _set_aside(file)
+            self._database = _prepared(file)
+            rest = _salvaged(aside, self._database)
+            self._notes.append(
+                f"the database {file} cannot be used ({damage}): it is now {aside.name}, and a new one was made {rest}"
+            )
+
+
+def _connect(file: Path, mode: str = "rw") -> sqlite3.Connection:
+    """Connect without implicit transactions. Damaged text is found by its checksum, not here."""
+    address = f"{file.absolute().as_uri()}?mode={mode}"
+    database = sqlite3.connect(address, uri=True, check_same_thread=False, timeout=5.0, isolation_level=None)
+    database.text_factory = _decoded
+    return database
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+def _prepared(file: Path) -> sqlite3.Connection:
+    """Open, check and migrate the database. Raises DamagedError, and StoreError where the disk fails."""
+    for place in (file, *(file.with_name(file.name + end) for end in _SIDE_FILES)):
+        if _is_irregular(place):
+            raise DamagedError(f"{place.name} is not a regular file")
+    with explained(file.parent):
+        os.close(open_private(file))
+    database = _connect(file)
+    try:
+        schema.prepare(database)
+    except sqlite3.DatabaseError as error:
+        database.close()
+        if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+            raise StoreError(f"the state in {file.parent}: {error}") from error
+        raise DamagedError(str(error)) from error
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _is_irregular(file: Path) -> bool:
+    try:
+        return not stat.S_ISREG(file.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _set_aside(file: Path) -> Path:
+    """Rename the database files to a name with the time, and delete the oldest renamed ones."""
+    aside = file.with_name(f"{file.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+    with explained(file.parent):
+        for end in ("", *_SIDE_FILES):
+            with suppress(FileNotFoundError):
+                file.with_name(file.name + end).replace(aside.with_name(aside.name + end))
+        for old in sorted(file.parent.glob(f"{file.name}.damaged-*Z"))[:-_SET_ASIDE]:
+            for end in ("", *_SIDE_FILES):
+                with suppress(OSError):
+                    old.with_name(old.name + end).unlink()
+    return aside
+
+
+def _salvaged(aside: Path, database: sqlite3.Connection) -> str:
+    """Copy the good entries of the renamed file. Returns what was copied and what was lost, for the log."""
+    if _is_irregular(aside) or not aside.is_file():
+        return "empty"
+    beside = [place for end in _SIDE_FILES if not (place := aside.with_name(aside.name + end)).exists()]
+    try:
+        damaged = _connect(aside, "ro")
+        try:
+            copied, lost = schema.salvage(damaged, database)
+        finally:
+            damaged.close()
+    except sqlite3.Error:
+        return "empty"
+    finally:
+        for place in beside:
+            place.unlink(missing_ok=True)
+    content = f"with what is good of it: {', '.join(sorted(copied))}" if copied else "empty"
+    return f"{content}; lost: {', '.join(sorted(lost))}" if lost else content
+
+
+def _check_epoch(database: sqlite3.Connection, epoch: int) -> None:
+    current = database.execute("SELECT epoch FROM leader").fetchone()[0]
+    if epoch != current:
+        raise FencedError(f"the epoch {epoch} is over: the current one is {current}")
+
+
+def _check_version(database: sqlite3.Connection, key: str, expected: str) -> None:
+    row = database.execute("SELECT version FROM entries WHERE key = ?", (key,)).fetchone()
+    version = ABSENT if row is None else str(row[0])
+    if version != expected:
+        raise ConflictError(f"{key} has the version {version or 'none'}, not {expected or 'none'}")

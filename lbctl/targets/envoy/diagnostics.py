@@ -1,0 +1,142 @@
+"""What Envoy cannot say of a particular fleet, though it can say each feature by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lbctl.base.diagnostics import Diagnostic, Path
+from lbctl.ir.pools import GrpcCheck, Pool
+from lbctl.ir.routes import Forward, Route
+from lbctl.ir.snapshot import View
+from lbctl.targets.envoy import affinity, clusters, endpoints, tls
+from lbctl.targets.envoy.plan import sheds
+from lbctl.targets.features import BY_ID
+from lbctl.targets.locality import placeless
+from lbctl.targets.rounding import rounded
+
+
+def remarks(view: View) -> tuple[Diagnostic, ...]:
+    found = [item for name, pool in view.pools.items() for item in _pool(view, name, pool)]
+    found += [item for route in view.routes.values() for item in _hashed_keys(view, route)]
+    found += [item for route in view.routes.values() for item in _counted_apart(view, route)]
+    found += [item for route in view.routes.values() for item in _route(view, route)]
+    return (*found, *placeless(view))
+
+
+def _warning(feature: str, path: Path, message: str, hint: str = "") -> Diagnostic:
+    return Diagnostic(BY_ID[feature].code, message, path=path, hint=hint, severity="warning")
+
+
+def _pool(view: View, name: str, pool: Pool) -> Iterator[Diagnostic]:
+    path = ("pools", name)
+    yield from rounded("Envoy", pool, pool.replicas, endpoints.rounding(pool, view.weights[name]))
+    if pool.balance.algorithm == "random" and clusters.uneven(pool):
+        yield _warning(
+            "pool.balance.random",
+            (*path, "balance"),
+            "Envoy's random ignores weights, and these replicas differ: round_robin keeps their shares",
+        )
+    if pool.balance.algorithm == "hash" and pool.slow_start:
+        yield _warning("pool.slow_start", (*path, "slow_start"), "Envoy has no slow start with hash: left out")
+    if affinity.unknown(pool):
+        yield _warning(
+            "pool.affinity",
+            (*path, "affinity"),
+            "Envoy keeps a client with replicas whose IP address is known; others keep nobody",
+        )
+    if pool.load_shedding and not sheds(pool):
+        yield _warning(
+            "pool.load_shedding",
+            (*path, "health", "load_shedding"),
+            "Envoy sheds only where all replicas have one rank; here it sheds when none is left",
+        )
+    if pool.active and isinstance(pool.active.probe, GrpcCheck) and pool.protocol == "http1":
+        yield _warning(
+            "pool.health.grpc",
+            (*path, "health", "active", "grpc"),
+            "Envoy's gRPC check needs HTTP/2 to the replicas: a TCP check stands in its place",
+            "protocol: grpc",
+        )
+
+
+def _route(view: View, route: Route) -> Iterator[Diagnostic]:
+    if not isinstance(route.action, Forward):
+        return
+    balances = [view.pools[share.pool].balance for share in route.action.shares]
+    keys = {balance.key for balance in balances if balance.algorithm == "hash"}
+    if len(keys) > 1:
+        yield _warning(
+            "pool.balance.hash",
+            ("routes", route.name, "split"),
+            "Envoy keeps the hash key with the route: the pools of this split share all their keys",
+        )
+    if keys and route.action.sticky and route.action.sticky.kind == "header":
+        yield _warning(
+            "route.sticky_split.header",
+            ("routes", route.name, "sticky_split"),
+            "Envoy has one hash for a request: its header also decides the replica in pools with hash",
+        )
+    if route.action.fallback:
+        yield from _fallback(view, route, route.action)
+
+
+def _hashed_keys(view: View, route: Route) -> Iterator[Diagnostic]:
+    hashed = sum(1 for item in view.api_keys.get(route.name, ()) if not item.key)
+    if hashed:
+        yield _warning(
+            "route.auth.api_keys",
+            ("routes", route.name, "auth", "api_keys"),
+            f"Envoy compares keys as they are: {hashed} of which the file holds the hash alone are refused",
+            "the key itself in the file, which has to be readable by its owner alone",
+        )
+
+
+def _counted_apart(view: View, route: Route) -> Iterator[Diagnostic]:
+    """Buckets stand with the routes of a filter chain. Which of two a client's address leads to is not its choice."""
+    listeners = [item for item in view.listeners if route.name in {rule.route for rule in item.rules}]
+    doors = sum(len(tls.server_names(item.tls)) if item.tls else 1 for item in listeners)
+    if doors > 1 and any(item.requests for item in route.rate_limits):
+        yield _warning(
+            "route.rate_limit",
+            ("routes", route.name, "rate_limit"),
+            f"Envoy counts apart for each listener and certificate: a client that uses all {doors} passes as often "
+            "on each",
+            "one listener with one certificate for the route",
+        )
+
+
+def _forgotten(view: View, route: Route, action: Forward) -> Iterator[Diagnostic]:
+    for name in action.pools:
+        if view.pools[name].affinity:
+            message = f"with the fallback of route {route.name!r} Envoy keeps no client with its replica"
+            yield _warning("pool.affinity", ("pools", name, "affinity"), message)
+
+
+def _fallback(view: View, route: Route, action: Forward) -> Iterator[Diagnostic]:
+    yield from _forgotten(view, route, action)
+    if route.retry.budget is not None:
+        message = "with a fallback Envoy counts no requests that a budget could be a part of: max_retries holds instead"
+        yield _warning("route.retry.budget", ("routes", route.name, "retry", "budget"), message)
+    for name in sorted({*action.pools} - {action.fallback}):
+        pool = view.pools[name]
+        if pool.active is None and pool.passive and pool.passive.max_ejection < 100:
+            yield _warning(
+                "route.fallback",
+                ("pools", name, "health", "passive", "max_ejection"),
+                f"Envoy never ejects the last replicas of this pool, so that without active checks the fallback of "
+                f"route {route.name!r} never takes over",
+                "max_ejection: 100%, or an active check",
+            )
+        if pool.locality or any(item.priority for item in pool.replicas):
+            yield _warning(
+                "pool.locality",
+                ("pools", name),
+                f"with the fallback of route {route.name!r} Envoy spills to the next priority or zone only "
+                "when no replica of this one is left",
+            )
+        if pool.load_shedding:
+            yield _warning(
+                "pool.load_shedding",
+                ("pools", name, "health", "load_shedding"),
+                f"with the fallback of route {route.name!r} Envoy sheds only when no replica is left",
+            )

@@ -1,0 +1,97 @@
+"""What Envoy answers by itself: JSON of lbctl's form, whatever Envoy would have said.
+
+Answers that the fleet itself gives (`respond`, a redirect) are left as they are. What Envoy marks with a flag is told
+by it: no fit replica, none that could be reached or no room are one answer; silence and a broken answer are others.
+"""
+
+from __future__ import annotations
+
+import json
+
+from envoy.extensions.access_loggers.filters.cel.v3 import cel_pb2
+
+from lbctl.targets import request_method
+from lbctl.targets.envoy.protos import extension
+from lbctl.targets.envoy.sources import NAMESPACE
+from lbctl.targets.reading import UNCLEAR
+
+_STATUSES = {
+    400: ("this is no valid request", "bad_request"),
+    401: ("no valid credentials", "unauthorized"),
+    403: ("this is not allowed here", "forbidden"),
+    404: ("no route", "not_found"),
+    408: ("the request did not arrive in time", "timeout"),
+    413: ("the body is too large", "too_large"),
+    426: ("this needs another version of HTTP", "bad_request"),
+    429: ("too many requests", "rate_limited"),
+    431: ("the headers are too large", "too_large"),
+    500: ("the gateway failed", "internal"),
+    502: ("the replica broke off its answer", "bad_gateway"),
+    503: ("no replica available", "unavailable"),
+    504: ("the replica went silent", "timeout"),
+}
+_REFUSED = {
+    "Audience": ("this token is for another audience", "forbidden"),
+    "rbac_access_denied": ("the credentials name no tenant", "forbidden"),
+}
+"""A word of the details with which Envoy's filters refuse → what is said."""
+_NO_ROOM = ["UO"]
+_NO_REPLICA = ["UH", "UF", "NC"]
+_SILENCE = ["SI", "UT", "DT"]
+_BROKEN = ["UC", "UR", "UPE"]
+_BEARER = {"header": {"key": "www-authenticate", "value": "Bearer"}, "append_action": "ADD_IF_ABSENT"}
+_SOON = {"header": {"key": "retry-after", "value": "1"}}
+_RETRY_AFTER = {"header": {"key": "retry-after", "value": f"%METADATA(CLUSTER:{NAMESPACE}:retry_after)%"}}
+
+
+def error(status: int) -> str:
+    """The body for one of the statuses that Envoy gives."""
+    return _error(*_STATUSES[status])
+
+
+def _error(message: str, kind: str) -> str:
+    return json.dumps({"error": {"message": message, "type": kind}}, separators=(",", ":"))
+
+
+UNCLEAR_MODEL = _error(UNCLEAR, "bad_request")
+METHOD = _error(request_method.MESSAGE, "bad_request")
+
+
+def local_replies() -> dict[str, object]:
+    """A `LocalReplyConfig`."""
+    flagged = [
+        {**_flags(_NO_ROOM), "status_code": {"value": 503}, **_body(503), "headers_to_add": [_SOON]},
+        {**_flags(_NO_REPLICA), "status_code": {"value": 503}, **_body(503), "headers_to_add": [_RETRY_AFTER]},
+        {**_flags(_SILENCE), **_body(504)},
+        {**_flags(_BROKEN), "status_code": {"value": 502}, **_body(502)},
+    ]
+    refused = [_by_details(word, _error(*said)) for word, said in _REFUSED.items()]
+    return {"mappers": [*flagged, *refused, *(_by_status(status) for status in _STATUSES)]}
+
+
+def _flags(names: list[str]) -> dict[str, object]:
+    return {"filter": {"response_flag_filter": {"flags": names}}}
+
+
+def _by_details(word: str, body: str) -> dict[str, object]:
+    return {**_where(f"response.code == 403 && response.code_details.contains('{word}')"), **_form(body)}
+
+
+def _by_status(status: int) -> dict[str, object]:
+    words = f"response.code == {status} && response.code_details != 'direct_response'"
+    mapper = {**_where(words), **_body(status)}
+    return {**mapper, "headers_to_add": [_BEARER]} if status == 401 else mapper
+
+
+def _where(words: str) -> dict[str, object]:
+    condition = extension("envoy.access_loggers.extension_filters.cel", cel_pb2.ExpressionFilter(expression=words))
+    return {"filter": {"extension_filter": condition}}
+
+
+def _body(status: int) -> dict[str, object]:
+    return _form(error(status))
+
+
+def _form(body: str) -> dict[str, object]:
+    form = {"text_format_source": {"inline_string": body}, "content_type": "application/json"}
+    return {"body_format_override": form}

@@ -1,0 +1,157 @@
+"""Which model a request names, where that decides whether it is let in: one that Envoy and every replica read alike.
+
+Envoy's JSON filter takes the last of two keys and leaves alone what is no JSON, or says that it is none. So a script
+reads the whole body by the grammar of JSON and marks in the request's metadata that its model is clear; the routes want
+that mark. It is fixed, without a word of any fleet in it. Where it fails there is no mark, and the answer is 400.
+"""
+
+from __future__ import annotations
+
+from envoy.config.route.v3 import route_components_pb2
+from envoy.extensions.filters.http.lua.v3 import lua_pb2
+
+from lbctl.ir.listeners import Listener
+from lbctl.targets.envoy.protos import extension
+from lbctl.targets.envoy.sources import NAMESPACE
+from lbctl.targets.reading import MODEL_HEADER, wants_clear_model
+
+_FILTER = "lbctl.clear_model"
+_CLEAR = "model_clear"
+_SCRIPT = (
+    r"""
+local function past_space(text, at)
+  return text:match('^[ \t\r\n]*()', at)
+end
+
+local function past_string(text, at)
+  if text:byte(at) ~= 34 then return end
+  repeat
+    at = text:find('[%z\1-\31"\\]', at + 1)
+    local byte = at and text:byte(at)
+    if byte == 34 then return at + 1 end
+    if byte ~= 92 then return end
+    if not text:find('^["\\/bfnrt]', at + 1) then
+      if not text:find('^u%x%x%x%x', at + 1) then return end
+    end
+    at = at + 1
+  until false
+end
+
+local function past_number(text, at)
+  at = text:match('^%-?0()', at) or text:match('^%-?[1-9]%d*()', at)
+  at = at and (text:match('^%.%d+()', at) or at)
+  return at and (text:match('^[eE][+-]?%d+()', at) or at)
+end
+
+local function past_scalar(text, at)
+  local byte = text:byte(at)
+  if byte == 34 then return past_string(text, at) end
+  return text:match('^true()', at) or text:match('^false()', at) or text:match('^null()', at) or past_number(text, at)
+end
+
+local function past_key(text, at)
+  at = past_string(text, at)
+  at = at and text:match('^[ \t\r\n]*:[ \t\r\n]*()', at)
+  return at
+end
+
+local function past_value(text, at)
+  local closers, depth = {}, 0
+  repeat
+    local byte, after = text:byte(at), nil
+    if byte == 123 or byte == 91 then
+      at = past_space(text, at + 1)
+      if text:byte(at) == byte + 2 then
+        after = at + 1
+      else
+        depth = depth + 1
+        closers[depth] = byte + 2
+        if byte == 123 then at = past_key(text, at) end
+      end
+    else
+      after = past_scalar(text, at)
+      if not after then return end
+    end
+    while after do
+      if depth == 0 then return after end
+      at = past_space(text, after)
+      byte, after = text:byte(at), nil
+      if byte == closers[depth] then
+        depth = depth - 1
+        after = at + 1
+      elseif byte == 44 then
+        at = past_space(text, at + 1)
+        if closers[depth] == 125 then at = past_key(text, at) end
+      else
+        return
+      end
+    end
+  until not at
+end
+
+local function model_in(text)
+  local at, model = text:match('^[ \t\r\n]*{[ \t\r\n]*()'), nil
+  local more = at and text:byte(at) ~= 125
+  while more do
+    local stop, from = past_string(text, at), past_key(text, at)
+    local to = from and past_value(text, from)
+    if not to then return false end
+    local key = text:sub(at + 1, stop - 2)
+    if key:find('\\', 1, true) then return false end
+    if key:lower() == 'model' then
+      if model or key ~= 'model' or text:byte(from) ~= 34 then return false end
+      model = text:sub(from + 1, to - 2):gsub('\\/', '/')
+      if model:find('\\', 1, true) then return false end
+    end
+    at = past_space(text, to)
+    more = text:byte(at) == 44
+    if more then at = past_space(text, at + 1) end
+  end
+  if not at or text:byte(at) ~= 125 or past_space(text, at + 1) ~= #text + 1 then return false end
+  return true, model
+end
+
+local function is_json(kind)
+  if not kind then return true end
+  local name, more = kind:lower():match('^([^; ]*) *;? *(.-) *$')
+  if more ~= '' and not more:find('^charset="?utf%-?8"?$') then return false end
+  return name == 'application/json' or name:find('^application/[%w._-]+%+json$') ~= nil
+end
+
+function envoy_on_request(handle)
+  local headers = handle:headers()
+  local method, coding, named = headers:get(':method'), headers:get('content-encoding'), headers:get('HEADER')
+  local plain = is_json(headers:get('content-type')) and (not coding or coding:lower() == 'identity')
+  if headers:getNumValues('HEADER') > 1 or not (plain or method == 'GET' or method == 'HEAD') then return end
+  local body, metadata = handle:body(), handle:streamInfo():dynamicMetadata()
+  if body and body:length() > 0 then
+    local clear, model = model_in(body:getBytes(0, body:length()))
+    if not plain or not clear then return end
+    if model and model ~= '' then
+      if named and named ~= model then return end
+      metadata:set('NAMESPACE', 'model', model)
+    end
+  end
+  metadata:set('NAMESPACE', 'CLEAR', true)
+  handle:clearRouteCache()
+end
+""".lstrip()
+    .replace("NAMESPACE", NAMESPACE)
+    .replace("HEADER", MODEL_HEADER)
+    .replace("CLEAR", _CLEAR)
+)
+
+
+def http_filters(listener: Listener) -> list[dict[str, object]]:
+    """Where a rule of the listener wants a clear model. It comes after the JSON filter, and corrects what that says."""
+    if not wants_clear_model(listener):
+        return []
+    return [extension(_FILTER, lua_pb2.Lua(default_source_code={"inline_string": _SCRIPT}))]
+
+
+def unclear(match: route_components_pb2.RouteMatch) -> route_components_pb2.RouteMatch:
+    """The same, of requests alone whose model is not clear; those of a WebSocket never are."""
+    found = route_components_pb2.RouteMatch()
+    found.CopyFrom(match)
+    found.dynamic_metadata.add(filter=NAMESPACE, path=[{"key": _CLEAR}], value={"bool_match": True}, invert=True)
+    return found

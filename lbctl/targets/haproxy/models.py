@@ -1,0 +1,91 @@
+"""Which model a request names, where that decides whether it is let in: one that HAProxy and every replica read alike.
+
+HAProxy's own JSON converter finds the first of two keys, gives up on deep bodies and takes what is no JSON at all. So
+the whole body must match the grammar of JSON first, as an expression whose groups call each other; they keep nothing to
+come back to, so a body takes time in proportion to its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lbctl.ir.listeners import Listener
+from lbctl.targets.haproxy import quote
+from lbctl.targets.haproxy.quote import line
+from lbctl.targets.reading import UNCLEAR
+from lbctl.targets.token import Token
+
+_GRAMMAR = "".join(
+    (
+        r"(?(DEFINE)",
+        r"(?<space>[ \t\r\n]*+)",
+        r'(?<next>,(?&space)(?=")|(?=\}))',
+        r'(?<text>"[^"\\\x00-\x1f]*+(?>\\(?>["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+")',
+        r"(?<number>-?(?>0|[1-9][0-9]*+)(?>\.[0-9]++)?+(?>[eE][+-]?[0-9]++)?+)",
+        r"(?<object>\{(?&space)(?>(?&text)(?&space):(?&space)(?&value)(?&space)(?&next))*+\})",
+        r"(?<list>\[(?&space)(?>(?&value)(?&space)(?>,(?&space)(?!\])|(?=\])))*+\])",
+        r"(?<value>(?&text)|(?&number)|true|false|null|(?&object)|(?&list))",
+        r'(?<other>(?!"[mM][oO][dD][eE][lL]")"[^"\\\x00-\x1f]*+"(?&space):(?&space)(?&value)(?&space)(?&next))',
+        r")",
+    )
+)
+_MODEL = r'"model"(?&space):(?&space)"((?>[^"\\\x00-\x1f]|\\/)*+)"(?&space)(?&next)'
+_BODY = rf"^{_GRAMMAR}(?&space)\{{(?&space)(?&other)*+(?>{_MODEL}(?&other)*+)?+\}}(?&space)\z"
+"""An object whose keys hold no escape, with at most one `model`, in whatever case; the last group, the ninth, is its
+text. The grammar comes first: the old PCRE does not compile calls of groups that follow."""
+_TYPE = r'^application/(?:[a-z0-9._-]+\+)?json *(?:; *(?:charset="?utf-8"?)? *)?$'
+
+_REFUSED = quote.error(UNCLEAR, "bad_request")
+_TOO_LARGE = quote.error("the body is too large", "too_large")
+
+
+def lines(listener: Listener, held: int) -> Iterator[Token]:
+    """Sets txn.model to what the body names, unless the header does; and txn.unclear and txn.unseen. `held`: bytes of
+    headers and body that certainly fit into a buffer."""
+    yield Token("acl has_body req.body_size gt 0")
+    yield Token("acl has_length req.hdr(content-length) -m found")
+    yield line("acl is_json req.body -m reg --", quote.word(_BODY))
+    yield line("acl is_json_type req.fhdr(content-type) -m reg -i --", quote.word(_TYPE))
+    yield from _unseen(listener, held)
+    yield from _named()
+    yield from (line("http-request set-var(txn.unclear) bool(true) if", found) for found in _unclear())
+
+
+def refusals(*conditions: str) -> Iterator[Token]:
+    """What is answered instead of a rule's route to a request that meets `conditions`, and whose model is not clear."""
+    for status, answer, found in ((413, _TOO_LARGE, "unseen"), (400, _REFUSED, "unclear")):
+        yield line(
+            f"http-request return status {status} {answer} if !routed", *conditions, f"{{ var(txn.{found}) -m bool }}"
+        )
+
+
+def _unseen(listener: Listener, held: int) -> Iterator[Token]:
+    unseen, path = "http-request set-var(txn.unseen) bool(true) if", ("listeners", listener.name, "inspect")
+    yield Token("http-request set-var(txn.size) req.body_size")
+    yield Token("http-request set-var(txn.headers) req.hdrs,length")
+    yield line(unseen, f"{{ req.body_size gt {listener.inspect} }}", source=path)
+    yield Token("http-request set-var(txn.held) req.body_len")
+    yield line(unseen, "has_length { req.body_len,sub(txn.size) lt 0 }", source=path)
+    yield line(unseen, f"has_body !has_length {{ req.body_size,add(txn.headers) gt {held} }}", source=path)
+
+
+def _named() -> Iterator[Token]:
+    pattern = _BODY.replace("\\", "\\\\").replace('"', '\\"')
+    read = quote.word(rf'req.body,regsub("{pattern}","\\9"),regsub("\\\\/","/",g)')
+    yield line("http-request set-var(txn.named)", read, "if has_body is_json")
+    yield Token("acl is_named var(txn.named),length gt 0")
+    yield Token("acl has_header req.fhdr(x-model) -m found")
+    yield Token("http-request set-var(txn.model) var(txn.named) if is_named !has_header")
+
+
+def _unclear() -> Iterator[str]:
+    """What a replica may read otherwise than HAProxy. What goes through a WebSocket is not read at all."""
+    yield "has_body !is_json"
+    yield "has_body !{ req.body,lower,length,sub(txn.held) eq 0 }"  # as text a body ends at its first zero byte
+    yield "has_body { req.hdr(content-type) -m found } !is_json_type"
+    yield "has_body { req.fhdr_cnt(content-type) gt 1 }"
+    yield "has_body { req.fhdr(content-encoding) -m found } !{ req.fhdr(content-encoding) -m str -i identity }"
+    yield "has_body { req.fhdr_cnt(content-encoding) gt 1 }"
+    yield "has_header is_named !{ var(txn.named),strcmp(txn.model) eq 0 }"
+    yield "{ req.fhdr_cnt(x-model) gt 1 }"
+    yield "{ req.fhdr(upgrade) -m str -i websocket }"

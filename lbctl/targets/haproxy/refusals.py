@@ -1,0 +1,36 @@
+"""Requests that HAProxy refuses before it looks for a route: a replica could read them in another way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lbctl.targets import request_host, request_method, request_target
+from lbctl.targets.haproxy import quote
+from lbctl.targets.haproxy.quote import line
+from lbctl.targets.token import Token
+
+_CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+"""Beside the line ends between headers, and tabs."""
+_HEADER = quote.error("a header holds a control character", "bad_request")
+_FRAMING = quote.error("the transfer-encoding is not chunked alone, or of HTTP/1.0", "bad_request")
+_HOST = quote.error(request_host.MESSAGE, "bad_request")
+_METHOD = quote.error(request_method.MESSAGE, "bad_request")
+_PATH = quote.error(request_target.MESSAGE, "bad_request")
+
+
+def lines() -> Iterator[Token]:
+    """What is left is forwarded as written, but always without scheme and authority: the Host header says the same.
+    HAProxy has refused lines of Host that differ from each other or from the authority."""
+    names, unfit = " ".join(request_method.NAMES), quote.word(request_method.UNFIT)
+    yield line(f"http-request return status 405 {_METHOD} if {{ method {names} }} || {{ method -m reg", unfit, "}")
+    host = quote.word(f"^{request_host.HOST}$")
+    yield line(f"http-request return status 400 {_HOST} if !{{ req.fhdr(host) -m reg", host, "}")
+    ambiguous = quote.word(request_target.AMBIGUOUS)
+    yield line(f"http-request return status 400 {_PATH} if !{{ path_beg / }} || {{ path -m reg", ambiguous, "}")
+    yield Token("http-request set-uri %[pathq] if !{ url_beg / } { path_beg / }")
+    yield line(f"http-request return status 400 {_HEADER} if {{ req.hdrs -m reg", quote.word(_CONTROL), "}")
+    chunked = "{ req.fhdr(transfer-encoding) -m found }"
+    yield Token(
+        f"http-request return status 400 {_FRAMING} if {chunked} !{{ req.fhdr(transfer-encoding) -m str -i chunked }}"
+    )
+    yield Token(f"http-request return status 400 {_FRAMING} if {chunked} {{ req.ver 1.0 }}")

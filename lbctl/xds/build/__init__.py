@@ -1,0 +1,1 @@
+"""Builds and validates the resources that each proxy receives from a snapshot."""

@@ -1,0 +1,62 @@
+"""Checks that certificates, private keys and certificate authorities in PEM can be used.
+
+OpenSSL applies here the checks that BoringSSL applies in Envoy. No part of a key is shown or written to a disk.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import NamedTemporaryFile
+
+
+def pair_problem(certificate: bytes, key: bytes) -> str:
+    """Return why a server cannot use this certificate with this key, or an empty string if it can."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with _file(certificate) as chain, _file(key) as private:
+        try:
+            context.load_cert_chain(chain, private, password=_no_password)
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                return "the certificate and the key do not belong together"
+            return _reason("these are no certificate and key in PEM", error)
+    return ""
+
+
+def authority_problem(authority: bytes) -> str:
+    """Return why these certificates cannot verify a peer, or an empty string if they can."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cadata=authority.decode("ascii"))
+    except UnicodeDecodeError:
+        return "this is no certificate in PEM"
+    except (ssl.SSLError, ValueError) as error:
+        return _reason("this is no certificate in PEM", error)
+    return "" if context.cert_store_stats()["x509"] else "it holds no certificate"
+
+
+def _no_password() -> str:
+    """Return a wrong password, because OpenSSL otherwise prompts on the terminal for an encrypted key."""
+    return "-"
+
+
+def _reason(message: str, error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return f"{message} ({str(reason).lower().replace('_', ' ')})" if reason else message
+
+
+@contextmanager
+def _file(data: bytes) -> Iterator[str]:
+    """Yield the path of a private file with this content, because OpenSSL reads keys only from paths."""
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("pem", os.MFD_CLOEXEC), "wb") as memory:
+            memory.write(data)
+            memory.flush()
+            yield f"/proc/self/fd/{memory.fileno()}"
+    else:
+        with NamedTemporaryFile(prefix="lbctl-") as file:
+            file.write(data)
+            file.flush()
+            yield file.name

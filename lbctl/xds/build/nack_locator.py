@@ -1,0 +1,114 @@
+"""Maps the error message of an Envoy's NACK to a place in the YAML.
+
+Envoy gives no line numbers. Its message counts positions within the rejected resource (`VirtualHosts[0]… Routes[20]`)
+or quotes a name. Both are resolved against the resource as it was sent.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from google.protobuf import symbol_database
+from google.protobuf.message import Message
+
+from lbctl.base.diagnostics import Path
+from lbctl.xds.resource import EDS, RDS, Resource
+
+_LONGEST = 1000
+_STEP = re.compile(r"\b(\w+?)\[(\d+)\]")
+_BROKEN = "Proto constraint validation failed ("
+_DUMP = "goo.gle/debug"
+"""The start of Envoy's debug output of a complete message."""
+_CAUSE = re.compile(r"(\w+)ValidationError\.(\w+(?:\[[^\]]*\])?): ((?:(?! \| caused by).)*)$", re.DOTALL)
+_QUOTED = re.compile(r"['\"]([^'\"]+)['\"]")
+_LARGE = re.compile(r"regex '(.*)' RE2 program size", re.DOTALL)
+_TELLING = 4
+"""The minimal length of a quoted text, in characters, that is searched for in the resource."""
+
+
+def place(resource: Resource, message: str) -> Path:
+    """Return the fleet's path that the NACK message about `resource` refers to; replicas are given by name."""
+    _, broken, way = message.rpartition(_BROKEN)
+    position = way if broken else message.partition(_DUMP)[0]
+    return within(resource.type_url, message_of(resource), position) or resource.path
+
+
+def short(message: str) -> str:
+    """Shorten a NACK message for display.
+
+    The dump of a message is removed, because it can contain keys. Of a broken rule only the last cause is kept.
+    """
+    _, broken, way = message.rpartition(_BROKEN)
+    before, dump, _ = message.partition(_DUMP)
+    if broken:
+        cause = _CAUSE.search(way.strip().removesuffix(")"))
+        shortened = f"{cause[1]}.{cause[2]}: {cause[3]}" if cause else way
+    elif dump:
+        shortened = f"{before} a rule of the message is broken, and Envoy's words end before it says which"
+    else:
+        shortened = message
+    shortened = " ".join(shortened.split())
+    return shortened if len(shortened) <= _LONGEST else f"{shortened[:_LONGEST]}…"
+
+
+def message_of(resource: Resource) -> Message:
+    """Decode the message that a resource holds."""
+    kind = symbol_database.Default().GetSymbol(resource.type_url.rpartition("/")[2])
+    message: Message = kind.FromString(resource.body)
+    return message
+
+
+def within(type_url: str, message: Any, text: str) -> Path:
+    """Return the path of the route or replica that `text` refers to, or an empty path if there is none."""
+    steps = {name.replace("_", "").lower(): int(number) for name, number in _STEP.findall(text)}
+    if type_url == RDS:
+        return _route(message, steps, text)
+    if type_url == EDS:
+        return _replica(message, steps, text)
+    return ()
+
+
+def _route(table: Any, steps: dict[str, int], text: str) -> Path:
+    names = {item.name for host in table.virtual_hosts for item in host.routes if item.name}
+    host, number = steps.get("virtualhosts"), steps.get("routes")
+    if host is not None and number is not None and host < len(table.virtual_hosts):
+        routes = table.virtual_hosts[host].routes
+        name = routes[number].name if number < len(routes) else ""
+    else:
+        name = next((item for item in _QUOTED.findall(text) if item in names), "") or _holder(table, text)
+    return ("routes", name) if name else ()
+
+
+def _holder(table: Any, message: str) -> str:
+    """Return the route with the regular expression that Envoy quotes: it is invalid, or its program is too large."""
+    large = _LARGE.search(message)
+    text = (large[1] if large else message.strip().rpartition(": ")[2]).encode()
+    if len(text) < _TELLING:
+        return ""
+    routes = (item for host in table.virtual_hosts for item in host.routes)
+    return next((item.name for item in routes if item.name and text in item.match.SerializeToString()), "")
+
+
+def _replica(members: Any, steps: dict[str, int], text: str) -> Path:
+    group, number = steps.get("endpoints"), steps.get("lbendpoints")
+    pool = _pool(members)
+    if not pool:
+        return ()
+    if group is not None and number is not None and group < len(members.endpoints):
+        endpoints = members.endpoints[group].lb_endpoints
+        name = endpoints[number].endpoint.hostname if number < len(endpoints) else ""
+    else:
+        names = {_address(item): item.endpoint.hostname for part in members.endpoints for item in part.lb_endpoints}
+        name = next((names[item] for item in re.findall(r"[\w.:\[\]]+", text) if item in names), "")
+    return ("pools", pool, "replicas", name) if name else ("pools", pool)
+
+
+def _pool(members: Any) -> str:
+    marks = (group.metadata.filter_metadata for group in members.endpoints)
+    return next((str(item["lbctl"]["pool"]) for item in marks if "lbctl" in item), "")
+
+
+def _address(item: Any) -> str:
+    socket = item.endpoint.address.socket_address
+    return str(socket.address)

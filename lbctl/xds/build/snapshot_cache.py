@@ -1,0 +1,209 @@
+"""Builds the resources of each proxy from a snapshot once, validates them, and shares them between proxies.
+
+Two proxies with the same listeners and the same share of the limits share everything but the order of zones, and where
+no pool uses locality, that too. A resource whose inputs are equal in two snapshots stays the same object: a new weight
+rebuilds only the endpoints of its own pool.
+
+Nothing is sent from here. A snapshot with a resource that an Envoy would reject is refused as a whole, and the previous
+snapshot stays in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+from functools import cached_property
+from hashlib import blake2b
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.ir.proxies import Proxy, xds_proxies
+from lbctl.ir.snapshot import Snapshot
+from lbctl.ir.topology import Topology
+from lbctl.targets import xds_kinds
+from lbctl.targets.load import Loaded
+from lbctl.xds.build import nack_locator
+from lbctl.xds.build.build_cache import BuildCache
+from lbctl.xds.build.proxy_resources import (
+    NOWHERE,
+    Closing,
+    Place,
+    ProxyResources,
+    assemble,
+    members,
+    reweighed,
+    with_members,
+)
+from lbctl.xds.resource import Resource, Resources
+
+REFUSED = "LB921"
+_ELSEWHERE = ""
+"""A region without replicas. It is not none: a zone of another region has no part in the proxy's own."""
+_ONCE = "it is not sent again before it changes; if the cause was elsewhere and has gone: lbctl reload"
+
+
+class UnsoundError(Exception):
+    """The built resources would be rejected or refer to nothing. `problems`: each with its place in the YAML."""
+
+    def __init__(self, problems: Iterable[Diagnostic]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class CachedSnapshot:
+    """One built snapshot, created by a `Builder`. A proxy's resources are built on the first request for them."""
+
+    def __init__(self, loaded: Loaded, snapshot: Snapshot, last: CachedSnapshot | None) -> None:
+        """Reuse everything from `last`, the previous snapshot, that is still valid."""
+        self.loaded = loaded
+        self.snapshot = snapshot
+        self.version = ""
+        self._served: dict[Hashable, Resources] = {}
+        self._assemblies: dict[Hashable, ProxyResources] = {}
+        self._pieces: BuildCache = BuildCache(last._pieces if last else None)
+        self._closing: Closing = last._closing if last and last.loaded is loaded else Closing(loaded)
+        if last is not None and _weights_apart(last, self):
+            self._reweigh(last)
+
+    def _reweigh(self, last: CachedSnapshot) -> None:
+        pools = _moved(last.snapshot, self.snapshot)
+        assemblies = tuple(last._assemblies.items())
+        names = {item.name for _, whole in assemblies for item in whole.upstreams if item.pool.name in pools}
+        self._pieces = BuildCache.all_but(names, last._pieces)
+        self._assemblies = {kind: reweighed(whole, pools, self.snapshot, self._pieces) for kind, whole in assemblies}
+        self._refuse_unsound()
+
+    def settle(self, version: str) -> None:
+        """Set the version and release the previous snapshot, once every eager build has finished."""
+        self.version = version
+        self._pieces.forget_before()
+
+    def resources(self, proxy: Proxy) -> Resources:
+        """Return all resources of this proxy; proxies with equal resources get the same object.
+
+        Raises UnsoundError if any of them is invalid.
+        """
+        kind = _kind(proxy, self.snapshot.topology)
+        whole = self._assembly(kind, proxy)
+        near = self._near(proxy) if whole.apart else NOWHERE
+        served = self._served.get((kind, near))
+        if served is None:
+            served = self._served[kind, near] = self._for_place(whole, near)
+        return served
+
+    def place(self, type_url: str, name: str, message: str) -> Diagnostic:
+        """Return LB921: what an Envoy reports about a resource, at the place in the YAML that it was built from."""
+        resource = self._find(type_url, name)
+        path = nack_locator.place(resource, message) if resource else ()
+        diagnostic = Diagnostic(
+            REFUSED, f"Envoy refuses what was sent for this: {self.redacted(message)}", path=path, hint=_ONCE
+        )
+        return self.loaded.compiled.sources.with_position(diagnostic)
+
+    def redacted(self, message: str) -> str:
+        """Return a NACK message without secrets: Envoy quotes messages, and these can contain keys."""
+        keys = {item.key for tenant_keys in self.snapshot.secrets.api_keys.values() for item in tenant_keys if item.key}
+        redacted = message
+        for key in sorted(keys, key=len, reverse=True):
+            redacted = redacted.replace(key, "…")
+        return nack_locator.short(redacted)
+
+    def _assembly(self, kind: Hashable, proxy: Proxy) -> ProxyResources:
+        assembly = self._assemblies.get(kind)
+        if assembly is None:
+            assembly = assemble(self.snapshot, proxy, self._pieces, self._closing)
+            self._refuse_unsound()
+            self._assemblies[kind] = assembly
+        return assembly
+
+    def _for_place(self, whole: ProxyResources, near: Place) -> Resources:
+        apart = (members(self._pieces, item, near, self.snapshot.addresses).resource for item in whole.apart)
+        changed = {item.name: item for item in apart}
+        self._refuse_unsound()
+        return with_members(whole.shared, changed)
+
+    def _refuse_unsound(self) -> None:
+        problems = self._pieces.take_problems()
+        if problems:
+            diagnostics = Diagnostics()
+            diagnostics.extend(map(self.loaded.compiled.sources.with_position, problems))
+            raise UnsoundError(diagnostics)
+
+    def _near(self, proxy: Proxy) -> Place:
+        """Return the part of the proxy's locality that can bring a replica nearer."""
+        regions, zones = self._places
+        zone = proxy.zone if proxy.zone in zones else None
+        if proxy.region is None or proxy.region in regions:
+            return proxy.region, zone
+        return _ELSEWHERE if zone else None, zone
+
+    @cached_property
+    def replica_locations(self) -> bytes:
+        """The localities of replicas, which are part of the version even if no configured proxy is near any."""
+        pools = [item for item in self.snapshot.topology.pools if item.locality]
+        locations = [[(item.name, item.region, item.zone) for item in pool.replicas] for pool in pools]
+        return repr(locations).encode() if locations else b""
+
+    @cached_property
+    def content_elsewhere(self) -> bytes:
+        """The content that proxies other than Envoys receive, which is the version if no Envoy is served."""
+        live = self.snapshot
+        weights = {pool: dict(sorted(by_replica.items())) for pool, by_replica in sorted(live.weights.items())}
+        held = [{pool: sorted(names) for pool, names in sorted(each.items())} for each in (live.drained, live.out)]
+        return repr((live.topology, weights, held)).encode()
+
+    @cached_property
+    def _places(self) -> tuple[frozenset[str | None], frozenset[str | None]]:
+        replicas = [item for pool in self.snapshot.topology.pools if pool.locality for item in pool.replicas]
+        return frozenset(item.region for item in replicas), frozenset(item.zone for item in replicas)
+
+    def _find(self, type_url: str, name: str) -> Resource | None:
+        candidates = (item.of(type_url).get(name) for item in tuple(self._served.values()))
+        return next((item for item in candidates if item is not None), None)
+
+
+class Builder:
+    """Builds snapshots one after another and keeps the last valid one. It is not thread-safe."""
+
+    def __init__(self) -> None:
+        self._last: CachedSnapshot | None = None
+
+    def build(self, loaded: Loaded, snapshot: Snapshot, proxies: Iterable[Proxy] = ()) -> CachedSnapshot:
+        """Return the snapshot, with the resources of the fleet's Envoys and of `proxies` built and validated.
+
+        Raises UnsoundError if any resource is invalid; the next build then continues from the last valid snapshot.
+        """
+        built = CachedSnapshot(loaded, snapshot, self._last)
+        filed = [built.resources(item) for item in xds_proxies(snapshot.topology, xds_kinds()).all]
+        for item in proxies:
+            built.resources(item)
+        built.settle(_version(filed, built.replica_locations if filed else built.content_elsewhere))
+        self._last = built
+        return built
+
+
+def _weights_apart(last: CachedSnapshot, now: CachedSnapshot) -> bool:
+    """Return whether the two snapshots differ in nothing but weights and drains."""
+    if last.loaded is not now.loaded:
+        return False
+    live = now.snapshot
+    return replace(last.snapshot, weights=live.weights, drained=live.drained, out=live.out) == live
+
+
+def _moved(before: Snapshot, now: Snapshot) -> frozenset[str]:
+    """Return the pools whose weights or drains differ."""
+    pairs = ((before.weights, now.weights), (before.drained, now.drained), (before.out, now.out))
+    return frozenset(name for old, new in pairs for name in {*old, *new} if old.get(name) != new.get(name))
+
+
+def _kind(proxy: Proxy, topology: Topology) -> Hashable:
+    """Return the properties of a proxy that determine its resources, except for its locality."""
+    named = any(item.name == proxy.name for item in topology.proxies)
+    return proxy.kind, frozenset(proxy.listeners), proxy.version, 0 if named else proxy.instances
+
+
+def _version(filed: Iterable[Resources], replica_locations: bytes) -> str:
+    """Return a digest of the content; equal fleets have equal versions in every process."""
+    whole = blake2b(replica_locations, digest_size=8)
+    for item in filed:
+        whole.update(item.version.encode())
+    return whole.hexdigest()

@@ -1,0 +1,171 @@
+"""Predicts whether an Envoy accepts the built messages, each by itself and with the references between them.
+
+Messages are checked against the rules of Envoy's own definitions (`field_rules`). Endpoints are many and alike, so they
+have one specialised pass. What only Envoy can decide (whether RE2 accepts a regular expression, whether a port is free)
+is left to Envoy, and its answer is recorded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+from google.protobuf.message import Message
+
+from lbctl.base.diagnostics import Diagnostic, Path, show
+from lbctl.base.hosts import is_ip
+from lbctl.xds.build import nack_locator
+from lbctl.xds.build.field_rules import Broken, Reference, Rules
+from lbctl.xds.build.key_pairs import authority_problem, pair_problem
+from lbctl.xds.resource import CDS, EDS, RDS, SDS, SHORT
+
+UNSOUND = "LB920"
+UNREADABLE = "LB922"
+
+_SUM = 2**32 - 1
+_PORTS = 65_535
+
+
+class Findings(NamedTuple):
+    """The problems of a message, and the resources that it refers to."""
+
+    problems: tuple[Diagnostic, ...]
+    needs: frozenset[Reference]
+
+
+def examine(type_url: str, message: Message, path: Path) -> Findings:
+    """Check one message: LB920 for each value that Envoy would reject or silently drop.
+
+    `path` is the part of the fleet that the message was built from. Of endpoints only the weights are checked here; see
+    `examine_places` for the rest.
+    """
+    if type_url == EDS:
+        return Findings(tuple(_problem(EDS, message, path, *each) for each in _weights(message)), frozenset())
+    examined = _rules().examine(message)
+    broken = (*examined.broken, *_doubles(message), *_keys(message))
+    return Findings(tuple(_problem(type_url, message, path, *each) for each in broken), frozenset(examined.needs))
+
+
+@cache
+def _rules() -> Rules:
+    return Rules(_LOOKS)
+
+
+def unsound(reason: str, path: Path) -> Diagnostic:
+    """Return LB920: Envoy would reject the message built from the value at `path`, for this reason."""
+    return Diagnostic(UNSOUND, f"an Envoy would refuse what is made of this: {reason}", path=path)
+
+
+def unreadable(file: str, path: Path) -> Diagnostic:
+    """Return LB922: a file whose content the proxies should receive cannot be read."""
+    message = f"{show(file)} cannot be read, and the proxies are to get what is in it"
+    return Diagnostic(UNREADABLE, message, path=path, hint="put the file there, readable for lbctl")
+
+
+def missing(needs: Iterable[tuple[Reference, Path]], there: Container[Reference]) -> Iterator[Diagnostic]:
+    """Yield LB920 for each reference to a resource that does not exist."""
+    for (type_url, name), path in needs:
+        if (type_url, name) not in there:
+            yield unsound(f"it refers to {name!r}, and there is none ({SHORT[type_url].upper()})", path)
+
+
+def _problem(type_url: str, message: Message, path: Path, way: str, reason: str) -> Diagnostic:
+    return unsound(f"{way} {reason}", nack_locator.within(type_url, message, way) or path)
+
+
+# ── What a message says of others ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _route_action(part: Any) -> Iterator[Reference]:
+    if part.WhichOneof("cluster_specifier") == "cluster":
+        yield CDS, part.cluster
+    yield from ((CDS, item.name) for item in part.weighted_clusters.clusters)
+    yield from ((CDS, item.cluster) for item in part.request_mirror_policies)
+
+
+_LOOKS: dict[str, Callable[[Any], Iterable[Reference]]] = {
+    "envoy.config.route.v3.RouteAction": _route_action,
+    "envoy.config.core.v3.GrpcService.EnvoyGrpc": lambda part: [(CDS, part.cluster_name)],
+    "envoy.config.cluster.v3.Cluster.EdsClusterConfig": lambda part: [(EDS, part.service_name)],
+    "envoy.extensions.clusters.aggregate.v3.ClusterConfig": lambda part: [(CDS, name) for name in part.clusters],
+    "envoy.extensions.filters.network.http_connection_manager.v3.Rds": lambda part: [(RDS, part.route_config_name)],
+    "envoy.extensions.transport_sockets.tls.v3.SdsSecretConfig": lambda part: [(SDS, part.name)],
+}
+
+
+def _doubles(message: Any) -> Iterator[Broken]:
+    """Yield the names that must be unique within a message and are not."""
+    if message.DESCRIPTOR.name == "RouteConfiguration":
+        yield from _twice("virtual_hosts", (item.name for item in message.virtual_hosts))
+        yield from _twice("virtual_hosts.domains", (name for item in message.virtual_hosts for name in item.domains))
+    elif message.DESCRIPTOR.name == "Listener":
+        chains = message.filter_chains
+        yield from _twice("filter_chains", (item.name for item in chains))
+        matches = (item.filter_chain_match.SerializeToString(deterministic=True) for item in chains)
+        yield from _twice("filter_chains.filter_chain_match", matches)
+
+
+def _twice(way: str, names: Iterable[str | bytes]) -> Iterator[Broken]:
+    counted = Counter(names)
+    yield from ((way, f"must be told apart: {name!r} stands {n} times") for name, n in counted.items() if n > 1)
+
+
+# ── TLS ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _keys(message: Any) -> Iterator[Broken]:
+    if message.DESCRIPTOR.name != "Secret":
+        return
+    if message.HasField("tls_certificate"):
+        pair = message.tls_certificate
+        reason = pair_problem(pair.certificate_chain.inline_bytes, pair.private_key.inline_bytes)
+    else:
+        reason = authority_problem(message.validation_context.trusted_ca.inline_bytes)
+    if reason:
+        yield message.name, f"cannot be used: {reason}"
+
+
+# ── Endpoints ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def examine_places(message: Any, path: Path) -> tuple[Diagnostic, ...]:
+    """Return LB920 for each problem of endpoints that does not depend on their weights."""
+    return tuple(_problem(EDS, message, path, way, reason) for way, reason in _places(message))
+
+
+def _places(message: Any) -> Iterator[Broken]:
+    if not message.cluster_name:
+        yield "cluster_name", "must be given"
+    taken: set[tuple[str, int]] = set()
+    for index, group in enumerate(message.endpoints):
+        if group.priority != index:
+            yield f"endpoints[{index}].priority", f"must be {index}: no rank may be left out"
+        for number, item in enumerate(group.lb_endpoints):
+            reason = _place(item.endpoint.address, taken)
+            if reason:
+                yield f"endpoints[{index}].lb_endpoints[{number}].endpoint.address", reason
+
+
+def _weights(message: Any) -> Iterator[Broken]:
+    for index, group in enumerate(message.endpoints):
+        weights = [item.load_balancing_weight.value for item in group.lb_endpoints]
+        if sum(weights) > _SUM:
+            yield f"endpoints[{index}].lb_endpoints", f"must have weights whose sum is at most {_SUM}"
+        if min(weights, default=1) < 1:
+            number = weights.index(min(weights))
+            yield f"endpoints[{index}].lb_endpoints[{number}].load_balancing_weight", "must be at least 1"
+
+
+def _place(address: Any, taken: set[tuple[str, int]]) -> str:
+    if address.WhichOneof("address") == "pipe":
+        place = (address.pipe.path, 0)
+        reason = "" if address.pipe.path else "must have a path"
+    else:
+        place = (address.socket_address.address, address.socket_address.port_value)
+        reason = "" if is_ip(place[0]) and 0 < place[1] <= _PORTS else f"must be an IP address and a port, not {place}"
+    if place in taken:
+        return f"stands twice: {place[0]}, port {place[1]}"
+    taken.add(place)
+    return reason

@@ -1,0 +1,165 @@
+"""Reads one ADS stream of any control plane, for the commands that show what a proxy would receive."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from lbctl.xds.client.decode import DecodeError
+from lbctl.xds.client.reader import Change, Reader
+
+_METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
+_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.keepalive_time_ms", 300_000),  # more often, and servers that lbctl did not write throw the client out
+    ("grpc.keepalive_timeout_ms", 20_000),
+)
+_REFUSALS = frozenset(
+    (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNAUTHENTICATED,
+    )
+)
+_PREAMBLE = re.compile(r"failed to connect to all addresses; last error: [A-Z_]+: (?:ipv[46]:\S+: )?")
+_HINTS = (
+    ("Socket closed", " (it may want TLS, or a client's certificate)"),
+    ("WRONG_VERSION_NUMBER", " (it does not speak TLS)"),
+)
+_CUT = "Internal error from Core"
+"""The details that gRPC reports for a connection that ends during a write."""
+_FAREWELL = 0.5
+"""Seconds to wait for a server to end a stream that the client has half-closed."""
+
+_Call = Any
+"""A `StreamStreamCall` of bytes: grpc's types know no call without a serialiser."""
+
+
+class UnreachableError(Exception):
+    """No control plane answers at the address, or its connection has ended."""
+
+
+class RefusedError(Exception):
+    """The control plane answers and refuses to serve this node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The address of a control plane in gRPC's form; `ca`, `certificate` and `key` are files. TLS requires `ca`."""
+
+    address: str
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+
+
+async def read(server: Server, reader: Reader, patience: float = 5.0) -> AsyncGenerator[list[Change], None]:
+    """Yield the changes of each response on one ADS stream until it ends; an empty list is a response without changes.
+
+    `patience` is the time to connect in seconds. Raises UnreachableError or RefusedError when the stream ends, and
+    OSError where a file of `server` cannot be read.
+    """
+    async with _channel(server) as channel:
+        await _connect(server, channel, patience)
+        call: _Call = channel.stream_stream(_METHOD)()
+        try:
+            await _write(call, reader.open())
+            while (message := await call.read()) is not grpc.aio.EOF:
+                changes, requests = reader.take(message)
+                await _write(call, requests)
+                yield changes
+        except DecodeError as error:
+            raise UnreachableError(f"{server.address} answers, and this is no ADS: {error}") from None
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            pass
+        except GeneratorExit:
+            await _leave(call)
+            raise
+        finally:
+            call.cancel()
+        raise _ended(server, *await _final_status(channel, call, reader.open()[:1]))
+
+
+async def _connect(server: Server, channel: grpc.aio.Channel, patience: float) -> None:
+    """Wait until the channel is connected or has failed; after a failure the call reports the reason."""
+    try:
+        async with asyncio.timeout(patience):
+            state = channel.get_state(try_to_connect=True)
+            while state not in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE):
+                await channel.wait_for_state_change(state)
+                state = channel.get_state(try_to_connect=True)
+    except TimeoutError:
+        raise UnreachableError(f"{server.address}: no gRPC connection within {patience:g} s") from None
+
+
+async def _final_status(
+    channel: grpc.aio.Channel, call: _Call, first: Iterable[bytes]
+) -> tuple[grpc.StatusCode, str | None]:
+    """Return the status code and details of the ended call.
+
+    A call that ends during a write does not report its reason, so a second call with fewer requests is made to learn
+    it.
+    """
+    for requests in ((), first):
+        code, details = await call.code(), await call.details()
+        if details != _CUT:
+            return code, details
+        other: _Call = channel.stream_stream(_METHOD)()
+        with suppress(TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            async with asyncio.timeout(_FAREWELL):
+                await _write(other, requests)
+                if await other.read() is grpc.aio.EOF:
+                    return await other.code(), await other.details()
+        if other.done() and not other.cancelled():
+            return await other.code(), await other.details()
+        other.cancel()
+    return code, details
+
+
+async def _leave(call: _Call) -> None:
+    """Half-close the stream and wait for the server's end, so that the last requests are read."""
+    try:
+        async with asyncio.timeout(_FAREWELL):
+            await call.done_writing()
+            await call.code()
+    except (TimeoutError, asyncio.InvalidStateError):
+        return
+
+
+async def _write(call: _Call, requests: Iterable[bytes]) -> None:
+    for request in requests:
+        await call.write(request)
+
+
+def _channel(server: Server) -> grpc.aio.Channel:
+    if not server.ca:
+        return grpc.aio.insecure_channel(server.address, _OPTIONS)
+    ca, key, certificate = (
+        Path(name).read_bytes() if name else None for name in (server.ca, server.key, server.certificate)
+    )
+    return grpc.aio.secure_channel(server.address, grpc.ssl_channel_credentials(ca, key, certificate), _OPTIONS)
+
+
+def _ended(server: Server, code: grpc.StatusCode, details: str | None) -> Exception:
+    if details == _CUT:
+        return UnreachableError(f"{server.address} has ended the connection")
+    reason = _PREAMBLE.sub("", details or "") or code.name.lower().replace("_", " ")
+    if code in _REFUSALS:
+        return RefusedError(f"{server.address} refuses this node: {reason}")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return UnreachableError(f"{server.address} answers, and does not serve ADS: {reason}")
+    if code is grpc.StatusCode.OK:
+        return UnreachableError(f"{server.address} has ended the stream")
+    hint = next((hint for sign, hint in _HINTS if sign in reason), "")
+    return UnreachableError(f"{server.address}: {reason}{hint}")

@@ -1,0 +1,224 @@
+"""The client's side of ADS: tracks what a control plane has sent to a node and produces the node's next requests.
+
+It uses the state-of-the-world variant, which every ADS server supports. Clusters and listeners are subscribed to with a
+wildcard. The endpoints, routes and secrets that they name are subscribed to by name, and dropped when nothing names
+them any more. It shares no code with the server and decodes with envoy-data-plane alone. This module does no I/O;
+`client.ads.read` holds the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from betterproto2 import Message
+from envoy_data_plane.envoy.config.core.v3 import Locality
+from envoy_data_plane.envoy.config.core.v3 import Node as WireNode
+from envoy_data_plane.envoy.service.discovery.v3 import DiscoveryRequest, DiscoveryResponse
+from envoy_data_plane.envoy.service.discovery.v3 import Resource as Wrapped
+from envoy_data_plane.google.protobuf import Any as Packed
+from envoy_data_plane.google.rpc import Status
+
+from lbctl import __version__
+from lbctl.xds.client.decode import DecodeError, decode, parse, references, resource_name
+from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS, TYPES
+
+_WRAPPED = "type.googleapis.com/envoy.service.discovery.v3.Resource"
+_WHOLE = (CDS, LDS)
+_NAMED_BY = {EDS: (CDS,), RDS: (LDS,), SDS: (CDS, LDS)}
+_INVALID_ARGUMENT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The identity that the client sends: node id, cluster and locality."""
+
+    id: str
+    cluster: str = "lbctl"
+    region: str = ""
+    zone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A resource as last received. `version`: of its response; `names`: (type, name) of what it refers to."""
+
+    name: str
+    version: str
+    body: bytes
+    message: Message
+    names: frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a response changed, names in order.
+
+    `version` is empty where a resource was dropped because nothing names it any more. `refused` says what is wrong with
+    a response that was rejected as a whole.
+    """
+
+    type_url: str
+    version: str
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    refused: str = ""
+
+
+@dataclass(slots=True)
+class _Subscription:
+    """A subscription to one type. `names`: None is a wildcard; `nonce`: of the stream's last response."""
+
+    names: frozenset[str] | None
+    nonce: str = ""
+    version: str = ""
+    answered: bool = False
+    resources: dict[str, Received] = field(default_factory=dict)
+
+
+class Reader:
+    """What one node has received, and its next requests. It does no I/O and outlives a broken stream."""
+
+    def __init__(self, node: Node, wanted: Iterable[str] = TYPES) -> None:
+        """Subscribe to the `wanted` type URLs, and to the types that name their resources."""
+        needed = {kind for each in wanted for kind in (each, *_NAMED_BY.get(each, ()))}
+        self._node = _wire(node)
+        self._by_type = {
+            kind: _Subscription(None if kind in _WHOLE else frozenset()) for kind in TYPES if kind in needed
+        }
+
+    def resources(self, type_url: str) -> Mapping[str, Received]:
+        """Return the received resources of a type by name, in order."""
+        subscription = self._by_type.get(type_url)
+        return dict(sorted(subscription.resources.items())) if subscription else {}
+
+    def waiting(self) -> dict[str, tuple[str, ...]]:
+        """Map each incomplete type to its missing names, or to no names for a wildcard; empty if all is received."""
+        missing: dict[str, tuple[str, ...]] = {}
+        for kind, wanted in self._by_type.items():
+            names = tuple(sorted((wanted.names or frozenset()) - wanted.resources.keys()))
+            if names or (wanted.names is None and not wanted.answered):
+                missing[kind] = names
+        return missing
+
+    def open(self) -> list[bytes]:
+        """Return the first requests on a new stream."""
+        for wanted in self._by_type.values():
+            wanted.nonce = ""
+        return [self._request(kind) for kind, wanted in self._by_type.items() if wanted.names is None or wanted.names]
+
+    def take(self, message: bytes) -> tuple[list[Change], list[bytes]]:
+        """Process a response: return its changes and the requests that answer it. Raises DecodeError."""
+        response = parse(DiscoveryResponse, message)
+        wanted = self._by_type.get(response.type_url)
+        if wanted is None:
+            return [], []
+        wanted.nonce = response.nonce
+        try:
+            resources = _resources(response, wanted)
+        except DecodeError as error:
+            refused = Change(response.type_url, response.version_info, refused=str(error))
+            return [refused], [self._request(response.type_url, str(error))]
+        change = _store(response, wanted, resources)
+        followed, requests = self._follow() if response.type_url in _WHOLE else ([], [])
+        return [item for item in (change, *followed) if _is_change(item)], [self._request(response.type_url), *requests]
+
+    def _request(self, kind: str, error: str = "") -> bytes:
+        wanted = self._by_type[kind]
+        return bytes(
+            DiscoveryRequest(
+                version_info=wanted.version,
+                node=self._node,
+                resource_names=sorted(wanted.names or ()),
+                type_url=kind,
+                response_nonce=wanted.nonce,
+                error_detail=Status(code=_INVALID_ARGUMENT, message=error) if error else None,
+            )
+        )
+
+    def _follow(self) -> tuple[list[Change], list[bytes]]:
+        """Subscribe to what clusters and listeners name now, and drop what they no longer name."""
+        changes, requests = [], []
+        for kind, parents in _NAMED_BY.items():
+            wanted = self._by_type.get(kind)
+            if wanted is None:
+                continue
+            names = frozenset(
+                name
+                for parent in parents
+                for item in self._by_type[parent].resources.values()
+                for of, name in item.names
+                if of == kind
+            )
+            if names == wanted.names:
+                continue
+            gone = tuple(sorted(wanted.resources.keys() - names))
+            wanted.names = names
+            wanted.resources = {name: item for name, item in wanted.resources.items() if name in names}
+            changes.append(Change(kind, "", removed=gone))
+            requests.append(self._request(kind))
+        return changes, requests
+
+
+def _wire(node: Node) -> WireNode:
+    return WireNode(
+        id=node.id,
+        cluster=node.cluster,
+        locality=Locality(region=node.region, zone=node.zone) if node.region or node.zone else None,
+        user_agent_name="lbctl",
+        user_agent_version=__version__,
+    )
+
+
+def _resources(response: DiscoveryResponse, wanted: _Subscription) -> dict[str, Received]:
+    """Return the response's resources by name, without those that were not subscribed to. Raises DecodeError."""
+    received = {item.body: item for item in wanted.resources.values()}
+    resources: dict[str, Received] = {}
+    for packed in response.resources:
+        item = _received(packed, response, received)
+        if not item.name:
+            raise DecodeError(f"a resource of {response.type_url} has no name")
+        if item.name in resources:
+            raise DecodeError(f"{item.name} stands twice in one response")
+        resources[item.name] = item
+    return {name: item for name, item in resources.items() if wanted.names is None or name in wanted.names}
+
+
+def _received(packed: Packed, response: DiscoveryResponse, received: Mapping[bytes, Received]) -> Received:
+    """Return the resource, unwrapped from its envelope if it has one. Bytes received before are not decoded again.
+
+    Raises DecodeError.
+    """
+    name = ""
+    if packed.type_url == _WRAPPED:
+        envelope = parse(Wrapped, packed.value)
+        name, packed = envelope.name, envelope.resource or Packed()
+    if packed.type_url != response.type_url:
+        raise DecodeError(f"a response of {response.type_url} holds a {packed.type_url or 'nothing'}")
+    before = received.get(packed.value)
+    if before and name in ("", before.name):
+        return replace(before, version=response.version_info)
+    message = decode(packed.type_url, packed.value)
+    name = name or resource_name(message)
+    return Received(name, response.version_info, packed.value, message, frozenset(references(message)))
+
+
+def _store(response: DiscoveryResponse, wanted: _Subscription, resources: dict[str, Received]) -> Change:
+    """Store the resources. A wildcard response replaces all of them; a response by name only updates those it holds."""
+    before, whole = wanted.resources, wanted.names is None
+    wanted.resources = resources if whole else before | resources
+    wanted.version, wanted.answered = response.version_info, True
+    return Change(
+        response.type_url,
+        response.version_info,
+        added=tuple(sorted(resources.keys() - before.keys())),
+        changed=tuple(
+            sorted(name for name in resources.keys() & before.keys() if resources[name].body != before[name].body)
+        ),
+        removed=tuple(sorted(before.keys() - resources.keys())) if whole else (),
+    )
+
+
+def _is_change(change: Change) -> bool:
+    return bool(change.added or change.changed or change.removed or change.refused)

@@ -1,0 +1,1 @@
+"""The xDS transport protocol: subscriptions, streams, sessions and the gRPC server."""

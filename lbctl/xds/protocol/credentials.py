@@ -1,0 +1,138 @@
+"""Reloads the server's certificate when its files change, and keeps the current one when the new files are invalid.
+
+gRPC asks before every handshake, from its own threads. A check costs one `stat` for each file. A rotation does not
+interrupt established connections.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import ssl
+import threading
+import time
+from pathlib import Path
+
+import grpc
+
+from lbctl.base.errors import reason_of
+from lbctl.compile.files import read_regular
+from lbctl.ir.proxies import ServerTls
+
+_LOG = logging.getLogger(__name__)
+_Stamp = tuple[tuple[int, int, int, int] | None, ...]
+_LARGEST = 1 << 20
+"""The largest accepted file, in bytes."""
+_RETRY = 1.0
+"""Seconds after which invalid files are read again even if their metadata is unchanged."""
+
+
+class CredentialsError(Exception):
+    """The files are not a valid server identity. The message says which and why, and holds no part of a key."""
+
+
+class Credentials:
+    """The server identity in the files of `tls` (absolute paths). `problem`: why the current files are not in use."""
+
+    def __init__(self, tls: ServerTls) -> None:
+        """Load the files. Raises CredentialsError if they are invalid, because there is no earlier identity to keep."""
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._stamp = self._look()
+        self._initial = self._read()
+        self._fresh: grpc.ServerCertificateConfiguration | None = None
+        self._again = math.inf
+        self.problem = ""
+
+    def server(self) -> grpc.ServerCredentials:
+        """Return the gRPC credentials. With a `client_ca` each client must present a certificate that it signed."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._initial,
+            self._newer,  # type: ignore[arg-type]  # None means no change, which the stubs lack
+            require_client_authentication=self._tls.client_ca is not None,
+        )
+
+    def check(self) -> str:
+        """Reload the files if they have changed, and return their `problem`. Thread-safe."""
+        with self._lock:
+            stamp = self._look()
+            if stamp != self._stamp or time.monotonic() >= self._again:
+                self._stamp = stamp
+                self._load()
+            return self.problem
+
+    def _newer(self) -> grpc.ServerCertificateConfiguration | None:
+        self.check()
+        with self._lock:
+            fresh, self._fresh = self._fresh, None
+            return fresh
+
+    def _load(self) -> None:
+        try:
+            self._fresh = self._read()
+        except CredentialsError as error:
+            self._again = time.monotonic() + _RETRY
+            self._complain(str(error))
+        else:
+            self._again = math.inf
+            self._complain("")
+
+    def _complain(self, problem: str) -> None:
+        if problem and problem != self.problem:
+            _LOG.error("xds: the certificate stays as it was: %s", problem)
+        elif self.problem and not problem:
+            _LOG.warning("xds: the certificate is as its files say again")
+        self.problem = problem
+
+    def _paths(self) -> tuple[Path, ...]:
+        paths = (self._tls.certificate, self._tls.key, self._tls.client_ca)
+        return tuple(Path(item) for item in paths if item is not None)
+
+    def _look(self) -> _Stamp:
+        return tuple(_stamp(path) for path in self._paths())
+
+    def _read(self) -> grpc.ServerCertificateConfiguration:
+        """Read the files before and after the check, so that exactly the checked content is used."""
+        before = self._contents()
+        self._check()
+        if self._contents() != before:
+            raise CredentialsError("the files are being written")
+        certificate, key, *authorities = before
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], *authorities)
+
+    def _contents(self) -> list[bytes]:
+        try:
+            return [read_regular(path, _LARGEST) for path in self._paths()]
+        except OSError as error:
+            raise CredentialsError(f"{error.filename}: {reason_of(error)}") from None
+
+    def _check(self) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        pair = f"{self._tls.certificate} and {self._tls.key}"
+        try:
+            context.load_cert_chain(self._tls.certificate, self._tls.key, password=_no_password)
+        except ssl.SSLError as error:
+            raise CredentialsError(f"{pair} are no pair: {error.reason or error}") from None
+        except (OSError, ValueError) as error:
+            raise CredentialsError(f"{pair} cannot be used: {error}") from None
+        if self._tls.client_ca is not None:
+            _check_authorities(context, self._tls.client_ca)
+
+
+def _check_authorities(context: ssl.SSLContext, path: str) -> None:
+    try:
+        context.load_verify_locations(path)
+    except (ssl.SSLError, OSError) as error:
+        raise CredentialsError(f"{path} holds no certificate authority: {error}") from None
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted")
+
+
+def _stamp(path: Path) -> tuple[int, int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -1,0 +1,273 @@
+"""The status of each node: what it was sent and how it answered. The streams write it, the API reads it.
+
+A push stores only a time stamp; rows are computed when they are read. Disconnected nodes are kept for an hour, at most
+the latest thousand, so that clients with ever new ids cannot fill the memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from lbctl.base.diagnostics import Diagnostic
+from lbctl.targets.envoy import TARGET
+from lbctl.xds.protocol.stream import Node, TypeStatus
+from lbctl.xds.resource import SHORT
+
+_Key = tuple[str, bool]
+"""A node id, and whether the client only reads: a reader uses an Envoy's id without being that Envoy."""
+Row = dict[str, object]
+"""The status of a node as JSON values. Times are seconds since the epoch."""
+
+READER = "lbctl"
+"""The user agent of clients that only read, as `lbctl xds`: their ACKs say nothing about the node whose id they use."""
+_KEPT_FOR = 3600.0
+_KEPT_NODES = 1000
+_KEPT_NACKS = 10
+_KEPT_ENDED = 8
+_SHOWN_REFUSED = 60.0
+"""Seconds for which a rejected node is shown as REFUSED: Envoy reconnects within 30 s."""
+_WORST_FIRST = ("NACKED", "STALE", "WAITING", "SYNCED")
+
+
+class Observer(Protocol):
+    """Receives the events of all streams as they happen; `kind` is `sotw` or `delta`."""
+
+    def connected(self, kind: str) -> None:
+        """A stream was opened."""
+
+    def disconnected(self, kind: str) -> None:
+        """A stream has ended."""
+
+    def pushed(self, type_short: str, resources: int, size: int) -> None:
+        """A response was written; `size` is the bytes of the whole response."""
+
+    def acked(self, type_short: str, seconds: float) -> None:
+        """A response was accepted `seconds` after it was written."""
+
+    def nacked(self, type_short: str) -> None:
+        """A response was rejected."""
+
+    def unmatched(self, node_id: str) -> None:
+        """A node connected that no entry of `proxies` matches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """A NACK: the node's own message, and a finding for each rejected resource at its place in the YAML."""
+
+    at: float
+    type_url: str
+    version: str
+    names: tuple[str, ...]
+    message: str
+    findings: tuple[Diagnostic, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """The status of one stream.
+
+    `version`: the snapshot last offered, at `offered`. `good`: the snapshot last accepted completely. `proxy`, `kind`:
+    of the matching entry of `proxies`. `reason`: why the node is sent nothing new. `denied`: its stream was ended for
+    that reason. `nack_messages`: by type, the last NACK message, without secrets. `pushed`, `acked`, `refused`: by
+    type, the time of the last push, ACK and NACK.
+    """
+
+    node: Node
+    peer: str
+    delta: bool
+    status: Callable[[], tuple[TypeStatus, ...]]
+    since: float
+    proxy: str | None = None
+    kind: str = TARGET.kind
+    reason: str = ""
+    denied: bool = False
+    version: str = ""
+    good: str = ""
+    offered: float = 0.0
+    pushed: dict[str, float] = field(default_factory=dict)
+    acked: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, float] = field(default_factory=dict)
+    nack_messages: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_reader(self) -> bool:
+        """Return whether the client only reads, as `lbctl xds` does."""
+        return self.node.agent == READER
+
+    @property
+    def key(self) -> _Key:
+        """Return the node id, and whether the client only reads."""
+        return self.node.id, self.is_reader
+
+    def closed(self) -> Entry:
+        """Return a copy with a final status that does not reference the stream."""
+        last = tuple(replace(item, names=()) for item in self.status())
+        return replace(self, status=lambda: last)
+
+
+@dataclass(slots=True)
+class _Record:
+    """The state of one node id. `streams` are open; `ended` are the last that ended, over one connection."""
+
+    streams: list[Entry] = field(default_factory=list)
+    ended: deque[Entry] = field(default_factory=lambda: deque(maxlen=_KEPT_ENDED))
+    nacks: deque[Nack] = field(default_factory=lambda: deque(maxlen=_KEPT_NACKS))
+    good: str = ""
+    left: float = 0.0
+
+
+class NodeStatus:
+    """The status of all nodes. `clock` returns seconds since the epoch."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._here: dict[_Key, _Record] = {}
+        self._gone: dict[_Key, _Record] = {}  # in the order in which they left
+
+    def now(self) -> float:
+        """Return the current time in seconds since the epoch."""
+        return self._clock()
+
+    def enter(self, entry: Entry) -> None:
+        """Add a stream whose node is known."""
+        key = entry.key
+        if key not in self._here:
+            self._here[key] = self._gone.pop(key) if key in self._gone else _Record()
+        self._here[key].streams.append(entry)
+
+    def leave(self, entry: Entry) -> None:
+        """Remove a stream that has ended, and keep its final status."""
+        key = entry.key
+        record = self._here[key]
+        record.streams.remove(entry)
+        if record.ended and record.ended[0].peer != entry.peer:
+            record.ended.clear()
+        record.ended.append(entry.closed())
+        if not record.streams:
+            record.left = self._clock()
+            del self._here[key]
+            if not entry.is_reader:
+                self._gone[key] = record
+                self._forget()
+
+    def nacked(self, entry: Entry, nack: Nack) -> None:
+        """Record a NACK of the stream's node."""
+        self._here[entry.key].nacks.append(nack)
+
+    def good(self, entry: Entry) -> None:
+        """Record that the client has accepted everything of the snapshot last offered on this stream."""
+        record = self._here[entry.key]
+        entry.good = entry.version
+        if all(other.good == entry.version for other in record.streams):
+            record.good = entry.version
+
+    def proxies(self) -> list[Row]:
+        """Return a row for each node and connection, by node id, with recently disconnected nodes but not readers.
+
+        `state` is the worst of its types: SYNCED, WAITING (subscribed to what does not exist), STALE (sent or due, not
+        yet accepted) or NACKED. It is REFUSED where the node is sent nothing new (see `reason`) or was rejected in the
+        last minute, and GONE where the node has disconnected.
+        """
+        self._forget()
+        records = sorted([*self._here.items(), *self._gone.items()], key=lambda item: item[0])
+        return [row for _, record in records for row in _rows(record, self._clock())]
+
+    def _forget(self) -> None:
+        oldest = self._clock() - _KEPT_FOR
+        while self._gone and (len(self._gone) > _KEPT_NODES or next(iter(self._gone.values())).left < oldest):
+            del self._gone[next(iter(self._gone))]
+
+
+def _rows(record: _Record, now: float) -> Iterator[Row]:
+    by_peer: dict[str, list[Entry]] = {}
+    for entry in record.streams or record.ended:
+        by_peer.setdefault(entry.peer, []).append(entry)
+    for entries in by_peer.values():
+        yield _row(record, entries, now)
+
+
+def _row(record: _Record, entries: list[Entry], now: float) -> Row:
+    """Return the row of a node's streams over one connection: one stream for ADS, otherwise one for each type."""
+    first = entries[0]
+    reason = next((entry.reason for entry in entries if entry.reason), "")
+    sent_away = entries[-1].denied and record.left + _SHOWN_REFUSED > now
+    types = [(entry, status) for entry in entries for status in entry.status()]
+    return {
+        "node": first.node.id,
+        "cluster": first.node.cluster,
+        "region": first.node.region,
+        "zone": first.node.zone,
+        "sub_zone": first.node.sub_zone,
+        "envoy": first.node.version,
+        "proxy": first.proxy,
+        "kind": first.kind,
+        "reader": first.is_reader,
+        "peer": first.peer,
+        "delta": first.delta,
+        "connected": bool(record.streams),
+        "since": min(entry.since for entry in entries),
+        "state": _state(record, reason, sent_away, (status for _, status in types)),
+        "reason": reason,
+        "version": first.version,
+        "last_good": record.good,
+        "types": [_type(record, entry, status) for entry, status in types],
+        "nacks": _nacks(record),
+    }
+
+
+def _state(record: _Record, reason: str, sent_away: bool, types: Iterable[TypeStatus]) -> str:
+    if not record.streams:
+        return "REFUSED" if sent_away else "GONE"
+    if reason:
+        return "REFUSED"
+    states = {status.state for status in types}
+    return next((state for state in _WORST_FIRST if state in states), "WAITING")
+
+
+def _type(record: _Record, entry: Entry, status: TypeStatus) -> Row:
+    return {
+        "type": SHORT.get(status.type_url, status.type_url),
+        "state": status.state,
+        "since": _since(entry, status) if record.streams else record.left,
+        "wildcard": status.wildcard,
+        "names": status.count,
+        "offered": status.offered_version,
+        "acked": status.acked_version,
+        "pushed_at": entry.pushed.get(status.type_url),
+        "acked_at": entry.acked.get(status.type_url),
+        "message": entry.nack_messages.get(status.type_url, "") if status.state == "NACKED" else "",
+        "nacked": list(status.nacked),
+    }
+
+
+def _since(entry: Entry, status: TypeStatus) -> float:
+    """Return when the type entered its state; content that is due and not sent counts from its offer."""
+    kind = status.type_url
+    pushed, acked = entry.pushed.get(kind, 0.0), entry.acked.get(kind, 0.0)
+    entered = {
+        "SYNCED": acked,
+        "NACKED": entry.refused.get(kind, 0.0),
+        "STALE": pushed if pushed > acked else entry.offered,
+        "WAITING": 0.0,
+    }
+    return max(entry.since, entered[status.state])
+
+
+def _nacks(record: _Record) -> list[Row]:
+    """Return the NACKs as rows, the latest first."""
+    return [
+        {
+            "at": item.at,
+            "type": SHORT.get(item.type_url, item.type_url),
+            "version": item.version,
+            "names": list(item.names),
+            "message": item.message,
+            "findings": [str(finding) for finding in item.findings],
+        }
+        for item in reversed(record.nacks)
+    ]

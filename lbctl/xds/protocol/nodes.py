@@ -1,0 +1,72 @@
+"""Matches a connected node to an entry of `proxies`, which determines what the node receives.
+
+A node states its own id, and only its client certificate proves it. Where an entry has a `node_san`, the certificate
+must match it. A node with another certificate is rejected and never falls back to a wider pattern.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from lbctl.base.diagnostics import show
+from lbctl.ir.proxies import Proxy, xds_proxies
+from lbctl.ir.topology import Topology
+from lbctl.targets import xds_kinds
+from lbctl.xds.protocol.stream import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The node is sent nothing. `denied`: its certificate does not match the entry, and its stream is ended."""
+
+    reason: str
+    denied: bool = False
+
+
+def assign(topology: Topology, node: Node, sans: frozenset[str]) -> Proxy | Refused:
+    """Return the entry with the node's id, else the one with the longest matching pattern, in the node's own locality.
+
+    Entries with equal patterns are distinguished by their `node_san`, then by name. An entry without `nodes` matches
+    the node whose id is its name. `sans`: the alternative names of the client certificate, empty without one.
+    """
+    served = xds_proxies(topology, xds_kinds())
+    fitting = [(rank, item) for item in served.named if (rank := _rank(item, node.id))]
+    if not fitting:
+        reason = f"no entry of proxies is for the node {show(node.id)}"
+        return _placed(served.unnamed, node) if served.unnamed else Refused(reason)
+    best = max(rank for rank, _ in fitting)
+    chosen = [item for rank, item in fitting if rank == best]
+    for item in chosen:
+        if item.node_san is None or any(_says(item.node_san, san) for san in sans):
+            return _placed(item, node)
+    return Refused(_denial(chosen[0], sans), denied=True)
+
+
+def _placed(proxy: Proxy, node: Node) -> Proxy:
+    return replace(proxy, region=node.region or None, zone=node.zone or None)
+
+
+def _rank(proxy: Proxy, node_id: str) -> tuple[bool, int] | None:
+    """Return how specifically the entry matches the node, or None if it does not match."""
+    patterns = proxy.nodes or (proxy.name,)
+    return max(
+        ((item == node_id, len(item)) for item in patterns if _pattern(item, ".").fullmatch(node_id)), default=None
+    )
+
+
+def _says(wanted: str, san: str) -> bool:
+    return _pattern(wanted, "[^/]").fullmatch(san) is not None
+
+
+def _denial(proxy: Proxy, sans: frozenset[str]) -> str:
+    said = f"says {', '.join(show(san) for san in sorted(sans)[:5])}" if sans else "is missing or says no name"
+    return f"proxies.{proxy.name} is for client certificates that say {proxy.node_san!r}; this one {said}"
+
+
+@lru_cache(maxsize=4096)
+def _pattern(text: str, any_character: str) -> re.Pattern[str]:
+    """Compile a pattern: `*` matches any characters, `?` one; in an alternative name neither matches a `/`."""
+    whole = "".join({"*": f"{any_character}*", "?": any_character}.get(char, re.escape(char)) for char in text)
+    return re.compile(whole, re.DOTALL)

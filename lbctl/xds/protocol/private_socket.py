@@ -1,0 +1,87 @@
+"""Creates a Unix socket that only its owner can connect to from the moment it exists.
+
+The socket is created in a directory of its own (0700), given its mode there, and renamed into place. Whatever the umask
+and the mode of the target directory, nobody else can connect in between, and a stale socket is replaced atomically.
+"""
+
+from __future__ import annotations
+
+import socket
+import stat
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from lbctl.base.errors import reason_of
+
+LONGEST = 107
+"""The longest path in bytes that Linux's `sockaddr_un` holds, without its NUL."""
+_BESIDE = len("/.12345678/s")
+"""The length of the temporary path of the socket after its directory."""
+_MODE = 0o600
+_PATIENCE = 1.0
+"""Seconds to wait for an answer of a process that may already listen at the path."""
+
+
+class BindError(Exception):
+    """The address cannot be bound; the message names it."""
+
+
+class PrivateSocket:
+    """A Unix socket at `path`. `open` creates it, `close` removes it if it is still the same file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._created: tuple[int, int] | None = None
+
+    def open(self, bind: Callable[[str], object]) -> None:
+        """Create the socket; `bind` must listen at the gRPC address that it is given.
+
+        Raises BindError, and RuntimeError where `bind` does.
+        """
+        _check_length(self.path)
+        _check_free(self.path)
+        try:
+            with tempfile.TemporaryDirectory(prefix=".", dir=self.path.parent, ignore_cleanup_errors=True) as directory:
+                beside = Path(directory) / "s"
+                bind(f"unix:{beside}")
+                beside.chmod(_MODE)
+                self._created = _identity(beside)
+                beside.rename(self.path)
+        except OSError as error:
+            raise BindError(f"cannot listen on unix:{self.path}: {reason_of(error)}") from None
+
+    def close(self) -> None:
+        """Remove the socket, unless another process has replaced it."""
+        with suppress(OSError):
+            if self._created == _identity(self.path):
+                self.path.unlink()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.lstat()
+    return status.st_dev, status.st_ino
+
+
+def _check_length(path: Path) -> None:
+    longest = max(len(bytes(path)), len(bytes(path.parent)) + _BESIDE)
+    if longest > LONGEST:
+        raise BindError(
+            f"cannot listen on unix:{path}: a path of a Unix socket has at most {LONGEST} bytes, and this directory is "
+            f"{longest - LONGEST} too long"
+        )
+
+
+def _check_free(path: Path) -> None:
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise BindError(f"cannot listen on unix:{path}: there is a file, and it is no socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(_PATIENCE)
+            probe.connect(str(path))
+    except (FileNotFoundError, ConnectionRefusedError):
+        return
+    except OSError as error:
+        raise BindError(f"cannot listen on unix:{path}: {reason_of(error)}") from None
+    raise BindError(f"cannot listen on unix:{path}: another process does")

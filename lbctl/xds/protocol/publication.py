@@ -1,0 +1,86 @@
+"""The published snapshot and the content of each node, shared by all streams and built once for each kind of proxy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.topology import Topology
+from lbctl.xds.build.snapshot_cache import CachedSnapshot, UnsoundError
+from lbctl.xds.protocol.nodes import Refused, assign
+from lbctl.xds.protocol.stream import Node
+from lbctl.xds.resource import Resources
+
+_REMEMBERED_FOR = 900.0
+_REMEMBERED = 1000
+_MOST_KINDS = 1000
+"""The maximal number of cached kinds of proxies. They differ by locality, which a client chooses freely."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """A node and the alternative names of its client certificate."""
+
+    node: Node
+    sans: frozenset[str]
+
+
+class Publication:
+    """A published snapshot. `roster` stays the same object for as long as the fleet's proxies do not change."""
+
+    def __init__(self, snapshot: CachedSnapshot, previous: Publication | None = None) -> None:
+        self.cached_snapshot = snapshot
+        self.roster = snapshot.snapshot.topology
+        if previous is not None and _roster_key(previous.roster) == _roster_key(self.roster):
+            self.roster = previous.roster
+        self._content: dict[Proxy, Resources | Refused] = {}
+
+    def assign(self, identity: NodeIdentity) -> Proxy | Refused:
+        """Return the entry of `proxies` that the node matches, or why there is none."""
+        return assign(self.roster, identity.node, identity.sans)
+
+    def content(self, proxy: Proxy) -> Resources | Refused:
+        """Return the proxy's resources, or Refused if they are invalid: the proxy then keeps what it has."""
+        content = self._content.get(proxy)
+        if content is None:
+            if len(self._content) >= _MOST_KINDS:
+                self._content.clear()
+            content = self._content[proxy] = self._build(proxy)
+        return content
+
+    def _build(self, proxy: Proxy) -> Resources | Refused:
+        try:
+            return self.cached_snapshot.resources(proxy)
+        except UnsoundError as error:
+            return Refused(f"cannot be sent: {error.problems[0]}" if error.problems else "cannot be sent")
+
+
+class Remembered:
+    """The resources of nodes whose streams have ended: for 15 minutes, at most the latest thousand."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kept: dict[tuple[str, str | None], tuple[float, Resources]] = {}
+
+    def keep(self, node_id: str, only: str | None, resources: Resources) -> None:
+        """Store what the node had when its stream ended; `only` is the type of a per-type service."""
+        self._kept.pop((node_id, only), None)
+        self._kept[node_id, only] = (self._clock(), resources)
+        self.forget()
+
+    def last(self, node_id: str, only: str | None) -> Resources | None:
+        """Return what the node had when its last stream of this service ended, or None."""
+        entry = self._kept.get((node_id, only))
+        return entry[1] if entry else None
+
+    def forget(self) -> None:
+        """Drop expired entries, so that the content of old snapshots is freed."""
+        oldest = self._clock() - _REMEMBERED_FOR
+        while self._kept and (len(self._kept) > _REMEMBERED or next(iter(self._kept.values()))[0] < oldest):
+            del self._kept[next(iter(self._kept))]
+
+
+def _roster_key(topology: Topology) -> tuple[tuple[Proxy, ...], str]:
+    return topology.proxies, topology.control.unmatched_nodes

@@ -1,0 +1,235 @@
+"""The gRPC server: all of Envoy's discovery services, with one `Session` for each stream.
+
+Nothing is answered before the first `publish`: an empty answer would remove what proxies already have. The server reads
+no fleet files and makes no decisions; its caller publishes what it serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import grpc
+
+from lbctl.ir.address import Address
+from lbctl.ir.proxies import ServerTls
+from lbctl.xds.build.snapshot_cache import CachedSnapshot
+from lbctl.xds.protocol.budget import Budget, Most
+from lbctl.xds.protocol.credentials import Credentials
+from lbctl.xds.protocol.node_status import NodeStatus, Observer
+from lbctl.xds.protocol.private_socket import BindError, PrivateSocket
+from lbctl.xds.protocol.publication import Publication
+from lbctl.xds.protocol.session import Context, ServerContext, Service, Session
+from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS
+
+_SERVICES: dict[str, tuple[str, str | None]] = {
+    "envoy.service.discovery.v3.AggregatedDiscoveryService": ("AggregatedResources", None),
+    "envoy.service.cluster.v3.ClusterDiscoveryService": ("Clusters", CDS),
+    "envoy.service.endpoint.v3.EndpointDiscoveryService": ("Endpoints", EDS),
+    "envoy.service.listener.v3.ListenerDiscoveryService": ("Listeners", LDS),
+    "envoy.service.route.v3.RouteDiscoveryService": ("Routes", RDS),
+    "envoy.service.secret.v3.SecretDiscoveryService": ("Secrets", SDS),
+}
+_SPREAD = 0.8
+"""The fraction of the grace period over which the ends of many streams are spread."""
+_HURRY = 100
+"""The number of streams from which on the whole fraction is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of the server.
+
+    `streams`: of the whole server. `connection_streams`: of one connection. `message`: bytes of a request. `patience`:
+    seconds within which a stream's first request must arrive. `handshake`: seconds for a connection's TLS handshake.
+    """
+
+    streams: int = 10_000
+    connection_streams: int = 1_000
+    message: int = 4 * 1024 * 1024
+    patience: float = 10.0
+    handshake: float = 20.0
+    idle: float = 300.0
+    """Seconds after which a connection without a stream is closed."""
+    ping: float = 30.0
+    ping_answer: float = 20.0
+    """Seconds of silence before a keepalive ping (`ping`), and for its answer."""
+
+
+class Server:
+    """The xDS server. All methods must be called on the event loop that `start` ran on.
+
+    `tls` holds absolute paths. `socket`: an additional Unix socket, beside a TCP port, for proxies of this machine;
+    only its owner can connect to it. `secrets_in_clear`: every client over TCP may receive the fleet's secrets, with or
+    without a client certificate.
+    """
+
+    def __init__(
+        self,
+        node_status: NodeStatus,
+        observer: Observer,
+        *,
+        bind: Address,
+        tls: ServerTls | None,
+        socket: Path | None = None,
+        secrets_in_clear: bool = False,
+        settle: float = 1.0,
+        limits: Limits | None = None,
+        most: Most | None = None,
+    ) -> None:
+        self._bind = bind
+        self._tls = tls
+        self._socket: PrivateSocket | None = None
+        if bind.path or socket:
+            self._socket = PrivateSocket(Path(bind.path) if bind.path else socket or Path())
+        self.socket_problem = ""
+        """The reason why the socket beside the TCP port could not be opened."""
+        self._limits = limits or Limits()
+        guarded = secrets_in_clear or (tls is not None and tls.client_ca is not None)
+        self._context = ServerContext(
+            node_status, observer, settle, self._limits.patience, guarded, self.socket, Budget(most or Most())
+        )
+        self._sessions: set[Session] = set()
+        self._credentials: Credentials | None = None
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def streams(self) -> int:
+        """The number of open streams."""
+        return len(self._sessions)
+
+    @property
+    def socket(self) -> str:
+        """The path of the Unix socket that the server listens on, or an empty string."""
+        return str(self._socket.path) if self._socket and not self.socket_problem else ""
+
+    async def start(self) -> int:
+        """Start the server and return its port, chosen by the system if 0 was requested (0 for a Unix socket).
+
+        Raises BindError or CredentialsError.
+        """
+        self._credentials = await asyncio.to_thread(Credentials, self._tls) if self._tls else None
+        server = grpc.aio.server(options=_options(self._limits))
+        server.add_generic_rpc_handlers([self._handlers(*item) for item in _SERVICES.items()])
+        port = self._listen(server)
+        await server.start()
+        self._server = server
+        return port
+
+    def _listen(self, server: grpc.aio.Server) -> int:
+        """Bind the addresses. Raises BindError, except for a socket beside the TCP port."""
+        try:
+            if self._bind.path and self._socket:
+                self._socket.open(partial(self._add, server))
+                return 0
+            port = self._add(server, str(self._bind))
+        except RuntimeError as error:
+            raise BindError(f"cannot listen on {self._bind}") from error
+        if self._socket is not None:
+            try:
+                self._socket.open(server.add_insecure_port)
+            except (BindError, RuntimeError) as error:
+                self.socket_problem = str(error)
+                self._context.socket = ""
+        return port
+
+    def _add(self, server: grpc.aio.Server, where: str) -> int:
+        if self._credentials is None:
+            return server.add_insecure_port(where)
+        return server.add_secure_port(where, self._credentials.server())
+
+    def publish(self, snapshot: CachedSnapshot) -> None:
+        """Offer the snapshot to every stream and return; each stream then sends it at its own pace."""
+        context = self._context
+        context.publication = Publication(snapshot, context.publication)
+        context.remembered.forget()
+        for session in tuple(self._sessions):
+            session.follow(context.publication)
+
+    def recall(self, snapshot: CachedSnapshot) -> None:
+        """Set the snapshot that the previous process published.
+
+        Nodes that have not connected yet are assumed to have it, and nothing of it is removed from them before their
+        routes have changed.
+        """
+        self._context.earlier = Publication(snapshot)
+
+    def retry_rejected(self) -> int:
+        """Send what nodes have rejected once more, and return the number of resources over all nodes."""
+        return sum(session.again() for session in tuple(self._sessions))
+
+    def check_certificate(self) -> str:
+        """Reload a changed certificate now, not at the next handshake; return its problem, or an empty string."""
+        return self._credentials.check() if self._credentials else ""
+
+    async def stop(self, grace: float) -> None:
+        """Accept no new streams, and end the open ones spread over at most `grace` seconds.
+
+        The clients then do not all reconnect to the next server at once.
+        """
+        if self._server is None:
+            return
+        closing = asyncio.create_task(self._server.stop(grace))
+        standing = tuple(self._sessions)
+        spread = grace * _SPREAD * min(1.0, len(standing) / _HURRY)
+        loop = asyncio.get_running_loop()
+        for session in standing:
+            loop.call_later(random.uniform(0, spread), session.end, grpc.StatusCode.UNAVAILABLE, "shutting down")
+        await closing
+        if self._socket is not None:
+            self._socket.close()
+        await _library_at_rest()
+
+    def _handlers(self, name: str, service: tuple[str, str | None]) -> grpc.GenericRpcHandler:
+        suffix, only = service
+        methods = {f"{verb}{suffix}": Service(verb == "Delta", only) for verb in ("Stream", "Delta")}
+        return grpc.method_handlers_generic_handler(
+            name, {method: _method(partial(self._serve, service_method)) for method, service_method in methods.items()}
+        )
+
+    async def _serve(self, service: Service, _: object, context: Context) -> None:
+        if len(self._sessions) >= self._limits.streams:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self._limits.streams} streams stand already")
+        session = Session(self._context, service, context)
+        self._sessions.add(session)
+        self._context.observer.connected(service.kind)
+        try:
+            await session.run()
+        finally:
+            self._sessions.discard(session)
+            self._context.observer.disconnected(service.kind)
+
+
+def _method(serve: Callable[[object, Context], Awaitable[None]]) -> grpc.RpcMethodHandler[bytes, bytes]:
+    """Return a handler without serialisers: the session encodes and decodes the bytes itself."""
+    return grpc.stream_stream_rpc_method_handler(serve)
+
+
+async def _library_at_rest() -> None:
+    """Wait for gRPC's tasks, which outlive their calls and print a trace if the loop closes before them."""
+    for _ in range(50):
+        if not any(task.get_name() == "rpc_task" for task in asyncio.all_tasks()):
+            return
+        await asyncio.sleep(0.01)
+
+
+def _options(limits: Limits) -> list[tuple[str, int]]:
+    """Return gRPC options: any rate of Envoy's pings is allowed, also without a stream, and dead peers are detected."""
+    return [
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_concurrent_streams", limits.connection_streams),
+        ("grpc.max_receive_message_length", limits.message),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.server_handshake_timeout_ms", int(limits.handshake * 1000)),
+        ("grpc.max_connection_idle_ms", int(limits.idle * 1000)),
+        ("grpc.keepalive_time_ms", int(limits.ping * 1000)),
+        ("grpc.keepalive_timeout_ms", int(limits.ping_answer * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", 100),
+    ]

@@ -1,0 +1,398 @@
+"""One stream's I/O: reads requests, writes the responses of `Stream`, and reports to `NodeStatus` and the observer.
+
+The call's own task reads. A second task exists only while a response is being written, so that a client that does not
+read delays only itself, and at most one message waits for it. No task is cancelled here, because a cancelled gRPC
+operation leaks its buffers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import astuple, dataclass, field
+from urllib.parse import unquote
+
+import grpc
+
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.topology import Topology
+from lbctl.xds.protocol.budget import Budget, ExhaustedError, Share
+from lbctl.xds.protocol.node_status import READER, Entry, Nack, NodeStatus, Observer
+from lbctl.xds.protocol.nodes import Refused
+from lbctl.xds.protocol.publication import NodeIdentity, Publication, Remembered
+from lbctl.xds.protocol.stream import Acked, Nacked, Node, Response, Stream, StreamError
+from lbctl.xds.protocol.wire import read
+from lbctl.xds.resource import SHORT, Resources
+
+Context = grpc.aio.ServicerContext[object, bytes]
+_LOG = logging.getLogger(__name__)
+_LONGEST = 253
+_LONGEST_WORDS = 4000
+_MOST_FINDINGS = 20
+_UNIX = "unix:"
+_IN_CLEAR = (
+    "LB527: what this node is to get holds API keys, private keys or other credentials: they are not sent over TCP "
+    "without client certificates, since every user of the machine could read them; connect by {}"
+)
+_MTLS = "mTLS (control.xds.tls with a client_ca)"
+_SAID_AGAIN = 60.0
+"""Seconds after which the rejection of the same node is logged again."""
+_MOST_DENIALS = 1000
+_SOONEST = 0.005
+"""The shortest timer in seconds for a stream on which nothing but the time has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A method of a discovery service. `only`: the one type of a per-type service."""
+
+    delta: bool
+    only: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """Return the variant of the protocol, `delta` or `sotw`."""
+        return "delta" if self.delta else "sotw"
+
+
+@dataclass(slots=True)
+class ServerContext:
+    """The state that all streams of a server share.
+
+    `patience`: seconds within which the first request must arrive. `guarded`: clients over TCP may receive secrets.
+    `socket`: the path of the Unix socket, whose clients always may.
+    """
+
+    node_status: NodeStatus
+    observer: Observer
+    settle: float
+    patience: float
+    guarded: bool = True
+    socket: str = ""
+    budget: Budget = field(default_factory=Budget)
+    publication: Publication | None = None
+    earlier: Publication | None = None
+    """What the previous process published last, if it differs."""
+    remembered: Remembered = field(default_factory=Remembered)
+    newest: dict[tuple[str, str | None], Session] = field(default_factory=dict)
+    """(node id, type) → the newest stream of the node and service, while it is open."""
+    denials: dict[tuple[str, str], float] = field(default_factory=dict)
+    """(node id, reason) → when it was last logged, the earliest first."""
+
+    def is_news(self, node_id: str, reason: str, now: float) -> bool:
+        """Return whether to log this rejection of the node; a rejected node reconnects continuously."""
+        key = (node_id, reason)
+        if self.denials.get(key, -_SAID_AGAIN) + _SAID_AGAIN > now:
+            return False
+        self.denials.pop(key, None)
+        self.denials[key] = now
+        if len(self.denials) > _MOST_DENIALS:
+            del self.denials[next(iter(self.denials))]
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    at: float
+    publication: Publication
+
+
+class Session:
+    """One stream, from the start of its call to the end. It runs on the event loop only."""
+
+    __slots__ = (
+        "_closed",
+        "_context",
+        "_entry",
+        "_guarded",
+        "_identity",
+        "_loop",
+        "_offered",
+        "_proxy",
+        "_refused",
+        "_roster",
+        "_server",
+        "_service",
+        "_share",
+        "_stream",
+        "_tasks",
+        "_timer",
+        "_unanswered",
+        "_writing",
+    )  # fmt: skip
+
+    def __init__(self, server: ServerContext, service: Service, context: Context) -> None:
+        self._server = server
+        self._service = service
+        self._context = context
+        self._share = Share(server.budget)
+        self._guarded = server.guarded or context.peer().startswith(_UNIX)
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unanswered: dict[str, _Sent] = {}
+        self._offered: Publication | None = None
+        self._roster: Topology | None = None
+        self._refused = self._writing = self._closed = False
+        self._stream: Stream
+        self._identity: NodeIdentity
+        self._entry: Entry | None = None
+        self._proxy: Proxy | Refused
+
+    async def run(self) -> None:
+        """Serve the stream until the client ends it, breaks the protocol or exceeds a limit, or `end` is called."""
+        self._timer = self._loop.call_later(self._server.patience, self._late)
+        try:
+            message = await self._context.read()
+            if isinstance(message, bytes):
+                self._greet(message)
+            while isinstance(message, bytes):
+                self._request(message)
+                message = await self._context.read()
+        except ExhaustedError as error:
+            _LOG.warning("xds: a stream asks for more than it may", extra={"fields": {"reason": str(error)}})
+            await self._context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except StreamError as error:
+            await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            self._close()
+
+    def end(self, code: grpc.StatusCode, reason: str) -> None:
+        """End the stream from the server's side at any time."""
+        if not self._closed:
+            self._start(self._abort(code, reason))
+
+    def follow(self, publication: Publication) -> None:
+        """Offer the node its content of this publication. A node that no entry matches any more keeps what it has."""
+        if self._entry is None:
+            return
+        content = self._content(publication, self._entry)
+        if isinstance(content, Refused):
+            self._refuse(content, self._entry)
+            return
+        self._entry.reason = ""
+        self._entry.version = publication.cached_snapshot.version
+        self._entry.offered = self._server.node_status.now()
+        if self._offered is None and self._entry.node.agent != READER:
+            self._server.newest[self._entry.node.id, self._service.only] = self
+        self._offered = publication
+        self._stream.offer(content)
+        self._wake()
+
+    def again(self) -> int:
+        """Offer once more what the node has rejected, and return the number of resources."""
+        count = self._stream.again() if self._entry is not None else 0
+        if count:
+            self._wake()
+        return count
+
+    def _greet(self, message: bytes) -> None:
+        """Create the stream from its first request, with what the node has from an earlier stream."""
+        self._clear_timer()
+        node = read(message, delta=self._service.delta).node
+        before = self._before(node) if node and node.agent != READER else None
+        self._stream = Stream(
+            delta=self._service.delta,
+            only=self._service.only,
+            before=before,
+            settle=self._server.settle,
+            share=self._share,
+        )
+
+    def _before(self, node: Node) -> Resources | None:
+        """Return what the node has, as far as it is known: from its last stream, or from the previous process.
+
+        What is held of it may be sent again, so it is returned only if the client may receive its secrets.
+        """
+        before = self._presumed(node)
+        return before if before is not None and self._may_have(before) else None
+
+    def _presumed(self, node: Node) -> Resources | None:
+        server, key = self._server, (node.id, self._service.only)
+        other = server.newest.get(key)
+        before = other._stream.last() if other else server.remembered.last(*key)
+        if before is not None or server.earlier is None:
+            return before
+        proxy = server.earlier.assign(NodeIdentity(node, self._sans()))
+        content = proxy if isinstance(proxy, Refused) else server.earlier.content(proxy)
+        return None if isinstance(content, Refused) else content
+
+    def _request(self, message: bytes) -> None:
+        now = self._loop.time()
+        answers = self._stream.request(message, now)
+        if self._entry is None:
+            self._enter(self._stream.node)
+        for answer in answers:
+            self._answered(answer, now)
+        self._wake()
+
+    def _enter(self, node: Node | None) -> None:
+        if node is None or not node.id:
+            raise StreamError("the first request must name a node")
+        if not all(len(text) <= _LONGEST and text.isprintable() for text in astuple(node)):
+            raise StreamError(f"what the node says of itself is not printable, or longer than {_LONGEST} characters")
+        self._identity = NodeIdentity(node, self._sans())
+        node_status = self._server.node_status
+        self._entry = Entry(
+            node, _peer(self._context, self._server.socket), self._service.delta, self._stream.status, node_status.now()
+        )
+        node_status.enter(self._entry)
+        if self._server.publication is not None:
+            self.follow(self._server.publication)
+        if not self._entry.denied:
+            _LOG.info("xds: %s has connected", _role(self._entry), extra=_fields(self._entry, kind=self._service.kind))
+
+    def _sans(self) -> frozenset[str]:
+        names = self._context.auth_context().get("x509_subject_alternative_name", ())
+        return frozenset(name.decode(errors="replace") for name in names)
+
+    def _content(self, publication: Publication, entry: Entry) -> Resources | Refused:
+        if self._roster is not publication.roster:
+            self._roster = publication.roster
+            self._proxy = publication.assign(self._identity)
+            if isinstance(self._proxy, Refused):
+                entry.proxy = None
+            else:
+                entry.proxy, entry.kind = self._proxy.name, self._proxy.kind
+        content = self._proxy if isinstance(self._proxy, Refused) else publication.content(self._proxy)
+        if isinstance(content, Resources) and not self._may_have(content):
+            socket = self._server.socket
+            return Refused(_IN_CLEAR.format(f"unix:{socket}, or by {_MTLS}" if socket else _MTLS), denied=True)
+        return content
+
+    def _may_have(self, content: Resources) -> bool:
+        return self._guarded or not content.secret
+
+    def _refuse(self, refused: Refused, entry: Entry) -> None:
+        if entry.reason != refused.reason:
+            entry.reason = refused.reason
+            if refused is self._proxy:
+                self._server.observer.unmatched(entry.node.id)
+            if not refused.denied or self._server.is_news(entry.node.id, refused.reason, self._loop.time()):
+                _LOG.warning("xds: a node gets nothing new", extra=_fields(entry, reason=refused.reason))
+        if refused.denied:
+            entry.denied = True
+            self.end(grpc.StatusCode.PERMISSION_DENIED, refused.reason)
+
+    def _wake(self) -> None:
+        """Send what may be sent now, unless a write is in progress: the write task then sends the newest content."""
+        if self._writing or self._closed:
+            return
+        response = self._next()
+        if response is None:
+            self._rest()
+        else:
+            self._writing = True
+            self._start(self._write(response))
+
+    def _next(self) -> Response | None:
+        """Return the next response, recorded as sent first: the answer may arrive before the write returns."""
+        now = self._loop.time()
+        response = self._stream.respond(now)
+        if response is not None and response.type_url in SHORT and self._offered and self._entry:
+            self._unanswered[response.type_url] = _Sent(now, self._offered)
+            self._entry.pushed[response.type_url] = self._server.node_status.now()
+        return response
+
+    async def _write(self, response: Response | None) -> None:
+        try:
+            while response is not None and not self._closed:
+                data = response.encode()
+                if response.type_url in SHORT:
+                    self._server.observer.pushed(SHORT[response.type_url], len(response.resources), len(data))
+                await self._context.write(data)
+                response = self._next()
+        except grpc.aio.BaseError:
+            return  # the call has ended, and the read in `run` fails too
+        self._writing = False
+        if not self._closed:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nothing may be sent now: schedule the removal of held resources, or record that all is accepted."""
+        self._clear_timer()
+        due = self._stream.due()
+        if due is not None:
+            self._timer = self._loop.call_at(max(due, self._loop.time() + _SOONEST), self._wake)
+        elif not self._unanswered and self._offered is not None and self._entry is not None:
+            self._refused = self._refused and any(item.state == "NACKED" for item in self._stream.status())
+            if not self._refused and not self._entry.reason:
+                self._server.node_status.good(self._entry)
+
+    def _answered(self, answer: Acked | Nacked, now: float) -> None:
+        sent = self._unanswered.pop(answer.type_url, None)
+        if sent is None or self._entry is None:
+            return
+        if isinstance(answer, Nacked):
+            self._nacked(answer, sent.publication, self._entry)
+        else:
+            self._entry.acked[answer.type_url] = self._server.node_status.now()
+            self._server.observer.acked(SHORT[answer.type_url], now - sent.at)
+
+    def _nacked(self, answer: Nacked, publication: Publication, entry: Entry) -> None:
+        self._refused = True
+        message = publication.cached_snapshot.redacted(answer.message)[:_LONGEST_WORDS]
+        entry.nack_messages[answer.type_url] = message
+        entry.refused[answer.type_url] = self._server.node_status.now()
+        names = answer.names[:_MOST_FINDINGS]
+        findings = tuple(publication.cached_snapshot.place(answer.type_url, name, message) for name in names)
+        at = self._server.node_status.now()
+        self._server.node_status.nacked(entry, Nack(at, answer.type_url, answer.version, names, message, findings))
+        self._server.observer.nacked(SHORT[answer.type_url])
+        fields = _fields(
+            entry, type=SHORT[answer.type_url], version=answer.version, names=" ".join(names), words=message
+        )
+        _LOG.error("xds: a proxy refused what it was sent", extra=fields)
+        for finding in findings:
+            _LOG.error("%s", finding)
+
+    def _late(self) -> None:
+        self.end(grpc.StatusCode.DEADLINE_EXCEEDED, f"no request within {self._server.patience:g} seconds")
+
+    async def _abort(self, code: grpc.StatusCode, reason: str) -> None:
+        """Abort the call in a task of its own; the read that `run` waits for then fails and ends it."""
+        if self._closed:
+            return
+        try:
+            await self._context.abort(code, reason)
+        except grpc.aio.BaseError:
+            return
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _clear_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _close(self) -> None:
+        self._closed = True
+        self._share.close()
+        self._clear_timer()
+        if self._entry is None:
+            return
+        self._server.node_status.leave(self._entry)
+        if not self._entry.denied or self._offered is not None:
+            _LOG.info("xds: %s has left", _role(self._entry), extra=_fields(self._entry, kind=self._service.kind))
+        key = (self._entry.node.id, self._service.only)
+        if self._server.newest.get(key) is self:
+            del self._server.newest[key]
+            if last := self._stream.last():
+                self._server.remembered.keep(*key, last)
+
+
+def _peer(context: Context, socket: str) -> str:
+    """Return the peer as `127.0.0.1:43210` or `[::1]:43210`; for a Unix socket, its path."""
+    return unquote(context.peer().partition(":")[2]) or socket
+
+
+def _role(entry: Entry) -> str:
+    return "a reader" if entry.is_reader else "a node"
+
+
+def _fields(entry: Entry, **more: object) -> dict[str, object]:
+    return {"fields": {"node": entry.node.id, "proxy": entry.proxy, "peer": entry.peer, **more}}

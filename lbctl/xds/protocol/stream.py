@@ -1,0 +1,322 @@
+"""One stream: its subscriptions to all types, and the order of updates between the types.
+
+Updates are make-before-break. Clusters are sent before the listeners and routes that use them, which wait until the
+clusters are warm. What the new content lacks stays until nothing uses it any more. A rejected update leaves the client
+at its last accepted content. This module does no I/O and reads no clock: messages and times are arguments, responses
+are results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from lbctl.xds.protocol.budget import Budget, Share
+from lbctl.xds.protocol.events import Acked, Nacked, TypeStatus
+from lbctl.xds.protocol.subscription import Subscription
+from lbctl.xds.protocol.wire import Node, Nonces, Request, Response, StreamError, read
+from lbctl.xds.resource import CDS, EDS, LDS, RDS, TYPES, Resource, Resources
+
+__all__ = ["Acked", "Nacked", "Node", "Response", "Stream", "StreamError", "TypeStatus"]
+
+_GATED = (LDS, RDS)
+_HELD = tuple(kind for kind in TYPES if kind != LDS)
+
+Changes = Mapping[str, Collection[str]]
+
+
+@dataclass(slots=True)
+class _Held:
+    """A resource whose removal is postponed.
+
+    `resource`: None if only the client knows its content. `since`: when the client was first seen not to use it.
+    """
+
+    resource: Resource | None
+    since: float | None = None
+
+
+class Stream:
+    """The subscriptions of one stream.
+
+    `only`: the type of a per-type service, None for all types. `before`: what the node had when its last stream ended.
+    `share`: its part of the memory budget. `settle`: seconds between the last use of a resource and its removal.
+    """
+
+    def __init__(
+        self,
+        *,
+        delta: bool,
+        only: str | None = None,
+        before: Resources | None = None,
+        settle: float = 1.0,
+        share: Share | None = None,
+    ) -> None:
+        self._share = share or Share(Budget())
+        self.node: Node | None = None
+        self._delta = delta
+        self._only = only
+        self._before = before
+        self._settle = settle
+        self._nonces = Nonces()
+        self._subscriptions: dict[str, Subscription] = {}
+        self._offered: Resources | None = None
+        self._content: dict[str, Mapping[str, Resource]] = {}
+        self._held: dict[str, dict[str, _Held]] = {kind: {} for kind in _HELD}
+        self._warming: set[str] = set()  # clusters sent as new or changed, their endpoints not accepted since
+        self._calm = False
+
+    def request(self, message: bytes, now: float) -> list[Acked | Nacked]:
+        """Process a request; one for a type that is not served is never answered. Raises `StreamError`."""
+        request = read(message, delta=self._delta)
+        self._meet(request)
+        kind = self._kind(request)
+        if kind not in TYPES:
+            return []
+        first = kind not in self._subscriptions
+        self._share.check_length(len(request.names) + len(request.removed) + len(request.versions))
+        subscription = self._subscription(kind)
+        content = self._content.get(kind, {})
+        event = subscription.request(request, content)
+        if request.names or request.removed or request.versions:
+            self._share.keep(kind, subscription.names, subscription.initial_versions, content)
+        if isinstance(event, Acked) and kind == EDS:
+            self._warming.difference_update(name for name in event.names if not subscription.owes(name))
+        if event and all(each.acked_once for each in self._subscriptions.values()):
+            self._before = None
+        if isinstance(event, Nacked) and kind == CDS:
+            self._hold_good(event.names)
+        if first:
+            self._hold_claimed(subscription)
+        self._rest(now)
+        return [event] if event else []
+
+    def _meet(self, request: Request) -> None:
+        if self.node is None:
+            if request.node is None or not request.node.id:
+                raise StreamError("the first request of a stream must name its node, with an id")
+            self.node = request.node
+
+    def _kind(self, request: Request) -> str:
+        kind = request.type_url or self._only
+        if not kind:
+            raise StreamError("a request of an aggregated stream must name its type")
+        if self._only and kind != self._only:
+            raise StreamError(f"this stream is for {self._only}, not for {kind}")
+        return kind
+
+    def _subscription(self, kind: str) -> Subscription:
+        if kind not in self._subscriptions:
+            subscriptions = {**self._subscriptions, kind: Subscription(kind, self._nonces, delta=self._delta)}
+            self._subscriptions = {each: subscriptions[each] for each in TYPES if each in subscriptions}
+        return self._subscriptions[kind]
+
+    # ── what there is
+
+    def offer(self, resources: Resources) -> None:
+        """Replace the content to send with `resources`. Before the first offer no request is answered."""
+        if resources is self._offered:
+            return
+        first = self._offered is None
+        earlier = self._offered or self._before or _NOTHING
+        self._offered, self._calm = resources, False
+        moved = changes(earlier, resources)
+        for kind in TYPES:
+            self._hold(kind, moved.get(kind, ()), earlier)
+            self._lay_out(kind)
+        for kind, subscription in self._subscriptions.items():
+            subscription.touch(self._content[kind] if first else moved.get(kind, ()))
+            if first:
+                self._share.count(kind, subscription.names, subscription.initial_versions, self._content[kind])
+                self._hold_claimed(subscription)
+        self._warming = {name for name in self._warming if name in resources.of(CDS)}
+        if self._only not in (None, CDS):
+            self._before = None
+
+    def again(self) -> int:
+        """Allow what was rejected to be sent once more, and return the number of resources."""
+        self._calm = False
+        return sum(subscription.again() for subscription in self._subscriptions.values())
+
+    def _hold(self, kind: str, moved: Collection[str], earlier: Resources) -> None:
+        if kind not in self._held:
+            return
+        held, now = self._held[kind], self._offered_of(kind)
+        subscription = self._subscriptions.get(kind)
+        for name in moved:
+            if name in now:
+                held.pop(name, None)
+                continue
+            used = subscription.given(name) if subscription else None
+            if kind in (CDS, RDS):
+                used = self._used(kind, name, used)
+            else:
+                used = used or earlier.of(kind)[name]
+            self._keep(kind, name, used)
+
+    def _used(self, kind: str, name: str, given: Resource | None) -> Resource | None:
+        """Return what the client uses; until its first ACK here it may still use what it had on its last stream."""
+        subscription = self._subscriptions.get(kind)
+        if given or self._before is None or (subscription and subscription.acked_once):
+            return given
+        return self._before.of(kind).get(name)
+
+    def _keep(self, kind: str, name: str, used: Resource | None) -> None:
+        subscription = self._subscriptions.get(kind)
+        if used or (subscription and name in subscription.initial_versions):
+            self._held[kind][name] = _Held(used)
+        else:
+            self._held[kind].pop(name, None)
+
+    def _hold_good(self, refused: Collection[str]) -> None:
+        """Keep the accepted version of each cluster that was rejected and is to be removed."""
+        clusters = self._subscriptions[CDS]
+        again = [name for name in refused if name in self._held[CDS]]
+        for name in again:
+            self._keep(CDS, name, self._used(CDS, name, clusters.accepted.get(name)))
+        self._lay_out(CDS)
+        clusters.touch(again)
+
+    def _hold_claimed(self, subscription: Subscription) -> None:
+        """Hold the resources that a delta client claims and that no longer exist: they may be in use too."""
+        held = self._held.get(subscription.type_url)
+        if held is None or self._offered is None:
+            return
+        content = self._content[subscription.type_url]
+        for name in subscription.initial_versions:
+            if name not in content and name not in held:
+                held[name] = _Held(None)
+
+    def _lay_out(self, kind: str) -> None:
+        held = {name: each.resource for name, each in self._held.get(kind, {}).items() if each.resource}
+        now = self._offered_of(kind)
+        self._content[kind] = dict(sorted({**held, **now}.items())) if held else now
+
+    def _offered_of(self, kind: str) -> Mapping[str, Resource]:
+        return self._offered.of(kind) if self._offered else {}
+
+    def last(self) -> Resources | None:
+        """Return what the client uses or may use: `before` for its next stream."""
+        if self._offered is None:
+            return self._before
+        used = {kind: self._in_use(kind) for kind in (CDS, RDS)}
+        if all(used[kind] == self._content[kind] for kind in used) and not any(self._held.values()):
+            return self._offered
+        return Resources(self._content | used)
+
+    def _in_use(self, kind: str) -> Mapping[str, Resource]:
+        subscription = self._subscriptions.get(kind)
+        before = self._before.of(kind) if self._before else {}
+        if subscription is None:
+            return before
+        sent = {
+            resource.name: resource for resource in (subscription.waiting.resources if subscription.waiting else ())
+        }
+        return {**sent, **(subscription.accepted if subscription.acked_once else before)}
+
+    # ── what is to be sent
+
+    def respond(self, now: float) -> Response | None:
+        """Return the next response that may be sent now, or None. It counts as sent when it is returned."""
+        if self._offered is None:
+            return None
+        while True:
+            due = [(kind, subscription) for kind, subscription in self._subscriptions.items() if subscription.is_due]
+            for kind, subscription in due:
+                gated = kind in _GATED and self._is_gated()
+                response = subscription.next(self._content[kind], self._held.get(kind, ()), gated=gated)
+                if response:
+                    if kind == CDS:
+                        self._warm(response, subscription)
+                    return response
+            if not self._release(now):
+                return None
+
+    def _is_gated(self) -> bool:
+        clusters, endpoints = self._subscriptions.get(CDS), self._subscriptions.get(EDS)
+        if clusters is None:
+            return False
+        if not self._is_settled(CDS, clusters):
+            return True
+        offered = self._offered_of(EDS)
+        return endpoints is not None and any(endpoints.covers(name) and name in offered for name in self._warming)
+
+    def _is_settled(self, kind: str, subscription: Subscription) -> bool:
+        return subscription.is_settled(self._held.get(kind, {}))
+
+    def _warm(self, response: Response, clusters: Subscription) -> None:
+        """Send the endpoints of each new or changed cluster after it, even if they are unchanged."""
+        endpoints = self._subscriptions.get(EDS)
+        for cluster in response.resources:
+            if clusters.lacks(cluster):
+                if cluster.name not in self._held[CDS]:
+                    self._warming.add(cluster.name)
+                if endpoints and cluster.name in self._content[EDS]:
+                    endpoints.force(cluster.name)
+
+    def _release(self, now: float) -> bool:
+        """Remove what has been unused for `settle` seconds, and return whether that makes a response due."""
+        self._rest(now)
+        if not self._calm or not any(self._held.values()):
+            return False
+        gone = {
+            kind: [name for name, each in held.items() if each.since is not None and each.since + self._settle <= now]
+            for kind, held in self._held.items()
+        }
+        for kind, names in gone.items():
+            if names:
+                self._remove(kind, names)
+        return any(gone.values())
+
+    def _remove(self, kind: str, names: Collection[str]) -> None:
+        for name in names:
+            del self._held[kind][name]
+        self._lay_out(kind)
+        if subscription := self._subscriptions.get(kind):
+            subscription.touch(names)
+
+    def _rest(self, now: float) -> None:
+        """Note whether clusters, listeners and routes are all accepted: then nothing uses what is held."""
+        self._calm = self._offered is not None and all(
+            self._is_settled(kind, subscription)
+            for kind in (CDS, LDS, RDS)
+            if (subscription := self._subscriptions.get(kind))
+        )
+        if self._calm:
+            for each in (each for held in self._held.values() for each in held.values() if each.since is None):
+                each.since = now
+
+    def due(self) -> float | None:
+        """Return when a response may become due without any event, or None."""
+        if not self._calm:
+            return None
+        since = [each.since for held in self._held.values() for each in held.values() if each.since is not None]
+        return min(since) + self._settle if since else None
+
+    def status(self) -> tuple[TypeStatus, ...]:
+        """Return the status of each type that is subscribed to."""
+        return tuple(subscription.status(self._content.get(kind)) for kind, subscription in self._subscriptions.items())
+
+
+_NOTHING = Resources({})
+_CHANGES: WeakKeyDictionary[Resources, WeakKeyDictionary[Resources, Changes]] = WeakKeyDictionary()
+
+
+def changes(before: Resources, after: Resources) -> Changes:
+    """Map each type to its new, changed or removed names, without unchanged types. Computed once for all streams."""
+    by_previous = _CHANGES.setdefault(after, WeakKeyDictionary())
+    result = by_previous.get(before)
+    if result is None:
+        each = {kind: _differences(before.of(kind), after.of(kind)) for kind in TYPES}
+        result = by_previous[before] = {kind: names for kind, names in each.items() if names}
+    return result
+
+
+def _differences(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> frozenset[str]:
+    new = {
+        name
+        for name, resource in after.items()
+        if (old := before.get(name)) is not resource and (old is None or old.version != resource.version)
+    }
+    return frozenset(new | (before.keys() - after.keys()))

@@ -1,0 +1,236 @@
+"""The bytes of xDS: decodes requests with Envoy's messages, and joins responses from bytes that all streams share.
+
+A resource is serialised once, and a response once with its content and nonce. A nonce only needs to be unique within
+its stream, so streams may share one. This module does not know what to send, to whom or when.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from dataclasses import field as default
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import count
+from typing import Any, NamedTuple
+
+from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DiscoveryRequest
+from google.protobuf.message import DecodeError
+
+from lbctl.xds.resource import Resource, field
+
+KEPT_BYTES = 4 << 20
+"""Bytes of serialised responses kept for the streams that have yet to be sent them."""
+
+
+_LONGEST_ERROR = 64 * 1024
+"""The maximal length of a NACK message in characters: it is stored for as long as the rejected version is."""
+
+
+class StreamError(Exception):
+    """The client broke the protocol: its stream ends with INVALID_ARGUMENT and this message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The client, as the first request of its stream identifies it.
+
+    `version`: of its build, as `1.40.0`, if it states one.
+    """
+
+    id: str
+    cluster: str = ""
+    region: str = ""
+    zone: str = ""
+    sub_zone: str = ""
+    version: str = ""
+    agent: str = ""
+    """The user agent name of the client's program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request of either variant.
+
+    `names`: the whole list (state of the world), or the names added to it (delta). `version`: what a state-of-the-world
+    client has accepted. `versions`: the same of a delta client, by name, in the first request of a type. `error`: the
+    message of a NACK, which may be empty; None for an ACK.
+    """
+
+    node: Node | None
+    type_url: str
+    nonce: str
+    names: tuple[str, ...]
+    removed: tuple[str, ...] = ()
+    version: str = ""
+    versions: Mapping[str, str] = default(default_factory=dict)
+    error: str | None = None
+
+
+def read(message: bytes, *, delta: bool) -> Request:
+    """Decode a request. Raises `StreamError` if the bytes are not one."""
+    try:
+        return (
+            _delta(DeltaDiscoveryRequest.FromString(message)) if delta else _sotw(DiscoveryRequest.FromString(message))
+        )
+    except DecodeError as error:
+        raise StreamError(f"not a {'DeltaDiscoveryRequest' if delta else 'DiscoveryRequest'}") from error
+
+
+def _sotw(message: Any) -> Request:
+    return Request(
+        node=_node(message),
+        type_url=message.type_url,
+        nonce=message.response_nonce,
+        names=tuple(message.resource_names),
+        version=message.version_info,
+        error=_error(message),
+    )
+
+
+def _delta(message: Any) -> Request:
+    return Request(
+        node=_node(message),
+        type_url=message.type_url,
+        nonce=message.response_nonce,
+        names=tuple(message.resource_names_subscribe),
+        removed=tuple(message.resource_names_unsubscribe),
+        versions=dict(message.initial_resource_versions),
+        error=_error(message),
+    )
+
+
+def _error(message: Any) -> str | None:
+    return message.error_detail.message[:_LONGEST_ERROR] if message.HasField("error_detail") else None
+
+
+def _node(message: Any) -> Node | None:
+    if not message.HasField("node"):
+        return None
+    node = message.node
+    place = node.locality
+    return Node(node.id, node.cluster, place.region, place.zone, place.sub_zone, _build(node), node.user_agent_name)
+
+
+def _build(node: Any) -> str:
+    if not node.HasField("user_agent_build_version"):
+        return str(node.user_agent_version)
+    number = node.user_agent_build_version.version
+    return f"{number.major_number}.{number.minor_number}.{number.patch}"
+
+
+def content_version(resources: Iterable[Resource], removed: Iterable[str] = ()) -> str:
+    """Return a digest of names and versions: equal content has equal versions on every server, at any time."""
+    digest = blake2b(digest_size=8)
+    for resource in resources:
+        digest.update(f"{resource.name}\0{resource.version}\0".encode())
+    for name in removed:
+        digest.update(f"{name}\0\0".encode())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=32)
+def set_version(resources: tuple[Resource, ...]) -> str:
+    """Return `content_version` of a full set, cached because many streams need it repeatedly."""
+    return content_version(resources)
+
+
+class Nonces:
+    """The nonces of one stream; each is a greater number than the one before it."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+
+class Response:
+    """A discovery response of either variant. `version`: by default a digest of the content.
+
+    Responses with equal content share their bytes, unless one stream is sent them again: then only the nonce differs.
+    """
+
+    __slots__ = ("_data", "nonce", "removed", "resources", "type_url", "version")
+
+    def __init__(
+        self,
+        type_url: str,
+        nonces: Nonces,
+        resources: tuple[Resource, ...],
+        removed: tuple[str, ...] = (),
+        *,
+        version: str = "",
+        delta: bool,
+    ) -> None:
+        body = _BODIES.of(delta, type_url, version, resources, removed)
+        if body.number <= nonces.last:
+            body = body.renewed()
+        nonces.last = body.number
+        self.type_url = type_url
+        self.nonce = str(body.number)
+        self.resources = resources
+        self.removed = removed
+        self.version = body.version
+        self._data = body.data
+
+    def encode(self) -> bytes:
+        """Return the serialised message."""
+        return self._data
+
+    def __repr__(self) -> str:
+        return f"<response {self.nonce}: {list(self.resources)}, without {list(self.removed)}>"
+
+
+_NUMBERS = count(1)
+
+
+class _Body(NamedTuple):
+    """A serialised message whose last field is its nonce."""
+
+    version: str
+    number: int
+    data: bytes
+
+    def renewed(self) -> _Body:
+        number = next(_NUMBERS)
+        return _Body(self.version, number, self.data[: -len(_nonce(self.number))] + _nonce(number))
+
+
+def _nonce(number: int) -> bytes:
+    return field(5, str(number).encode())
+
+
+_Key = tuple[bool, str, str, tuple[Resource, ...], tuple[str, ...]]
+
+
+class _Bodies:
+    """A least-recently-used cache of responses: at most `most` bytes, or one response."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+        self._bodies: OrderedDict[_Key, _Body] = OrderedDict()
+
+    def of(self, *key: *_Key) -> _Body:
+        body = self._bodies.get(key)
+        if body is None:
+            body = self._bodies[key] = _assemble(*key)
+            self._size += len(body.data)
+            while self._size > self._most and len(self._bodies) > 1:
+                self._size -= len(self._bodies.popitem(last=False)[1].data)
+        else:
+            self._bodies.move_to_end(key)
+        return body
+
+
+_BODIES = _Bodies(KEPT_BYTES)
+
+
+def _assemble(
+    delta: bool, type_url: str, version: str, resources: tuple[Resource, ...], removed: tuple[str, ...]
+) -> _Body:
+    version, number = version or content_version(resources, removed), next(_NUMBERS)
+    parts = [field(1, version.encode())]
+    parts += [resource.delta() if delta else resource.sotw() for resource in resources]
+    parts.append(field(4, type_url.encode()))
+    parts += [field(6, name.encode()) for name in removed]
+    return _Body(version, number, b"".join([*parts, _nonce(number)]))

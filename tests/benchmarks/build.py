@@ -1,0 +1,85 @@
+"""`python -m tests.benchmarks.build`: processor time of building and serialising what an Envoy is sent, when weights or
+one pool have changed."""
+
+from __future__ import annotations
+
+import gc
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from io import BytesIO
+
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import Snapshot
+from lbctl.targets.load import Loaded, load
+from lbctl.xds.build.snapshot_cache import Builder
+from tests.benchmarks.fleets import fleet
+from tests.support.weights import plain_weights
+
+_ENVOY = Proxy("somebody", "envoy", (1, 40))
+_RUNS = 15
+
+
+def lines() -> Iterator[str]:
+    """Of the table, one by one. The garbage collector is set as `lbctl` sets it."""
+    gc.set_threshold(100_000, 50)
+    yield _line("all weights of 10 pools × 1,000", _reweighted(fleet(10, 1000), pools=10), 0.060)
+    many = fleet(1000, 10)
+    yield _line("one weight of 1,000 pools × 10", _reweighted(many, pools=1), 0.010)
+    other = many.replace("10.100.0.3:8000", "11.0.0.3:8000", 1)
+    yield _line("one changed pool of 1,000 × 10", _exchanged(many, other))
+
+
+def _reweighted(text: str, pools: int) -> Callable[[], object]:
+    """All replicas of so many pools have another weight each time."""
+    made, builder, chance = _loaded(text), Builder(), random.Random(1)
+    builder.build(made, Snapshot(made.compiled.topology, {}, secrets=made.secrets))
+    chosen = made.compiled.topology.pools[:pools]
+
+    def work() -> None:
+        weights = {pool.name: {item.name: chance.uniform(0.5, 2) for item in pool.replicas} for pool in chosen}
+        snapshot = Snapshot(made.compiled.topology, plain_weights(weights), secrets=made.secrets)
+        builder.build(made, snapshot).resources(_ENVOY)
+
+    return work
+
+
+def _exchanged(*texts: str) -> Callable[[], object]:
+    """Each fleet in turn takes the place of the one before."""
+    builder, fleets = Builder(), [_loaded(text) for text in texts]
+    number = 0
+
+    def work() -> None:
+        nonlocal number
+        made = fleets[number % len(fleets)]
+        number += 1
+        builder.build(made, Snapshot(made.compiled.topology, {}, secrets=made.secrets)).resources(_ENVOY)
+
+    return work
+
+
+def _loaded(text: str) -> Loaded:
+    made = load(["-"], Diagnostics(), stdin=BytesIO(text.encode()))
+    assert made is not None, "the fleets of the benchmarks are good"
+    return made
+
+
+def _line(name: str, work: Callable[[], object], limit: float | None = None) -> str:
+    work()
+    gc.collect()
+    gc.freeze()
+    seconds = []
+    for _ in range(_RUNS):
+        began = time.process_time()
+        work()
+        seconds.append(time.process_time() - began)
+    median, span = statistics.median(seconds), f"{min(seconds) * 1000:.1f}–{max(seconds) * 1000:.1f} ms"
+    held = "" if limit is None else f"{limit * 1000:5.0f} ms {'ok' if median <= limit else 'MISSED'}"
+    return f"{f'build, {name}':<44} {median * 1000:5.1f} ms {span:>15} {held}".rstrip()
+
+
+if __name__ == "__main__":
+    for line in lines():
+        print(line, flush=True)

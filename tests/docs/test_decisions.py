@@ -1,0 +1,19 @@
+"""The index of decisions names each page once, by its title, and says whether it holds."""
+
+from __future__ import annotations
+
+import re
+
+from tests.support.paths import ROOT
+
+FOLDER = ROOT / "docs" / "decisions"
+_ROW = re.compile(r"^\| \[(\d{4})\]\((\S+\.md)\) \| (.+) \| (.+) \|$", re.MULTILINE)
+
+
+def test_the_index_lists_every_decision_by_its_title_and_status() -> None:
+    rows = _ROW.findall((FOLDER / "README.md").read_text(encoding="utf-8"))
+    pages = sorted(path.name for path in FOLDER.glob("[0-9]*.md"))
+    titles = [(FOLDER / name).read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") for name in pages]
+    assert [(name[:4], name, title) for name, title in zip(pages, titles, strict=True)] == [row[:3] for row in rows]
+    for *_, status in rows:
+        assert status == "holds" or re.fullmatch(r"replaced by \[\d{4}\]\(\S+\.md\)", status)

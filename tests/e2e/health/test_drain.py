@@ -1,0 +1,59 @@
+"""A drained replica finishes what it has and gets nothing new."""
+
+from __future__ import annotations
+
+import time
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import entry, fleet_of, running
+from tests.e2e.support.replicas import Replica, replicas
+
+
+def test_a_drained_replica_gets_nothing(kind: Kind) -> None:
+    with replicas("a", "b", "c") as (a, b, c), running(kind, fleet_of(_pool(a, b, c, drained="b"))) as gateway:
+        load = gateway.load(120, concurrency=6)
+    load.assert_no_failure()
+    assert (set(load.by_replica), b.requests) == ({"a", "c"}, 0)
+
+
+def test_a_pool_that_is_drained_as_a_whole_says_that_no_replica_is_available(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of(_pool(a, drained="a"))) as gateway:
+        answer = gateway.post()
+    assert (answer.status, answer.header("content-type"), a.requests) == (503, "application/json", 0)
+    assert answer.json["error"] == {"message": "no replica available", "type": "unavailable"}
+
+
+def test_draining_loses_nothing_of_what_runs(kind: Kind) -> None:
+    """Streams and slow requests run on the replica while it is drained, and others keep coming: on connections that are
+    kept, but for nginx, which closes idle ones at a reload and may cross a request on its way."""
+    with replicas("a", "b") as (a, b), running(kind, fleet := fleet_of(_pool(a, b))) as gateway:
+        a.behave(delay=1.5)
+        b.behave(delay=1.5)
+        streams = [gateway.send("GET", "/sse?n=4&gap=0.5") for _ in range(8)]
+        slow = [gateway.send("POST", "/slow", body=b"{}") for _ in range(8)]
+        _until_both_work(a, b)
+        a.behave(delay=0)
+        b.behave(delay=0)
+        load = gateway.send_load(300, concurrency=4, gap=0.01, keep_alive=kind != "nginx")
+        gateway.reload({**fleet, "pools": {"pool": _pool(a, b, drained="b")}})
+        served = b.requests
+        after = gateway.load(60, concurrency=4)
+        load.result(20).assert_no_failure()
+        assert [len(stream.result(20).events()) for stream in streams] == [4] * 8
+        assert all(request.result(20).ok for request in slow)
+    assert {stream.result().replica for stream in streams} == {"a", "b"}
+    assert after.by_replica == {"a": 60}
+    assert b.requests == served
+
+
+def _pool(*members: Replica, drained: str = "") -> dict[str, object]:
+    listed = [entry(replica, **({"drain": True} if replica.name == drained else {})) for replica in members]
+    return {"replicas": listed, "balance": {"algorithm": "round_robin"}}
+
+
+def _until_both_work(a: Replica, b: Replica) -> None:
+    deadline = time.monotonic() + 60
+    while a.in_flight + b.in_flight < 16:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert min(a.in_flight, b.in_flight) > 0

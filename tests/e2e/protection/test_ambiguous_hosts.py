@@ -1,0 +1,108 @@
+"""A host or a method that two servers could read in two ways is refused by every proxy, as is a request without a host.
+
+What the proxy compares with `match.hosts` and what the replica gets must be the same host.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import Gateway, fleet_of, running
+from tests.e2e.support.replicas import replicas
+
+_ROUTES = {
+    "secret": {
+        "match": {"path_prefix": "/", "hosts": ["secret"]},
+        "pool": "pool",
+        "auth": {"api_keys": {"file": "keys"}},
+    },
+    "wild": {
+        "match": {"path_prefix": "/", "hosts": ["*.wild"]},
+        "pool": "pool",
+        "auth": {"api_keys": {"file": "keys"}},
+    },
+    "get": {
+        "match": {"path_prefix": "/get", "methods": ["GET"]},
+        "pool": "pool",
+        "auth": {"api_keys": {"file": "keys"}},
+    },
+}
+_FILES = {"keys": "sk-abc: acme\n"}
+_MALFORMED = (
+    *("", "h/x", "h h", "h, secret", "h,secret", "u@h", "h\\x", "h?x", "h#x", "h;x", "h%61", "*", "'h'", "h\xe9"),
+    *("[::1].evil.com", "[::1", "::1", "[]", "[::g]", "[v1.x]", "[fe80::1%25eth0]", "[::1]x"),
+    *("h:", "h:x", "h:8x", "h:65536", "h:99999999", "h:80:80", "secret:80:80", "secret:x", ":80"),
+    *("h..x", ".h", "..", ".", ".wild", "a..wild", "secret.."),
+)
+_HOSTS = ("h", "a_b", "_x.y-z", "1.2.3.4", "127.1", "h.", "h:0", "h:65535", "[::1]", "[::1]:80", "[::ffff:1.2.3.4]")
+_SECRET = ("secret", "SECRET", "secret.", "secret:80", "Secret.:80", "a.wild", "A.b.WILD:1")
+_NONE = ((), ("Host: h", "Host: secret"), ("Host: secret", "Host: h"))
+_TARGETS = ("http://secret/", "http://h:80:80/", "http://")
+_METHODS = ("TRACE", "get", "Get", "GET1", "G.T", "post")
+
+
+def test_a_host_that_is_none_is_refused_and_no_replica_gets_it(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as gateway:
+        statuses = {host: gateway.get("/", {"host": host}).status for host in _MALFORMED}
+        assert {host: status for host, status in statuses.items() if status != 400} == {}
+        assert a.requests == 0
+
+
+def test_every_other_host_is_forwarded_and_none_leads_past_its_route(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as gateway:
+        assert {host: gateway.get("/", {"host": host}).status for host in _SECRET} == dict.fromkeys(_SECRET, 401)
+        assert {host: gateway.get("/", {"host": host}).status for host in _HOSTS} == dict.fromkeys(_HOSTS, 200)
+        assert [(seen.header("host") or "").rstrip(".") for seen in a.seen] == [host.rstrip(".") for host in _HOSTS]
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_request_has_one_host(kind: Kind, version: str) -> None:
+    """Envoy asks for HTTP/1.1 (426) before it looks at headers."""
+    refused = (b"400", b"426") if kind == "envoy" and version == "1.0" else (b"400",)
+    with replicas("a") as (a,), running(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as gateway:
+        for lines in _NONE:
+            assert _status(gateway, f"GET / HTTP/{version}", *lines) in refused, lines
+        assert a.requests == 0
+
+
+def test_http_0_9_has_no_host(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as gateway:
+        _status(gateway, "GET /")
+        assert a.requests == 0
+
+
+def test_a_target_with_another_host_than_the_host_line_is_refused(kind: Kind) -> None:
+    """Envoy replaces the Host by the target's before it chooses a route: that is the host that the replica gets."""
+    with replicas("a") as (a,), running(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as gateway:
+        for target in _TARGETS:
+            assert _status(gateway, f"GET {target} HTTP/1.1", "Host: h") in (b"400", b"401"), target
+        assert a.requests == 0
+        status = _status(gateway, "GET http://h/ HTTP/1.1", "Host: secret")
+        seen = [each.header("host") for each in a.seen]
+        assert (status, seen) == ((b"200", ["h"]) if kind == "envoy" else (b"400", []))
+
+
+@pytest.mark.parametrize("target", ["*", "h:443"])
+def test_a_target_without_a_path_reaches_no_replica(kind: Kind, target: str) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as gateway:
+        for method in ("GET", "OPTIONS", "CONNECT"):
+            assert _status(gateway, f"{method} {target} HTTP/1.1", "Host: h") in (b"400", b"404", b"405")
+        assert a.requests == 0
+
+
+def test_methods_are_capitals_and_neither_trace_nor_connect(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as gateway:
+        statuses = {method: gateway.request(method, "/get/x", {"host": "h"}).status for method in _METHODS}
+        assert set(statuses.values()) <= {400, 405}, statuses
+        assert gateway.request("CONNECT", "h:443", {"host": "h:443"}).status in (400, 404, 405)
+        assert a.requests == 0
+        assert gateway.request("PROPFIND", "/", {"host": "h"}).ok
+
+
+def _status(gateway: Gateway, *lines: str) -> bytes:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=5) as connection:
+        connection.sendall("\r\n".join((*lines, "", "")).encode())
+        return connection.recv(65536)[9:12]

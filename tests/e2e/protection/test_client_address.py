@@ -1,0 +1,117 @@
+"""Behind another balancer: its word counts, a stranger's does not; both on the same listener, told by their address."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.client import Client
+from tests.e2e.support.fleet import Fleet, Gateway, fleet_of, running
+from tests.e2e.support.http1 import Response
+from tests.e2e.support.replicas import Replica, Seen, replicas
+
+_BALANCER, _STRANGER = "127.0.0.2", "127.0.0.3"
+_CLIENT = "203.0.113.7"
+_CLAIMS = {
+    "x-forwarded-for": _CLIENT,
+    "x-forwarded-proto": "https",
+    "x-forwarded-host": "shop.example.com",
+    "x-forwarded-port": "8443",
+    "x-request-id": "chosen-by-the-client",
+}
+
+
+def _fleet(pool: list[Replica], header: str | None = None, *more: str) -> Fleet:
+    told: dict[str, Any] = {"trusted": [f"{_BALANCER}/32", "198.51.100.0/24", *more]}
+    return fleet_of(pool, listener={"client_address": told | ({"header": header} if header else {})})
+
+
+def _from(gateway: Gateway, source: str, headers: dict[str, str]) -> Response:
+    return Client(gateway.port, source=source).get("/", headers)
+
+
+def _forwarded(seen: Seen) -> list[str]:
+    return re.split(r"\s*,\s*", seen.header("x-forwarded-for") or "")
+
+
+def test_a_balancers_word_counts(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
+        answer = _from(gateway, _BALANCER, _CLAIMS)
+        (line,) = gateway.access_log(1)
+    seen = a.seen[-1]
+    kept = ("x-forwarded-proto", "x-forwarded-host", "x-forwarded-port", "x-request-id")
+    assert {name: seen.header(name) for name in kept} == {name: _CLAIMS[name] for name in kept}
+    assert (line["client"], answer.header("x-request-id")) == (_CLIENT, "chosen-by-the-client")
+    assert _forwarded(seen) == [_CLIENT, _BALANCER]
+
+
+def test_a_strangers_does_not(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
+        answer = _from(gateway, _STRANGER, _CLAIMS)
+        (line,) = gateway.access_log(1)
+    seen = a.seen[-1]
+    assert line["client"] == _STRANGER
+    assert _CLIENT not in _forwarded(seen)
+    assert (seen.header("x-forwarded-host"), seen.header("x-forwarded-port")) == (None, None)
+    assert seen.header("x-forwarded-proto") == "http"
+    assert len(answer.header("x-request-id") or "") >= 16
+    assert "chosen" not in str(answer.header("x-request-id")) + str(seen.header("x-request-id"))
+
+
+def test_the_nearest_address_that_is_not_trusted_is_the_client(kind: Kind) -> None:
+    """What stands before it was written by that client, whoever it names."""
+    with replicas("a") as pool, running(kind, _fleet(pool)) as gateway:
+        _from(gateway, _BALANCER, {"x-forwarded-for": f"192.0.2.66, {_CLIENT}, 198.51.100.2"})
+        (line,) = gateway.access_log(1)
+    assert line["client"] == _CLIENT
+
+
+def test_a_balancer_that_says_nothing_is_the_client(kind: Kind) -> None:
+    with replicas("a") as pool, running(kind, _fleet(pool)) as gateway:
+        assert _from(gateway, _BALANCER, {}).ok
+        (line,) = gateway.access_log(1)
+    assert line["client"] == _BALANCER
+
+
+def test_another_header_may_name_the_client_but_not_to_a_proxy_that_reads_its_first_line_alone(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, _fleet([a], "x-client-ip")) as gateway:
+        assert _from(gateway, _BALANCER, {"x-client-ip": _CLIENT}).ok
+        assert _from(gateway, _STRANGER, {"x-client-ip": _CLIENT}).ok
+        first, second = gateway.access_log(2)
+        messages = gateway.messages
+    assert (first["client"], second["client"]) == (_BALANCER if kind == "nginx" else _CLIENT, _STRANGER)
+    assert ("LB406" in messages) == (kind == "nginx")
+    assert a.seen[-1].header("x-client-ip") is None
+
+
+@pytest.mark.parametrize("network", ["127.0.0.0/8", "127.0.0.3/32", "10.0.0.0/8", "::1/128"])
+def test_trusted_networks_are_whole_ranges(kind: Kind, network: str) -> None:
+    with replicas("a") as pool, running(kind, _fleet(pool, None, network)) as gateway:
+        assert _from(gateway, _STRANGER, {"x-forwarded-for": _CLIENT}).ok
+        (line,) = gateway.access_log(1)
+    assert line["client"] == (_CLIENT if network.startswith("127.") else _STRANGER)
+
+
+def test_a_client_may_be_within_the_trusted_networks(kind: Kind) -> None:
+    with replicas("a") as pool, running(kind, _fleet(pool)) as gateway:
+        _from(gateway, _BALANCER, {"x-forwarded-for": "198.51.100.9"})
+        (line,) = gateway.access_log(1)
+    assert line["client"] == "198.51.100.9"
+
+
+@pytest.mark.parametrize("header", [None, "x-real-ip", "x-client-ip"])
+def test_a_line_that_the_client_wrote_before_the_balancers_own_is_not_believed(kind: Kind, header: str | None) -> None:
+    """A limit of 2 by client holds, whatever each request says of itself; the balancer adds a line to that."""
+    name = header or "x-forwarded-for"
+    with replicas("a") as (a,):
+        fleet = _fleet([a], header)
+        fleet["routes"]["everything"]["rate_limit"] = [{"by": "client_ip", "rate": "2/m"}]
+        with running(kind, fleet) as gateway:
+            client = Client(gateway.port, source=_BALANCER)
+            spoofed = [[(name, f"192.0.2.{n}"), (name.title(), _CLIENT)] for n in range(8)]
+            statuses = [client.get("/", lines).status for lines in spoofed]
+    assert statuses.count(200) == a.requests <= 2
+    assert set(statuses) <= {200, 400, 429}

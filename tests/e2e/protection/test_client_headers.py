@@ -1,0 +1,101 @@
+"""What a client says of itself in the name of a proxy reaches no replica, nor do lbctl's own headers."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.client import Client
+from tests.e2e.support.fleet import Gateway, fleet_of, running
+from tests.e2e.support.replicas import Seen, replicas
+
+_BALANCER, _STRANGER = "127.0.0.2", "127.0.0.3"
+_TRUSTING = {"client_address": {"trusted": [f"{_BALANCER}/32"]}}
+_CLAIMS = (
+    *(
+        "Forwarded",
+        "X-Forwarded-Host",
+        "X-Forwarded-Port",
+        "X-Forwarded-Prefix",
+        "X-Forwarded-Client-Cert",
+        "X-Real-IP",
+    ),
+    *("X-Client-IP", "True-Client-IP", "CF-Connecting-IP", "X-Cluster-Client-IP", "X-Original-Forwarded-For", "Proxy"),
+    *("X-Original-URL", "X-Rewrite-URL", "X-Original-Host", "X-Host", "X-HTTP-Method-Override", "X-SSL-Client-Cert"),
+)
+_UNDERSCORED = ("X_Forwarded_For", "X_Forwarded_Proto", "X_Real_IP", "x_forwarded-host", "X_Original_URL")
+_INTERNAL = ("x-lbctl-internal-tenant", "X-Lbctl-Internal-Token", "x_lbctl_internal_tenant", "x-lbctl-internal-anyone")
+
+
+def _sent(seen: Seen) -> list[tuple[str, str]]:
+    """The headers with the value that only the client of these tests sends."""
+    return [(name, value) for name, value in seen.headers if "forged" in value]
+
+
+@pytest.mark.parametrize("listener", [None, _TRUSTING])
+def test_a_stranger_claims_nothing(kind: Kind, listener: dict[str, Any] | None) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a], listener=listener)) as gateway:
+        lines = [(name, "forged") for name in (*_CLAIMS, *_UNDERSCORED)]
+        lines += [
+            ("X-Forwarded-For", "forged"),
+            ("x-forwarded-for", "192.0.2.1, forged"),
+            ("x-forwarded-proto", "forged"),
+        ]
+        assert Client(gateway.port, source=_STRANGER).get("/", lines).ok
+    assert _sent(a.seen[0]) == []
+    assert "192.0.2.1" not in str(a.seen[0].header("x-forwarded-for"))
+    assert a.seen[0].header("x-forwarded-proto") == "http"
+
+
+def test_a_trusted_peer_may_say_all_of_it(kind: Kind) -> None:
+    kept = [name for name in _CLAIMS if name != "Proxy"]
+    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_TRUSTING)) as gateway:
+        assert Client(gateway.port, source=_BALANCER).get("/", [(name, "forged") for name in kept]).ok
+    assert {name.lower() for name, _ in _sent(a.seen[0])} == {name.lower() for name in kept}
+
+
+@pytest.mark.parametrize("source", [_BALANCER, _STRANGER])
+def test_internal_headers_and_framing_with_underscores_are_removed_from_everybody(kind: Kind, source: str) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_TRUSTING)) as gateway:
+        lines = [(name, "forged") for name in (*_INTERNAL, "Content_Length", "Transfer_Encoding")]
+        assert Client(gateway.port, source=source).get("/", lines).ok
+    assert _sent(a.seen[0]) == []
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"X-A: a\0b",
+        b"Transfer-Encoding: chunked,",
+        b"Transfer-Encoding: chunked, identity",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+    ],
+)
+def test_a_message_that_servers_frame_or_cut_in_two_ways_is_refused(kind: Kind, header: bytes) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
+        answer = _raw(gateway, b"POST / HTTP/1.1\r\nHost: h\r\n" + header + b"\r\n\r\n2\r\nab\r\n0\r\n\r\n")
+        assert answer.split(b" ")[1] in (b"400", b"501")
+        assert a.requests == 0
+
+
+def test_http_1_0_has_no_chunks(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
+        lines = b"POST / HTTP/1.0\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"
+        assert _raw(gateway, lines).split(b" ")[1] in (b"400", b"426")
+        assert a.requests == 0
+
+
+def test_a_client_names_no_header_of_the_proxys_to_be_dropped_on_the_way(kind: Kind) -> None:
+    """Who takes `Connection: x-forwarded-for` at its word removes the header before the server reads it."""
+    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
+        gateway.get("/", {"Connection": "close, x-forwarded-for, x-request-id"})
+    assert all("x-" not in (seen.header("connection") or "") for seen in a.seen)
+
+
+def _raw(gateway: Gateway, request: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=5) as connection:
+        connection.sendall(request)
+        return connection.recv(65536)

@@ -1,0 +1,254 @@
+"""The header with the tenant comes from the gateway alone, and what proves a client goes no further unless it may."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import h2.config
+import h2.connection
+import h2.events
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import Fleet, Gateway, bind, fleet_of, pool_of, running
+from tests.e2e.support.replicas import Replica, Seen, replicas
+from tests.e2e.support.tokens import ISSUER, Issuer, bearer
+from tests.e2e.support.waiting import eventually
+
+_ISSUER = Issuer()
+_KEYS = {"file": "keys", "header": "x-key"}
+_JWT = {"issuer": ISSUER, "jwks_file": "jwks.json", "tenant_claim": "org"}
+_FORGED: Sequence[tuple[str, str]] = (
+    ("X-Tenant", "forged"),
+    ("x-tenant", "again"),
+    ("X_TENANT", "so"),
+    ("x_tenant", ""),
+)
+"""Many a replica reads `x_tenant` and `x-tenant` as one: CGI and WSGI do."""
+_OPEN = {"match": {"path_prefix": "/open"}, "pool": "pool"}
+
+
+@contextmanager
+def _protected(kind: Kind, auth: dict[str, Any], **sections: Any) -> Iterator[tuple[Gateway, Replica]]:
+    route = {"auth": {"forward_tenant": "x-tenant", **auth}, **sections.pop("route", {})}
+    files = {"keys": "sk-abc: acme\n", "jwks.json": _ISSUER.jwks()}
+    with replicas("a") as (a,), running(kind, fleet_of([a], route=route, **sections), files=files) as gateway:
+        yield gateway, a
+
+
+def _tenants(seen: Seen) -> list[str]:
+    return [value for name, value in seen.headers if name.lower().replace("_", "-") == "x-tenant"]
+
+
+def test_the_replica_is_told_the_tenant_and_only_by_the_gateway(kind: Kind) -> None:
+    with _protected(kind, {"api_keys": _KEYS}, routes={"open": _OPEN}) as (gateway, a):
+        gateway.get(headers=[*_FORGED, ("x-key", "sk-abc")])
+        gateway.post("/v1/chat", b"{}", [("x-key", "sk-abc")])
+        gateway.get("/open", [*_FORGED, ("x-key", "sk-abc")])
+        gateway.get("/open", [("x-key", "sk-abc")])
+        lines = gateway.access_log(4)
+    assert [_tenants(seen) for seen in a.seen] == [["acme"], ["acme"], [], []]
+    assert [line["tenant"] for line in lines] == ["acme", "acme", None, None]
+
+
+def test_no_trailer_names_a_tenant(kind: Kind) -> None:
+    """Servers such as uvicorn with httptools read trailers as headers; HAProxy wants a length instead of chunks."""
+    chunks = b"2\r\nab\r\n0\r\nx-tenant: forged\r\n\r\n"
+    head = b"POST / HTTP/1.1\r\nHost: h\r\nx-key: sk-abc\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    received: list[bytes] = []
+    with (
+        _recorder(received) as replica,
+        running(kind, _tenant_fleet(replica), files={"keys": "sk-abc: acme\n"}) as gateway,
+    ):
+        with socket.create_connection(("127.0.0.1", gateway.port), timeout=5) as connection:
+            connection.sendall(head + chunks)
+            status = connection.recv(65536)[9:12]
+        sent = b"POST / HTTP/1.1\r\nHost: h\r\nx-key: sk-abc\r\nContent-Length: 2\r\nConnection: close\r\n\r\nab"
+        with socket.create_connection(("127.0.0.1", gateway.port), timeout=5) as connection:
+            connection.sendall(sent)
+            assert connection.recv(65536)[9:12] == b"200"
+    assert status == (b"411" if kind == "haproxy" else b"200")
+    assert b"forged" not in b"".join(received)
+    assert b"x-tenant: acme" in b"".join(received)
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+def test_no_trailer_of_http_2_names_a_tenant(kind: Kind) -> None:
+    """nginx 1.22 ends the connection."""
+    received: list[bytes] = []
+    with (
+        _recorder(received) as replica,
+        running(kind, _tenant_fleet(replica), files={"keys": "sk-abc: acme\n"}) as gateway,
+    ):
+        statuses = [_h2(gateway.port, body, trailers) for body in (b"", b"ab") for trailers in (False, True)]
+    assert statuses == (["200", "200", "411", "411"] if kind == "haproxy" else ["200"] * 4)
+    assert b"forged" not in b"".join(received)
+
+
+def _tenant_fleet(address: str) -> Fleet:
+    auth = {"api_keys": _KEYS, "forward_tenant": "x-tenant"}
+    return fleet_of({"replicas": [{"name": "a", "address": address}]}, route={"auth": auth})
+
+
+def _h2(port: int, body: bytes, trailers: bool) -> str:
+    """The status of a POST without a length; "" where the connection ends."""
+    client = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+    client.initiate_connection()
+    head = [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "h"), ("x-key", "sk-abc")]
+    client.send_headers(1, head, end_stream=not body and not trailers)
+    if body:
+        client.send_data(1, body, end_stream=not trailers)
+    if trailers:
+        client.send_headers(1, [("x-tenant", "forged")], end_stream=True)
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(client.data_to_send())
+        while data := connection.recv(65536):
+            for event in client.receive_data(data):
+                if isinstance(event, h2.events.ResponseReceived):
+                    return str(dict(event.headers)[":status"])
+    return ""
+
+
+class _Recording(socketserver.BaseRequestHandler):
+    """Keeps all bytes of a request until the peer is silent, and answers 200."""
+
+    received: list[bytes]
+
+    def handle(self) -> None:
+        self.request.settimeout(0.3)
+        with suppress(TimeoutError):
+            while data := self.request.recv(65536):
+                self.received.append(data)
+        with suppress(OSError):
+            self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+
+@contextmanager
+def _recorder(received: list[bytes]) -> Iterator[str]:
+    """The address of a server that keeps what it gets as it is on the wire, trailers too."""
+    handler = type("Handler", (_Recording,), {"received": received})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+def test_so_it_is_with_tokens(kind: Kind) -> None:
+    with _protected(kind, {"jwt": _JWT}, routes={"open": _OPEN}) as (gateway, a):
+        gateway.get(headers=[*_FORGED, *bearer(_ISSUER.rs256()).items()])
+        gateway.get(headers=[*_FORGED, *bearer(_ISSUER.rs256(org=None)).items()])
+        gateway.get("/open", [*_FORGED, *bearer(_ISSUER.rs256()).items()])
+    assert [_tenants(seen) for seen in a.seen] == [["acme"], [], []]
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("nginx", {"auth": {"jwt": _JWT, "forward_tenant": "x-tenant"}}),
+        ("envoy", {"rate_limit": [{"by": "all", "concurrent": 5}]}),
+    ],
+)
+def test_beside_a_route_that_had_to_be_closed_nobody_can_forge_it_either(kind: Kind, keys: dict[str, Any]) -> None:
+    with _protected(kind, {"api_keys": _KEYS}, route=keys, routes={"open": _OPEN}) as (gateway, a):
+        assert gateway.get(headers=[("x-key", "sk-abc")]).status == 503
+        assert gateway.get("/open", _FORGED).ok
+    assert _tenants(a.seen[0]) == []
+
+
+def test_two_names_are_both_the_gateways_on_every_route(kind: Kind) -> None:
+    other = {"match": {"path_prefix": "/other"}, "pool": "pool", "auth": {"api_keys": _KEYS, "forward_tenant": "X-Org"}}
+    silent = {"match": {"path_prefix": "/silent"}, "pool": "pool", "auth": {"api_keys": _KEYS}}
+    with _protected(kind, {"api_keys": _KEYS}, routes={"other": other, "silent": silent}) as (gateway, a):
+        for path in ("/", "/other", "/silent"):
+            gateway.get(path, [*_FORGED, ("x-org", "forged"), ("X_Org", "so"), ("x-key", "sk-abc")])
+        lines = gateway.access_log(3)
+    assert {seen.header(name) for seen in a.seen for name in ("x_tenant", "x_org")} == {None}
+    assert [(seen.header("x-tenant"), seen.header("x-org")) for seen in a.seen] == [
+        ("acme", None),
+        (None, "acme"),
+        (None, None),
+    ]
+    assert [line["tenant"] for line in lines] == ["acme"] * 3
+
+
+def test_on_a_second_listener_it_cannot_be_forged_either(kind: Kind) -> None:
+    with _protected(kind, {"api_keys": _KEYS}, listeners={"b": {"bind": bind()}}, routes={"open": _OPEN}) as (
+        gateway,
+        a,
+    ):
+        second = gateway.connect("b")
+        second.get(headers=[*_FORGED, ("x-key", "sk-abc")])
+        second.get("/open", _FORGED)
+    assert [_tenants(seen) for seen in a.seen] == [["acme"], []]
+
+
+def test_trusted_peers_cannot_forge_it_either(kind: Kind) -> None:
+    trusting = {"client_address": {"trusted": ["127.0.0.0/8"]}}
+    with _protected(kind, {"api_keys": _KEYS}, listener=trusting, routes={"open": _OPEN}) as (gateway, a):
+        gateway.get("/open", [*_FORGED, ("x-forwarded-for", "203.0.113.1")])
+    assert _tenants(a.seen[0]) == []
+
+
+@pytest.mark.parametrize("forwarded", [False, True])
+def test_the_key_reaches_the_replica_only_where_that_is_allowed(kind: Kind, forwarded: bool) -> None:
+    for header, value in (("authorization", "Bearer sk-abc"), ("x-key", "sk-abc")):
+        auth = {"api_keys": {"file": "keys", "header": header}, "forward_credentials": forwarded}
+        with _protected(kind, auth, routes={"open": _OPEN}) as (gateway, a):
+            assert gateway.get(headers={header.title(): value}).ok
+            assert gateway.get("/open", {header: value}).ok
+        assert [seen.header(header) for seen in a.seen] == [value if forwarded else None, value]
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+@pytest.mark.parametrize("forwarded", [False, True])
+def test_the_token_reaches_the_replica_only_where_that_is_allowed(kind: Kind, forwarded: bool) -> None:
+    token = bearer(_ISSUER.rs256())
+    with _protected(kind, {"jwt": _JWT, "forward_credentials": forwarded}) as (gateway, a):
+        assert gateway.get(headers=token).ok
+    assert a.seen[0].header("authorization") == (token["Authorization"] if forwarded else None)
+
+
+def test_a_retry_a_pin_and_a_fallback_say_the_same(kind: Kind) -> None:
+    """The pool of the route refuses connections, so that the fallback gets the request; the pin leads elsewhere."""
+    with replicas("a", "spare", "pinned") as (a, spare, pinned):
+        a.refuse()
+        pools = {"pool": pool_of([a]), "spare": pool_of([spare]), "pinned": pool_of([pinned])}
+        pools["pool"]["health"] = {
+            "active": {"tcp": {}, "interval": "100ms", "timeout": "50ms", "unhealthy_threshold": 1}
+        }
+        pin = [{"header": "x-pin", "equals": "1", "pool": "pinned"}]
+        route = {"fallback": "spare", "pin": pin, "auth": {"api_keys": _KEYS, "forward_tenant": "x-tenant"}}
+        with running(
+            kind, fleet_of(pools["pool"], route=route, pools=pools), files={"keys": "sk-abc: acme\n"}
+        ) as gateway:
+            eventually(lambda: gateway.get(headers=[*_FORGED, ("x-key", "sk-abc")]).ok)
+            assert gateway.get(headers=[*_FORGED, ("x-key", "sk-abc"), ("x-pin", "1")]).ok
+            assert gateway.get(headers=[*_FORGED, ("x-pin", "1")]).status == 401
+    for seen in (*spare.seen, *pinned.seen):
+        assert (_tenants(seen), seen.header("x-key")) == (["acme"], None)
+    assert (len(spare.seen), len(pinned.seen)) == (1, 1)
+
+
+@pytest.mark.parametrize("kind", ["nginx", "envoy"])
+def test_a_mirror_learns_the_tenant_and_no_key(kind: Kind) -> None:
+    with replicas("a", "shadow") as (a, shadow):
+        pools = {"pool": pool_of([a]), "shadow": pool_of([shadow])}
+        auth = {"api_keys": _KEYS, "forward_tenant": "x-tenant"}
+        route = {"mirror": {"pool": "shadow", "percent": "100%"}, "auth": auth}
+        with running(
+            kind, fleet_of(pools["pool"], route=route, pools=pools), files={"keys": "sk-abc: acme\n"}
+        ) as gateway:
+            assert gateway.get(headers=[*_FORGED, ("x-key", "sk-abc")]).ok
+            assert gateway.get(headers=[*_FORGED, ("x-key", "wrong")]).status == 401
+            eventually(lambda: shadow.requests > 0)
+    assert [(_tenants(seen), seen.header("x-key")) for seen in shadow.seen] == [(["acme"], None)]

@@ -1,0 +1,102 @@
+"""What must hold with the settings of a fleet that says nothing, before Envoy, HAProxy and nginx, in real time.
+
+This is the part that is always run. What takes minutes is in `defaults`, for `make defaults`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.all_proxies import INTERVAL, STALLED_AFTER, Three, pool_by_default, source, three, until
+from tests.e2e.support.engines import Engine, engines
+from tests.e2e.support.exporters import Page
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.waiting import eventually
+
+_T4 = """\
+# TYPE DCGM_FI_DEV_GPU_TEMP gauge
+DCGM_FI_DEV_GPU_TEMP{gpu="0",modelName="Tesla T4"} 71
+# TYPE DCGM_FI_DEV_GPU_UTIL gauge
+DCGM_FI_DEV_GPU_UTIL{gpu="0",modelName="Tesla T4"} 100
+# TYPE DCGM_FI_DEV_FB_FREE gauge
+DCGM_FI_DEV_FB_FREE{gpu="0",modelName="Tesla T4"} 1510
+# TYPE DCGM_FI_DEV_FB_USED gauge
+DCGM_FI_DEV_FB_USED{gpu="0",modelName="Tesla T4"} 13590
+"""
+_OF_ANY_ENGINE = {
+    "kind": "custom",
+    "url": "http://{address}/metrics",
+    "metric": "vllm:iteration_tokens_total_count",
+    "signal": "progress",
+    "unit": "count",
+}
+_TAKEN_OUT = re.compile(r'lbctl_replica_out\{pool="([^"]+)",(?:reason="[^"]*",)?replica="([^"]+)"')
+
+
+@pytest.mark.timeout(180)
+def test_a_wedged_engine_gets_nothing_new_from_any_proxy() -> None:
+    """It answers its checks with 200, and its page too."""
+    with engines(*"abcd", slots=48) as members, three(pool_by_default(members)) as site:
+        with site.load(6) as loads:
+            time.sleep(2 * INTERVAL)
+            members[0].wedged = True
+            wedged = time.monotonic()
+            try:
+                until(wedged + STALLED_AFTER + 2 * INTERVAL)
+                held = members[0].requests
+                time.sleep(6)
+                assert members[0].requests == held
+                assert _out(site) == {("pool", "a")}
+                assert members[0].behaviour.health == 200
+            finally:
+                members[0].wedged = False
+        for load in loads.values():
+            load.load.assert_no_failure()
+
+
+@pytest.mark.timeout(180)
+def test_a_t4_whose_memory_is_reserved_and_a_saturated_engine_stay_in() -> None:
+    """The same page beside an engine that reserves nothing takes it out: it is read, and it is below the limit."""
+    with ExitStack() as stack:
+        t4, full, other = (stack.enter_context(engines(*names, slots=4)) for names in ("abc", "de", "fgh"))
+        page = stack.enter_context(Page("dcgm", _T4))
+        dcgm = {"kind": "dcgm", "url": f"http://{page.address}/metrics"}
+        pools = {
+            "full": pool_by_default(full),
+            "other": _with_limit(other, {"sources": [_OF_ANY_ENGINE, dcgm]}),
+        }
+        routes = {name: {"match": {"path_prefix": f"/{name}/"}, "pool": name} for name in pools}
+        reserved = _with_limit(t4, {"sources": [source("{address}"), dcgm]})
+        site = stack.enter_context(three(reserved, pools=pools, routes=routes))
+        with site.load(4):
+            crowd = [
+                client.send_load(120, 16, Request("POST", "/full/v1/completions?n=100", timeout=90.0))
+                for client in site.clients.values()
+            ]
+            eventually(lambda: min(item.in_flight for item in full) > 16)
+            eventually(lambda: _out(site) == {("other", "f")}, 6 * INTERVAL)
+            time.sleep(3 * INTERVAL)
+            assert min(item.in_flight for item in full) > 16
+            assert _out(site) == {("other", "f")}
+            for engine in full:
+                engine.slots = 64
+        for each in crowd:
+            each.result(90).assert_no_failure()
+
+
+def _with_limit(members: list[Engine], telemetry: dict[str, Any]) -> dict[str, Any]:
+    """The first has `telemetry` of its own."""
+    pool = pool_by_default(members)
+    pool["health"]["deep"] = {"min_free_memory": "2GiB"}
+    pool["replicas"][0]["telemetry"] = telemetry
+    return pool
+
+
+def _out(site: Three) -> set[tuple[str, str]]:
+    """(pool, replica) of those that deep health has taken out."""
+    return {(found[1], found[2]) for series in site.control.metrics() if (found := _TAKEN_OUT.match(series))}

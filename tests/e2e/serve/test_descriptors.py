@@ -1,0 +1,76 @@
+"""A control plane with few file descriptors, and somebody who holds connections to its API."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import resource
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+from lbctl.xds.resource import CDS
+from tests.e2e.support.control import ControlPlane, controlling
+from tests.e2e.support.fleet import fleet_of
+from tests.e2e.support.ports import HOST
+from tests.support.xds import connected
+
+_HELD = 1100
+_FLEET = fleet_of({"replicas": [{"name": "a", "address": "127.0.0.1:1"}]})
+
+
+def _limits(control: ControlPlane) -> tuple[int, int]:
+    assert control.process is not None
+    text = Path(f"/proc/{control.process.pid}/limits").read_text()
+    found = re.search(r"Max open files +(\d+) +(\d+)", text)
+    assert found
+    return int(found[1]), int(found[2])
+
+
+def _limited(control: ControlPlane, soft: int, hard: int) -> None:
+    """Starts it under these limits."""
+    assert control.process is not None
+    resource.prlimit(control.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_soft_limit_is_raised_at_the_start() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    low = len(list(Path("/proc/self/fd").iterdir())) + 100  # these tests' own process has to go on under it
+    assert low < min(before[1], 65_536)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (low, before[1]))
+    try:
+        with controlling(_FLEET) as control:
+            assert _limits(control)[0] == min(before[1], 65_536)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_idle_connections_to_the_api_stop_neither_it_nor_xds_and_the_log_stays_short() -> None:
+    with controlling(_FLEET) as control, ExitStack() as stack:
+        _limited(control, 1024, 1024)
+        before = len(control.log)
+        for _ in range(_HELD):
+            held = stack.enter_context(socket.socket())
+            held.connect((HOST, control.api))
+        assert control.status["ready"]
+        assert asyncio.run(_served(control.xds)) == ["pool"]
+        assert len(control.log) - before < 5000
+
+
+async def _served(port: int) -> list[str]:
+    async with connected(port, "edge") as client:
+        return await client.fetch(CDS)
+
+
+def test_what_cannot_be_accepted_is_said_once() -> None:
+    with controlling(_FLEET) as control, ExitStack() as stack:
+        assert control.process is not None
+        used = len(list(Path(f"/proc/{control.process.pid}/fd").iterdir()))
+        _limited(control, used + 20, used + 20)
+        for _ in range(100):
+            held = stack.enter_context(socket.socket())
+            held.connect((HOST, control.api))
+        asyncio.run(asyncio.sleep(2.5))
+        assert control.log.count("cannot be accepted") == 1
+        assert "system resource" not in control.log
+        assert len(control.log) < 20_000

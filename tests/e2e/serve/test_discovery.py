@@ -1,0 +1,140 @@
+"""The control plane resolves, the proxies do not: pools behind DNS names, and names as addresses of fixed replicas."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, driven
+from tests.e2e.support.dns import DnsServer, serving_dns
+from tests.e2e.support.fleet import Fleet, fleet_of
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+_NAME = "embedder.ml.internal"
+
+
+def _fleet(port: int, dns: DnsServer, **keys: Any) -> Fleet:
+    found = {"name": _NAME, "port": port, "refresh": "200ms", "resolvers": [dns.address]}
+    return fleet_of({"discovery": {"dns": found}, "balance": {"algorithm": "round_robin"}, **keys}, **driven("edge"))
+
+
+def _beside(first: Replica, name: str, host: str) -> Replica:
+    """Another replica on the same port, as replicas behind one name are."""
+    return Replica(name, host=host, port=first.port)
+
+
+def _hosts(envoy: XdsEnvoy) -> set[str]:
+    return {where.partition(":")[0] for where in envoy.hosts("pool")}
+
+
+def _named(control: ControlPlane) -> dict[str, Any]:
+    found: dict[str, Any] = control.status["names"][0]
+    return found
+
+
+def test_addresses_come_and_go_without_a_lost_request_and_the_proxy_asks_nobody() -> None:
+    with (
+        replicas("a") as (a,),
+        _beside(a, "b", "127.0.0.2") as b,
+        _beside(a, "c", "127.0.0.3") as c,
+        serving_dns(**{_NAME: [a.host, b.host]}) as dns,
+        controlling(_fleet(a.port, dns)) as control,
+        control.envoy("edge", ["edge"]) as edge,
+    ):
+        with edge.client().steady(100) as load:
+            eventually(lambda: {a.host, b.host} == _hosts(edge))
+            dns.names[_NAME] = [b.host, c.host]
+            eventually(lambda: {b.host, c.host} == _hosts(edge))
+            time.sleep(0.1)
+            moved = time.monotonic()
+            time.sleep(1)
+        load.load.assert_no_failure()
+        assert set(load.since(moved).by_replica) == {"b", "c"}
+        assert edge.resources()["cds"]["pool"]["type"] == "EDS"
+
+
+def test_no_failure_of_the_dns_takes_a_replica_out_and_all_are_told() -> None:
+    with (
+        replicas("a") as (a,),
+        serving_dns(**{_NAME: [a.host]}) as dns,
+        controlling(_fleet(a.port, dns)) as control,
+        control.envoy("edge", ["edge"]) as edge,
+    ):
+        eventually(lambda: edge.client().get().ok)
+        with edge.client().steady(50) as load:
+            del dns.names[_NAME]
+            eventually(lambda: "no such name" in str(_named(control)))
+            dns.names[_NAME] = []
+            eventually(lambda: "no address" in str(_named(control)))
+            dns.names[_NAME] = ["169.254.169.254"]
+            eventually(lambda: "169.254.169.254" in str(_named(control)))
+        load.load.assert_no_failure()
+        assert _hosts(edge) == {a.host}
+
+
+def test_a_start_without_dns_serves_what_was_known_before() -> None:
+    with (
+        replicas("a") as (a,),
+        serving_dns(**{_NAME: [a.host]}) as dns,
+        controlling(_fleet(a.port, dns)) as control,
+        control.envoy("edge", ["edge"]) as edge,
+    ):
+        eventually(lambda: edge.client().get().ok)
+        with edge.client().steady(50) as load:
+            control.kill()
+            dns.silent = True
+            control.start()
+            eventually(lambda: "edge" in control.proxies and control.proxies["edge"]["state"] == "SYNCED")
+        load.load.assert_no_failure()
+        assert _hosts(edge) == {a.host}
+
+
+@pytest.mark.slow
+def test_a_name_that_nobody_knows_yet_is_waited_for_and_then_a_503_until_it_is_known() -> None:
+    with (
+        replicas("a") as (a,),
+        serving_dns() as dns,
+        controlling(_fleet(a.port, dns), start=False) as control,
+    ):
+        control.start(ready=False)
+        time.sleep(2)
+        assert not control.ready()
+        control.await_ready(120)
+        with control.envoy("edge", ["edge"]) as edge:
+            answer = edge.client().get()
+            assert (answer.status, answer.json["error"]["type"]) == (503, "unavailable")
+            dns.names[_NAME] = [a.host]
+            eventually(lambda: edge.client().get().ok)
+
+
+def test_a_name_that_loses_most_of_its_addresses_at_once_is_not_believed_until_confirmed() -> None:
+    with (
+        replicas("a") as (a,),
+        _beside(a, "b", "127.0.0.2") as b,
+        _beside(a, "c", "127.0.0.3") as c,
+        serving_dns(**{_NAME: [a.host, b.host, c.host]}) as dns,
+        controlling(_fleet(a.port, dns)) as control,
+        control.envoy("edge", ["edge"]) as edge,
+    ):
+        eventually(lambda: len(_hosts(edge)) == 3)
+        dns.names[_NAME] = [a.host]
+        eventually(lambda: control.status["fleet"]["shrink"] != [])
+        assert len(_hosts(edge)) == 3
+        assert control.reload(allow_shrink=True).status_code == 200
+        eventually(lambda: _hosts(edge) == {a.host})
+
+
+def test_a_fixed_replica_may_have_a_name_for_its_host() -> None:
+    with replicas("a", "b") as (a, b):
+        pool = {
+            "replicas": [{"name": "a", "address": f"localhost:{a.port}"}, {"name": "b", "address": b.address}],
+            "balance": {"algorithm": "round_robin"},
+        }
+        with (
+            controlling(fleet_of(pool, **driven("edge"))) as control,
+            control.envoy("edge", ["edge"]) as edge,
+        ):
+            assert edge.client().load(20).by_replica == {"a": 10, "b": 10}

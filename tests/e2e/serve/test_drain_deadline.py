@@ -1,0 +1,40 @@
+"""A replica is drained by the file, and what it then still has does not end: HAProxy ends it at the deadline."""
+
+from __future__ import annotations
+
+import time
+
+from tests.e2e.support import edges
+from tests.e2e.support.control import controlling
+from tests.e2e.support.fleet import Fleet, entry, fleet_of
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+
+def _fleet(a: Replica, b: Replica, site: edges.Edge, *, drain: bool = False) -> Fleet:
+    fleet = fleet_of([a, b])
+    del fleet["listeners"]["gateway"]
+    members = [entry(a, drain=drain), entry(b)]
+    pool = {"replicas": members, "balance": {"algorithm": "round_robin"}, "drain_deadline": "3s"}
+    return {**fleet, "pools": {"pool": pool}, **site.sections}
+
+
+def test_haproxy_ends_at_the_deadline_what_a_drained_replica_still_has() -> None:
+    with (
+        replicas("a", "b") as (a, b),
+        edges.haproxy() as ha,
+        edges.started_edge(ha, fleet := _fleet(a, b, ha)),
+        controlling(fleet) as control,
+    ):
+        eventually(lambda: control.proxies[ha.name]["state"] == "SYNCED")
+        streams = [ha.send("GET", "/sse?n=60&gap=0.5") for _ in range(4)]
+        eventually(lambda: (a.in_flight, b.in_flight) == (2, 2))
+        drained = time.monotonic()
+        control.write(_fleet(a, b, ha, drain=True))
+        time.sleep(2.0)
+        assert (a.in_flight, b.in_flight) == (2, 2), "before the deadline nothing is ended"
+        eventually(lambda: a.in_flight == 0)
+        assert time.monotonic() - drained > 2.9
+        assert b.in_flight == 2
+        for stream in streams:
+            stream.cancel()

@@ -1,0 +1,140 @@
+"""A fourth kind of proxy, added by a package and a line in each registry, is a proxy to every command.
+
+Each command runs in a process of its own, with the kind registered before anything else: a place that knows kinds by
+name fails here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.client import Client
+from tests.e2e.support.control import controlling
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, write
+from tests.e2e.support.ports import HOST, await_listeners, free_port
+from tests.e2e.support.replicas import replicas
+from tests.e2e.support.waiting import eventually
+from tests.support.fourth_proxy import proxy
+from tests.support.paths import ROOT
+
+MODULE = "tests.support.fourth_proxy"
+
+
+def lbctl(*arguments: str, binary: Path | None = None) -> subprocess.CompletedProcess[str]:
+    found = {"LBCTL_TOYPROXY": str(binary)} if binary else {}
+    return subprocess.run(
+        [sys.executable, "-m", MODULE, *arguments],
+        capture_output=True, text=True, timeout=60, check=False, cwd=ROOT, env={**os.environ, **found},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def binary(tmp_path: Path) -> Path:
+    path = tmp_path / "toyproxy"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} {proxy.__file__} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def toy_fleet(config: Path, port: int, **sections: Any) -> Fleet:
+    pool = {"replicas": [{"name": "a", "address": "127.0.0.1:9"}], "health": {"active": {"http": {"path": "/health"}}}}
+    fleet = fleet_of(pool, proxies={"edge": {"kind": "toy", "config": str(config)}}, **sections)
+    fleet["listeners"]["gateway"]["bind"] = f"{HOST}:{port}"
+    return fleet
+
+
+def test_the_commands_without_a_control_plane_know_it(tmp_path: Path, binary: Path) -> None:
+    file = str(write(toy_fleet(tmp_path / "toy.json", free_port()), tmp_path))
+    assert lbctl("validate", file).returncode == 0
+    rendered = lbctl("render", "-t", "toy", "--check", file, binary=binary)
+    assert rendered.returncode == 0, rendered.stderr
+    assert json.loads(rendered.stdout)["listeners"][0]["replicas"] == [
+        {"name": "a", "address": "127.0.0.1:9", "weight": 100}
+    ]
+    assert "accepted by toy 1.0.0" in rendered.stderr
+    assert "done by `lbctl serve`, which drives edge" in rendered.stderr
+    assert "LB475" in rendered.stderr
+    assert "-o is for Envoy's configuration" in lbctl("render", "-t", "toy", "-o", "json", file).stderr
+    other = tmp_path / "other"
+    other.mkdir()
+    changed = toy_fleet(tmp_path / "toy.json", free_port())
+    differs = lbctl("diff", "-t", "toy", "--against", file, str(write(changed, other)))
+    assert differs.returncode == 0, differs.stderr
+    assert "+++ new/toy.json" in differs.stdout
+    assert "toy cannot say" in lbctl("lint", file).stderr
+    explained = lbctl("explain", "route", "GET", "/", file)
+    assert explained.returncode == 0, explained.stderr
+    assert "toy 1.0:" in explained.stdout
+    assert '"toy"' in lbctl("schema").stdout
+    doctor = json.loads(lbctl("doctor", file, "-o", "json", binary=binary).stdout)["checks"]
+    assert [(row["state"], row["found"]) for row in doctor if row["what"] == "toy"] == [("ok", f"1.0.0, {binary}")]
+
+
+def test_a_kind_that_is_not_registered_is_refused_with_what_was_probably_meant(tmp_path: Path) -> None:
+    fleet = toy_fleet(tmp_path / "toy.json", free_port())
+    fleet["proxies"]["edge"]["kind"] = "toi"
+    found = lbctl("validate", str(write(fleet, tmp_path)))
+    assert found.returncode == 1
+    assert "LB103" in found.stderr
+    assert "toy" in found.stderr
+
+
+def test_the_table_of_capabilities_has_a_column_for_it() -> None:
+    script = (
+        "from tests.support.fourth_proxy.__main__ import registered\n"
+        "with registered():\n"
+        "    from lbctl.targets import capability_page\n"
+        "    print(capability_page.page())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert "| nginx | HAProxy | Envoy | Toy |" in done.stdout, done.stderr
+    assert "## Toy" in done.stdout
+
+
+@contextmanager
+def running(config: Path, port: int) -> Iterator[Client]:
+    process = subprocess.Popen([sys.executable, proxy.__file__, str(config)])
+    try:
+        assert not await_listeners([port])
+        yield Client(port)
+    finally:
+        process.kill()
+        process.wait(5)
+
+
+def test_serve_drives_it_and_a_driver_that_fails_is_started_anew(tmp_path: Path) -> None:
+    config, port = tmp_path / "toy.json", free_port()
+    fleet = toy_fleet(config, port)
+    fleet["proxies"]["spare"] = {"kind": "toy", "config": str(tmp_path / "spare.json")}
+    with replicas("a", "b") as members:
+        fleet["pools"]["pool"] = pool_of(members, (1, 1))
+        with controlling(fleet, module=MODULE) as control:
+            eventually(lambda: control.proxies["edge"]["state"] == "SYNCED")
+            with running(config, port) as client:
+                assert client.load(40, 4, keep_alive=False).shares() == {"a": 0.5, "b": 0.5}
+                broken = tmp_path / "toy.json.broken"
+                broken.touch()
+                fleet["pools"]["pool"] = pool_of(members, (1, 3))
+                control.write(fleet)
+                eventually(lambda: control.proxies["edge"]["state"] == "FAILING")
+                row = control.proxies["edge"]
+                assert "its driver has failed (RuntimeError; the log has more); a new one starts at 2" in row["reason"]
+                assert control.metrics()['lbctl_task_failures_total{task="driver"}'] >= 1
+                version = control.status["snapshot"]["version"]
+                eventually(lambda: control.proxies["spare"]["last_good"] == version)
+                shown = lbctl("status", "proxies", "--server", control.url).stdout
+                assert "its driver has failed" in shown
+                assert client.load(40, 4, keep_alive=False).shares() == {"a": 0.5, "b": 0.5}
+                broken.unlink()
+                eventually(lambda: control.proxies["edge"]["state"] == "SYNCED", 15)
+                assert control.proxies["edge"]["last_good"] == version
+                assert client.load(40, 4, keep_alive=False).shares() == {"a": 0.25, "b": 0.75}

@@ -1,0 +1,148 @@
+"""A HAProxy that asks for its weights, and runs another file than the control plane would render now."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from lbctl.apply.haproxy import processes
+from lbctl.cli import run
+from tests.e2e.support import edges
+from tests.e2e.support.control import ControlPlane, controlling
+from tests.e2e.support.edges import Edge
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, write
+from tests.e2e.support.ports import listening
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+_ASKED = 2.6
+"""Seconds in which HAProxy has asked for everything once."""
+
+
+def _fleet(members: list[Replica], edge: Edge, *, drained: str = "") -> Fleet:
+    pool = pool_of(members, [10] * len(members), balance={"algorithm": "round_robin"})
+    for replica in pool["replicas"]:
+        if replica["name"] == drained:
+            replica["drain"] = True
+    fleet = fleet_of(pool)
+    del fleet["listeners"]["gateway"]
+    return {**fleet, **edge.sections}
+
+
+def _first_port() -> int:
+    """The first of five ports in a row that nobody listens on, below those that the system gives away."""
+    tries = (random.randrange(20_000, 32_000) for _ in range(1000))
+    return next(port for port in tries if not any(listening(port + each) for each in range(5)))
+
+
+@contextmanager
+def _driven(count: int, **entry: Any) -> Iterator[tuple[Edge, ControlPlane, list[Replica]]]:
+    """A HAProxy that asks. `entry`: what its entry has of `config` and `reload`; None takes it away."""
+    with ExitStack() as stack:
+        members = stack.enter_context(replicas(*[f"v{each}" for each in range(count)]))
+        edge = stack.enter_context(edges.haproxy(agent_check={"bind": f"127.0.0.1:{_first_port()}"}))
+        edge.entry = {key: value for key, value in {**edge.entry, **entry}.items() if value is not None}
+        fleet = _fleet(members, edge)
+        stack.enter_context(edges.started_edge(edge, fleet))
+        control = stack.enter_context(controlling(fleet))
+        eventually(lambda: _state(control) == "SYNCED")
+        yield edge, control, members
+
+
+def _state(control: ControlPlane) -> str:
+    return str(control.proxies["ha"]["state"])
+
+
+def _words(control: ControlPlane) -> str:
+    return str(control.proxies["ha"]["reason"])
+
+
+def _shares(edge: Edge) -> dict[str, float]:
+    load = edge.load(120, 4)
+    load.assert_no_failure()
+    return load.shares()
+
+
+def _third(*names: str) -> Any:
+    return pytest.approx(dict.fromkeys(names, 1 / len(names)), abs=0.06)
+
+
+def test_a_file_that_is_not_reloaded_gets_no_replica_the_answers_of_another() -> None:
+    """Also after a restart, which knows nothing of the ports before but what that file says."""
+    with _driven(5, reload=None) as (edge, control, members):
+        assert _shares(edge) == _third("v0", "v1", "v2", "v3", "v4")
+        left = _fleet([members[0], *members[2:]], edge, drained="v2")
+        control.write(left)
+        eventually(lambda: _state(control) == "WAITING" and "v1" in _words(control))
+        assert "which the fleet does not have any more" in _words(control)
+        assert "render its file and reload it" in _words(control)
+        time.sleep(_ASKED)
+        assert _shares(edge) == _third("v0", "v3", "v4")
+        control.stop()
+        control.start()
+        control.write(_fleet([members[0], *members[2:]], edge, drained="v4"))
+        time.sleep(1 + _ASKED)
+        assert _shares(edge) == _third("v0", "v2", "v3")
+        _render(edge, _fleet([members[0], *members[2:]], edge, drained="v4"))
+        processes_before = processes.haproxies(str(edge.config))
+        os.kill(int((edge.directory / "pid").read_text()), signal.SIGUSR2)
+        eventually(lambda: bool(processes.haproxies(str(edge.config)) - processes_before))
+        eventually(lambda: _state(control) == "SYNCED")
+        assert _shares(edge) == _third("v0", "v2", "v3")
+
+
+def test_a_newcomer_that_the_file_lacks_is_named_and_a_changed_capacity_counts_at_once() -> None:
+    with _driven(3, reload=None) as (edge, control, members), replicas("v3") as (newcomer,):
+        fleet = _fleet([newcomer, *members], edge)
+        fleet["pools"]["pool"]["replicas"][1]["weight"] = 5
+        control.write(fleet)
+        eventually(lambda: "has yet to ask" in _words(control))
+        time.sleep(_ASKED)
+        assert _shares(edge) == pytest.approx({"v0": 0.2, "v1": 0.4, "v2": 0.4}, abs=0.06)
+        eventually(lambda: "does not ask for pool/v3" in _words(control))
+        assert _state(control) == "WAITING"
+
+
+def test_a_reload_that_fails_leaves_every_answer_with_its_replica() -> None:
+    with _driven(4, reload={"command": ["/bin/false"], "min_interval": "1s"}) as (edge, control, members):
+        control.write(_fleet(members[1:], edge, drained="v2"))
+        eventually(lambda: _state(control) == "FAILING")
+        assert "the reload command failed" in _words(control)
+        time.sleep(_ASKED)
+        assert _shares(edge) == _third("v1", "v3")
+
+
+def test_a_haproxy_that_asks_no_more_is_not_in_step_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with _driven(2, reload=None) as (edge, control, _):
+        assert _check(control, capsys)[0] == 0
+        for pid in processes.haproxies(str(edge.config)):
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            eventually(lambda: _state(control) == "WAITING" and "does not ask" in _words(control))
+            code, said = _check(control, capsys)
+            assert code == 3
+            assert "no question on 127.0.0.1:" in said
+        finally:
+            for pid in processes.haproxies(str(edge.config)):
+                os.kill(pid, signal.SIGCONT)
+        eventually(lambda: _state(control) == "SYNCED")
+
+
+def _check(control: ControlPlane, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    capsys.readouterr()
+    code = run(["status", "--check", "--server", control.url])
+    return code, capsys.readouterr().err
+
+
+def _render(edge: Edge, fleet: Fleet) -> None:
+    source = edge.directory / "again"
+    source.mkdir()
+    code = run(["render", "-t", "haproxy", "--proxy", edge.name, "-d", str(edge.directory), str(write(fleet, source))])
+    assert code == 0

@@ -1,0 +1,141 @@
+"""HAProxy's file and reload: for what its Runtime API cannot do, with the old file back where the new one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lbctl.apply.haproxy import reload
+from tests.e2e.support.binaries import Binary
+from tests.e2e.support.fleet import fleet_of, pool_of
+from tests.e2e.support.haproxy_driven import VERSIONS, driven
+from tests.e2e.support.ports import HOST, free_port
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+ROUND_ROBIN: dict[str, Any] = {"balance": {"algorithm": "round_robin"}, "slow_start": {"window": "1s"}}
+HEADERS = {"headers": {"response": {"set": {"x-served-by": "lbctl"}}}}
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> Binary:
+    found: Binary = request.param
+    return found
+
+
+@pytest.fixture
+def two() -> Iterator[list[Replica]]:
+    with replicas("a", "b") as pool:
+        yield pool
+
+
+def test_a_changed_route_is_reloaded_and_the_live_weights_stay(version: Binary, two: list[Replica]) -> None:
+    pool = pool_of(two, (10, 10), **ROUND_ROBIN)
+    with driven(version, fleet_of(pool)) as gateway:
+        live = {"pool": {"a": 2.5}}
+        gateway.apply(live)
+        worker, stream = gateway.worker, gateway.send("GET", "/sse?n=20&gap=0.1")
+        gateway.change({**fleet_of(pool, route=HEADERS), "listeners": gateway.listeners})
+        with gateway.steady(100) as steady:
+            applied = gateway.apply(live)
+        steady.load.assert_no_failure()
+        assert (applied.done, applied.reloaded) == (True, True)
+        assert gateway.worker != worker
+        assert gateway.get().header("x-served-by") == "lbctl"
+        assert gateway.load(100, 4).shares() == pytest.approx({"a": 0.2, "b": 0.8}, abs=0.03)
+        assert stream.result(20).ok
+        assert not gateway.apply(live).reloaded
+
+
+def test_a_reload_that_does_not_come_up_leaves_the_old_worker_and_puts_the_old_file_back(
+    version: Binary, two: list[Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it is tried again after a while."""
+    pool = pool_of(two, (10, 10), **ROUND_ROBIN)
+    with driven(version, fleet_of(pool)) as gateway, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        before = gateway.config.read_text()
+        more = {**gateway.listeners, "second": {"bind": f"127.0.0.1:{taken.getsockname()[1]}"}}
+        gateway.change({**fleet_of(pool), "listeners": more})
+        applied = gateway.apply({"pool": {"a": 2.5}})
+        assert not applied.done
+        assert "did not come up" in applied.failure
+        assert "the old file is back" in applied.failure
+        assert gateway.config.read_text() == before
+        assert gateway.load(100, 4).shares() == pytest.approx({"a": 0.2, "b": 0.8}, abs=0.03)
+        worker = gateway.worker
+        assert "did not come up" in gateway.apply({"pool": {"a": 2.5}}).failure
+        assert gateway.worker == worker
+        taken.close()
+        monkeypatch.setattr(reload, "FAILED", 0.0)
+        eventually(lambda: gateway.apply({"pool": {"a": 2.5}}).reloaded)
+
+
+def test_a_file_that_the_checker_refuses_never_reaches_the_disk(two: list[Replica]) -> None:
+    with driven("haproxy", fleet_of(pool_of(two))) as gateway:
+        before, worker = gateway.config.read_text(), gateway.worker
+        tls = {"certificates": [{"certificate": "missing.crt", "key": "missing.key"}]}
+        secure = {name: {**keys, "tls": tls} for name, keys in gateway.listeners.items()}
+        gateway.change({**fleet_of(pool_of(two)), "listeners": secure})
+        applied = gateway.apply()
+        assert not applied.done
+        assert "missing.crt" in applied.complaints[0].message
+        assert (gateway.config.read_text(), gateway.worker) == (before, worker)
+        assert gateway.get().ok
+
+
+def test_reloads_keep_their_distance(version: Binary, two: list[Replica]) -> None:
+    with driven(version, fleet_of(pool_of(two))) as gateway:
+        gateway.change({**fleet_of(pool_of(two), route=HEADERS), "listeners": gateway.listeners})
+        assert gateway.apply().reloaded
+        gateway.change({**fleet_of(pool_of(two)), "listeners": gateway.listeners})
+        waiting = gateway.apply()
+        assert not waiting.reloaded
+        assert waiting.again is not None
+        assert 3 < waiting.again <= 5
+
+
+def test_without_a_runtime_api_weights_go_by_reload_and_a_drain_at_once(version: Binary, two: list[Replica]) -> None:
+    with driven(version, fleet_of(pool_of(two, (10, 10), **ROUND_ROBIN)), runtime_api=None) as gateway:
+        assert gateway.apply({"pool": {"a": 2.5}}).reloaded
+        assert gateway.load(100, 4).shares() == pytest.approx({"a": 0.2, "b": 0.8}, abs=0.03)
+        waiting = gateway.apply({"pool": {"a": 5.0}})
+        assert waiting.again is not None
+        assert waiting.again > 20
+        waiting = gateway.apply({"pool": {"a": 5.0}}, drained={"pool": ["b"]})
+        assert waiting.again is not None
+        assert waiting.again <= 5
+
+
+def two_ports() -> int:
+    """The first of two neighbours that nobody has."""
+    while True:
+        first = free_port()
+        with contextlib.suppress(OSError), socket.socket() as second:
+            second.bind((HOST, first + 1))
+            return first
+
+
+def test_an_agent_asks_for_weights_drains_and_says_what_is_down(version: Binary, two: list[Replica]) -> None:
+    base = two_ports()
+    pool = pool_of(two, (10, 4), **ROUND_ROBIN)
+    with driven(version, fleet_of(pool), agent_check={"bind": f"127.0.0.1:{base}"}) as gateway:
+        pid = gateway.proxy.process.pid
+        eventually(lambda: gateway.apply().done)
+        gateway.apply({"pool": {"a": 1.0}})
+        expected = pytest.approx({"a": 0.2, "b": 0.8}, abs=0.04)
+        gateway.eventually_shares(expected)
+        gateway.apply({"pool": {"a": 1.0}}, drained={"pool": ["b"]})
+        gateway.eventually_shares({"a": 1.0})
+        gateway.apply({"pool": {"a": 8.0}})
+        gateway.eventually_shares(pytest.approx({"a": 2 / 3, "b": 1 / 3}, abs=0.04))
+        gateway.apply(down={("pool", "a"): "xid 79; gone\nup"})
+        gateway.eventually_shares({"b": 1.0})
+        gateway.apply()
+        gateway.eventually_shares(pytest.approx({"a": 5 / 7, "b": 2 / 7}, abs=0.04))
+        assert gateway.proxy.process.pid == pid

@@ -1,0 +1,225 @@
+"""HAProxy and nginx beside Envoys, all driven by one `lbctl serve` from the same signals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from lbctl.apply.haproxy.runtime import Runtime
+from tests.e2e.support import background, edges
+from tests.e2e.support.client import Steady
+from tests.e2e.support.control import ControlPlane, controlling, driven
+from tests.e2e.support.edges import Edge
+from tests.e2e.support.engines import Engine, engines
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.ports import free_port, hold
+from tests.e2e.support.waiting import at_rest, eventually
+
+_GENERATE = Request("POST", "/v1/completions?n=10", timeout=20.0)
+
+
+def _fleet(members: list[Engine], *sites: Edge, **keys: Any) -> Fleet:
+    sources = [{"kind": "vllm", "url": "http://{address}/metrics"}]
+    telemetry = {"interval": "500ms", "timeout": "400ms", "stale_after": "2s", "sources": sources}
+    pool = pool_of(members, **{"telemetry": telemetry, "weighting": {"adaptive": {"smoothing": "2s"}}, **keys})
+    fleet = fleet_of(pool, **driven("edge"))
+    del fleet["listeners"]["gateway"]
+    for site in sites:
+        for section, entries in site.sections.items():
+            fleet[section] = {**fleet[section], **entries}
+    return fleet
+
+
+@contextmanager
+def _driving(fleet: Fleet, *sites: Edge) -> Iterator[ControlPlane]:
+    with ExitStack() as stack:
+        for site in sites:
+            stack.enter_context(edges.started_edge(site, fleet))
+        control = stack.enter_context(controlling(fleet))
+        eventually(lambda: all(control.proxies[site.name]["state"] == "SYNCED" for site in sites))
+        yield control
+
+
+def _steady_nginx(site: Edge, rate: float) -> Steady:
+    """Each request has a connection of its own: what is idle when nginx is reloaded is closed, also in the moment in
+    which a client uses it again."""
+    return site.steady(rate, _GENERATE, keep_alive=False)
+
+
+def test_one_control_plane_moves_envoy_haproxy_and_nginx() -> None:
+    with engines("a", "b", "c", "d") as members, edges.haproxy() as ha, edges.nginx() as ng:
+        fleet = _fleet(members, ha, ng)
+        with _driving(fleet, ha, ng) as control, control.envoy("edge", ["edge"]) as envoy, ExitStack() as stack:
+            loads = [
+                *(stack.enter_context(each.steady(30, _GENERATE)) for each in (envoy.client(), ha)),
+                stack.enter_context(_steady_nginx(ng, 30)),
+            ]
+            time.sleep(2)
+            members[0].speed = 0.5
+            eventually(lambda: control.metrics()['lbctl_replica_weight{pool="pool",replica="a"}'] < 0.65)
+            _follow(control, "edge", "ha", "ng")
+            moved = time.monotonic()
+            time.sleep(4)
+            shares = [load.since(moved).shares()["a"] for load in loads]
+            assert shares == pytest.approx([0.5 / 3.5] * 3, abs=0.05)
+        for load in loads:
+            load.load.assert_no_failure()
+
+
+def test_a_wedged_engine_is_out_of_haproxy_and_nginx_too_whatever_the_pace_of_weights() -> None:
+    """Health waits for no `min_interval`."""
+    with (
+        engines("a", "b", "c") as members,
+        edges.haproxy(min_interval="60s") as ha,
+        edges.nginx(min_interval="60s") as ng,
+    ):
+        fleet = _fleet(members, ha, ng, health={"deep": {"stalled_after": "2s"}}, affinity={"cookie": "r"})
+        with _driving(fleet, ha, ng) as control, ExitStack() as stack:
+            loads = [stack.enter_context(ha.steady(20, _GENERATE)), stack.enter_context(_steady_nginx(ng, 20))]
+            time.sleep(2)
+            members[0].wedged = True
+            wedged = time.monotonic()
+            eventually(lambda: "a replica is out" in control.log)
+            _follow(control, "ha", "ng")
+            assert time.monotonic() - wedged < 30
+            held = at_rest(lambda: members[0].requests)
+            time.sleep(1)
+            assert members[0].requests == held
+            members[0].wedged = False
+        for load in loads:
+            load.load.assert_no_failure()
+
+
+def test_an_agent_check_carries_the_weights_where_nobody_may_use_the_runtime_api() -> None:
+    """In a fleet without any Envoy."""
+    with ExitStack() as stack:
+        members = stack.enter_context(engines("a", "b", "c"))
+        ha = stack.enter_context(edges.haproxy(agent_check={"bind": f"127.0.0.1:{_three_ports()}"}))
+        fleet = _fleet(members, ha, balance={"algorithm": "round_robin"})
+        del fleet["proxies"]["edge"], fleet["listeners"]["edge"]
+        control = stack.enter_context(_driving(fleet, ha))
+        before = control.status["snapshot"]["version"]
+        load = stack.enter_context(ha.steady(100, _GENERATE))
+        time.sleep(1)
+        members[0].speed = 0.4
+        eventually(lambda: control.metrics()['lbctl_replica_weight{pool="pool",replica="a"}'] < 0.5)
+        assert control.status["snapshot"]["version"] != before
+        time.sleep(3)  # HAProxy asks every two seconds
+        moved = time.monotonic()
+        time.sleep(3)
+        assert load.since(moved).shares()["a"] == pytest.approx(0.4 / 2.4, abs=0.06)
+        load.load.assert_no_failure()
+
+
+def test_nginx_gets_its_active_checks_from_lbctl() -> None:
+    health = {"active": {"http": {"path": "/health"}, "interval": "300ms", "timeout": "200ms"}}
+    with engines("a", "b") as members, edges.nginx(min_interval="60s") as ng:
+        fleet = _fleet(members, ng, health=health)
+        with _driving(fleet, ng) as control, _steady_nginx(ng, 20) as load:
+            members[0].behave(health=503)
+            eventually(lambda: "fails its active checks" in control.log)
+            eventually(lambda: control.proxies["ng"]["reloads"] >= 2 and control.proxies["ng"]["state"] == "SYNCED")
+            held = at_rest(lambda: members[0].requests)
+            time.sleep(1)
+            assert members[0].requests == held
+            members[0].behave(health=200)
+            eventually(lambda: members[0].requests > held)
+        load.load.assert_no_failure()
+
+
+def test_an_nginx_that_has_ended_fails_in_words_until_it_is_back() -> None:
+    with engines("a", "b") as members, edges.nginx() as ng, ExitStack() as stack:
+        fleet = _fleet(members, ng)
+        process = stack.enter_context(edges.started_edge(ng, fleet))
+        control = stack.enter_context(controlling(fleet))
+        eventually(lambda: control.proxies["ng"]["state"] == "SYNCED")
+        time.sleep(5.5)  # it has been seen
+        process.stop()
+        eventually(lambda: control.proxies["ng"]["state"] == "FAILING")
+        assert "no nginx runs with" in control.proxies["ng"]["reason"]
+        process.ports = [ng.port]
+        process.start()
+        eventually(lambda: control.proxies["ng"]["state"] == "SYNCED")
+
+
+def test_a_proxy_of_which_the_fleet_does_not_say_how_is_left_alone_and_named() -> None:
+    with engines("a") as members, edges.nginx() as ng:
+        ng.entry.pop("reload")
+        config = ng.config
+        with edges.started_edge(ng, {}), controlling(_fleet(members, ng)) as control:
+            eventually(lambda: "ng" in control.proxies)
+            row = control.proxies["ng"]
+            assert (row["state"], "no config with reload" in row["reason"]) == ("NOT DRIVEN", True)
+            assert "upstream" not in config.read_text()
+
+
+def test_a_dry_run_decides_and_sends_nothing_to_anybody() -> None:
+    with engines("a", "b", "c") as members, edges.haproxy() as ha:
+        fleet = _fleet(members, ha)
+        with edges.started_edge(ha, fleet), controlling(fleet, options=["--dry-run"]) as control:
+            with ha.steady(40, _GENERATE):
+                members[0].speed = 0.4
+                eventually(lambda: "info weights" in control.log)
+                eventually(lambda: "would be published" in control.log)
+                assert control.proxies["ha"]["state"] == "NOT DRIVEN"
+                asked = background.wait(Runtime(str(ha.entry["runtime_api"])).ask("get weight pool_pool/a"))
+                assert asked.texts[0].startswith("100 (")
+            assert not (control.state / "lbctl.db").exists()
+
+
+def test_a_restart_keeps_the_weights_and_who_is_out() -> None:
+    with engines("a", "b", "c", "d") as members:
+        fleet = _fleet(members, health={"deep": {"stalled_after": "1s"}, "passive": {"ejection_time": "60s"}})
+        with (
+            controlling(fleet) as control,
+            control.envoy("edge", ["edge"]) as envoy,
+            envoy.client().steady(40, _GENERATE),
+        ):
+            members[0].speed = 0.4
+            eventually(lambda: _weights(control)["a"] < 0.5)
+            members[1].wedged = True
+            eventually(lambda: "a replica is out" in control.log)
+            time.sleep(1.5)  # what is decided is written once a second
+            before = envoy.weights("pool")
+            control.stop()
+            for engine in members:
+                engine.silent = True
+            control.start()
+            assert _weights(control)["a"] < 0.5
+            assert envoy.weights("pool") == before
+            eventually(lambda: control.proxies.get("edge", {}).get("state") == "SYNCED")
+            assert envoy.hosts("pool")[members[1].address]["health_status"]["eds_health_status"] == "UNHEALTHY"
+            members[1].wedged = False
+
+
+def _follow(control: ControlPlane, *names: str) -> None:
+    """Waits until these proxies have something that is served from now on. Weights move on meanwhile."""
+    later: set[str] = set()
+
+    def all_have() -> bool:
+        later.add(control.status["snapshot"]["version"])
+        rows = control.proxies
+        return all(rows[name]["last_good"] in later for name in names)
+
+    eventually(all_have)
+
+
+def _three_ports() -> int:
+    """The first of three ports in a row, kept until all tests have ended."""
+    while True:
+        first = free_port()
+        try:
+            hold(first + 1, first + 2)
+        except OSError:  # somebody has one of them
+            continue
+        return first
+
+
+def _weights(control: ControlPlane) -> dict[str, float]:
+    replicas = control.get("pools")["pools"][0]["replicas"]
+    return {item["name"]: item["weight"] for item in replicas}

@@ -1,0 +1,185 @@
+"""What live signals do to the traffic of a real Envoy, with engines that say of themselves what vLLM says."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import requests
+
+from lbctl.cli import run
+from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, driven
+from tests.e2e.support.engines import Engine, engines
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.waiting import at_rest, eventually
+
+_GENERATE = Request("POST", "/v1/completions?n=10", timeout=20.0)
+_QUICK: dict[str, Any] = {"interval": "500ms", "timeout": "400ms", "stale_after": "2s"}
+"""Ten times as fast as the defaults."""
+
+
+def _fleet(members: list[Engine], telemetry: dict[str, Any] | None = None, **keys: Any) -> Fleet:
+    sources = [{"kind": "vllm", "url": "http://{address}/metrics"}]
+    pool = pool_of(members, telemetry={**_QUICK, "sources": sources, **(telemetry or {})}, **keys)
+    return fleet_of(pool, **driven("edge"))
+
+
+def _weights(envoy: XdsEnvoy, members: list[Engine]) -> list[int]:
+    found = envoy.weights("pool")
+    return [found[item.address] for item in members]
+
+
+def _health(envoy: XdsEnvoy, engine: Engine) -> str:
+    return str(envoy.hosts("pool")[engine.address]["health_status"].get("eds_health_status", "HEALTHY"))
+
+
+def _known(control: ControlPlane) -> bool:
+    return control.metric("lbctl_sample_to_decision_seconds_count") > 0
+
+
+def test_a_replica_that_is_throttled_to_half_is_given_half_as_much() -> None:
+    weighting = {"adaptive": {"smoothing": "2s"}}
+    with engines("a", "b", "c", "d") as members:
+        fleet = _fleet(members, weighting=weighting)
+        with controlling(fleet) as control, control.envoy("edge", ["edge"]) as envoy:
+            with envoy.client().steady(60, _GENERATE) as load:
+                eventually(lambda: _known(control))
+                time.sleep(2)
+                assert len(set(_weights(envoy, members))) == 1
+                members[0].speed = 0.5
+                throttled = time.monotonic()
+                # least request: 0.35 when it has arrived
+                eventually(lambda: _weights(envoy, members)[0] < 0.45 * _weights(envoy, members)[1])
+                assert time.monotonic() - throttled < 20
+                moved = time.monotonic()
+                time.sleep(3)
+                assert load.since(moved).shares()["a"] == pytest.approx(0.5 / 3.5, abs=0.05)
+            load.load.assert_no_failure()
+
+
+def test_a_wedged_engine_gets_nothing_new_and_comes_back_when_it_moves() -> None:
+    """It answers its health check; its own word that it has requests and makes no step is what tells."""
+    health = {"active": {"http": {"path": "/health"}, "interval": "1s"}, "deep": {"stalled_after": "2s"}}
+    passive = {"passive": {"ejection_time": "1s"}}
+    with engines("a", "b", "c") as members:
+        fleet = _fleet(members, health={**health, **passive})
+        with controlling(fleet) as control, control.envoy("edge", ["edge"]) as envoy:
+            with envoy.client().steady(30, _GENERATE) as load:
+                eventually(lambda: _known(control))
+                time.sleep(1)
+                members[0].wedged = True
+                wedged = time.monotonic()
+                eventually(lambda: _health(envoy, members[0]) == "UNHEALTHY")
+                assert time.monotonic() - wedged < 10
+                held = at_rest(lambda: members[0].requests)
+                assert "stalled" in control.log
+                out = next(item for item in control.metrics() if item.startswith("lbctl_replica_out{"))
+                assert 'replica="a"' in out
+                time.sleep(1)
+                assert members[0].requests == held
+                members[0].wedged = False
+                eventually(lambda: _health(envoy, members[0]) == "HEALTHY")
+                eventually(lambda: members[0].requests > held + 10)
+            load.load.assert_no_failure()
+
+
+def test_without_exporters_nobody_loses_its_weight_and_no_request_fails() -> None:
+    with engines("a", "b", "c") as members:
+        members[0].speed = 0.4
+        fleet = _fleet(members, weighting={"adaptive": {"smoothing": "1s"}, "max_step": {"up": "30%"}})
+        with controlling(fleet) as control, control.envoy("edge", ["edge"]) as envoy:
+            with envoy.client().steady(40, _GENERATE) as load:
+                eventually(lambda: _weights(envoy, members)[0] < _weights(envoy, members)[1])
+                assert control.status["sources"] == {"total": 3, "failing": 0, "pools": {}}
+                for engine in members:
+                    engine.silent = True
+                silent = time.monotonic()
+                least = 1 << 30
+                while len(set(_weights(envoy, members))) > 1:
+                    assert time.monotonic() - silent < 60, control.tail()
+                    least = min(least, *_weights(envoy, members))
+                    time.sleep(0.05)
+                assert least > 0
+                assert control.status["sources"] == {"total": 3, "failing": 3, "pools": {"pool": 3}}
+                assert control.metric("lbctl_sources") == 3
+                time.sleep(1)
+                assert len(set(_weights(envoy, members))) == 1
+            load.load.assert_no_failure()
+
+
+def test_a_saturated_engine_that_makes_progress_stays_in() -> None:
+    deep = {"deep": {"stalled_after": "1s"}}
+    with (
+        engines("a", "b", slots=2) as members,
+        controlling(_fleet(members, health=deep)) as control,
+        control.envoy("edge", ["edge"]) as envoy,
+    ):
+        with envoy.client().steady(16, Request("POST", "/v1/completions?n=30", timeout=60.0)) as load:
+            eventually(lambda: min(item.in_flight for item in members) > 8)
+            time.sleep(4)
+            assert [_health(envoy, item) for item in members] == ["HEALTHY", "HEALTHY"]
+            assert len(set(_weights(envoy, members))) == 1
+        assert not control.metric("lbctl_replica_out")
+        load.load.assert_no_failure()
+
+
+def test_what_is_decided_is_told_with_its_inputs_and_operators_come_first(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with engines("a", "b", "c") as members:
+        fleet = _fleet(members, weighting={"adaptive": {"smoothing": "1s"}})
+        with controlling(fleet) as control, control.envoy("edge", ["edge"]) as envoy:
+            with envoy.client().steady(30, _GENERATE):
+                members[0].speed = 0.4
+                eventually(lambda: _weights(envoy, members)[0] < _weights(envoy, members)[1])
+                assert _say(capfd, control, "explain", "weight", "pool/a")[0] == 0
+                told = _say(capfd, control, "explain", "weight", "pool/a")[1]
+                assert "normalised     -0." in told
+                assert "of which       room 1, " in told
+                assert "acknowledged   by 1 of 1 proxies" in told
+                assert "signal         running = " in told
+                rows = _say(capfd, control, "status", "signals")[1].splitlines()
+                assert any(row.split()[:3] == ["pool", "a", "kv_cache"] for row in rows)
+                token = ("--token-file", str(control.state / "api-token"))
+
+                assert _say(capfd, control, "weight", "set", "pool/a", "3", "--reason", "tried", *token)[0] == 0
+                eventually(lambda: _weights(envoy, members)[0] > 4 * _weights(envoy, members)[1])
+                assert "by hand    weight pool/a 3: tried" in _say(capfd, control, "status")[1]
+                for value in ("NaN", "Infinity", "0", "1e9", '"3"', "true"):
+                    code, said = _hold(control, value)
+                    assert code == 400, said
+                    assert ("at most 1000000" if value == "1e9" else "is not a number above 0") in said
+                assert control.status["overrides"][0]["value"] == 3
+                assert "sources    0 of 3 failing\n" in _say(capfd, control, "status")[1]
+                assert _say(capfd, control, "weight", "unset", "pool/a", *token)[0] == 0
+                eventually(lambda: _weights(envoy, members)[0] < _weights(envoy, members)[1])
+
+                assert _say(capfd, control, "drain", "pool/b", "--ttl", "2s", "--wait", *token)[0] == 0
+                assert _health(envoy, members[1]) == "DRAINING"
+                eventually(lambda: _health(envoy, members[1]) == "HEALTHY")
+                code, _, said = _say(capfd, control, "drain", "pool/z", *token)
+                assert (code, "has no replica" in said) == (1, True), said
+            metrics = control.metrics()
+            assert metrics['lbctl_replica_weight{pool="pool",replica="a"}'] < 0.8
+            assert 0 < metrics['lbctl_pool_utilisation{pool="pool"}'] < 1
+            assert metrics['lbctl_pool_queue{pool="pool"}'] >= 0
+            assert metrics["lbctl_sample_to_acked_seconds_count"] > 0
+
+
+def _hold(control: ControlPlane, value: str) -> tuple[int, str]:
+    """What the API answers to a weight that is this JSON."""
+    token = (control.state / "api-token").read_text().strip()
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+    body = f'{{"kind": "weight", "pool": "pool", "replica": "a", "value": {value}}}'
+    answer = requests.post(f"{control.url}/api/v1/overrides", data=body, headers=headers, timeout=10)
+    return answer.status_code, answer.text
+
+
+def _say(capfd: pytest.CaptureFixture[str], control: ControlPlane, *words: str) -> tuple[int, str, str]:
+    """A command against this control plane: its exit code and both outputs."""
+    capfd.readouterr()
+    code = run([*words, "--server", control.url])
+    out, err = capfd.readouterr()
+    return code, out, err

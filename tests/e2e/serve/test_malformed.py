@@ -1,0 +1,32 @@
+"""Requests to the API of `lbctl serve` that are no HTTP: refused, and nothing of their lines is in the log."""
+
+from __future__ import annotations
+
+import socket
+
+from tests.e2e.support.control import controlling
+from tests.e2e.support.fleet import fleet_of
+from tests.e2e.support.ports import HOST
+from tests.e2e.support.waiting import eventually
+
+_LINES = {
+    "space before the colon": b"Authorization : Bearer HUNTER2",
+    "no colon": b"Authorization Bearer HUNTER2",
+    "a zero byte": b"Authorization: Bearer HUNTER2\0",
+    "folded": b"Authorization: Bearer\r\n HUNTER2",
+    "an odd name": b"Authoriz\xe4tion: Bearer HUNTER2",
+    "too long": b"Authorization: Bearer HUNTER2" + b"x" * 20000,
+    "a bare line feed": b"Authorization: Bearer\nHUNTER2",
+}
+
+
+def test_a_malformed_line_with_a_token_is_not_logged() -> None:
+    with controlling(fleet_of({"replicas": [{"name": "a", "address": f"{HOST}:9"}]})) as control:
+        for name, line in _LINES.items():
+            with socket.create_connection((HOST, control.api), timeout=5) as opened:
+                opened.sendall(b"GET /readyz HTTP/1.1\r\nHost: %s\r\n%s\r\n\r\n" % (HOST.encode(), line))
+                answer = opened.recv(65536)
+            assert b" 400 " in answer, name
+        eventually(lambda: control.log.count("a request that is no HTTP is refused") == len(_LINES))
+        assert "HUNTER2" not in control.log
+        assert "Traceback" not in control.log

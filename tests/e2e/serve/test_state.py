@@ -1,0 +1,69 @@
+"""The state of a running control plane: what it cannot keep it does not acknowledge, and damage does not end it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import requests
+
+from tests.e2e.support.control import ControlPlane, controlling, driven
+from tests.e2e.support.fleet import fleet_of
+from tests.e2e.support.replicas import replicas
+
+DRAIN = {"kind": "drain", "pool": "pool", "replica": "a"}
+
+
+@contextmanager
+def _refusing(control: ControlPlane) -> Iterator[None]:
+    """The database takes no write, as with a full disk."""
+    database = sqlite3.connect(control.state / "lbctl.db", isolation_level=None)
+    database.execute("CREATE TRIGGER refuse BEFORE INSERT ON entries BEGIN SELECT RAISE(ABORT, 'no room'); END")
+    try:
+        yield
+    finally:
+        database.execute("DROP TRIGGER refuse")
+        database.close()
+
+
+def _override(control: ControlPlane, method: str, **asked: Any) -> requests.Response:
+    token = (control.state / "api-token").read_text().strip()
+    headers = {"authorization": f"Bearer {token}"}
+    return control._ask(method, "/api/v1/overrides", json=asked, headers=headers)
+
+
+def test_an_override_that_cannot_be_saved_is_refused_and_changes_nothing() -> None:
+    with replicas("a", "b") as (a, b):
+        pool = {"replicas": [{"name": item.name, "address": item.address} for item in (a, b)]}
+        with controlling(fleet_of(pool, **driven("edge"))) as control:
+            with _refusing(control):
+                answer = _override(control, "POST", **DRAIN)
+                assert answer.status_code == 503
+                assert "cannot be saved" in answer.json()["error"]
+                assert control.status["overrides"] == []
+                assert control.ready()
+            assert _override(control, "POST", **DRAIN).status_code == 200
+            with _refusing(control):
+                assert _override(control, "DELETE", **DRAIN).status_code == 503
+            control.kill()
+            control.start()
+            assert [item["replica"] for item in control.status["overrides"]] == ["a"]
+            assert _override(control, "DELETE", **DRAIN).json()["removed"] is True
+
+
+def test_a_damaged_state_is_set_aside_and_the_overrides_that_are_good_still_hold() -> None:
+    with replicas("a", "b") as (a, b):
+        pool = {"replicas": [{"name": item.name, "address": item.address} for item in (a, b)]}
+        with controlling(fleet_of(pool, **driven("edge"))) as control:
+            assert _override(control, "POST", **DRAIN).status_code == 200
+            control.kill()
+            database = sqlite3.connect(control.state / "lbctl.db")
+            database.execute("UPDATE entries SET value = 'flipped' WHERE key = 'fleet/files'")
+            database.commit()
+            database.close()
+            control.start()
+            assert [item["replica"] for item in control.status["overrides"]] == ["a"]
+            assert "lost: fleet/files" in control.log
+            assert list(control.state.glob("lbctl.db.damaged-*Z"))

@@ -1,0 +1,257 @@
+"""The harness itself: what a test would conclude from it is true, with configurations written by hand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.support.binaries import Binary, Kind, require
+from tests.e2e.support.certs import Authority, client_context, server_context
+from tests.e2e.support.client import Client
+from tests.e2e.support.fleet import serving
+from tests.e2e.support.grpc_replica import grpc_replicas
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.ports import free_port
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import at_rest, eventually
+
+
+def _nginx(port: int, pool: list[Replica]) -> str:
+    servers = " ".join(f"server {replica.address};" for replica in pool)
+    temporary = " ".join(f"{what}_temp_path {what};" for what in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    return f"""error_log stderr notice; events {{}} http {{ {temporary} access_log /dev/stdout;
+    upstream pool {{ zone pool 64k; {servers} }}
+    proxy_buffering off; proxy_http_version 1.1; proxy_set_header Connection "";
+    server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://pool; }} }} }}"""
+
+
+def _haproxy(port: int, pool: list[Replica]) -> str:
+    servers = "\n".join(f"  server {replica.name} {replica.address}" for replica in pool)
+    return f"""defaults
+  mode http
+  option http-no-delay
+  timeout connect 2s
+  timeout client 1m
+  timeout server 1m
+frontend gateway
+  bind 127.0.0.1:{port}
+  default_backend pool
+backend pool
+  balance roundrobin
+{servers}
+"""
+
+
+def _envoy(port: int, pool: list[Replica]) -> str:
+    at = "{{address: {{socket_address: {{address: 127.0.0.1, port_value: {}}}}}}}"
+    hosts = ", ".join(f"{{endpoint: {at.format(replica.port)}}}" for replica in pool)
+    manager = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+    router = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"
+    return f"""static_resources:
+  listeners:
+  - address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}
+    filter_chains:
+    - filters:
+      - name: http
+        typed_config:
+          "@type": {manager}
+          stat_prefix: gateway
+          http_filters: [{{name: router, typed_config: {{"@type": {router}}}}}]
+          route_config: {{virtual_hosts: [{{name: all, domains: ["*"], routes: [
+            {{match: {{prefix: /}}, route: {{cluster: pool}}}}]}}]}}
+  clusters:
+  - name: pool
+    load_assignment: {{cluster_name: pool, endpoints: [{{lb_endpoints: [{hosts}]}}]}}
+"""
+
+
+_WRITTEN: dict[Binary, Callable[[int, list[Replica]], str]] = {
+    "nginx": _nginx,
+    "haproxy": _haproxy,
+    "haproxy-2.8": _haproxy,
+    "envoy": _envoy,
+}
+
+
+@pytest.mark.parametrize("name", _WRITTEN)
+def test_a_proxy_runs_and_balances(name: Binary) -> None:
+    port = free_port()
+    with replicas("a", "b") as pool, serving(name, _WRITTEN[name](port, pool), port) as gateway:
+        load = gateway.load(2000, concurrency=50)
+    load.assert_no_failure()
+    assert load.shares() == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.03)
+    assert sum(replica.requests for replica in pool) == 2000
+
+
+def test_a_reload_changes_the_replicas_and_loses_no_request(kind: Kind) -> None:
+    port = free_port()
+    written = _WRITTEN[kind]
+    with replicas("a", "b") as (a, b), serving(kind, written(port, [a]), port) as gateway:
+        long = gateway.send("GET", "/sse?n=3&gap=0.6")
+        load = gateway.send_load(300, concurrency=4, keep_alive=False, gap=0.01)
+        gateway.proxy.config.write_text(written(port, [b]))
+        gateway.proxy.reload()
+        served = at_rest(lambda: a.requests)
+        after = gateway.load(20)
+        load.result(20).assert_no_failure()
+        assert len(long.result(20).events()) == 3
+    assert after.by_replica == {"b": 20}
+    assert a.requests == served
+
+
+def test_a_proxy_that_dies_fails_the_test_with_its_logs(kind: Kind) -> None:
+    with pytest.raises(AssertionError) as failed, serving(kind, "nonsense", free_port()):
+        pass
+    assert "nonsense" in str(failed.value).lower() or "ended by itself" in str(failed.value)
+
+
+def test_a_missing_proxy_is_skipped_here_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("LBCTL_NGINX", raising=False)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no nginx here: apt-get install"):
+        require("nginx")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="no nginx here"):
+        require("nginx")
+
+
+def test_every_failure_of_a_replica_is_told_from_the_others() -> None:
+    with replicas("a") as (a,):
+        client = Client(a.port)
+        a.behave(status=503)
+        assert [(answer := client.post()).status, answer.error, answer.ok] == [503, "", False]
+        a.behave(status=200, fault="reset")
+        assert client.post(body=b"x" * 100_000).error == "reset"
+        assert (a.seen[-1].body, a.requests) == (b"x" * 100_000, 2)
+        a.behave(fault="close")
+        assert client.post().error == "closed"
+        a.behave(fault="truncate")
+        short = client.get()
+        assert (short.status, short.error) == (200, "short")
+        assert 0 < len(short.body) < int(short.header("content-length") or 0)
+        a.behave(fault="", delay=5)
+        assert client.get(timeout=0.2).error == "timeout"
+        a.behave(delay=0)
+        load = client.load(10, concurrency=2)
+        assert (load.by_replica, load.connections) == ({"a": 10}, 2)
+
+
+def test_a_replica_refuses_and_comes_back_on_its_port() -> None:
+    with replicas("a") as (a,):
+        client, port = Client(a.port), a.port
+        a.refuse()
+        assert client.get().error == "refused"
+        a.accept()
+        assert (client.get().replica, a.port) == ("a", port)
+
+
+def test_health_is_its_own_switch_and_is_counted_apart() -> None:
+    with replicas("a") as (a,):
+        a.behave(health=503)
+        client = Client(a.port)
+        assert [client.get("/health").status, client.get("/").status] == [503, 200]
+        assert (a.checks, a.requests) == (1, 1)
+
+
+def test_the_echo_says_what_arrived() -> None:
+    with replicas("a") as (a,):
+        answer = Client(a.port).post("/x%2Fy/../z?q=%41", b"\xff\x00", {"X-Twice": "ä"}, chunked=True).json
+    assert (answer["replica"], answer["method"], answer["path"]) == ("a", "POST", "/x%2Fy/../z?q=%41")
+    assert (answer["body"], ["X-Twice", "ä"] in answer["headers"]) == ("\xff\x00", True)
+
+
+def test_events_carry_both_times() -> None:
+    with replicas("a") as (a,):
+        events = Client(a.port).get("/sse?n=3&gap=0.3").events()
+    assert [event.number for event in events] == [0, 1, 2]
+    assert all(0 <= event.lag < 0.25 for event in events)
+    assert [events[1].at - events[0].at, events[2].at - events[1].at] == pytest.approx([0.3, 0.3], abs=0.25)
+
+
+def test_a_replica_counts_what_is_in_flight_and_what_was_given_up() -> None:
+    with replicas("a") as (a,):
+        a.behave(delay=0.3)
+        Client(a.port).load(6, concurrency=3)
+        assert (a.max_in_flight, a.in_flight, a.connections) == (3, 0, 3)
+        Client(a.port).get(timeout=0.1)
+        eventually(lambda: a.abandoned == 1 and a.in_flight == 0)
+
+
+def test_a_replica_closes_idle_connections_in_its_time() -> None:
+    with replicas("a", keep_alive=0.3) as (a,):
+        held = Client(a.port).load(3, gap=0.05)
+        closed = Client(a.port).load(3, gap=0.8)
+    held.assert_no_failure()
+    closed.assert_no_failure()
+    assert (held.connections, closed.connections) == (1, 3)
+
+
+def test_a_load_makes_each_request() -> None:
+    with replicas("a") as (a,):
+        Client(a.port).load(5, 2, lambda number: Request("POST", f"/{number}", {"x-user": f"u{number}"}, b"{}"))
+    assert {(seen.path, seen.header("X-User")) for seen in a.seen} == {(f"/{n}", f"u{n}") for n in range(5)}
+
+
+def test_a_steady_load_keeps_its_rate_and_counts_every_failure_once() -> None:
+    with replicas("a") as (a,):
+        a.behave(delay=0.3)  # slower than the rate: no request waits for another
+        with Client(a.port).steady(100) as load:
+            time.sleep(1)
+            a.behave(delay=0.0)
+            moment = time.monotonic()
+            time.sleep(0.5)
+            healthy = load.since(moment + 0.1).failures
+            a.behave(fault="truncate")
+            time.sleep(0.2)
+            a.behave(fault="", status=503)
+            time.sleep(0.2)
+            seconds = load.load.seconds
+        assert healthy == []
+        assert 85 * seconds <= len(load.load.responses) <= 100 * load.load.seconds + 1
+        assert len(load.load.responses) == a.requests
+        assert load.load.connections >= 25
+        assert load.load.errors["short"] >= 15
+        assert load.load.statuses[503] >= 15
+        assert len(load.load.failures) == load.load.errors["short"] + load.load.statuses[503]
+
+
+def test_tls_shows_the_certificate_and_refuses_a_stranger(tmp_path: Path) -> None:
+    authority, stranger = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
+    pair = authority.issue("a.example.com", ["a.example.com", "127.0.0.1"])
+    with replicas("a", tls=server_context(pair, authority.ca)) as (a,):
+        known = client_context(authority.ca, authority.issue("client"))
+        answer = Client(a.port, known, "a.example.com").get()
+        assert (answer.replica, answer.peer and answer.peer.names) == ("a", ("a.example.com", "127.0.0.1"))
+        assert Client(a.port, client_context(stranger.ca), "a.example.com").get().error == "tls"
+        assert Client(a.port, known, "b.example.com").get().error == "tls"
+        assert not Client(a.port, client_context(authority.ca), "a.example.com").get().ok
+
+
+def test_websockets_echo() -> None:
+    with replicas("a") as (a,):
+        echo = Client(a.port).websocket("/ws", ["one", "two"])
+        refused = Client(a.port).websocket("/elsewhere", ["one"])
+    assert (echo.status, echo.replies, echo.replica) == (101, ("one", "two"), "a")
+    assert (refused.status, refused.replies) == (200, ())
+
+
+def test_grpc_echoes_streams_fails_and_says_its_health() -> None:
+    with grpc_replicas("a") as (a,):
+        client = Client(a.port)
+        assert client.grpc("/any.Service/Echo", b"\x00x").messages == (b"\x00x",)
+        stream = client.grpc("/any.Service/EchoStream", b"x", count="3", gap="0.1")
+        assert (stream.messages, stream.replica, stream.at[2] - stream.at[0] > 0.15) == ((b"x",) * 3, "a", True)
+        a.behave(serving=False)
+        assert client.grpc("/grpc.health.v1.Health/Check").messages == (b"\x08\x02",)
+        a.behave(code="RESOURCE_EXHAUSTED")
+        assert client.grpc("/any.Service/Echo").code == "RESOURCE_EXHAUSTED"
+        a.refuse()
+        assert client.grpc("/any.Service/Echo").code == "UNAVAILABLE"
+        a.accept()
+        a.behave(code="OK")
+        assert {reply.replica for reply in client.grpc_load("/any.Service/Echo", 20, 4)} == {"a"}
+        assert (a.requests, a.checks, a.in_flight) == (23, 1, 0)

@@ -1,0 +1,96 @@
+"""Replicas learn who asked, by which scheme and for which host; strangers cannot lie about it."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.certs import Authority, client_context
+from tests.e2e.support.fleet import fleet_of, running
+from tests.e2e.support.replicas import Seen, replicas
+
+_CLAIMED = {"X-Forwarded-For": "203.0.113.7, 198.51.100.2", "X-Forwarded-Proto": "https"}
+
+
+def _addresses(seen: Seen) -> list[str]:
+    """Of x-forwarded-for; "peer" is ours. Envoy names a peer on loopback by another address of the machine."""
+    values = ",".join(value for name, value in seen.headers if name.lower() == "x-forwarded-for")
+    return ["peer" if _is_here(address) else address for address in re.split(r"\s*,\s*", values)]
+
+
+def _is_here(address: str) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def test_the_client_and_its_scheme_are_named(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
+        gateway.get()
+    assert (_addresses(a.seen[-1]), a.seen[-1].header("x-forwarded-proto")) == (["peer"], "http")
+
+
+def test_https_is_named(kind: Kind, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("a.example.com")
+    files = {"tls/a.crt": pair.certificate.read_bytes(), "tls/a.key": pair.key.read_bytes()}
+    tls = {"certificates": [{"certificate": "tls/a.crt", "key": "tls/a.key"}]}
+    trust = client_context(authority.ca)
+    with replicas("a") as (a,), running(kind, fleet_of([a], listener={"tls": tls}), files=files) as gateway:
+        assert gateway.connect("gateway", trust, "a.example.com").get().ok
+    assert a.seen[-1].header("x-forwarded-proto") == "https"
+
+
+def test_without_trusted_peers_the_peer_alone_is_named(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
+        gateway.get(headers=_CLAIMED)
+    assert (_addresses(a.seen[-1]), a.seen[-1].header("x-forwarded-proto")) == (["peer"], "http")
+
+
+def test_a_trusted_balancer_says_who_the_client_is(kind: Kind) -> None:
+    listener = {"client_address": {"trusted": ["127.0.0.0/8", "198.51.100.0/24"]}}
+    with replicas("a") as (a,), running(kind, fleet_of([a], listener=listener)) as gateway:
+        gateway.get(headers=_CLAIMED)
+        (line,) = gateway.access_log(1)
+    assert _addresses(a.seen[-1]) == ["203.0.113.7", "198.51.100.2", "peer"]
+    assert line["client"] == "203.0.113.7"
+
+
+def test_a_stranger_says_nothing(kind: Kind) -> None:
+    listener = {"client_address": {"trusted": ["10.0.0.0/8"]}}
+    claimed = {**_CLAIMED, "X-Forwarded-Host": "evil.example.com", "X-Forwarded-Port": "1"}
+    with replicas("a") as (a,), running(kind, fleet_of([a], listener=listener)) as gateway:
+        gateway.get(headers=claimed)
+        (line,) = gateway.access_log(1)
+    seen = a.seen[-1]
+    assert (_addresses(seen), seen.header("x-forwarded-proto")) == (["peer"], "http")
+    assert (seen.header("x-forwarded-host"), seen.header("x-forwarded-port")) == (None, None)
+    assert line["client"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("host", ["models.example.com", "models.example.com:8443", "MODELS.example.com", "[::1]:80"])
+def test_the_host_is_kept(kind: Kind, host: str) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
+        assert gateway.get(headers={"Host": host}).ok
+    assert a.seen[-1].header("host") == host
+
+
+def test_path_query_method_and_other_headers_arrive_as_they_were_sent(kind: Kind) -> None:
+    path = "/v1/chat/completions?q=a%20b&q=%2F..%2F&empty=&flag"
+    sent = {
+        "Authorization": "Bearer sk-1",
+        "X-Odd": 'a "quoted" \\ value; $HOME %[env(HOME)] %REQ(x)%',
+        "Cookie": "a=b",
+    }
+    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
+        answer = gateway.request("PUT", path, sent, b"body")
+    seen = a.seen[-1]
+    assert (seen.method, seen.path, seen.body, answer.ok) == ("PUT", path, b"body", True)
+    assert {name: seen.header(name) for name in sent} == sent

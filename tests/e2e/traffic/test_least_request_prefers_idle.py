@@ -1,0 +1,54 @@
+"""With least_request, the default, new requests go to the replica that has nothing to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.client import Client
+from tests.e2e.support.fleet import fleet_of, pool_of, running
+from tests.e2e.support.replicas import Replica, replicas
+
+_OCCUPIED = 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights", "least"),
+    [
+        ("nginx", (), 1.0),
+        ("haproxy", (), 1.0),
+        ("envoy", (), 0.65),  # of two draws the less busy one; both may fall on the same replica, 1 in 4
+        ("nginx", (3, 1), 1.0),
+        ("haproxy", (3, 1), 1.0),
+        ("envoy", (3, 1), 0.4),  # by weight ÷ (active + 1): the busy one is larger here; round robin would give 0.25
+    ],
+)
+def test_the_idle_replica_is_preferred(kind: Kind, weights: tuple[int, ...], least: float) -> None:
+    with replicas("busy", "idle") as (busy, idle), running(kind, fleet_of(pool_of([busy, idle], weights))) as gateway:
+        _occupy(gateway, busy, idle)
+        load = gateway.load(200)
+        assert busy.in_flight >= _OCCUPIED
+    load.assert_no_failure()
+    assert load.shares()["idle"] >= least
+
+
+def _occupy(gateway: Client, busy: Replica, idle: Replica) -> None:
+    """Leaves long requests on `busy` and none on `idle`; what arrives later is answered at once."""
+    busy.behave(delay=20)
+    idle.behave(delay=0.8)
+    for _ in range(3 * _OCCUPIED):
+        gateway.send("GET", "/long")
+    _eventually(lambda: busy.requests + idle.requests == 3 * _OCCUPIED)
+    busy.behave(delay=0)
+    idle.behave(delay=0)
+    _eventually(lambda: idle.in_flight == 0)
+
+
+def _eventually(true: Callable[[], bool], timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,124 @@
+"""A mirror gets copies of requests; its answers go nowhere, and its slowness is not the clients'."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+_MIRRORS = pytest.mark.parametrize("kind", ["nginx", "envoy"])
+
+
+def _fleet(main: Replica, shadow: Replica, percent: str = "100%", **keys: Any) -> Fleet:
+    route = {"mirror": {"pool": "shadow", "percent": percent}, **keys}
+    return fleet_of([main], route=route, pools={"shadow": pool_of([shadow])})
+
+
+@_MIRRORS
+def test_the_copy_is_the_request_and_its_answer_goes_nowhere(kind: Kind) -> None:
+    body = b"y" * 70_000
+    with replicas("main", "shadow") as (main, shadow), running(kind, _fleet(main, shadow)) as gateway:
+        shadow.behave(status=500, headers=(("set-cookie", "shadow=1"),))
+        sent = {"x-user": "ada", "content-type": "text/plain", "host": "api.example.com"}
+        answers = [gateway.post("/v1/chat?a=%41&b", body, sent, chunked=chunked) for chunked in (False, True)]
+        answers.append(gateway.get("/v1/models", sent))
+        eventually(lambda: shadow.requests == 3)
+    assert [(answer.status, answer.replica) for answer in answers] == [(200, "main")] * 3
+    assert not any(answer.header_list("set-cookie") for answer in answers)
+    for original, copy in zip(main.seen, shadow.seen, strict=True):
+        assert (copy.method, copy.path, copy.body) == (original.method, original.path, original.body)
+        for name in ("x-user", "content-type", "host", "x-request-id", "x-forwarded-proto"):
+            assert copy.header(name) == original.header(name), name
+
+
+@_MIRRORS
+def test_a_share_of_the_requests_is_copied(kind: Kind) -> None:
+    with replicas("main", "shadow") as (main, shadow), running(kind, _fleet(main, shadow, "20%")) as gateway:
+        load = gateway.load(1000, 4, Request("POST", body=b"{}"))
+        time.sleep(0.5)
+        copies = shadow.requests
+    load.assert_no_failure()
+    assert load.by_replica == {"main": 1000}
+    assert 140 <= copies <= 260
+
+
+@_MIRRORS
+@pytest.mark.parametrize("trouble", ["slow", "reset", "refused"])
+def test_a_shadow_in_trouble_delays_and_fails_nobody(kind: Kind, trouble: str) -> None:
+    """Each client on a connection of its own: with nginx a connection waits for its copy before its next request."""
+    with replicas("main", "shadow") as (main, shadow), running(kind, _fleet(main, shadow)) as gateway:
+        if trouble == "slow":
+            shadow.behave(delay=4)
+        elif trouble == "reset":
+            shadow.behave(fault="reset")
+        else:
+            shadow.refuse()
+        load = gateway.load(30, 5, Request("POST", body=b"{}"), keep_alive=False)
+    load.assert_no_failure()
+    assert load.by_replica == {"main": 30}
+    assert load.percentile(100) < 3.5
+
+
+def test_on_envoy_a_slow_shadow_delays_no_connection() -> None:
+    with replicas("main", "shadow") as (main, shadow), running("envoy", _fleet(main, shadow)) as gateway:
+        shadow.behave(delay=4)
+        load = gateway.load(40, 2, Request("POST", body=b"{}"))
+    load.assert_no_failure()
+    assert load.seconds < 30, "80 s if each waited for its copy"
+    assert load.connections == 2
+
+
+def test_on_nginx_a_slow_shadow_holds_the_connection_and_no_longer_than_itself() -> None:
+    """What the capability table says of nginx."""
+    with replicas("main", "shadow") as (main, shadow), running("nginx", _fleet(main, shadow)) as gateway:
+        shadow.behave(delay=1)
+        load = gateway.load(3, 1, Request("POST", body=b"{}"))
+    load.assert_no_failure()
+    assert all(answer.headers_at - answer.started < 1.8 for answer in load.responses)
+
+
+@_MIRRORS
+def test_the_copy_is_rewritten_as_the_request_is(kind: Kind) -> None:
+    keys: dict[str, Any] = {
+        "match": {"path_prefix": "/v1/chat"},
+        "rewrite": {"path_prefix": "/generate", "host": "models.internal"},
+        "headers": {"request": {"set": {"x-gateway": "lbctl"}, "remove": ["x-debug"]}},
+    }
+    with replicas("main", "shadow") as (main, shadow), running(kind, _fleet(main, shadow, **keys)) as gateway:
+        assert gateway.post("/v1/chat/completions?x=1", b"{}", {"x-debug": "1"}).ok
+        eventually(lambda: shadow.requests == 1)
+    for seen in (main.seen[0], shadow.seen[0]):
+        assert (seen.path, seen.header("host")) == ("/generate/completions?x=1", "models.internal")
+        assert (seen.header("x-gateway"), seen.header("x-debug")) == ("lbctl", None)
+
+
+@_MIRRORS
+def test_the_log_tells_the_request_and_nothing_of_its_copy(kind: Kind) -> None:
+    with replicas("main", "shadow") as (main, shadow), running(kind, _fleet(main, shadow)) as gateway:
+        for _ in range(3):
+            assert gateway.post("/v1").ok
+        eventually(lambda: shadow.requests == 3)
+        lines = gateway.access_log(3)
+    found = [(line["route"], line["pool"], line["replica"], line["path"], line["status"]) for line in lines]
+    assert found == [("everything", "pool", "main", "/v1", 200)] * 3
+
+
+def test_the_path_of_copies_is_closed_to_clients() -> None:
+    """nginx sends copies by a location of its own."""
+    with replicas("main", "shadow") as (main, shadow), running("nginx", _fleet(main, shadow)) as gateway:
+        answers = [gateway.get(f"/.lbctl/mirror/{number}") for number in (0, 1)]
+    assert {(answer.status, answer.replica) for answer in answers} <= {(404, None), (200, "main")}
+
+
+def test_haproxy_says_that_it_copies_nothing() -> None:
+    with replicas("main", "shadow") as (main, shadow), running("haproxy", _fleet(main, shadow)) as gateway:
+        assert "LB428" in gateway.messages
+        assert gateway.post().replica == "main"
+    assert shadow.requests == 0

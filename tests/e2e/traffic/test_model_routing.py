@@ -1,0 +1,139 @@
+"""A request goes to the pool of the model that it names: in its JSON body, or in the header x-model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.client import Client
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
+from tests.e2e.support.replicas import Replica, replicas
+
+_READS_BODIES = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+_JSON = {"content-type": "application/json"}
+
+
+def _fleet(pools: list[Replica], **listener: Any) -> Fleet:
+    """`llama` and its fine-tunes, `gpt`, and `other` for what names neither."""
+    llama, gpt, other = pools
+    return fleet_of(
+        [other],
+        listener=listener,
+        routes={
+            "llama": {"match": {"path_prefix": "/v1/", "model": ["llama-3.1-70b", "llama-3.1-70b-*"]}, "pool": "llama"},
+            "gpt": {"match": {"path_prefix": "/v1/", "model": ["gpt"]}, "pool": "gpt"},
+        },
+        pools={"llama": pool_of([llama]), "gpt": pool_of([gpt])},
+    )
+
+
+def _chat(client: Client, body: object, headers: dict[str, str] = _JSON, *, chunked: bool = False) -> str | None:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = client.post("/v1/chat/completions", data, headers, chunked=chunked)
+    assert answer.ok, answer
+    assert answer.json["body"].encode("latin-1") == data
+    return answer.replica
+
+
+_BODIES: list[tuple[object, str]] = [
+    ({"model": "llama-3.1-70b", "messages": []}, "llama"),
+    ({"messages": [{"role": "user", "content": "hi"}], "model": "gpt"}, "gpt"),
+    ({"model": "llama-3.1-70b-sql"}, "llama"),
+    ({"model": "llama-3.1-70b-"}, "llama"),
+    ({"model": "llama-3.1-70b-\n"}, "llama"),
+    ({"model": "llama-3.1-70b-\nx"}, "llama"),
+    ({"model": "llama-3.1-70bx"}, "other"),
+    ({"model": "llama-3x1-70b"}, "other"),
+    ({"model": "x-llama-3.1-70b-sql"}, "other"),
+    ({"model": "GPT"}, "other"),
+    ({"model": "gpt4"}, "other"),
+    ({"model": ""}, "other"),
+    ({"model": None}, "other"),
+    ({"model": 5}, "other"),
+    ({"messages": [{"content": '{"model":"gpt"}', "model": "gpt"}]}, "other"),
+    ({"messages": [{"content": '"model":"gpt"'}], "model": "llama-3.1-70b"}, "llama"),
+    ([{"model": "gpt"}], "other"),
+    (b"gpt", "other"),
+    (b'{"model": ', "other"),
+    (b"", "other"),
+]
+
+
+@_READS_BODIES
+def test_the_model_of_a_json_body_chooses_the_pool(kind: Kind) -> None:
+    with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
+        found = [(body, _chat(gateway, body)) for body, _ in _BODIES]
+    assert found == _BODIES
+
+
+@_READS_BODIES
+@pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "Application/JSON", "application/x+json"])
+def test_json_is_known_by_any_of_its_content_types(kind: Kind, content_type: str) -> None:
+    with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
+        assert _chat(gateway, {"model": "gpt"}, {"content-type": content_type}) == "gpt"
+
+
+@_READS_BODIES
+@pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "text/plain; charset=utf-8"])
+def test_json_by_a_wrong_name_is_read_and_what_is_none_goes_on(kind: Kind, content_type: str) -> None:
+    """curl says that its -d is a form."""
+    with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
+        bodies: list[object] = [{"model": "gpt"}, b"model=gpt&x=1", b'"model": "gpt"', b"{", b"[]", b"\xff\x00"]
+        found = [_chat(gateway, body, {"content-type": content_type}) for body in bodies]
+        long = _chat(gateway, b"model=gpt&x=" + b"y" * 100_000, {"content-type": content_type})
+    assert (found, long) == (["gpt", *["other"] * 5], "other")
+
+
+@pytest.mark.parametrize("content_type", ["multipart/form-data; boundary=x", "application/octet-stream", "audio/wav"])
+def test_an_upload_is_not_held_by_envoy(content_type: str) -> None:
+    with replicas("llama", "gpt", "other") as pools, running("envoy", _fleet(pools)) as gateway:
+        assert _chat(gateway, b"x" * (3 << 20), {"content-type": content_type, "x-model": "gpt"}) == "gpt"
+        assert _chat(gateway, b"x" * (3 << 20), {"content-type": content_type}) == "other"
+
+
+@_READS_BODIES
+def test_a_body_without_a_length_or_a_content_type_is_read_too(kind: Kind) -> None:
+    long = {"messages": "x" * 30_000, "model": "gpt"}
+    with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
+        chunked = [_chat(gateway, body, chunked=True) for body in ({"model": "gpt"}, long)]
+        untold = _chat(gateway, {"model": "gpt"}, {})
+    assert (chunked, untold) == (["gpt", "gpt"], "gpt")
+
+
+def test_the_header_chooses_the_pool_too_and_has_the_last_word(kind: Kind) -> None:
+    cases = [
+        ("gpt", b"{}", "gpt"),
+        ("llama-3.1-70b-sql", b"{}", "llama"),
+        ("llama-3.1-70bx", b"{}", "other"),
+        ("gpt", b'{"model": "llama-3.1-70b"}', "gpt"),
+        ("llama-3.1-70b", b'{"model": "gpt"}', "llama"),
+        ("neither", b'{"model": "gpt"}', "other"),
+        ("gpt", b"x" * 20_000, "gpt"),
+    ]
+    with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
+        found = [(model, body, _chat(gateway, body, {**_JSON, "X-Model": model})) for model, body, _ in cases]
+        assert gateway.get("/v1/models", {"x-model": "gpt"}).replica == "gpt"
+        assert gateway.get("/v1/models").replica == "other"
+        logged = gateway.access_log(len(cases) + 2)
+    assert found == cases
+    assert [line["model"] for line in logged][: len(cases)] == [model for model, _, _ in cases]
+
+
+def test_nginx_says_that_it_reads_no_body() -> None:
+    with replicas("llama", "gpt", "other") as pools, running("nginx", _fleet(pools)) as gateway:
+        assert "LB421" in gateway.messages
+        assert _chat(gateway, {"model": "gpt"}) == "other"
+
+
+@_READS_BODIES
+def test_a_stream_of_events_is_not_held_up_by_it(kind: Kind) -> None:
+    with replicas("llama", "gpt", "other") as pools:
+        fleet = _fleet(pools)
+        fleet["routes"]["gpt"]["match"] = {"path_prefix": "/", "model": ["gpt"]}
+        with running(kind, fleet) as gateway:
+            answer = gateway.post("/sse?n=4&gap=0.3", b'{"model": "gpt"}', _JSON)
+    assert answer.replica == "gpt"
+    assert max(event.lag for event in answer.events()) < 0.6, "0.9 if the first were held until the last"

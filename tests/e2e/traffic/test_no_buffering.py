@@ -1,0 +1,38 @@
+"""A large answer that a replica writes slowly is passed on as it comes, and a slow reader holds its replica back."""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import time
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import fleet_of, running
+from tests.e2e.support.ports import HOST
+from tests.e2e.support.replicas import replicas
+
+_PIECE = 200_000
+
+
+def test_a_large_slow_answer_is_passed_on_as_it_comes(kind: Kind) -> None:
+    with replicas("a") as pool, running(kind, fleet_of(pool)) as gateway:
+        answer = gateway.get(f"/sse?n=12&gap=0.15&pad={_PIECE}")
+    events = answer.events()
+    assert (answer.ok, len(events)) == (True, 12)
+    assert len(answer.body) > 12 * _PIECE
+    assert statistics.median(event.lag for event in events) < 0.4
+    assert max(event.lag for event in events) < 1.5
+
+
+def test_a_slow_reader_does_not_fill_the_proxy(kind: Kind) -> None:
+    """The replica has not written 40 MB to a client that reads nothing."""
+    pieces = 200
+    with (
+        replicas("a") as (a,),
+        running(kind, fleet_of([a])) as gateway,
+        socket.create_connection((HOST, gateway.port)) as client,
+    ):
+        client.sendall(f"GET /sse?n={pieces}&pad={_PIECE} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        time.sleep(1.5)
+        assert a.in_flight == 1
+        assert gateway.get().ok

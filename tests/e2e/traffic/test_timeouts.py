@@ -1,0 +1,108 @@
+"""Timeouts: of connecting, of a whole request, of silence; and none on a long generation."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import KINDS, Kind, require
+from tests.e2e.support.fleet import Fleet, entry, fleet_of, pool_of, running
+from tests.e2e.support.ports import HOST
+from tests.e2e.support.replicas import Replica, replicas
+
+
+@contextmanager
+def _silent_address() -> Iterator[str]:
+    """An address at which connections are neither taken nor refused: its queue is full, the system drops what comes."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind((HOST, 0))
+        listener.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        time.sleep(0.1)
+        yield f"{HOST}:{listener.getsockname()[1]}"
+
+
+def _silent(*members: Replica) -> Iterator[Fleet]:
+    with _silent_address() as address:
+        listed = [{"name": "silent", "address": address}, *map(entry, members)]
+        balance = {"algorithm": "round_robin"}
+        yield fleet_of({"replicas": listed, "balance": balance, "timeouts": {"connect": "400ms"}})
+
+
+def test_a_replica_that_takes_no_connection_is_given_up_in_time(kind: Kind) -> None:
+    with contextmanager(_silent)() as fleet, running(kind, fleet) as gateway:
+        answer = gateway.post(timeout=20)
+    assert (answer.status, answer.header("content-type")) == (503, "application/json")
+    assert answer.seconds < 8
+    assert answer.seconds > 0.3 or kind == "haproxy", "HAProxy's first check may find it out before the request comes"
+
+
+def test_a_replica_that_takes_no_connection_costs_a_wait_and_no_request(kind: Kind) -> None:
+    with replicas("a") as (a,), contextmanager(_silent)(a) as fleet, running(kind, fleet) as gateway:
+        answers = [gateway.post(timeout=20) for _ in range(4)]
+    assert [answer.replica for answer in answers] == ["a"] * 4
+    assert max(answer.seconds for answer in answers) < 8
+
+
+def test_a_request_beyond_its_time_gets_504_and_no_second_replica(kind: Kind) -> None:
+    with replicas("a", "b") as pool, running(kind, _timed(pool, request="600ms")) as gateway:
+        for replica in pool:
+            replica.behave(delay=8)
+        answer = gateway.post()
+        time.sleep(0.5)
+        reached = [replica.requests for replica in pool]
+    assert (answer.status, answer.header("content-type")) == (504, "application/json")
+    assert 0.5 < answer.seconds < 7
+    assert sorted(reached) == [0, 1]
+
+
+def test_a_stream_beyond_its_time_is_cut_where_the_proxy_can(kind: Kind) -> None:
+    """nginx and HAProxy have no limit of a whole request, and say so."""
+    with replicas("a") as pool, running(kind, _timed(pool, request="1s")) as gateway:
+        stream = gateway.get("/sse?n=8&gap=0.3")
+        assert ("LB435" in gateway.messages) == (kind != "envoy")
+    assert stream.ok == (kind != "envoy")
+    assert 1 <= len(stream.events()) <= (8 if stream.ok else 5)
+
+
+def test_silence_beyond_idle_ends_a_stream_and_shorter_silence_does_not(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, _timed([a], idle="1s")) as gateway:
+        lively = gateway.send("GET", "/sse?n=5&gap=0.5")
+        silent = gateway.get("/sse?n=2&gap=6")
+        a.behave(delay=8)
+        mute = gateway.post()
+        assert lively.result(20).ok
+    assert (len(lively.result().events()), len(silent.events())) == (5, 1)
+    assert (silent.ok, silent.seconds < 5) == (False, True)
+    assert (mute.status, mute.header("content-type"), mute.seconds < 6) == (504, "application/json", True)
+
+
+@pytest.mark.slow
+def test_by_default_a_long_generation_has_no_limit() -> None:
+    """17 s, before and after the first byte: longer than the 15 s that Envoy allows where it is not told otherwise."""
+    for kind in KINDS:
+        require(kind)
+    with ExitStack() as stack:
+        pool = stack.enter_context(replicas("a"))
+        gateways = [stack.enter_context(running(kind, fleet_of(pool))) for kind in KINDS]
+        pending = [
+            gateway.send("GET", path, timeout=60)
+            for gateway in gateways
+            for path in ("/sse?n=1&first=17", "/sse?n=2&gap=17")
+        ]
+        answers = [each.result(60) for each in pending]
+    assert [(answer.ok, len(answer.events())) for answer in answers] == [(True, 1), (True, 2)] * len(KINDS)
+
+
+def _timed(members: list[Replica], **timeouts: str) -> Fleet:
+    route: dict[str, Any] = {"timeouts": timeouts}
+    return fleet_of(pool_of(members), route=route)

@@ -1,0 +1,59 @@
+"""An upgrade passes on the routes that ask for WebSockets, and to nothing but WebSocket."""
+
+from __future__ import annotations
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import Fleet, fleet_of, running
+from tests.e2e.support.replicas import Replica, replicas
+
+
+def _fleet(replica: Replica) -> Fleet:
+    """Routes by header, since the replica speaks WebSocket at one path."""
+    sockets = {"match": {"path_prefix": "/", "hosts": ["127.0.0.1"]}, "pool": "pool", "websocket": True}
+    plain = {"match": {"path_prefix": "/", "hosts": ["localhost"]}, "pool": "pool"}
+    return {**fleet_of([replica]), "routes": {"sockets": sockets, "plain": plain}}
+
+
+_HANDSHAKE = {
+    "connection": "Upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+
+
+def test_one_route_upgrades_and_its_neighbour_does_not(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, _fleet(a)) as gateway:
+        echo = gateway.websocket("/ws", ["one"])
+        refused = gateway.get("/ws", {**_HANDSHAKE, "host": "localhost"}, timeout=5)
+        after = gateway.get("/x", {"host": "localhost"})
+    assert (echo.status, echo.replies) == (101, ("one",))
+    assert refused.status != 101
+    assert [seen for seen in a.seen if seen.header("host") == "localhost" and seen.header("upgrade")] == []
+    assert after.ok
+
+
+def test_other_protocols_are_not_upgraded_to(kind: Kind) -> None:
+    """h2c would carry requests past every rule."""
+    headers = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAMAAABkAAQCAAAAAAIAAAAA"}
+    with replicas("a") as (a,), running(kind, _fleet(a)) as gateway:
+        answers = [gateway.get("/x", {**headers, "host": host}, timeout=5) for host in ("127.0.0.1", "localhost")]
+    assert 101 not in [answer.status for answer in answers]
+    assert [seen.header("upgrade") for seen in a.seen if seen.header("upgrade")] == []
+
+
+def test_the_settings_of_http_2_and_other_headers_of_the_connection_stay_behind(kind: Kind) -> None:
+    sent = {"http2-settings": "AAMAAABkAAQAAP__", "keep-alive": "timeout=5", "proxy-connection": "keep-alive"}
+    with replicas("a") as (a,), running(kind, _fleet(a)) as gateway:
+        assert all(gateway.get("/x", {**sent, "host": host}).ok for host in ("127.0.0.1", "localhost"))
+    assert [name for seen in a.seen for name, _ in seen.headers if name.lower() in sent] == []
+
+
+def test_beside_websocket_no_other_protocol_is_offered(kind: Kind) -> None:
+    both = [("upgrade", "h2c"), *((name, value) for name, value in _HANDSHAKE.items()), ("host", "127.0.0.1")]
+    with replicas("a") as (a,), running(kind, _fleet(a)) as gateway:
+        gateway.get("/ws", both, timeout=5)
+    assert [value for seen in a.seen for name, value in seen.headers if name.lower() == "upgrade"] in (
+        [],
+        ["websocket"],
+    )

@@ -1,0 +1,106 @@
+"""Increments and the state of the world are two ways to the same: after whatever changes, two Envoys hold the same."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.e2e.support.certs import Authority
+from tests.e2e.support.control import XdsEnvoy, controlling, settled
+from tests.e2e.support.driving import change, synced
+from tests.e2e.support.fleet import Fleet, bind, pool_of
+from tests.e2e.support.replicas import Replica, replicas
+
+_PARTS = ("cds", "eds", "lds", "rds", "sds")
+
+
+def _fleet(a: Replica, b: Replica) -> Fleet:
+    """Two listeners, one of them with TLS; a split that sticks, retries, a mirror, a limit."""
+    everything = {
+        "match": {"path_prefix": "/"},
+        "split": {"first": 9, "second": 1},
+        "sticky_split": {"cookie": "v", "ttl": "1h"},
+        "mirror": {"pool": "shadow", "percent": "1%"},
+        "retry": {"attempts": 1},
+    }
+    return {
+        "version": 1,
+        "listeners": {
+            "plain": {"bind": bind()},
+            "secure": {"bind": bind(), "tls": {"certificates": [{"certificate": "tls/a.crt", "key": "tls/a.key"}]}},
+        },
+        "routes": {"everything": everything, "own": {"match": {"path_prefix": "/own"}, "pool": "own"}},
+        "pools": {
+            "first": pool_of([a, b], [1, 2]),
+            "second": pool_of([b], circuit_breaker={"max_requests": 50}),
+            "shadow": pool_of([a]),
+            "own": pool_of([a, b], health={"active": {"tcp": {}, "interval": "1s"}}),
+        },
+    }
+
+
+def _changes(fleet: Fleet, a: Replica, b: Replica) -> Iterator[Fleet]:
+    """One after another, each on top of those before."""
+    now = copy.deepcopy(fleet)
+    now["pools"]["first"] = pool_of([a, b], [5, 1])
+    yield copy.deepcopy(now)
+    now["routes"]["everything"]["split"] = {"first": 1, "second": 9}
+    yield copy.deepcopy(now)
+    now["pools"]["fresh"] = pool_of([a, b])
+    now["routes"]["fresh"] = {"match": {"path_prefix": "/fresh"}, "pool": "fresh"}
+    yield copy.deepcopy(now)
+    del now["pools"]["own"]
+    now["routes"]["own"]["pool"] = "fresh"
+    now["pools"]["second"]["circuit_breaker"] = {"max_requests": 60}
+    yield copy.deepcopy(now)
+    now["listeners"]["third"] = {"bind": bind()}
+    del now["routes"]["everything"]["mirror"]
+    del now["pools"]["shadow"]
+    yield copy.deepcopy(now)
+    del now["listeners"]["plain"]
+    now["pools"]["first"]["replicas"][0]["drain"] = True
+    yield copy.deepcopy(now)
+
+
+def _alike(one: XdsEnvoy, other: XdsEnvoy) -> None:
+    settled(one)
+    settled(other)
+    left, right = one.resources(), other.resources()
+    for part in _PARTS:
+        assert left[part] == right[part], f"{part} differ"
+    for pool in left["eds"]:
+        assert one.weights(pool) == other.weights(pool)
+
+
+def test_after_every_change_an_envoy_of_either_variant_holds_the_same(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair, later = authority.issue("a.example.com"), authority.issue("later", ["a.example.com"])
+    files = {"tls/a.crt": pair.certificate.read_bytes(), "tls/a.key": pair.key.read_bytes()}
+    with (
+        replicas("a", "b") as (a, b),
+        controlling(fleet := _fleet(a, b), files=files) as control,
+        control.envoy("edge-1", by_socket=True) as delta,
+        control.envoy("edge-2", delta=False, by_socket=True) as sotw,
+    ):
+        synced(control)
+        _alike(delta, sotw)
+        held = delta.resources()
+        assert [len(held[part]) for part in _PARTS] == [4, 4, 2, 2, 1]
+        for number, changed in enumerate(_changes(fleet, a, b)):
+            if number == 3:  # and across a restart
+                control.kill()
+                control.start()
+            change(control, changed)
+            _alike(delta, sotw)
+        (control.files / "tls/a.crt").write_bytes(later.certificate.read_bytes())
+        (control.files / "tls/a.key").write_bytes(later.key.read_bytes())
+        change(control, {**changed, "listeners": {**changed["listeners"], "plain": {"bind": bind()}}})
+        _alike(delta, sotw)
+        now = delta.resources()
+        assert set(now["lds"]) == {"secure", "third", "plain"}
+        assert set(now["cds"]) == set(now["eds"]) == {"first", "second", "fresh"}
+        assert all(now[part] != held[part] for part in _PARTS)
+        with control.envoy("edge-3", by_socket=True) as fresh:  # and neither is other than one that has just come
+            synced(control)
+            _alike(delta, fresh)

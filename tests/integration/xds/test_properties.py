@@ -1,0 +1,187 @@
+"""Whatever the order of things: the client ends with what is offered, its routes never lead nowhere, and what it has
+refused does not come again."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from lbctl.xds.protocol.stream import Stream
+from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS, TYPES, Resource, Resources
+from tests.integration.xds.envoy_model import BAD, Body, Envoy
+
+GOOD = st.integers(1, BAD - 1)
+ANY = st.sampled_from([1, 1, 1, 2, 2, 3, BAD])
+CLUSTERS = ("a", "b", "c", "d")
+LISTENERS = ("public", "internal")
+
+
+@st.composite
+def contents(draw: st.DrawFn, numbers: st.SearchStrategy[int] = ANY) -> Resources:
+    """A fleet that is sound: each cluster has its endpoints, each listener its routes, and they lead to clusters that
+    are there. Some of it may be refused."""
+    clusters = draw(st.sets(st.sampled_from(CLUSTERS)))
+    listeners = draw(st.sets(st.sampled_from(LISTENERS)))
+    made: dict[str, dict[str, bytes]] = {kind: {} for kind in TYPES}
+    for name in clusters:
+        made[CDS][name] = Body.of(name, draw(numbers))
+        made[EDS][name] = Body.of(name, draw(numbers))
+    for name in listeners:
+        uses = draw(st.sets(st.sampled_from(sorted(clusters)))) if clusters else set()
+        made[LDS][name] = Body.of(name, draw(numbers))
+        made[RDS][name] = Body.of(name, draw(numbers), uses)
+    made[SDS]["ca"] = Body.of("ca", draw(numbers))
+    return Resources(
+        {kind: {name: resource(kind, name, body) for name, body in named.items()} for kind, named in made.items()}
+    )
+
+
+_MADE: dict[tuple[str, bytes], Resource] = {}
+
+
+def resource(kind: str, name: str, body: bytes) -> Resource:
+    """The same content is now and then the same object, as in the server, and now and then another."""
+    if len(body) % 2:
+        return Resource(kind, name, body)
+    return _MADE.setdefault((kind, body), Resource(kind, name, body))
+
+
+class Conversation(RuleBasedStateMachine):
+    delta = False
+
+    @initialize(speaks=st.booleans(), content=st.none() | contents())
+    def begin(self, speaks: bool, content: Resources | None) -> None:
+        self.now = 0.0
+        self.envoy = Envoy(delta=self.delta, speaks=speaks)
+        self.stream = Stream(delta=self.delta)
+        self.content: Resources | None = None
+        self.wire: deque[bytes] = deque()
+        self.under_way: Counter[str] = Counter()
+        if content:
+            self.offer(content)
+
+    @rule(content=contents())
+    def offer(self, content: Resources) -> None:
+        self.content = content
+        self.stream.offer(content)
+
+    @rule(content=contents(GOOD))
+    def offer_good(self, content: Resources) -> None:
+        self.offer(content)
+
+    @rule()
+    def send(self) -> None:
+        response = self.stream.respond(self.now)
+        if response:
+            self.under_way[response.type_url] += 1
+            assert self.under_way[response.type_url] == 1, "two responses of a type under way"
+            self.wire.append(response.encode())
+
+    @precondition(lambda self: self.wire)
+    @rule()
+    def receive(self) -> None:
+        self.envoy.receive(self.wire.popleft())
+
+    @precondition(lambda self: self.envoy.out)
+    @rule()
+    def hear(self) -> None:
+        for event in self.stream.request(self.envoy.out.popleft(), self.now):
+            self.under_way[event.type_url] -= 1
+
+    @precondition(lambda self: not self.envoy.out)
+    @rule(seconds=st.sampled_from([0.1, 0.5, 1.0, 5.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @precondition(lambda self: self.envoy.hopeless)
+    @rule()
+    def time_out(self) -> None:
+        self.envoy.time_out()
+
+    @rule(kind=st.sampled_from([CDS, EDS, RDS]), name=st.sampled_from(CLUSTERS + LISTENERS))
+    def ask_again(self, kind: str, name: str) -> None:
+        self.envoy.ask_again(kind, name)
+
+    @precondition(lambda self: not self.envoy.has_leftovers)
+    @rule()
+    def reconnect(self) -> None:
+        self._new_stream()
+        self.envoy.connect()
+
+    @rule()
+    def restart_envoy(self) -> None:
+        self._new_stream()
+        self.envoy = Envoy(delta=self.delta, speaks=self.envoy.speaks)
+
+    def _new_stream(self) -> None:
+        self.stream = Stream(delta=self.delta, before=self.stream.last())
+        self.wire.clear()
+        self.under_way.clear()
+        if self.content:
+            self.stream.offer(self.content)
+
+    @rule()
+    def settle(self) -> None:
+        """Everything is delivered, and time passes. Then it is quiet, and the client has what is offered."""
+        self._run_dry()
+        if self.content and not self._is_bad() and not self._is_innocent_refused():
+            assert not self.envoy.warming
+            assert self.envoy.have == {kind: self._offered(kind) for kind in TYPES}
+            assert {status.state for status in self.stream.status()} <= {"SYNCED"}
+            assert all(status.acked_version == status.offered_version for status in self.stream.status())
+
+    def _run_dry(self) -> None:
+        said = 0
+        while True:
+            before = said
+            self.send()
+            while self.envoy.out or self.wire:
+                said += 1
+                assert said < 300, "no end of it"
+                if self.envoy.out:
+                    self.hear()
+                if self.wire:
+                    self.receive()
+                self.send()
+            due = self.stream.due()
+            if due is not None:
+                assert due >= self.now - 1e-9 or said == before, "due, and nothing is sent"
+                assert due > self.now, "due, and nothing is sent"
+                self.now = due
+            elif self.envoy.hopeless:
+                self.envoy.time_out()
+            elif said == before:
+                return
+
+    def _offered(self, kind: str) -> dict[str, Body]:
+        return {name: Body(each.body) for name, each in self.content.of(kind).items()} if self.content else {}
+
+    def _is_innocent_refused(self) -> bool:
+        """Who is at fault was not said, so that content which is good is not sent again either."""
+        return not self.envoy.speaks and any(self.envoy.refused.values())
+
+    def _is_bad(self) -> bool:
+        return any(body.number == BAD for kind in TYPES for body in self._offered(kind).values())
+
+    @invariant()
+    def routes_lead_somewhere(self) -> None:
+        self.envoy.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "envoy"):
+            self.settle()
+
+
+class DeltaConversation(Conversation):
+    delta = True
+
+
+LONG = settings(max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+
+TestStateOfTheWorld = Conversation.TestCase
+TestStateOfTheWorld.settings = LONG
+TestDelta = DeltaConversation.TestCase
+TestDelta.settings = LONG

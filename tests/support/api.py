@@ -1,0 +1,155 @@
+"""Documents of the API with usual values, and a control plane that answers them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from lbctl.serve.api import schema
+from lbctl.serve.api.events import EventLog
+from lbctl.serve.metrics.instruments import Metrics
+
+THEN = "2026-01-01T00:00:00.000Z"
+FILES = schema.FleetFiles(paths=("fleet/",), valid=True, read=THEN, refused=None, shrink=(), diagnostics=())
+STATUS = schema.Status(
+    version="1",
+    since=THEN,
+    ready=True,
+    waiting=None,
+    dry_run=False,
+    snapshot=None,
+    fleet=FILES,
+    restart=(),
+    proxies={},
+    unmatched=(),
+    overrides=(),
+    control=(),
+    sources=schema.SourceCounts(0, 0, {}),
+    names=(),
+    listens=schema.Listens(None, None, None, None),
+)
+ENVOY = schema.XdsProxy(
+    node="edge-1",
+    proxy="edge",
+    kind="envoy",
+    connected=True,
+    since=THEN,
+    state="SYNCED",
+    reason="",
+    version="v1",
+    last_good="v1",
+    types=(),
+    nacks=(),
+    cluster="",
+    region="",
+    zone="",
+    sub_zone="",
+    envoy="1.40.0",
+    peer="127.0.0.1:1",
+    delta=False,
+)
+DRIVEN = schema.DrivenProxy(
+    node="ha",
+    proxy="ha",
+    kind="haproxy",
+    connected=True,
+    since=THEN,
+    state="SYNCED",
+    reason="",
+    version="v1",
+    last_good="v1",
+    types=(),
+    nacks=(),
+    reloads=0,
+    leaving=0,
+)
+TYPE = schema.ResourceTypeStatus(
+    type="cds",
+    state="SYNCED",
+    since=THEN,
+    wildcard=True,
+    names=0,
+    offered="1111",
+    acked="1111",
+    pushed_at=THEN,
+    acked_at=THEN,
+    message="",
+    nacked=(),
+)
+REPLICA = schema.Replica(
+    name="a",
+    address="10.0.0.1:1",
+    region=None,
+    zone=None,
+    gpu=None,
+    priority=0,
+    capacity=1.0,
+    weight=1.0,
+    share=0.0,
+    ramp=1.0,
+    drained=None,
+    out=False,
+    reasons=(),
+)
+ACKNOWLEDGED = schema.Acknowledged(0, 0, ())
+
+
+def pool(name: str, *replicas: schema.Replica) -> schema.Pool:
+    """A pool of these replicas."""
+    return schema.Pool(name, None, "http1", "round_robin", 600.0, replicas)
+
+
+def status(**changes: Any) -> schema.Status:
+    """`STATUS` with these fields."""
+    return replace(STATUS, **changes)
+
+
+class Fleet:
+    """A control plane with nothing behind it; it notes what it was asked to do."""
+
+    def __init__(self) -> None:
+        self.waiting = ""
+        self.reloads: list[bool] = []
+        self.broken = False
+        self.counted = Metrics()
+        self.events = EventLog()
+        self.read = schema.Signals(())
+
+    def ready(self) -> str:
+        return self.waiting
+
+    def status(self) -> schema.Status:
+        if self.broken:
+            raise RuntimeError("a secret of ours")
+        return STATUS
+
+    def proxies(self) -> schema.Proxies:
+        return schema.Proxies((ENVOY,))
+
+    def pools(self) -> schema.Pools:
+        return schema.Pools((pool("chat"),))
+
+    def fleet(self) -> schema.FleetSettings:
+        return schema.FleetSettings({})
+
+    def signals(self) -> schema.Signals:
+        return self.read
+
+    def decisions(self) -> schema.Decisions:
+        return schema.Decisions(())
+
+    def overrides(self) -> schema.Overrides:
+        return schema.Overrides(())
+
+    async def put_override(self, body: dict[str, Any]) -> schema.OverrideResult:
+        raise AssertionError("no test of this file writes overrides")
+
+    async def remove_override(self, body: dict[str, Any]) -> schema.RemovalResult:
+        raise AssertionError("no test of this file writes overrides")
+
+    def metrics(self) -> bytes:
+        return self.counted.page()
+
+    async def reload(self, allow_shrink: bool) -> schema.ReloadResult:
+        self.reloads.append(allow_shrink)
+        return schema.ReloadResult("unchanged", None, 0, None, ())

@@ -1,0 +1,79 @@
+"""A source of replicas for tests, beside DNS and files: it answers what the test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from lbctl.base.registry import Registry
+from lbctl.ir.address import Address
+from lbctl.ir.pools import Discovery, Replica
+from lbctl.ir.topology import Topology
+from lbctl.serve.discovery.interface import PoolAnswer, SourceFactory
+from lbctl.serve.discovery.sources import SOURCES
+
+
+@dataclass(frozen=True, slots=True)
+class ToyDiscovery(Discovery):
+    kind: ClassVar[str] = "toy"
+    service: str = "llama"
+
+
+def toy_replica(name: str, number: int, **keys: Any) -> Replica:
+    return Replica(name, Address(f"10.0.0.{number}", 8000), **keys)
+
+
+@dataclass
+class ToySource:
+    """`services`: service → its replicas. `broken`: it raises at every call."""
+
+    changed: Callable[[], None]
+    services: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    broken: bool = False
+    pools: dict[str, str] = field(default_factory=dict)
+    seeds: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def say(self, service: str, *replicas: Any) -> None:
+        self.services[service] = replicas
+        self.changed()
+
+    def forget(self, service: str) -> None:
+        del self.services[service]
+        self.changed()
+
+    def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
+        self.seeds = {key: tuple(texts) for key, texts in saved.items() if key.startswith("toy:")}
+
+    def follow(self, topology: Topology) -> None:
+        self.pools = {
+            pool.name: pool.discovery.service for pool in topology.pools if isinstance(pool.discovery, ToyDiscovery)
+        }
+
+    async def first(self, timeout: float) -> None:
+        self._fail()
+
+    def answers(self) -> Mapping[str, PoolAnswer]:
+        self._fail()
+        return {
+            pool: PoolAnswer(self.services[service], 1.0, key=f"toy:{service}", saved=("seen",))
+            for pool, service in self.pools.items()
+            if service in self.services
+        }
+
+    async def stop(self) -> None:
+        """Nothing runs."""
+
+    def _fail(self) -> None:
+        if self.broken:
+            raise RuntimeError("the toy is broken")
+
+
+def with_toy(made: list[ToySource]) -> Registry[SourceFactory]:
+    """All sources and the toy, which is registered by one line; those that are made are put in `made`."""
+
+    def toy(changed: Callable[[], None]) -> ToySource:
+        made.append(ToySource(changed))
+        return made[-1]
+
+    return Registry({**{kind: SOURCES.get(kind) for kind in SOURCES.names}, "toy": toy})

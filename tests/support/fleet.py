@@ -1,0 +1,68 @@
+"""Fleets for unit tests: text in, what lbctl finds or compiles out, without a process in between."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.compile.fleet import Compiled, compile_fleet
+from lbctl.ir.pools import Pool
+from lbctl.ir.routes import Route
+from lbctl.model.fleet import FleetSource, read
+
+OLDEST: Mapping[str, tuple[int, ...]] = {"nginx": (1, 22), "haproxy": (2, 6), "envoy": (1, 40)}
+
+
+def reading(text: str) -> tuple[FleetSource | None, list[Diagnostic]]:
+    """What the model makes of `text`, under the file name `-`; None with faults."""
+    diagnostics = Diagnostics()
+    source = read(["-"], diagnostics, io.BytesIO(text.encode()))
+    return None if diagnostics.failed else source, list(diagnostics)
+
+
+def compiling(text: str) -> tuple[Compiled | None, list[Diagnostic]]:
+    """The same, and then the compiler."""
+    diagnostics = Diagnostics()
+    source = read(["-"], diagnostics, io.BytesIO(text.encode()))
+    compiled = compile_fleet(source, OLDEST, diagnostics) if source else None
+    return compiled, list(diagnostics)
+
+
+def compiled(text: str) -> Compiled:
+    """For a fleet without faults."""
+    made, found = compiling(text)
+    assert made is not None, found
+    return made
+
+
+def places(found: list[Diagnostic]) -> list[str]:
+    """`line:column code` of each."""
+    return [f"{item.position.line}:{item.position.column} {item.code}" for item in found if item.position]
+
+
+def marked(text: str) -> tuple[str, str]:
+    """The text without its one mark `▶`, and `line:column` of the mark."""
+    before, after = text.split("▶")
+    return before + after, f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
+
+
+def pool_of(text: str, name: str = "p") -> Pool:
+    """The pool of a fleet that is written as the body of that pool."""
+    made = compiled(f"version: 1\npools:\n  {name}: {text}\n")
+    return next(item for item in made.topology.pools if item.name == name)
+
+
+def route_of(text: str) -> Route:
+    """The route `r` of a fleet with the pools a and b, written as the body of that route."""
+    made = compiled(f"{GROUND}routes:\n  r: {text}\n")
+    return next(item for item in made.topology.routes if item.name == "r")
+
+
+GROUND = """\
+version: 1
+listeners: {l: {bind: "127.0.0.1:80"}}
+pools:
+  a: {replicas: [{address: "10.0.0.1:80"}]}
+  b: {replicas: [{address: "10.0.0.2:80"}]}
+"""

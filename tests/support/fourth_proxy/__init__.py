@@ -1,0 +1,89 @@
+"""A fourth kind of proxy, as somebody would add it: a target, a driver, one line in each of the two registries.
+
+`python -m tests.support.fourth_proxy ARGUMENTS` is `lbctl ARGUMENTS` with this kind. Its proxy is a small program of
+this package (`proxy`) that balances real requests by weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.pools import Pool
+from lbctl.ir.routes import Forward
+from lbctl.ir.snapshot import View
+from lbctl.ir.weight import Weight
+from lbctl.targets.features import FEATURES
+from lbctl.targets.quantise import quantise
+from lbctl.targets.target import CONTROL_PLANE, Bundle, Capability, Complaint, File, Rendered, Unsupported, Version
+
+KIND = "toy"
+_RENDERED = {
+    "listener.bind", "route.match", "route.pool", "pool.replicas", "pool.model", "pool.protocol.http1", "fleet",
+    "pool.balance.round_robin", "pool.replicas.drain", "proxies",
+}  # fmt: skip
+_NO = Unsupported("it is a toy", "nothing")
+_MOST = 100
+"""The largest weight of a replica."""
+
+
+class ToyTarget:
+    """Renders `toy.json`: each listener's first route to a pool, and the weights of the pool."""
+
+    kind = KIND
+    title = "Toy"
+    binary = "toyproxy"
+    install_hint = "write toyproxy"
+    wheel = ""
+    forms: Sequence[str] = ("json",)
+    versions: Sequence[Version] = ((1, 0),)
+    served_by_xds = False
+    done_by_control_plane = frozenset({"pool.health.http"})
+    prefers_idle_replicas = False
+    reads_bodies = True
+    capabilities: Mapping[str, Capability] = {
+        item.id: Rendered() if item.id in _RENDERED else CONTROL_PLANE.get(item.id, _NO) for item in FEATURES
+    }
+
+    def render(self, view: View, form: str = "json") -> Bundle:
+        del form
+        listeners = [dict(_listener(view, item.name, str(item.bind))) for item in view.listeners]
+        return Bundle((File("toy.json", json.dumps({"listeners": listeners}, indent=1) + "\n"),))
+
+    def remarks(self, view: View) -> tuple[Diagnostic, ...]:
+        del view
+        return ()
+
+    def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
+        del pool
+        return quantise(tuple(item.rate for item in weights), _MOST)
+
+    def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
+        del prefix
+        return [binary, "--check", main]
+
+    def complaints(self, output: str, bundle: Bundle) -> Iterable[Complaint]:
+        return [Complaint(line, bundle.main.name) for line in output.splitlines()]
+
+
+def _listener(view: View, name: str, bind: str) -> Iterator[tuple[str, Any]]:
+    yield "name", name
+    yield "bind", bind
+    rules = next(item.rules for item in view.listeners if item.name == name)
+    actions = (view.routes[rule.route].action for rule in rules)
+    names = [share.pool for action in actions if isinstance(action, Forward) for share in action.shares]
+    for pool in [view.pools[each] for each in names[:1]]:
+        weights = TARGET.quantised_weights(pool, view.weights[pool.name])
+        yield (
+            "replicas",
+            [
+                {"name": item.name, "address": str(item.address), "weight": weight}
+                for item, weight in zip(pool.replicas, weights, strict=True)
+                if item.name not in view.drained[pool.name]
+            ],
+        )
+
+
+TARGET = ToyTarget()

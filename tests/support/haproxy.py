@@ -1,0 +1,186 @@
+"""A real HAProxy on a rendered View, before small replicas; for the tests of the HAProxy target alone."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from lbctl.apply.files import write_bundle
+from lbctl.ir.address import Address
+from lbctl.ir.listeners import Listener, Rule
+from lbctl.ir.pools import Pool, Replica
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.routes import Forward, Route, Share
+from lbctl.ir.secrets import Secrets
+from lbctl.ir.snapshot import Snapshot, View, view
+from lbctl.ir.topology import Topology
+from lbctl.targets.haproxy import TARGET
+from tests.e2e.support import binaries
+
+VERSIONS: tuple[binaries.Binary, ...] = ("haproxy", "haproxy-2.8")
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def make_view(
+    listeners: tuple[Listener, ...],
+    routes: tuple[Route, ...],
+    pools: tuple[Pool, ...],
+    secrets: Secrets | None = None,
+    **proxy: Any,
+) -> View:
+    """`proxy`: what is known of the HAProxy, besides its version."""
+    topology = Topology(
+        listeners, tuple(sorted(routes, key=lambda r: r.name)), tuple(sorted(pools, key=lambda p: p.name))
+    )
+    asked = Proxy("edge", "haproxy", **{"version": (2, 6), **proxy})
+    return view(Snapshot(topology, secrets=secrets or Secrets()), asked)
+
+
+def forward(pool: str, **changes: Any) -> Route:
+    """A route `r` with the one pool."""
+    return Route("r", Forward((Share(pool, 1),)), ("pub",), **changes)
+
+
+def everything(*routes: str) -> tuple[Rule, ...]:
+    return tuple(Rule(name) for name in routes or ("r",))
+
+
+def checked(shown: View, tmp_path: Path, version: binaries.Binary = "haproxy") -> str:
+    """The rendered text, after the proxy's own checker took it."""
+    bundle = TARGET.render(shown)
+    write_bundle(bundle, str(tmp_path))
+    command = TARGET.check_command(str(binaries.require(version)), str(tmp_path), str(tmp_path / bundle.main.name))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert "[WARNING]" not in done.stderr, done.stderr
+    return bundle.main.text
+
+
+@dataclass
+class Served:
+    """A replica: what it got, and how it answers (a status, or None to hang up)."""
+
+    name: str
+    status: int | None = 200
+    seen: list[dict[str, Any]] = field(default_factory=list)
+    port: int = 0
+
+    def replica(self, capacity: float = 1.0, **changes: Any) -> Replica:
+        return Replica(self.name, Address("127.0.0.1", self.port), capacity, **changes)
+
+
+@contextlib.contextmanager
+def replicas(*names: str, context: ssl.SSLContext | None = None) -> Iterator[list[Served]]:
+    served = [Served(name) for name in names]
+    servers = [ThreadingHTTPServer(("127.0.0.1", 0), _handler(item)) for item in served]
+    for item, server in zip(served, servers, strict=True):
+        item.port = server.server_address[1]
+        if context:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield served
+    finally:
+        for server in servers:
+            server.shutdown()
+            server.server_close()
+
+
+def _handler(served: Served) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            served.seen.append({"method": self.command, "path": self.path, "headers": headers, "body": body})
+            if served.status is None:
+                self.close_connection = True
+                return
+            answer = served.name.encode()
+            self.send_response(served.status)
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        do_POST = do_PUT = do_GET  # noqa: N815 -- the server's own names
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    return Handler
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    body: str
+    headers: dict[str, str]
+
+
+@dataclass
+class Running:
+    port: int
+    output: Path
+
+    def send(self, path: str = "/", method: str = "GET", body: str | None = None, **headers: str) -> Answer:
+        """One request on a connection of its own; `_` in header names is `-`."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
+            got = connection.getresponse()
+            return Answer(got.status, got.read().decode(), {k.lower(): v for k, v in got.getheaders()})
+        finally:
+            connection.close()
+
+    def log(self, lines: int = 1) -> list[dict[str, Any]]:
+        """The access log so far, once it holds at least `lines`, in the order in which the requests began (threads
+        write beside each other)."""
+        until = time.monotonic() + 30
+        while True:
+            found = [json.loads(item) for item in self.output.read_text().splitlines() if item.startswith("{")]
+            if len(found) >= lines or time.monotonic() > until:
+                return sorted(found, key=lambda line: str(line["ts"]))
+            time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def running(shown: View, tmp_path: Path, port: int, version: binaries.Binary = "haproxy") -> Iterator[Running]:
+    checked(shown, tmp_path, version)
+    output = tmp_path / "stdout"
+    command = [str(binaries.require(version)), "-db", "-f", str(tmp_path / "haproxy.cfg")]
+    with output.open("wb") as out, (tmp_path / "stderr").open("wb") as errors:
+        process = subprocess.Popen(command, stdout=out, stderr=errors, cwd="/")
+        try:
+            _wait(port, process, tmp_path)
+            yield Running(port, output)
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _wait(port: int, process: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        assert process.poll() is None, (tmp_path / "stderr").read_text()
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.02)
+    raise AssertionError("HAProxy does not listen")

@@ -1,0 +1,199 @@
+"""Model servers as `init` meets them: real HTTP servers on loopback that answer what the real ones answer.
+
+Bodies are those of the servers' own code and documentation, cut to a few fields:
+vLLM, SGLang, TensorRT-LLM, LMDeploy: `ModelCard` in openai/protocol.py of each · SGLang: docs.sglang.io/basic_usage/
+native_api · TGI: docs/openapi.json · TEI: its /info · llama.cpp: tools/server/README.md, server-context.cpp ·
+Triton: docs/protocol of triton-inference-server/server · KServe: python/kserve dataplane.py · MLServer: its /v2 ·
+NIM: docs.nvidia.com/nim, /v1/metadata · Ray Serve: python/ray/serve proxy.py · TorchServe: pytorch.org/serve,
+inference_api and management_api · TensorFlow Serving: its monitoring page. Metrics: tests/fixtures/metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from lbctl.init.probe import PATHS, REPOSITORY_INDEX
+from tests.e2e.support.certs import Pair
+from tests.support.paths import FIXTURES
+
+METRICS = FIXTURES / "metrics"
+Says = Mapping[str, Any]
+"""Path → JSON, or the text of a page, or (status, text)."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
+LISTED = "/v1/models"
+
+
+def metrics(name: str) -> str:
+    return (METRICS / f"{name}.prom").read_text(encoding="utf-8")
+
+
+def listing(owner: str, *names: str, **more: Any) -> dict[str, Any]:
+    entries = [{"id": name, "object": "model", "created": 1790000000, "owned_by": owner} | more for name in names]
+    return {"object": "list", "data": entries}
+
+
+def vllm(*names: str, adapters: tuple[str, ...] = ()) -> Says:
+    """As served: names of one model, and LoRA adapters on the first of them."""
+    shown = names or (LLAMA,)
+    listed = listing("vllm", *shown, root=shown[0], parent=None, max_model_len=8192)
+    listed["data"] += [
+        {"id": item, "object": "model", "owned_by": "vllm", "root": "/adapters/x", "parent": shown[0]}
+        for item in adapters
+    ]
+    return {LISTED: listed, "/version": {"version": "0.11.0"}, "/metrics": metrics("vllm_v1"), "/ping": ""}
+
+
+def sglang(name: str = LLAMA) -> Says:
+    return {
+        LISTED: listing("sglang", name, root=name, max_model_len=8192),
+        "/get_model_info": {"model_path": name, "tokenizer_path": name, "is_generation": True},
+        "/metrics": metrics("sglang"),
+    }
+
+
+def llamacpp(name: str = LLAMA, page: bool = True) -> Says:
+    no_page = (501, '{"error":{"code":501,"message":"This server does not support metrics endpoint.","type":"not_supported_error"}}')  # fmt: skip  # noqa: E501
+    listed = listing("llamacpp", name, meta={"n_vocab": 128256}) | {"models": [{"name": name, "model": name}]}
+    return {
+        LISTED: listed,
+        "/models": listed,
+        "/props": {"default_generation_settings": {"n_ctx": 8192}, "total_slots": 4, "model_path": "/m/x.gguf"},
+        "/metrics": metrics("llamacpp") if page else no_page,
+    }
+
+
+TGI: Says = {
+    "/info": {
+        "model_id": LLAMA, "model_sha": "0e9e39f", "max_concurrent_requests": 128, "max_input_tokens": 4095,
+        "max_total_tokens": 4096, "router": "text-generation-router", "version": "3.3.2", "docker_label": None,
+    },
+    "/metrics": metrics("tgi"),
+}  # fmt: skip
+TEI: Says = {
+    "/info": {
+        "model_id": "BAAI/bge-large-en-v1.5", "model_type": {"embedding": {"pooling": "cls"}},
+        "max_concurrent_requests": 512, "max_batch_tokens": 16384, "version": "1.9.3",
+    },
+}  # fmt: skip
+TRTLLM: Says = {
+    LISTED: listing("tensorrt_llm", LLAMA),
+    "/version": {"version": "1.1.0"},
+    "/metrics": [{"gpuMemUsage": 76665782272, "iter": 154}],
+    "/prometheus/metrics": metrics("trtllm"),
+}
+LMDEPLOY: Says = {LISTED: listing("lmdeploy", LLAMA, root=LLAMA, parent=None), "/metrics": metrics("lmdeploy")}
+_METADATA = {"version": "1.8.4", "modelInfo": [{"shortName": "llama", "modelUrl": "ngc://x"}], "assetInfo": []}
+NIM: Says = {
+    LISTED: listing("system", LLAMA, root=LLAMA, parent=None),
+    "/v1/metadata": _METADATA,
+    "/v1/metrics": metrics("nim"),
+}
+NIM_NEWER: Says = {
+    LISTED: listing("vllm", LLAMA, root=LLAMA, parent=None),
+    "/v1/metadata": _METADATA,
+    "/v1/metrics": metrics("vllm_v1"),
+    "/metrics": metrics("vllm_v1"),
+}
+RAY: Says = {"/-/routes": {"/": "ranker"}, "/-/healthz": "success"}
+RAY_LLM: Says = {"/-/routes": {"/": "llm"}, "/-/healthz": "success", LISTED: listing("organization-owner", LLAMA)}
+TORCHSERVE: Says = {
+    "/ping": {"status": "Healthy"},
+    LISTED: (404, '{"code": 404, "type": "ResourceNotFoundException", "message": "Requested resource is not found"}'),
+}
+MANAGEMENT: Says = {"/models": {"models": [{"modelName": "densenet161", "modelUrl": "densenet161.mar"}]}}
+KSERVE: Says = {
+    "/v2": {"name": "kserve", "version": "0.15.2", "extensions": ["model_repository_extension"]},
+    LISTED: {"models": ["iris"]},
+    "/metrics": metrics("kserve"),
+}
+KSERVE_V1: Says = {LISTED: {"models": ["iris"]}, "/": {"status": "alive"}, "/metrics": metrics("kserve")}
+TFSERVING: Says = {"/monitoring/prometheus/metrics": metrics("tfserving")}
+OTHER: Says = {LISTED: listing("library", "qwen3:8b")}
+DCGM: Says = {"/metrics": metrics("dcgm")}
+HTML: Says = dict.fromkeys((LISTED, "/v2", "/metrics", "/info", "/models"), "<!doctype html><title>It works</title>")
+
+
+ASKED = (*PATHS, REPOSITORY_INDEX)
+
+
+def server_context(pair: Pair) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    return context
+
+
+def v2(name: str, *models: str) -> Says:
+    index = [{"name": item, "version": "1", "state": "READY"} for item in models]
+    index.append({"name": "not_loaded", "version": "", "state": "UNAVAILABLE"})
+    extensions = ["classification", "model_repository"] if name == "triton" else []
+    return {"/v2": {"name": name, "version": "2.59.0", "extensions": extensions}, "/v2/repository/index": index}
+
+
+@dataclass
+class Asked:
+    """A running server: where it is, and what it was asked, in the order of coming."""
+
+    url: str
+    requests: list[web.BaseRequest] = field(default_factory=list)
+
+
+@contextmanager
+def serving(
+    *servers: Says | Handler, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> Iterator[list[Asked]]:
+    """All of them at once, each on a port of its own, in a thread beside the caller."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    runners: list[web.AppRunner] = []
+    try:
+        yield [asyncio.run_coroutine_threadsafe(_start(item, host, tls, runners), loop).result() for item in servers]
+    finally:
+        for runner in runners:
+            asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _start(says: Says | Handler, host: str, tls: ssl.SSLContext | None, runners: list[web.AppRunner]) -> Asked:
+    asked = Asked("")
+    answer = says if callable(says) else answering(says)
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        asked.requests.append(request)
+        return await answer(request)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    runners.append(runner)
+    await runner.setup()
+    await web.TCPSite(runner, host, 0, ssl_context=tls).start()
+    asked.url = f"{'https' if tls else 'http'}://{host}:{runner.addresses[0][1]}"
+    return asked
+
+
+def answering(says: Says) -> Handler:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        posted = request.path == "/v2/repository/index"
+        if request.path not in says or posted != (request.method == "POST"):
+            return web.json_response({"detail": "Not Found"}, status=404)
+        said = says[request.path]
+        status, body = said if isinstance(said, tuple) else (200, said)
+        text = body if isinstance(body, str) else json.dumps(body)
+        return web.Response(
+            status=status, text=text, content_type="text/plain" if status == 200 else "application/json"
+        )
+
+    return handler

@@ -1,0 +1,62 @@
+"""Fleets through lint, without a process in between."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.lint.fleet_view import StatedLoad
+from lbctl.lint.run import CodeFilter, LintResult, lint
+from lbctl.lint.sample import LLM, sample
+from lbctl.model.load import SourceText
+
+_MODE = re.compile(r"# (\S+) is (-[rwx-]{9})")
+_HOLDS = re.compile(r"# (\S+) holds (.+)")
+
+
+def linted(
+    text: str, load: StatedLoad | None = None, root: Path | None = None, choice: CodeFilter | None = None
+) -> LintResult:
+    """`root`: the directory of the fleet; a comment `# PATH is -rw-------` in it says which file is there,
+    `# PATH holds TEXT` what is in one that its owner alone may read."""
+    for path, text_of_it in _HOLDS.findall(text) if root else ():
+        file = (root or Path()) / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{text_of_it}\n")
+        file.chmod(0o600)
+    for path, mode in _MODE.findall(text) if root else ():
+        file = (root or Path()) / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        file.chmod(sum((letter != "-") << (8 - bit) for bit, letter in enumerate(mode[1:])))
+    return lint(
+        [SourceText("fleet.yaml", text.encode(), str(root or "."))], Diagnostics(), choice or CodeFilter(), load
+    )
+
+
+def findings(text: str, load: StatedLoad | None = None, root: Path | None = None) -> list[Diagnostic]:
+    return list(linted(text, load, root).findings)
+
+
+def codes(text: str) -> list[str]:
+    return [item.code for item in findings(text)]
+
+
+def pointed(text: str, item: Diagnostic) -> str:
+    """The text of the line from where the finding points."""
+    assert item.position is not None
+    return text.splitlines()[item.position.line - 1][item.position.column - 1 :]
+
+
+POOR = sample(
+    LLM + "connections: {idle: 60s}\nbalance: {algorithm: round_robin}\n",
+    listener='gateway: {bind: "0.0.0.0:8080"}\n',
+    replicas="""\
+- {name: a, address: "10.0.0.1:8000", gpu: B200}
+- {name: b, address: "10.0.0.2:8000", gpu: L4}
+- {name: c, address: "10.0.0.3:8000", gpu: L4}
+""",
+    more='control: {api: {bind: "0.0.0.0:18080"}}\n',
+)
+"""Legal, and unwise in many ways, of each severity."""

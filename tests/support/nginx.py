@@ -1,0 +1,131 @@
+"""Views for nginx made by hand, and nginx itself in a directory of its own."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from lbctl.ir.address import Address
+from lbctl.ir.listeners import Listener
+from lbctl.ir.pools import Pool
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.routes import Route
+from lbctl.ir.snapshot import View
+from lbctl.targets.nginx import TARGET
+from lbctl.targets.target import Bundle
+from tests.e2e.support.binaries import require
+from tests.support.weights import row_of_plain
+
+SOCKET = "front.sock"
+
+
+def a_view(
+    listener: Listener,
+    routes: tuple[Route, ...],
+    pools: tuple[Pool, ...] = (),
+    version: tuple[int, ...] = (1, 22),
+    weights: Mapping[str, tuple[float, ...]] | None = None,
+    **proxy: str,
+) -> View:
+    named = {pool.name: pool for pool in sorted(pools, key=lambda item: item.name)}
+    return View(
+        proxy=Proxy("edge", "nginx", version, **proxy),
+        listeners=(listener,),
+        routes={route.name: route for route in sorted(routes, key=lambda item: item.name)},
+        pools=named,
+        weights={
+            name: row_of_plain((weights or {}).get(name) or [r.capacity for r in pool.replicas])
+            for name, pool in named.items()
+        },
+        drained={name: frozenset(r.name for r in pool.replicas if r.drain) for name, pool in named.items()},
+    )
+
+
+def refused(bundle: Bundle, directory: Path) -> str:
+    """What `nginx -t` says against it; empty where it accepts."""
+    for file in bundle.files:
+        (directory / file.name).write_text(file.text)
+    command = TARGET.check_command(str(require("nginx")), str(directory), str(directory / bundle.main.name))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.stderr if done.returncode else ""
+
+
+@contextmanager
+def running(view: View, directory: Path) -> Iterator[Path]:
+    """nginx on that view, in the foreground; gives the directory. The listener is the socket SOCKET in it."""
+    bundle = TARGET.render(view)
+    for file in bundle.files:
+        (directory / file.name).write_text(file.text)
+    where = ["-p", str(directory), "-c", str(directory / bundle.main.name), "-e", "stderr"]
+    with (directory / "stderr.log").open("wb") as said:
+        process = subprocess.Popen([str(require("nginx")), *where, "-g", "daemon off; pid nginx.pid;"], stderr=said)
+    try:
+        _await_socket(directory, process)
+        yield directory
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+def at(directory: Path) -> Address:
+    return Address(path=str(directory / SOCKET))
+
+
+class Connection(http.client.HTTPConnection):
+    """HTTP by a unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("gateway.test", timeout=30)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(30)
+        self.sock.connect(str(self._path))
+
+
+def ask(
+    directory: Path, path: str, method: str = "GET", headers: Mapping[str, str] | None = None, body: bytes | None = None
+) -> tuple[int, str, dict[str, str]]:
+    """Status, body, and response headers in lower case."""
+    connection = Connection(directory / SOCKET)
+    try:
+        connection.request(method, path, body, dict(headers or {}))
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(), {name.lower(): text for name, text in answer.getheaders()}
+    finally:
+        connection.close()
+
+
+def shout(directory: Path, request: bytes) -> bytes:
+    """Bytes as they are; what came back until nginx closed or fell silent."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(1)
+        client.connect(str(directory / SOCKET))
+        client.sendall(request)
+        answer = b""
+        try:
+            while part := client.recv(65536):
+                answer += part
+        except TimeoutError:
+            pass
+        return answer
+
+
+def _await_socket(directory: Path, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, (directory / "stderr.log").read_text()
+        try:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(str(directory / SOCKET))
+                return
+        except OSError:
+            time.sleep(0.02)
+    raise AssertionError("nginx does not listen")

@@ -1,0 +1,75 @@
+"""A fleet on the disk with all the files that it names, and a reloader on it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from lbctl.serve.fleet.reload import Outcome, Reloader
+from tests.e2e.support.certs import Authority, Pair
+
+HEAD = """\
+version: 1
+listeners:
+  public:
+    bind: "127.0.0.1:8443"
+    tls: {certificates: [{certificate: tls/server.crt, key: tls/server.key}], client_ca: tls/ca.crt}
+routes:
+  all: {pool: llama, auth: {api_keys: {file: secrets/keys.yaml}}}
+  files: {match: {path_prefix: /files}, pool: filed}
+control:
+  xds: {tls: {certificate: tls/xds.crt, key: tls/xds.key, client_ca: tls/proxies.crt}}
+  api: {token_file: token}
+pools:
+"""
+SECRET = "sk-hunter2-do-not-write-this-anywhere"
+
+
+class Fleet:
+    """A fleet on the disk, and a reloader on it that takes for running whatever it could load."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = Authority(folder / "made")
+        (folder / "tls").mkdir()
+        (folder / "secrets").mkdir()
+        self.put(self.authority.issue("first.test"))
+        (folder / "tls" / "ca.crt").write_bytes(self.authority.ca.read_bytes())
+        (folder / "secrets/keys.yaml").write_text(f"{SECRET}: acme\n")
+        self.target(4)
+        self.write(10)
+        self.reloader = Reloader([str(folder)])
+
+    def write(self, llama: int, *more: str) -> None:
+        """The pool `llama` with so many replicas, and further lines of pools."""
+        replicas = "".join(f'      - {{address: "10.0.0.{index}:8000"}}\n' for index in range(1, llama + 1))
+        text = f"{HEAD}  filed: {{discovery: {{file: {{path: targets.json}}}}}}\n  llama:\n    replicas:\n{replicas}"
+        (self.folder / "fleet.yaml").write_text("\n".join([text.rstrip(), *more, ""]))
+
+    def target(self, count: int) -> None:
+        """The file of targets, with so many."""
+        (self.folder / "targets.json").write_text(
+            json.dumps([{"targets": [f"10.1.0.{index}:80" for index in range(1, count + 1)]}])
+        )
+
+    def put(self, pair: Pair) -> None:
+        (self.folder / "tls" / "server.crt").write_bytes(pair.certificate.read_bytes())
+        (self.folder / "tls" / "server.key").write_bytes(pair.key.read_bytes())
+
+    def load(self, **options: bool) -> Outcome:
+        outcome = self.reloader.load(**options)  # type: ignore[arg-type]
+        self.reloader.accept(outcome)
+        return outcome
+
+    def told(self, outcome: Outcome) -> list[str]:
+        return [str(item).replace(f"{self.folder}/", "") for item in outcome.diagnostics]
+
+
+def sizes(outcome: Outcome) -> dict[str, int]:
+    assert outcome.fleet is not None, [str(item) for item in outcome.diagnostics]
+    return {pool.name: len(pool.replicas) for pool in outcome.fleet.compiled.topology.pools}
+
+
+def certificate(outcome: Outcome) -> bytes:
+    assert outcome.fleet is not None
+    return outcome.fleet.secrets.files["tls/server.crt"]

@@ -1,0 +1,34 @@
+"""Metrics pages for the tests of signals: this repository's own, and those of others where the folder stands."""
+
+from __future__ import annotations
+
+import pytest
+
+from lbctl.signals import KINDS, table
+from lbctl.signals.devices import Selection, selection
+from lbctl.signals.exposition import MetricsPage
+from lbctl.signals.source import SourceReading
+from tests.support.paths import DATA, FIXTURES
+
+METRICS = FIXTURES / "metrics"
+needs_shared = pytest.mark.skipif(
+    not DATA.is_dir(), reason="the folder ../shared/data, with pages of real exporters, is not there"
+)
+
+
+def fixture(name: str) -> bytes:
+    return (METRICS / f"{name}.prom").read_bytes()
+
+
+def kind_of(name: str) -> str:
+    return max((kind for kind in KINDS if name.startswith(kind)), key=len)
+
+
+def page(kind: str, text: bytes) -> MetricsPage:
+    return table(kind).reader().read(text)
+
+
+def reading(kind: str, text: bytes, *devices: str, at: float = 0.0, **labels: str) -> SourceReading:
+    item = table(kind)
+    chosen: Selection = selection(tuple(sorted(labels.items())), devices, item.gpus)
+    return item.reading(page(kind, text), chosen, at)

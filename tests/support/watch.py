@@ -1,0 +1,127 @@
+"""A watch on real files while a test goes on, and the ways in which people and programs change files."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lbctl.serve.fleet.watch import Watch
+
+SOON = 30.0
+"""Seconds within which an event must have come."""
+NEVER = 0.4
+"""Seconds after which no event is believed to come."""
+
+
+class Events:
+    """The events of a watch while the test goes on."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.times: list[float] = []
+        self.last = 0.0
+        self._came = asyncio.Event()
+
+    async def take(self) -> None:
+        async for _ in self.watch.changes():
+            self.times.append(time.monotonic())
+            self._came.set()
+
+    async def came(self) -> None:
+        """One has come."""
+        await self._came.wait()
+
+    async def one(self, within: float = SOON) -> None:
+        """Exactly one comes, and no second one after it. `last` is when it came."""
+        await asyncio.wait_for(self.came(), within)
+        await asyncio.sleep(NEVER)
+        assert len(self.times) == 1
+        self.last = self.times[0]
+        self.forget()
+
+    async def none(self) -> None:
+        await asyncio.sleep(NEVER)
+        assert self.times == []
+
+    def forget(self) -> None:
+        self.times.clear()
+        self._came.clear()
+
+
+Test = Callable[[Events], Awaitable[None]]
+
+
+def watching(
+    test: Test, *paths: Path, follow: Iterable[Path] = (), poll: float = 60.0, inotify: bool = True, armed: bool = True
+) -> None:
+    """Runs `test` while the paths are watched."""
+
+    async def run() -> None:
+        watch = Watch([str(path) for path in paths], poll=poll, inotify=inotify)
+        watch.follow(follow)
+        events = Events(watch)
+        taking = asyncio.create_task(events.take())
+        if armed:
+            await asyncio.sleep(0.2)
+        try:
+            await test(events)
+        finally:
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def make_fleet(folder: Path) -> Path:
+    """A directory with two files of a fleet and one of something else."""
+    fleet = folder / "fleet"
+    fleet.mkdir()
+    (fleet / "a.yaml").write_text("version: 1\n")
+    (fleet / "b.yml").write_text("version: 1\n")
+    (fleet / "notes.txt").write_text("mine\n")
+    return fleet
+
+
+def replace(file: Path, text: str) -> None:
+    """As editors and deployments do it: written beside, then renamed."""
+    beside = file.with_name(f".{file.name}.new")
+    beside.write_text(text)
+    beside.replace(file)
+
+
+def swap(mount: Path, name: str, files: dict[str, str]) -> None:
+    """As the kubelet's AtomicWriter brings a ConfigMap's new content: a new directory, then `..data` set to it."""
+    before = (mount / "..data").readlink() if (mount / "..data").is_symlink() else None
+    (mount / name).mkdir()
+    for file, text in files.items():
+        (mount / name / file).write_text(text)
+    (mount / "..data_tmp").symlink_to(name)
+    (mount / "..data_tmp").rename(mount / "..data")
+    for file in files:
+        if not (mount / file).is_symlink():
+            (mount / file).symlink_to(f"..data/{file}")
+    if before is not None:
+        shutil.rmtree(mount / before)
+
+
+@contextmanager
+def writer(write: Callable[[], object], pause: float) -> Iterator[None]:
+    """Calls `write` again and again from another thread."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.wait(pause):
+            write()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,239 @@
+"""What the tests of the control plane's server talk to it with: an edition without a fleet behind it, real clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+from envoy.config.cluster.v3.cluster_pb2 import Cluster
+from envoy.config.route.v3.route_pb2 import RouteConfiguration
+from envoy.service.discovery.v3 import discovery_pb2 as pb
+
+from lbctl.base.diagnostics import Diagnostic, Position
+from lbctl.ir.address import Address
+from lbctl.ir.proxies import Control, Proxy
+from lbctl.ir.topology import Topology
+from lbctl.xds.protocol.node_status import NodeStatus
+from lbctl.xds.protocol.server import Server
+from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS, TYPES, Resource, Resources
+
+LOOPBACK = Address("127.0.0.1", 0)
+ADS = "envoy.service.discovery.v3.AggregatedDiscoveryService"
+METHODS = {
+    None: (ADS, "AggregatedResources"),
+    CDS: ("envoy.service.cluster.v3.ClusterDiscoveryService", "Clusters"),
+    EDS: ("envoy.service.endpoint.v3.EndpointDiscoveryService", "Endpoints"),
+    LDS: ("envoy.service.listener.v3.ListenerDiscoveryService", "Listeners"),
+    RDS: ("envoy.service.route.v3.RouteDiscoveryService", "Routes"),
+    SDS: ("envoy.service.secret.v3.SecretDiscoveryService", "Secrets"),
+}
+
+
+def cluster(name: str, body: str = "") -> Resource:
+    return Resource(CDS, name, Cluster(name=name, alt_stat_name=body).SerializeToString(), ("pools", name))
+
+
+def route(name: str, body: str = "") -> Resource:
+    message = RouteConfiguration(name=name, request_headers_to_remove=[body] if body else [])
+    return Resource(RDS, name, message.SerializeToString(), ("listeners", name))
+
+
+def content(*resources: Resource) -> Resources:
+    return Resources({kind: {item.name: item for item in resources if item.type_url == kind} for kind in TYPES})
+
+
+class CachedSnapshot:
+    """Stands where `xds.cache.Edition` does. `parts`: what a proxy of that name gets instead."""
+
+    def __init__(
+        self,
+        version: str,
+        *resources: Resource,
+        proxies: tuple[Proxy, ...] = (),
+        parts: Mapping[str, Resources] | None = None,
+    ) -> None:
+        self.version = version
+        self.snapshot = SimpleNamespace(topology=Topology((), (), (), proxies, Control()))
+        self.asked: list[Proxy] = []
+        self._all = content(*resources)
+        self._parts = parts or {}
+
+    def resources(self, proxy: Proxy) -> Resources:
+        self.asked.append(proxy)
+        return self._parts.get(proxy.name, self._all)
+
+    def redacted(self, words: str) -> str:
+        return words.replace("s3cret", "…")
+
+    def place(self, type_url: str, name: str, words: str) -> Diagnostic:
+        return Diagnostic("LB999", self.redacted(words), Position("fleet.yaml", 7), ("pools", name))
+
+
+@dataclass
+class Seen:
+    """An observer that writes down."""
+
+    streams: list[str] = field(default_factory=list)
+    pushes: list[tuple[str, int, int]] = field(default_factory=list)
+    acks: list[tuple[str, float]] = field(default_factory=list)
+    nacks: list[str] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
+
+    def connected(self, kind: str) -> None:
+        self.streams.append(kind)
+
+    def disconnected(self, kind: str) -> None:
+        self.streams.remove(kind)
+
+    def pushed(self, type_short: str, resources: int, size: int) -> None:
+        self.pushes.append((type_short, resources, size))
+
+    def acked(self, type_short: str, seconds: float) -> None:
+        self.acks.append((type_short, seconds))
+
+    def nacked(self, type_short: str) -> None:
+        self.nacks.append(type_short)
+
+    def unmatched(self, node_id: str) -> None:
+        self.strays.append(node_id)
+
+
+class Running:
+    """A server, its ledger and its observer; `port` is the system's choice."""
+
+    def __init__(self, server: Server, ledger: NodeStatus, seen: Seen, port: int) -> None:
+        self.server = server
+        self.ledger = ledger
+        self.seen = seen
+        self.port = port
+
+    def publish(self, edition: CachedSnapshot) -> None:
+        self.server.publish(edition)  # type: ignore[arg-type]
+
+    def rows(self) -> list[dict[str, Any]]:
+        return self.ledger.proxies()
+
+    def row(self, node: str) -> dict[str, Any]:
+        (found,) = (item for item in self.rows() if item["node"] == node)
+        return found
+
+
+@asynccontextmanager
+async def running(**options: Any) -> AsyncIterator[Running]:
+    ledger, seen = NodeStatus(), Seen()
+    server = Server(ledger, seen, **{"bind": LOOPBACK, "tls": None, "settle": 0.05, **options})
+    port = await server.start()
+    try:
+        yield Running(server, ledger, seen, port)
+    finally:
+        await server.stop(0.2)
+
+
+class Client:
+    """One stream, spoken by hand."""
+
+    def __init__(self, channel: grpc.aio.Channel, node: str, *, delta: bool, only: str | None) -> None:
+        service, method = METHODS[only]
+        call = channel.stream_stream(f"/{service}/{'Delta' if delta else 'Stream'}{method}")
+        self.call = call()
+        self._delta = delta
+        self._node: str | None = node
+
+    def request(self, type_url: str, **more: Any) -> Any:
+        """The node stands in the first request of a stream."""
+        message = pb.DeltaDiscoveryRequest(type_url=type_url, **more) if self._delta else pb.DiscoveryRequest(
+            type_url=type_url, **more
+        )  # fmt: skip
+        if self._node is not None:
+            message.node.id, self._node = self._node, None
+        return message
+
+    async def send(self, message: Any) -> None:
+        await self.call.write(message.SerializeToString())
+
+    async def ask(self, type_url: str, *names: str) -> None:
+        key = "resource_names_subscribe" if self._delta else "resource_names"
+        await self.send(self.request(type_url, **{key: names}))
+
+    async def read(self, seconds: float = 5.0) -> Any:
+        async with asyncio.timeout(seconds):
+            data = await self.call.read()
+        assert data is not grpc.aio.EOF, await self.status()
+        return pb.DeltaDiscoveryResponse.FromString(data) if self._delta else pb.DiscoveryResponse.FromString(data)
+
+    async def ack(self, response: Any, *names: str, error: str | None = None) -> None:
+        if self._delta:
+            message = self.request(response.type_url, response_nonce=response.nonce)
+        else:
+            message = self.request(
+                response.type_url,
+                response_nonce=response.nonce,
+                resource_names=names,
+                version_info=response.version_info if error is None else "",
+            )
+        if error is not None:
+            message.error_detail.message = error
+        await self.send(message)
+
+    async def fetch(self, type_url: str, *names: str) -> list[str]:
+        """Asks, acknowledges the answer, and gives the names of what is in it."""
+        await self.ask(type_url, *names)
+        return await self.take(*names)
+
+    async def take(self, *names: str) -> list[str]:
+        response = await self.read()
+        await self.ack(response, *names)
+        return self.names(response)
+
+    def names(self, response: Any) -> list[str]:
+        if self._delta:
+            return [item.name for item in response.resources]
+        return [_name(item) for item in response.resources]
+
+    async def silent(self, seconds: float = 0.2) -> bool:
+        """Whether nothing comes; the stream cannot be read from afterwards."""
+        try:
+            await self.read(seconds)
+        except TimeoutError:
+            return True
+        return False
+
+    async def status(self) -> grpc.StatusCode:
+        async with asyncio.timeout(5):
+            return await self.call.code()
+
+
+def _name(item: Any) -> str:
+    kinds = {CDS: Cluster, RDS: RouteConfiguration}
+    return str(kinds[item.type_url].FromString(item.value).name)
+
+
+@asynccontextmanager
+async def connected(
+    port: int | str, node: str = "edge-1", *, delta: bool = True, only: str | None = None,
+    credentials: grpc.ChannelCredentials | None = None, options: tuple[tuple[str, Any], ...] = (),
+) -> AsyncIterator[Client]:  # fmt: skip
+    """A stream on a connection of its own."""
+    async with channel(port, credentials, options) as made:
+        yield Client(made, node, delta=delta, only=only)
+
+
+def channel(
+    port: int | str, credentials: grpc.ChannelCredentials | None = None, options: tuple[tuple[str, Any], ...] = ()
+) -> grpc.aio.Channel:
+    address = port if isinstance(port, str) else f"127.0.0.1:{port}"
+    told = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1), *options]
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=told)
+    return grpc.aio.secure_channel(address, credentials, options=told)
+
+
+async def until(condition: Any, seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)

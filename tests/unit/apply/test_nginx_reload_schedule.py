@@ -1,0 +1,112 @@
+"""When nginx is reloaded, and with what while it refuses the newest fleet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lbctl.apply.nginx.master import Workers, judge
+from lbctl.apply.nginx.reload_schedule import ReloadSchedule, carried, reason, retry_after, same_shape
+from lbctl.ir.address import Address
+from lbctl.ir.pools import Pool, Replica
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import View
+from tests.support.weights import row_of_plain
+
+
+def _view(*names: str, drained: tuple[str, ...] = (), weights: tuple[float, ...] = (), route: str = "") -> View:
+    members = tuple(Replica(name, Address(f"10.0.0.{name}", 80)) for name in names)
+    proxy = Proxy(route or "edge", "nginx", (1, 22))
+    given = row_of_plain(weights or (1.0 for _ in names))
+    return View(proxy, (), {}, {"p": Pool("p", members)}, {"p": given}, {"p": frozenset(drained)})
+
+
+def test_weights_wait_for_the_interval_and_health_for_five_seconds() -> None:
+    after = ReloadSchedule(30.0).want("files").done(100.0, reloaded=True)
+    assert after.due() is None
+    assert after.want("weights").due() == 130.0
+    assert [after.want(why).due() for why in ("health", "drain", "removal", "files")] == [105.0] * 4
+    assert after.want("weights").want("health").due() == after.want("health").want("weights").due() == 105.0
+
+
+def test_the_first_configuration_goes_at_once_whatever_it_is_for() -> None:
+    due = ReloadSchedule(30.0).want("weights").due()
+    assert due is not None
+    assert due < 0
+
+
+def test_an_interval_shorter_than_five_seconds_holds_for_health_too() -> None:
+    assert ReloadSchedule(1.0, last=10.0).want("health").due() == 11.0
+
+
+def test_what_needed_no_reload_does_not_put_the_next_one_off() -> None:
+    assert ReloadSchedule(30.0, last=10.0).want("weights").done(40.0, reloaded=False).want("weights").due() == 40.0
+
+
+def test_a_hundred_weights_in_a_minute_are_two_reloads() -> None:
+    pace, reloads = ReloadSchedule(30.0), []
+    for tick in range(600):
+        now = 1000 + tick / 10
+        if tick % 6 == 0:
+            pace = pace.want("weights")
+        due = pace.due()
+        if due is not None and due <= now:
+            reloads.append(now)
+            pace = pace.done(now, reloaded=True)
+    assert reloads == [1000.0, 1030.0]
+
+
+def test_what_is_refused_is_tried_again_ever_less_often() -> None:
+    assert [retry_after(count) for count in (1, 2, 3, 4, 5, 99)] == [30.0, 60.0, 120.0, 240.0, 300.0, 300.0]
+
+
+def test_the_reason_is_what_differs_most() -> None:
+    before = _view("1", "2")
+    assert reason(None, before) == "files"
+    assert reason(before, _view("1", "2", weights=(1.0, 2.0))) == "weights"
+    assert reason(before, _view("1", "2", weights=(1.0, 2.0), drained=("1",))) == "health"
+    assert reason(before, _view("1")) == "files"
+    assert reason(before, before) == "files", "a certificate may have been renewed"
+
+
+def test_while_a_fleet_is_refused_the_one_that_runs_has_its_weights_and_drains() -> None:
+    good = _view("1", "2", "3", drained=("3",))
+    wanted = _view("1", "2", "4", weights=(5.0, 6.0, 7.0), drained=("2", "4"), route="other")
+    after = carried(good, wanted)
+    assert same_shape(after, good)
+    assert (after.weights["p"], after.drained["p"]) == (row_of_plain((5.0, 6.0, 1.0)), frozenset({"2", "3"}))
+
+
+def test_a_replica_at_another_address_is_another_replica() -> None:
+    good, moved = _view("1"), Pool("p", (Replica("1", Address("10.9.9.9", 80)),))
+    wanted = replace(_view("1", drained=("1",), weights=(9.0,)), pools={"p": moved})
+    assert carried(good, wanted) == good
+
+
+_BEFORE = Workers(frozenset({1, 2}))
+_BIND = "2026/01/01 00:00:00 [emerg] 7#7: bind() to 0.0.0.0:80 failed (98: Address already in use)\n"
+
+
+def test_new_workers_and_no_old_ones_are_a_success() -> None:
+    verdict = judge(_BEFORE, Workers(frozenset({3, 4}), frozenset({1, 2})), "", 0.1)
+    assert verdict is not None
+    assert verdict.taken
+
+
+def test_a_worker_that_is_replaced_beside_old_ones_is_no_reload() -> None:
+    assert judge(_BEFORE, Workers(frozenset({1, 3})), "", 0.1) is None
+
+
+def test_a_port_that_is_taken_is_waited_for_until_nginx_gives_it_up() -> None:
+    assert judge(_BEFORE, _BEFORE, _BIND * 4, 2.0) is None
+    verdict = judge(_BEFORE, _BEFORE, f"{_BIND * 5}2026/01/01 [emerg] 7#7: still could not bind()\n", 2.5)
+    assert verdict is not None
+    assert (verdict.taken, verdict.words) == (False, "bind() to 0.0.0.0:80 failed (98: Address already in use)")
+
+
+def test_a_new_complaint_is_a_failure_and_silence_becomes_one() -> None:
+    failed = judge(_BEFORE, _BEFORE, '2026/01/01 [emerg] 7#7: unknown directive "x" in /n.conf:3\n', 0.0)
+    silent = judge(_BEFORE, _BEFORE, "", 10.1)
+    assert failed is not None
+    assert silent is not None
+    assert (failed.taken, failed.words) == (False, 'unknown directive "x" in /n.conf:3')
+    assert (silent.taken, "no new worker" in silent.words) == (False, True)

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import ssl
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lbctl.apply.placeholders import stand_in
+from lbctl.ir.address import Address
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import Snapshot, View, view
+from tests.support.fleet import compiled
+
+FLEET = """\
+version: 1
+listeners:
+  l:
+    bind: "203.0.113.1:443"
+    tls:
+      certificates: [{certificate: tls/a.crt, key: tls/a.key}, {certificate: tls/b.crt, key: tls/b.key}]
+      client_ca: tls/ca.crt
+    access_log: {path: /var/log/nowhere/access.log}
+    tracing: {otlp: "collector.nowhere:4317"}
+  m: {bind: "[2001:db8::1]:80"}
+pools:
+  p:
+    replicas:
+      - {name: named, address: "replica.nowhere:8000"}
+      - {name: v4, address: "10.0.0.1:8000"}
+      - {name: v6, address: "[2001:db8::2]:8000"}
+      - {name: socket, address: "unix:/run/replica.sock"}
+    tls: {ca: tls/replicas.crt, certificate: /etc/client.crt, key: /etc/client.key}
+routes:
+  r:
+    pool: p
+    auth:
+      api_keys: {file: secrets/keys.yaml}
+      jwt: {issuer: i, jwks_file: secrets/jwks.json}
+"""
+
+
+@pytest.fixture
+def whole() -> View:
+    return view(Snapshot(compiled(FLEET).topology), Proxy("p", "nginx", (1, 22)))
+
+
+def nothing(_path: str) -> None:
+    """No file of the fleet is here."""
+
+
+def test_nothing_listens_outside_the_private_directory(whole: View, tmp_path: Path) -> None:
+    made = stand_in(whole, tmp_path, nothing)
+    paths = [item.bind.path for item in made.listeners]
+    assert len(set(paths)) == 2
+    assert all(Path(path).parent == tmp_path and len(path) < 104 for path in paths)
+    assert made.listeners[0].access_log.path.startswith(str(tmp_path))
+
+
+def test_a_log_to_the_standard_output_stays(whole: View, tmp_path: Path) -> None:
+    assert stand_in(whole, tmp_path, nothing).listeners[1].access_log.path == "/dev/stdout"
+
+
+def test_host_names_are_looked_up_nowhere_and_addresses_stay(whole: View, tmp_path: Path) -> None:
+    made = stand_in(whole, tmp_path, nothing)
+    assert [item.address for item in made.pools["p"].replicas] == [
+        Address("127.0.0.1", 8000), Address(path="/run/replica.sock"), Address("10.0.0.1", 8000),
+        Address("2001:db8::2", 8000),
+    ]  # fmt: skip
+    tracing = made.listeners[0].tracing
+    assert tracing is not None
+    assert tracing.otlp == Address("127.0.0.1", 4317)
+
+
+def test_a_missing_certificate_is_one_that_a_tls_library_takes(whole: View, tmp_path: Path) -> None:
+    made = stand_in(whole, tmp_path, nothing)
+    tls = made.listeners[0].tls
+    assert tls is not None
+    for pair in tls.certificates:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(pair.certificate, pair.key)
+    ssl.create_default_context(cafile=tls.client_ca)
+    to_replicas = made.pools["p"].tls
+    assert to_replicas is not None
+    assert str(to_replicas.certificate).startswith(str(tmp_path))
+    auth = made.routes["r"].auth
+    assert auth is not None
+    assert auth.api_keys is not None
+    assert Path(auth.api_keys.file).is_file()
+
+
+def test_a_file_that_is_here_is_used_but_not_half_a_pair(whole: View, tmp_path: Path) -> None:
+    here = {path: Path("/here") / path for path in ("tls/a.crt", "tls/a.key", "tls/b.crt", "tls/ca.crt")}
+    tls = stand_in(whole, tmp_path, here.get).listeners[0].tls
+    assert tls is not None
+    assert (tls.certificates[0].certificate, tls.certificates[0].key) == ("/here/tls/a.crt", "/here/tls/a.key")
+    assert tls.client_ca == "/here/tls/ca.crt"
+    assert tls.certificates[1].certificate.startswith(str(tmp_path))
+    assert tls.certificates[1].key.startswith(str(tmp_path))
+
+
+def test_nothing_else_differs(whole: View, tmp_path: Path) -> None:
+    made = stand_in(whole, tmp_path, nothing)
+    listeners = tuple(
+        replace(item, bind=was.bind, tls=was.tls, access_log=was.access_log, tracing=was.tracing)
+        for item, was in zip(made.listeners, whole.listeners, strict=True)
+    )
+    addresses = {item.name: item.address for item in whole.pools["p"].replicas}
+    replicas = tuple(replace(item, address=addresses[item.name]) for item in made.pools["p"].replicas)
+    pools = {"p": replace(made.pools["p"], replicas=replicas, tls=whole.pools["p"].tls)}
+    routes = {"r": replace(made.routes["r"], auth=whole.routes["r"].auth)}
+    assert replace(made, listeners=listeners, pools=pools, routes=routes) == whole
+
+
+def test_nothing_is_written_outside_the_private_directory(whole: View, tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    stand_in(whole, tmp_path / "private", nothing)
+    assert [item.name for item in tmp_path.iterdir()] == ["private"]

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from lbctl.base.errors import reason_of
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/etc/secret"), "Permission denied"),
+        (OSError("not a regular file"), "not a regular file"),
+        (OSError(), "OSError"),
+        (TimeoutError(), "TimeoutError"),
+        (ValueError("two\n  lines"), "two lines"),
+        (ValueError("x" * 300), "x" * 200),
+        (ValueError(" \n"), "ValueError"),
+    ],
+)
+def test_the_reason_is_one_line_and_never_empty(error: Exception, expected: str) -> None:
+    assert reason_of(error) == expected

@@ -1,0 +1,54 @@
+"""A command imports what it needs: most of the time of a small fleet is the time of imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.paths import ROOT
+
+QUICKSTART = "examples/quickstart.yaml"
+CODE = "import sys; from lbctl.cli import run; run(sys.argv[1:]); print(*sys.modules, sep='\\n', file=sys.stderr)"
+
+
+def imported(*arguments: str) -> set[str]:
+    """Every module that `lbctl` with these arguments has imported at its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    return set(done.stderr.splitlines())
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("version",)])
+def test_help_and_version_read_no_model(arguments: tuple[str, ...]) -> None:
+    modules = imported(*arguments)
+    assert "lbctl.cli" in modules
+    assert {"pydantic", "yaml", "lbctl.model", "lbctl.targets"} & modules == set()
+
+
+def test_validate_loads_nothing_that_renders() -> None:
+    modules = imported("validate", QUICKSTART)
+    assert "lbctl.model.fleet" in modules
+    renderers = {f"lbctl.targets.{kind}.render" for kind in ("nginx", "haproxy", "envoy")}
+    assert ({"jinja2", "google.protobuf", "envoy"} | renderers) & modules == set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "foreign"), [("nginx", "google.protobuf"), ("haproxy", "google.protobuf"), ("envoy", "jinja2")]
+)
+def test_render_loads_its_own_target_alone(kind: str, foreign: str) -> None:
+    modules = imported("render", "-t", kind, QUICKSTART)
+    others = {f"lbctl.targets.{other}.render" for other in ("nginx", "haproxy", "envoy") if other != kind}
+    assert f"lbctl.targets.{kind}.render" in modules
+    assert ({foreign} | others) & modules == set()
+
+
+def test_python_does_not_look_through_all_of_it_once_more_as_it_ends() -> None:
+    shown = "atexit.register(lambda: print(gc.get_freeze_count()))"
+    code = f"import atexit, gc; from lbctl.cli import main; {shown}; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "version"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert int(done.stdout.splitlines()[-1]) > 10_000

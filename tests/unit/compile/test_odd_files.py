@@ -1,0 +1,78 @@
+"""What stands in the place of a file and is none: a circle of links, a pipe, a socket, a directory, a device."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from lbctl.cli import run
+from tests.support.reload import Fleet, certificate, sizes
+
+FLEET = """\
+version: 1
+listeners: {gateway: {bind: "127.0.0.1:8080"}}
+routes: {all: {pool: p, auth: {api_keys: {file: KEYS}, jwt: {issuer: "https://i", jwks_file: JWKS}}}}
+pools: {p: {replicas: [{address: "127.0.0.1:1"}]}, q: {discovery: {file: {path: TARGETS}}, tls: {ca: CA}}}
+"""
+ODD = ("loop", "fifo", "socket", "directory", "device")
+
+
+def put(place: Path, kind: str) -> None:
+    match kind:
+        case "loop":
+            place.symlink_to(place.name)
+        case "fifo":
+            os.mkfifo(place)
+        case "socket":
+            with socket.socket(socket.AF_UNIX) as opened:
+                opened.bind(str(place))
+        case "directory":
+            place.mkdir()
+        case _:
+            place.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_every_command_says_of_each_that_it_is_no_file_it_can_read(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's path may not be long
+    Path("fleet.yaml").write_text(FLEET)
+    for name in ("KEYS", "JWKS", "TARGETS", "CA"):
+        put(Path(name), kind)
+    assert run(["validate", "fleet.yaml"]) == 0
+    said = capfd.readouterr().err
+    assert said.count("LB503") == 2
+    assert "Traceback" not in said
+    assert run(["render", "-t", "nginx", "--require-files", "fleet.yaml"]) == 1
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_serve_goes_on_with_what_was_good_and_waits_for_nobody(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(tmp_path)
+    before = certificate(fleet.load())
+    for name in ("keys.yaml", "server.key", "server.crt"):
+        place = tmp_path / ("secrets" if name == "keys.yaml" else "tls") / name
+        place.unlink()
+        with monkeypatch.context() as there:
+            there.chdir(place.parent)
+            put(Path(name), kind)
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(fleet.load()), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert found, "it waits for a pipe"
+    outcome = fleet.load()
+    assert outcome.loaded is None
+    assert outcome.refused is not None
+    assert outcome.refused.startswith("key file 'secrets/keys.yaml' cannot be used")
+    fleet.target(3)
+    outcome = fleet.load()
+    assert (sizes(outcome)["filed"], certificate(outcome)) == (3, before)

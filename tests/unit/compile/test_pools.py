@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbctl.compile.gpus import GPUS
+from lbctl.ir.pools import CircuitBreaker
+from tests.support.fleet import compiled, compiling, marked, places, pool_of
+
+
+def capacities(*replicas: str, gpus: str = "{}") -> list[float]:
+    listed = ", ".join(f'{{name: r{i}, address: "10.0.0.{i}:80"{more}}}' for i, more in enumerate(replicas))
+    made, found = compiling(f"version: 1\ngpus: {gpus}\npools: {{p: {{replicas: [{listed}]}}}}\n")
+    assert made is not None, found
+    return [item.capacity for item in made.topology.pools[0].replicas]
+
+
+def test_capacity_is_the_weight_else_throughput_times_gpus() -> None:
+    a100 = GPUS["A100-80GB"].throughput
+    given = (", weight: 2.5", ", gpu: A100-80GB", ", gpu: A100-80GB, gpu_count: 8", ", gpu: L4, weight: 9")
+    assert capacities(*given) == [2.5, a100, 8 * a100, 9]
+
+
+def test_a_replica_has_as_many_gpus_as_devices() -> None:
+    assert capacities(', gpu: A100-80GB, devices: ["0", "1"]', ", gpu: A100-80GB") == [10, 5]
+
+
+def test_without_gpu_and_weight_anywhere_all_are_alike() -> None:
+    assert capacities("", "", "") == [1, 1, 1]
+
+
+def test_the_fleets_own_figures_add_to_the_table_and_override_it() -> None:
+    assert capacities(", gpu: A100-80GB", ", gpu: Own", gpus="{A100-80GB: 6, Own: 7.5}") == [6, 7.5]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "code"),
+    [
+        ('{address: "a:1", weight: 2}, ▶{address: "b:1"}', "LB203"),
+        ('{address: "a:1", gpu: L4}, ▶{address: "b:1"}', "LB203"),
+        ('{address: "a:1", gpu: ▶h100-sxm}', "LB204"),
+        ('{address: "a:1", gpu: L4, gpu_count: ▶3, devices: ["0", "1"]}', "LB205"),
+        ('{address: "a:1", weight: ▶0}', "LB202"),
+        ('{address: "a:1", weight: ▶-1}', "LB201"),
+        ('{address: "a:1", weight: ▶"1"}', "LB201"),
+        ('{address: "a:1", weight: ▶0.0000001}', "LB201"),
+        ('{name: a, address: "a:1"}, ▶{name: a, address: "b:1"}', "LB104"),
+        ('{address: "a:1"}, ▶{address: "A:1", name: x}', "LB105"),
+    ],
+)
+def test_a_capacity_that_cannot_be_known_is_refused_where_it_stands(replicas: str, code: str) -> None:
+    text, mark = marked(f"version: 1\npools: {{p: {{replicas: [{replicas}]}}}}\n")
+    made, found = compiling(text)
+    assert made is None
+    assert places(found) == [f"{mark} {code}"]
+
+
+def test_an_unknown_gpu_is_answered_with_the_nearest() -> None:
+    _, found = compiling('version: 1\npools: {p: {replicas: [{address: "a:1", gpu: H100-SMX}]}}\n')
+    assert found[0].hint == "did you mean 'H100-SXM'?"
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [("10.0.0.1:80", "10.0.0.1-80"), ("[2001:db8::1]:80", "2001-db8--1--80"), ("Host_A:80", "host_a-80"),
+     ("unix:/run/a.sock", "unix--run-a.sock"), ("unix:/" + "x" * 90, "unix--" + "x" * 57)],
+)  # fmt: skip
+def test_a_replica_without_a_name_is_named_by_its_address(address: str, name: str) -> None:
+    assert pool_of(f'{{replicas: [{{address: "{address}"}}]}}').replicas[0].name == name
+
+
+def test_replicas_stand_in_the_order_of_their_names() -> None:
+    pool = pool_of('{replicas: [{name: b, address: "a:1"}, {name: a, address: "b:1"}]}')
+    assert [item.name for item in pool.replicas] == ["a", "b"]
+
+
+@given(st.integers(1, 20), st.integers(0, 5))
+def test_a_breaker_has_room_for_every_replica_and_at_most_for_twice_as_many(live: int, drained: int) -> None:
+    listed = [f'{{address: "10.0.0.{i}:80", drain: {str(i >= live).lower()}}}' for i in range(live + drained)]
+    breaker = pool_of(f"{{replicas: [{', '.join(listed)}]}}").circuit_breaker
+    room = breaker.max_requests // 512
+    assert breaker == CircuitBreaker(*[512 * room] * 4)
+    assert live + drained <= room < 2 * (live + drained)
+
+
+@pytest.mark.parametrize(("replicas", "room"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (8, 8), (9, 16), (17, 32)])
+def test_a_breaker_grows_by_powers_of_two(replicas: int, room: int) -> None:
+    listed = ", ".join(f'{{address: "10.0.0.{i}:80"}}' for i in range(replicas))
+    assert pool_of(f"{{replicas: [{listed}]}}").circuit_breaker.max_requests == 512 * room
+
+
+def test_a_breaker_follows_the_limits_of_a_replica() -> None:
+    both = 'replicas: [{address: "a:1"}, {address: "b:1"}]'
+    breaker = pool_of(
+        f"{{{both}, circuit_breaker: {{per_replica: {{max_connections: 64, max_requests: 10}}}}}}"
+    ).circuit_breaker
+    assert breaker == CircuitBreaker(128, 20, 20, 20, 64, 10)
+
+
+def test_a_drain_changes_no_breaker() -> None:
+    both = '{{replicas: [{{address: "a:1", drain: {}}}, {{address: "b:1"}}, {{address: "c:1"}}]}}'
+    assert pool_of(both.format("true")).circuit_breaker == pool_of(both.format("false")).circuit_breaker
+
+
+def test_a_breaker_that_is_written_stays_as_written() -> None:
+    written = "{max_connections: 1, max_pending_requests: 2, max_requests: 3, max_retries: 4}"
+    assert pool_of(f'{{replicas: [{{address: "a:1"}}], circuit_breaker: {written}}}').circuit_breaker == CircuitBreaker(
+        1, 2, 3, 4
+    )
+
+
+def test_a_breaker_of_discovered_replicas_is_sized_for_their_most() -> None:
+    pool = pool_of("{discovery: {dns: {name: a.b, port: 80, max_replicas: 10}}}")
+    assert pool.circuit_breaker.max_requests == 5120
+
+
+def test_slow_start_is_on_except_with_hash() -> None:
+    base = 'replicas: [{address: "a:1"}]'
+    assert pool_of(f"{{{base}}}").slow_start is not None
+    assert pool_of(f"{{{base}, balance: {{algorithm: hash, hash: {{key: {{header: x}}}}}}}}").slow_start is None
+
+
+@pytest.mark.parametrize(
+    ("telemetry", "algorithm", "strategy"),
+    [
+        ("vllm", "{}", "adaptive"),
+        ("dcgm", "{}", "static"),
+        ("lmdeploy", "{}", "static"),
+        ("tfserving", "{}", "adaptive"),
+        ("vllm", "{algorithm: hash, hash: {key: {header: x}}}", "static"),
+    ],
+)
+def test_weights_adapt_where_a_source_gives_evidence_and_nothing_is_hashed(
+    telemetry: str, algorithm: str, strategy: str
+) -> None:
+    source = f'{{kind: {telemetry}, url: "http://{{host}}/"}}'
+    text = f'{{replicas: [{{address: "a:1"}}], balance: {algorithm}, telemetry: {{sources: [{source}]}}}}'
+    assert pool_of(text).weighting.strategy == strategy
+
+
+@pytest.mark.parametrize(
+    ("passive", "fallback", "expected"),
+    [("{}", "", 50), ("{}", ", fallback: q", 100), ("{max_ejection: 50%}", ", fallback: q", 50)],
+)
+def test_all_of_a_pool_may_be_ejected_where_another_stands_behind_it(
+    passive: str, fallback: str, expected: float
+) -> None:
+    made = compiled(
+        f"version: 1\nroutes: {{r: {{pool: p{fallback}}}}}\npools:\n"
+        f'  p: {{replicas: [{{address: "a:1"}}], health: {{passive: {passive}}}}}\n'
+        '  q: {replicas: [{address: "b:1"}]}\n'
+    )
+    assert [item.passive.max_ejection for item in made.topology.pools if item.passive] == [expected, 50]
+
+
+def test_adaptive_where_no_source_gives_evidence_is_a_warning() -> None:
+    made, found = compiling(
+        "version: 1\npools:\n"
+        '  p: {replicas: [{address: "a:1"}], weighting: {strategy: adaptive},'
+        ' telemetry: {sources: [{kind: dcgm, url: "http://{host}/"}]}}\n'
+    )
+    assert made is not None
+    assert [(item.code, item.severity, item.path[-1]) for item in found] == [("LB603", "warning", "strategy")]

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import lbctl
+from tests.support.fleet import GROUND, compiling, marked, places
+
+ROUTES = {
+    "{pool: ▶c}": "LB101",
+    "{split: {a: 1, ▶c: 1}}": "LB101",
+    "{pool: a, fallback: ▶c}": "LB101",
+    "{pool: a, mirror: {pool: ▶c}}": "LB101",
+    "{pool: a, pin: [{header: x, equals: y, pool: ▶c}]}": "LB101",
+    "{pool: a, listeners: [l, ▶m]}": "LB102",
+    "{respond: {status: 200}, ▶pin: [{header: x, equals: y, pool: a}]}": "LB106",
+    "{respond: {status: 200}, ▶rewrite: {host: a.b}}": "LB106",
+    "{respond: {redirect: https}, ▶fallback: a}": "LB106",
+    "{respond: {redirect: https}, ▶mirror: {pool: a}}": "LB106",
+    "{pool: a, ▶sticky_split: {cookie: c}}": "LB107",
+    "{pool: a, fallback: ▶a}": "LB108",
+    "{split: {a: 1}, fallback: ▶b, pin: [{header: x, equals: y, pool: b}]}": "LB108",
+    "{pool: a, match: {path: /x}, rewrite: {path_prefix: ▶/y}}": "LB109",
+    "{pool: a, headers: {request: {set: {X-A: b}, remove: [▶x-a]}}}": "LB111",
+    "{pool: a, headers: {response: {set: {x-a: b}, remove: [y, ▶X-A]}}}": "LB111",
+    "{pool: a, headers: {request: {remove: [▶host]}}}": "LB119",
+    "{pool: a, headers: {response: {set: {▶content-length: x}}}}": "LB119",
+    "{pool: a, auth: {api_keys: {file: k, header: ▶Transfer-Encoding}}}": "LB119",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶content_length}}": "LB119",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶host}}": "LB119",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶proxy-connection}}": "LB119",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶x-envoy-retry-on}}": "LB119",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶x-lbctl-internal-tenant}}": "LB119",
+    "{pool: a, auth: {api_keys: {file: k, header: x-key}, forward_tenant: ▶Authorization}}": "LB120",
+    "{pool: a, auth: {api_keys: {file: k, header: x-key}, forward_tenant: ▶x_key}}": "LB120",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶x-request-id}}": "LB120",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶x-forwarded-for}}": "LB120",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶x-model}}": "LB120",
+    "{pool: a, auth: {api_keys: {file: k, header: ▶x-request-id}}}": "LB120",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: x-t}, headers: {request: {set: {▶X-T: b}}}}": "LB120",
+    "{pool: a, auth: {api_keys: {file: k}, forward_tenant: x-t}, headers: {request: {remove: [▶x_t]}}}": "LB120",
+    "{▶split: {a: 0, b: 0}}": "LB207",
+    "{▶split: {}}": "LB207",
+    "{pool: a, regions: ▶[mars]}": "LB115",
+    "{pool: a, ▶rate_limit: [{by: tenant, rate: 5/s}]}": "LB506",
+    "{pool: a, rate_limit: [{by: tenant, rate: 5/s}], auth: {▶jwt: {issuer: i, jwks_file: f}}}": "LB506",
+    "{pool: a, retry: {backoff: {base: 1s, max: ▶10ms}}}": "LB305",
+    "{split: {a: 1}, rollout: {to: ▶b, steps: [{percent: 100%}]}}": "LB701",
+}
+POOLS = {
+    "balance: {algorithm: ▶hash}": "LB301",
+    "balance: {hash: ▶{key: {header: x}}}": "LB301",
+    "balance: {algorithm: hash, hash: {key: {header: x}, bounded_load: ▶1}}": "LB302",
+    "balance: {algorithm: hash, hash: {key: {header: x}}}, slow_start: ▶{window: 5s}": "LB303",
+    "health: {active: {tcp: {}, interval: 1s, timeout: ▶2s}}": "LB304",
+    "tls: ▶{certificate: tls/a.crt}": "LB505",
+    "tls: ▶{key: tls/a.key}": "LB505",
+}
+WHOLE = {
+    'listeners: {l: {bind: "127.0.0.1:80"}, m: {bind: ▶"127.0.0.1:80"}}': "LB112",
+    'listeners: {l: {bind: "127.0.0.1:80"}}\n'
+    "routes: {r: {respond: {status: 200}}, s: ▶{respond: {status: 200}}}": "LB116",
+    'listeners: {l: {bind: "127.0.0.1:80", request_id: ▶content-length}}': "LB119",
+    'listeners: {l: {bind: "127.0.0.1:80", request_id: ▶authorization}}': "LB120",
+    'listeners: {l: {bind: "127.0.0.1:80", client_address: {trusted: [10.0.0.0/8], header: ▶upgrade}}}': "LB119",
+    'listeners: {l: {bind: "127.0.0.1:80", client_address: {trusted: [10.0.0.0/8], header: ▶x-envoy-a}}}': "LB119",
+    'listeners: {l: {bind: "127.0.0.1:80", client_address: {trusted: [10.0.0.0/8], header: ▶x-request-id}}}': "LB120",
+    'listeners: {l: {bind: "127.0.0.1:80", request_id: x-id}}\npools: {p: {replicas: [{address: "a:1"}]}}\n'
+    "routes: {r: {pool: p, auth: {api_keys: {file: k}, forward_tenant: ▶X-Id}}}": "LB120",
+    'listeners: {l: {bind: "127.0.0.1:80"}}\npools: {p: {replicas: [{address: "a:1"}]}}\n'
+    "routes: {r: {pool: p, auth: {api_keys: {file: k}, forward_tenant: ▶x-key}},\n"
+    "  s: {pool: p, match: {path: /s}, auth: {api_keys: {file: k, header: x-key}}}}": "LB120",
+    **{
+        'pools: {p: {replicas: [{address: "a:1", region: moon}]}, q: {replicas: [{address: "b:1", region: mars}]}}\n'
+        f"routes: {{r: {{pool: p, regions: [moon], {key}}}}}": "LB115"
+        for key in ("fallback: ▶q", "mirror: {pool: ▶q}")
+    },
+    'pools: {p: {replicas: [{address: "a:1", region: moon}]}, q: {discovery: {dns: {name: a.b, port: 80}}}}\n'
+    "routes: {r: {pool: p, regions: [moon], fallback: ▶q}}": "LB115",
+    "proxies: {p: {kind: ▶apache}}": "LB103",
+    "proxies: {p: {kind: nginx, listeners: [▶m]}}": "LB102",
+    'proxies: {p: {kind: nginx, version: ▶"1.20"}}': "LB113",
+    "pools: {p: {discovery: {dns: {name: a.b, port: 80, gpu: ▶nope}}}}": "LB204",
+}
+
+
+def test_a_file_of_targets_that_is_not_there_yet_is_outside_no_region() -> None:
+    pools = 'pools: {p: {replicas: [{address: "a:1", region: moon}]}, q: {discovery: {file: {path: none.json}}}}\n'
+    made, found = compiling(f"version: 1\n{pools}routes: {{r: {{pool: p, regions: [moon], fallback: q}}}}\n")
+    assert made is not None, found
+
+
+def check(text: str, code: str) -> None:
+    fleet, mark = marked(text)
+    made, found = compiling(fleet)
+    assert places(found) == [f"{mark} {code}"]
+    assert (made is None) == (found[0].severity == "error")
+
+
+@pytest.mark.parametrize(("route", "code"), ROUTES.items(), ids=lambda word: str(word).replace("▶", ""))
+def test_a_route_that_cannot_be_meant_is_refused_where_it_stands(route: str, code: str) -> None:
+    check(f"{GROUND}routes:\n  r: {route}\n", code)
+
+
+@pytest.mark.parametrize(("pool", "code"), POOLS.items(), ids=lambda word: str(word).replace("▶", ""))
+def test_a_pool_that_cannot_be_meant_is_refused_where_it_stands(pool: str, code: str) -> None:
+    check(f'version: 1\npools: {{p: {{replicas: [{{address: "a:1"}}], {pool}}}}}\n', code)
+
+
+@pytest.mark.parametrize(("section", "code"), WHOLE.items(), ids=lambda word: str(word).replace("▶", ""))
+def test_what_stands_between_the_sections_is_refused_where_it_stands(section: str, code: str) -> None:
+    check(f"version: 1\n{section}\n", code)
+
+
+def test_all_faults_come_in_one_run_in_the_order_of_the_file() -> None:
+    _, found = compiling(f"{GROUND}routes:\n  r: {{pool: c}}\n  s: {{match: {{path: /}}, pool: d, fallback: e}}\n")
+    assert places(found) == ["7:13 LB101", "8:31 LB101", "8:44 LB101"]
+
+
+def test_a_name_that_is_nearly_right_is_answered_with_the_right_one() -> None:
+    _, found = compiling("version: 1\npools: {llama: {discovery: {file: {path: x}}}}\nroutes: {r: {pool: lama}}\n")
+    assert found[0].hint == "did you mean 'llama'?"
+
+
+def test_every_code_of_the_compiler_is_shown_here_or_beside_the_capacities() -> None:
+    package = Path(lbctl.__file__).parent
+    written = {code for file in (package / "compile").glob("*.py") for code in re.findall(r"LB\d{3}", file.read_text())}
+    shown = {*ROUTES.values(), *POOLS.values(), *WHOLE.values()}
+    beside = {"LB104", "LB105", "LB203", "LB204", "LB205", "LB208", "LB603"}  # test_compile_pools, _drained
+    files = {
+        "LB110",
+        "LB114",
+        "LB118",
+        "LB121",
+        "LB502",
+        "LB503",
+        "LB507",
+        "LB508",
+    }  # tests of bad input, secrets, closing
+    files |= {"LB121", "LB601", "LB602"}
+    assert written == shown | beside | files

@@ -1,0 +1,231 @@
+"""`lbctl lint --fix`: what is certain is fixed in the file, and nothing else in it changes."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from lbctl.cli import run
+from lbctl.lint.fix import apply_fixes
+from lbctl.lint.rules import rules
+from lbctl.lint.sample import LLM, sample
+from lbctl.model.load import SourceText
+from tests.support.lint import codes, linted
+
+FIXED = [code for code, item in rules().items() if linted(item.page.before).fixes]
+FLEET = """\
+# The fleet of the first floor.
+version: 1
+
+listeners:
+    public:   {bind: "127.0.0.1:8080"}   # behind the balancer
+
+defaults:
+    pool:
+        health: {passive: {consecutive_5xx: 1}}     # one, since then
+
+routes:
+    chat:
+        match: {path_prefix: '/v1/chat'}
+        pool:  llama
+        timeouts:
+            # Nobody waits longer.
+            request: 30s   # seconds
+            idle: 60s
+
+pools:
+    llama:
+        balance: {algorithm: round_robin,   hash: null}
+        replicas:
+        -   {name: a, address: "10.0.0.1:8000", gpu: H100-SXM}   # rack 1
+        -   name: b
+            address: "10.0.0.2:8000"
+            gpu: H100-SXM
+        # the end
+""".replace(",   hash: null", "")
+AFTER = (
+    FLEET.replace("consecutive_5xx: 1}}     #", "consecutive_5xx: 5}}     #")
+    .replace("request: 30s   #", "request: unlimited   #")
+    .replace("idle: 60s", "idle: 5m")
+    .replace("algorithm: round_robin}", "algorithm: least_request}")
+)
+
+
+@pytest.mark.parametrize("code", FIXED)
+def test_a_mend_leaves_a_fleet_without_findings(code: str) -> None:
+    fleet = rules()[code].page.before
+    text = SourceText("fleet.yaml", fleet.encode(), ".")
+    (new,) = apply_fixes([text], linted(fleet).fixes)
+    assert new.data != text.data
+    assert codes(new.data.decode()) == []
+    assert len(new.data.splitlines()) - len(text.data.splitlines()) in (0, -1)
+
+
+def test_there_are_certain_mends() -> None:
+    assert {"LB210", "LB213", "LB310", "LB313", "LB321", "LB325", "LB612", "LB614", "LB615", "LB711"} <= set(FIXED)
+
+
+def fixed(file: Path, *more: str) -> int:
+    return run(["lint", "--fix", *more, str(file)])
+
+
+def test_values_change_and_every_other_character_stays(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(FLEET)
+    file.chmod(0o640)
+    assert fixed(file) == 0
+    assert file.read_text() == AFTER
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.rstrip("\n"),
+        lambda text: text.replace("  ", "   "),
+        lambda text: "\ufeff" + text,
+    ],
+    ids=["line ends of Windows", "no last line end", "another indent", "byte order mark"],
+)
+def test_whatever_the_form_of_the_file_it_stays(form: Callable[[str], str], tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    text = sample(LLM + "connections: {idle: 60s}\n# why not\n")
+    file.write_bytes(form(text).encode())
+    assert fixed(file) == 0
+    assert file.read_bytes() == form(text.replace("idle: 60s}", "idle: 4s}")).encode()
+
+
+def test_a_second_run_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(AFTER)
+    before = file.stat().st_mtime_ns
+    assert fixed(file) == 0
+    assert file.stat().st_mtime_ns == before
+    assert "fixed" not in capsys.readouterr().err
+
+
+def test_only_the_chosen_codes_are_fixed(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(FLEET)
+    fixed(file, "--select", "LB311")
+    assert file.read_text() == FLEET.replace("idle: 60s", "idle: 5m")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("idle: '60s'", "idle: '5m'"),
+        ('idle: "60s"', 'idle: "5m"'),
+        ("idle: 60s, request: unlimited", "idle: 5m, request: unlimited"),
+        ("request: unlimited,  idle:  60s ", "request: unlimited,  idle:  5m "),
+        ("idle:\n        60s", "idle:\n        5m"),
+    ],
+)
+def test_a_value_keeps_its_quotes_and_neighbours(before: str, after: str) -> None:
+    text = sample(routes=f"chat: {{match: {{path_prefix: /v1/chat}}, pool: llama, timeouts: {{{before}}}}}\n")
+    (new,) = apply_fixes([SourceText("fleet.yaml", text.encode(), ".")], linted(text).fixes)
+    assert new.data.decode() == text.replace(before, after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("hash: {key: {header: x-s}}", "hash: {key: {header: x-s}, bounded_load: 1.25}"),
+        ("hash: { key: {header: x-s} }", "hash: { key: {header: x-s}, bounded_load: 1.25 }"),
+        ("hash: {key: {header: x-s},}", "hash: {key: {header: x-s}, bounded_load: 1.25}"),
+    ],
+)
+def test_a_key_is_added_in_the_form_of_its_map(before: str, after: str) -> None:
+    text = sample(f"balance: {{algorithm: hash, {before}}}\n")
+    (new,) = apply_fixes([SourceText("fleet.yaml", text.encode(), ".")], linted(text).fixes)
+    assert new.data.decode() == text.replace(before, after)
+    assert codes(new.data.decode()) == []
+
+
+def test_a_query_keeps_its_quotes_inside_quotes() -> None:
+    query = 'max(vllm:gpu_cache_usage_perc{pod=\\"a\\"})'
+    source = f'    - {{kind: prometheus, url: "http://prom:9090", signal: kv_cache, query: "{query}"}}   # why\n'
+    text = sample(LLM + source)
+    (new,) = apply_fixes([SourceText("fleet.yaml", text.encode(), ".")], linted(text).fixes)
+    assert new.data.decode() == text.replace("gpu_cache_usage_perc", "kv_cache_usage_perc")
+
+
+def test_ten_thousand_replicas_are_fixed_in_place() -> None:
+    """Without ruamel.yaml, which takes a minute for them."""
+    code = "import sys; from lbctl.cli import run; run(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "fleet.yaml"
+        text = sample(LLM + "connections: {idle: 60s}\n", replicas="".join(
+            f'- name: r{i}\n  address: "10.0.{i // 250}.{i % 250 + 1}:8000"\n' for i in range(10_000)
+        ))  # fmt: skip
+        file.write_text(text)
+        command = [sys.executable, "-c", code, "lint", "--fix", str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert "ruamel.yaml" not in done.stderr.split()
+        assert file.read_text() == text.replace("idle: 60s", "idle: 4s")
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "fleet.yaml"
+    real.write_text(FLEET)
+    link.symlink_to("real")
+    assert fixed(link) == 0
+    assert link.is_symlink()
+    assert real.read_text() == AFTER
+
+
+def test_each_file_of_a_directory_gets_its_own_mends(tmp_path: Path) -> None:
+    fleet = sample(LLM + "connections: {idle: 60s}\n")
+    (tmp_path / "a.yaml").write_text(fleet)
+    (tmp_path / "b.yaml").write_text("# nothing here\nversion: 1\n")
+    assert fixed(tmp_path) == 0
+    assert (tmp_path / "a.yaml").read_text() == fleet.replace("idle: 60s", "idle: 4s")
+    assert (tmp_path / "b.yaml").read_text() == "# nothing here\nversion: 1\n"
+
+
+def test_comments_that_silence_nothing_go_and_others_stay(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    line = "    balance: {algorithm: round_robin}"
+    text = sample("balance: {algorithm: round_robin}\n")
+    file.write_text(text.replace(line, f"{line}   # lbctl: ignore LB210, LB213 (measured)"))
+    assert fixed(file) == 0
+    assert file.read_text() == text.replace(line, f"{line}   # lbctl: ignore LB210 (measured)")
+    file.write_text(sample().replace("version: 1\n", "version: 1   # lbctl: ignore LB210 (old)\n"))
+    assert fixed(file) == 0
+    assert file.read_text() == sample()
+
+
+def test_a_fleet_with_errors_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    text = FLEET.replace("pool:  llama", "pool:  lama")
+    file.write_text(text)
+    assert fixed(file) == 1
+    assert file.read_text() == text
+
+
+def test_a_file_that_cannot_be_written_is_said_and_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "ro"
+    folder.mkdir()
+    file = folder / "fleet.yaml"
+    file.write_text(FLEET)
+    folder.chmod(0o555)
+    try:
+        (folder / "probe").touch()
+    except OSError:
+        assert fixed(file) == 1
+        assert "cannot write" in capsys.readouterr().err
+    finally:
+        folder.chmod(0o755)
+    assert file.read_text() in (FLEET, AFTER)
+
+
+def test_standard_input_cannot_be_fixed() -> None:
+    assert run(["lint", "--fix", "-"]) == 64

@@ -1,0 +1,147 @@
+"""`# lbctl: ignore LBnnn (reason)`: what it silences, and what is said of one that silences nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lbctl.cli import run
+from lbctl.lint.run import CodeFilter
+from lbctl.lint.sample import sample
+from tests.support.lint import codes, findings, linted, pointed
+
+LINE = "    balance: {algorithm: round_robin}"
+FLEET = sample("balance: {algorithm: round_robin}\n")
+
+
+def with_comment(comment: str) -> str:
+    return FLEET.replace(LINE, f"{LINE}   {comment}")
+
+
+def test_it_silences_its_code_on_its_line() -> None:
+    assert codes(FLEET) == ["LB210"]
+    assert codes(with_comment("# lbctl: ignore LB210 (all requests are alike)")) == []
+    assert codes(with_comment("# lbctl: ignore LB218, LB210 (alike)")) == ["LB017"]
+
+
+def test_elsewhere_or_with_another_code_it_is_a_finding_itself() -> None:
+    text = with_comment("# lbctl: ignore LB310 (no)")
+    found = findings(text)
+    assert [(item.code, pointed(text, item)[:1]) for item in found] == [("LB210", "r"), ("LB017", "#")]
+    above = FLEET.replace(LINE, f"    # lbctl: ignore LB210 (above)\n{LINE}")
+    assert codes(above) == ["LB017", "LB210"]
+
+
+@pytest.mark.parametrize(
+    ("comment", "why"),
+    [
+        ("# lbctl: ignore", "no code follows `ignore`"),
+        ("# lbctl: ignore (why)", "no code follows `ignore`"),
+        ("# lbctl: ignore LB210", "it needs a reason in parentheses"),
+        ("# lbctl: ignore LB210 ()", "its reason is empty"),
+        ("# lbctl: ignore LB210 (why", "the parenthesis of its reason is not closed"),
+        ("# lbctl: ignore LB210 (why) until May", "'until May' follows its reason"),
+        ("# lbctl: ignore LB21 (why)", "'LB21' is no code"),
+        ("# lbctl: ignore all (why)", "'all' is no code"),
+        ("# lbctl: ignore LB210 LB310 (why)", "codes are parted by commas"),
+        ("# lbctl: ignore LB299 (why)", "there is no code LB299"),
+    ],
+)
+def test_of_one_that_cannot_be_read_it_is_said_what_is_wrong(comment: str, why: str) -> None:
+    found = findings(with_comment(comment))
+    assert [item.code for item in found] == ["LB210", "LB018"]
+    assert why in found[1].message
+
+
+def test_a_word_that_only_begins_so_is_any_comment() -> None:
+    assert codes(with_comment("# lbctl: ignored LB210 (why)")) == ["LB210"]
+
+
+@pytest.mark.parametrize("comment", ["ignore lb210 (alike)", "ignore LB210(alike)", "ignore LB210 (alike (all))  "])
+def test_what_is_clear_is_taken(comment: str) -> None:
+    assert codes(with_comment(f"# lbctl: {comment}")) == []
+
+
+def test_text_that_only_looks_so_is_no_comment() -> None:
+    quoted = sample(
+        routes='chat: {match: {path_prefix: /v1/chat}, respond: {status: 410, body: "# lbctl: ignore x"}}\n'
+    )
+    assert codes(quoted) == []
+
+
+def test_a_code_that_was_not_judged_is_not_held_against_its_comment() -> None:
+    text = sample().replace("version: 1\n", "version: 1   # lbctl: ignore LB222 (no load is stated here)\n")
+    assert codes(text) == []
+    chosen = CodeFilter(ignore=("LB210",))
+    assert [item.code for item in linted(with_comment("# lbctl: ignore LB210 (x)"), choice=chosen).findings] == []
+
+
+def test_it_cannot_silence_an_error_of_the_fleet() -> None:
+    text = sample().replace("pool: llama}\n", "pool: lama}   # lbctl: ignore LB101 (it will come)\n")
+    told = findings(text)
+    assert [item.code for item in told] == ["LB101", "LB017"]
+    assert "LB101: errors cannot be ignored" in told[1].message
+    assert codes(with_comment("# lbctl: ignore LB101, LB210 (no)")) == ["LB017"]
+
+
+SLOW_RING = sample(
+    "balance: {algorithm: hash, hash: {key: {header: x}, bounded_load: 1.25}}\nslow_start: {window: 60s}\n"
+)
+
+
+@pytest.mark.parametrize("command", [["validate"], ["render", "-t", "haproxy"], ["lint", "--select", "LB303"]])
+def test_it_holds_wherever_the_finding_is_shown(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "fleet.yaml"
+    for text, times in (
+        (SLOW_RING, 1),
+        (SLOW_RING.replace("window: 60s}", "window: 60s}   # lbctl: ignore LB303 (left out is right)"), 0),
+    ):
+        file.write_text(text)
+        assert run([*command, str(file)]) == 0
+        said = capsys.readouterr()
+        assert (said.out + said.err).count("LB303") == times
+
+
+def test_render_tells_no_loss_that_is_ignored_and_lint_keeps_the_comment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "fleet.yaml"
+    route = "chat: {match: {path_prefix: /v1/chat}, pool: llama, retry: {budget: 20%}}"
+    file.write_text(sample(routes=f"{route}   # lbctl: ignore LB439 (known)\n"))
+    assert run(["render", "-t", "nginx", str(file)]) == 0
+    assert "LB439" not in capsys.readouterr().err
+    assert codes(file.read_text()) == []
+    assert codes(file.read_text().replace("LB439", "LB457")) == ["LB017"]
+
+
+def test_a_file_that_another_machine_lacks_may_be_ignored_where_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tls = "tls: {certificates: [{certificate: tls/a.crt, key: tls/a.key}]}"
+    listener = f'gateway: {{bind: "127.0.0.1:8443", {tls}}}   # lbctl: ignore LB110 (the proxy has it)\n'
+    file = tmp_path / "fleet.yaml"
+    file.write_text(sample(listener=listener))
+    assert run(["validate", str(file)]) == 0
+    assert "LB110" not in capsys.readouterr().err
+    assert run(["render", "-t", "nginx", "--require-files", str(file)]) == 1
+    assert "error LB110" in capsys.readouterr().err
+    assert codes(file.read_text()) == []
+    assert codes(FLEET.replace("version: 1\n", "version: 1   # lbctl: ignore LB110, LB902 (x)\n")) == ["LB017", "LB210"]
+
+
+def test_it_silences_one_place_of_what_a_proxy_cannot_say() -> None:
+    envoy = "proxies: {edge: {kind: envoy}}\n"
+    least = "balance: {algorithm: least_time}\n"
+    other = 'other:\n  replicas: [{name: c, address: "10.0.0.3:80"}, {name: d, address: "10.0.0.4:80"}]\n'
+    fleet = sample(
+        least, pools=f"{other}  balance: {{algorithm: least_time}}\n", more=envoy,
+        routes="chat: {match: {path_prefix: /v1/chat}, split: {llama: 1, other: 1}}\n",
+    )  # fmt: skip
+    (both,) = linted(fleet).lines
+    assert (both.code, "1 more place" in both.message) == ("LB457", True)
+    line = next(line for line in fleet.splitlines() if "least_time" in line)
+    (one,) = linted(fleet.replace(line, f"{line}   # lbctl: ignore LB457 (so be it)", 1)).lines
+    assert (one.code, "more place" in one.message) == ("LB457", False)

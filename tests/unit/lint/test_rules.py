@@ -1,0 +1,358 @@
+"""Every rule of lint on the fleets of its own page: the first gets exactly that finding, the second none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lbctl.lint.fleet_view import StatedLoad
+from lbctl.lint.rules import rules
+from lbctl.lint.rules.load import PAGE_LOAD
+from lbctl.lint.sample import LLM, TWO, sample
+from tests.support.lint import codes, findings, pointed
+
+CODES = list(rules())
+POINTS = {
+    "LB210": "round_robin}",
+    "LB211": "least_request}",
+    "LB213": "hash: {key: {header: x-session}}}",
+    "LB214": "adaptive}",
+    "LB215": "key: {prompt_prefix: 256}",
+    "LB216": "4}",
+    "LB217": "{name: a,",
+    "LB218": "{name: a,",
+    "LB219": "50%}}",
+    "LB220": "regions: [us]}",
+    "LB221": "pools:",
+    "LB222": "pools:",
+    "LB310": "30s}}",
+    "LB311": "60s}}",
+    "LB312": "60s}",
+    "LB313": "5, budget: 20%}}",
+    "LB314": "true, budget: 20%}}",
+    "LB315": "retry: {attempts: 1",
+    "LB316": "retry: {attempts: 2",
+    "LB321": "/v2/health/live}}}",
+    "LB322": "sources: [{kind: vllm",
+    "LB323": "30s, unhealthy_threshold: 5}}",
+    "LB324": "10s}}",
+    "LB325": "1}}",
+    "LB326": "1s}",
+    "LB520": '"0.0.0.0:8080"}',
+    "LB521": "tls: {server_name: llama.internal}",
+    "LB522": '"0.0.0.0:18000"',
+    "LB523": '"0.0.0.0:18080"',
+    "LB524": "Bearer not-a-real-key-1",
+    "LB525": "tls/server.key}",
+    "LB526": '"http://169.254.169.254:9400/metrics"}',
+    "LB532": "secrets/api-keys}}}",
+    "LB610": "2m",
+    "LB611": "composite}",
+    "LB612": "15s",
+    "LB613": "0.5, gpu: 0.5}",
+    "LB614": '"vllm:gpu_cache_usage_perc"',
+    "LB615": "2GiB}}",
+    "LB616": 'devices: ["0"]}',
+    "LB617": "{name: a,",
+    "LB618": "30s",
+    "LB702": "rollout: {to: llama-v2",
+    "LB710": "split: {llama: 95, llama-v2: 5}}",
+    "LB711": "200,",
+}
+"""Where in the first fleet each rule points."""
+
+
+def stated(code: str) -> StatedLoad | None:
+    return PAGE_LOAD if rules()[code].needs_load else None
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_fleet_before_gets_exactly_this_finding_at_its_place(code: str, tmp_path: Path) -> None:
+    fleet = rules()[code].page.before
+    (found,) = findings(fleet, stated(code), tmp_path)
+    assert (found.code, found.severity) == (code, rules()[code].severity)
+    assert pointed(fleet, found).startswith(POINTS[code])
+    assert found.hint
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_fleet_after_gets_none(code: str, tmp_path: Path) -> None:
+    assert findings(rules()[code].page.after, stated(code), tmp_path) == []
+
+
+def test_every_rule_is_pointed_at() -> None:
+    assert sorted(POINTS) == CODES
+
+
+ONE = "chat: {match: {path_prefix: /v1/chat}, pool: llama}\n"
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/rerank"])
+def test_what_generates_nothing_may_have_a_total_timeout(path: str) -> None:
+    routes = f"all: {{match: {{path_prefix: {path}}}, pool: llama, timeouts: {{request: 30s, idle: 30s}}}}\n"
+    assert codes(sample(LLM, routes=routes)) == []
+    assert codes(sample(LLM, routes=routes.replace(path, "/v1/models"))) == ["LB310", "LB311"]
+
+
+def test_round_robin_is_right_for_equal_work_on_equal_gpus() -> None:
+    routes = "embed: {match: {path_prefix: /v1/embeddings}, pool: llama}\n"
+    assert codes(sample("balance: {algorithm: round_robin}\n", routes=routes)) == []
+    mixed = '- {address: "10.0.0.1:80", gpu: H100-SXM}\n- {address: "10.0.0.2:80", gpu: L4}\n'
+    assert codes(sample("balance: {algorithm: round_robin}\n", routes=routes, replicas=mixed)) == ["LB210"]
+
+
+def test_haproxys_least_request_is_nothing_to_speak_of_among_equals_or_on_other_proxies() -> None:
+    page = rules()["LB211"].page
+    assert codes(page.before.replace("kind: haproxy", "kind: envoy")) == []
+    assert codes(page.before.replace("gpu: A10}", "gpu: A100-80GB}")) == []
+
+
+def test_a_canary_of_one_replica_is_no_single_point_but_a_route_of_its_own_is() -> None:
+    canary = 'canary:\n  replicas: [{name: c, address: "10.0.0.3:8000", gpu: H100-SXM}]\n'
+    split = "chat: {match: {path_prefix: /v1/chat}, split: {llama: 95, canary: 5}}\n"
+    assert codes(sample(routes=split, pools=canary)) == []
+    assert codes(sample(routes=split.replace("95, canary: 5", "5, canary: 95"), pools=canary)) == ["LB218"]
+    alone = "chat: {match: {path_prefix: /v1/chat}, pool: canary, fallback: llama}\n"
+    assert codes(sample(routes=alone, pools=canary)) == []
+
+
+def test_a_default_is_found_once_where_it_stands() -> None:
+    fleet = sample(pools=f"other:\n  replicas:\n{''.join(f'    {line}' + chr(10) for line in TWO.splitlines())}")
+    fleet = fleet.replace("/v1/chat}, pool: llama}", "/v1/chat}, split: {llama: 1, other: 1}}")
+    text = f"{fleet}defaults: {{pool: {{health: {{passive: {{consecutive_5xx: 1}}}}}}}}\n"
+    (found,) = findings(text)
+    assert (found.code, pointed(text, found)) == ("LB325", "1}}}}")
+
+
+@pytest.mark.parametrize(
+    ("health", "expected"),
+    [
+        ("active: {http: {path: /health}, unhealthy_threshold: 1}", ["LB325"]),
+        ("passive: {consecutive_connect_failures: 1}", ["LB325"]),
+        ("passive: {error_rate: {min_requests: 1}}", ["LB325"]),
+        ("passive: {max_ejection: 0%}", ["LB325"]),
+        ("passive: {consecutive_5xx: 31}", ["LB325"]),
+        ("passive: {consecutive_5xx: 30}", []),
+        ("passive: {consecutive_5xx: 2, consecutive_connect_failures: 2, max_ejection: 10%}", []),
+        ("active: {tcp: {}}", []),
+        ("active: {http: {path: /livez}}", ["LB321"]),
+        ("active: {http: {path: /health}, interval: 20s, unhealthy_threshold: 2}", []),
+    ],
+)
+def test_health_is_judged_by_what_it_does(health: str, expected: list[str]) -> None:
+    assert codes(sample(f"health: {{{health}}}\n")) == expected
+
+
+@pytest.mark.parametrize(("path", "expected"), [("/metrics", ["LB321"]), ("/", ["LB321"]), ("/health", [])])
+def test_a_page_that_any_server_has_says_nothing_of_a_model(path: str, expected: list[str]) -> None:
+    check = f"health: {{active: {{http: {{path: {path}}}}}}}\n"
+    assert codes(sample(f"{LLM}{check}")) == expected
+    assert codes(sample(check)) == []
+
+
+def test_only_servers_that_may_stand_on_uvicorn_close_so_soon() -> None:
+    idle, image = "connections: {idle: 60s}\n", "images: {match: {path_prefix: /images}, pool: llama}\n"
+    assert codes(sample(idle, routes=image)) == []
+    assert codes(sample(LLM + idle, routes=image)) == ["LB312"]
+    assert codes(sample(LLM.replace("vllm", "tgi") + idle, routes=image)) == []
+
+
+def test_a_port_that_opens_is_too_little_where_the_server_can_say_more() -> None:
+    assert codes(sample(f"{LLM}health: {{active: {{tcp: {{}}}}}}\n")) == ["LB321"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["169.254.169.254", "[fe80::1]", "[fd00:ec2::254]", "[::ffff:169.254.169.254]",
+     "[::169.254.169.254]", "[64:ff9b::a9fe:a9fe]", "[2002:a9fe:a9fe::]",
+     "metadata.google.internal",
+     "metadata.google.internal.", "100.100.100.200", "2852039166", "0xA9FEA9FE", "0xa9.0xfe.43518",
+     "0251.0376.0251.0376", "169.254.43518", "169%2e254.169.254", "0.0.0.0", "224.0.0.1"],
+)  # fmt: skip
+def test_every_way_to_the_metadata_is_seen(host: str) -> None:
+    source = f'telemetry: {{sources: [{{kind: dcgm, url: "http://{host}:9400/metrics"}}]}}\n'
+    assert codes(sample(source)) == ["LB526"]
+
+
+@pytest.mark.parametrize("host", ["10.0.0.9", "167772169", "0x0a000009", "a9fea9fe", "9.example", "1.2.3.4.5.example"])
+def test_other_hosts_are_no_finding_however_they_are_written(host: str) -> None:
+    source = f'telemetry: {{sources: [{{kind: dcgm, url: "http://{host}:9400/metrics"}}]}}\n'
+    assert codes(sample(source)) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"), [("{host}:9400", ["LB526"]), ("{address}", ["LB526"]), ("10.0.0.7:9", [])]
+)
+def test_a_replica_at_the_metadata_is_seen_where_its_own_address_is_asked(url: str, expected: list[str]) -> None:
+    source = f'telemetry: {{sources: [{{kind: dcgm, url: "http://{url}/metrics"}}]}}\n'
+    replicas = TWO.replace("10.0.0.2", "169.254.169.254")
+    text = sample(source, replicas=replicas)
+    found = findings(text)
+    assert [item.code for item in found] == expected
+    assert [pointed(text, item)[:17] for item in found] == ['"169.254.169.254:'] * len(expected)
+
+
+@pytest.mark.parametrize(
+    ("sources", "composite", "missing"),
+    [
+        ('[{kind: dcgm, url: "http://{host}:9400/metrics"}]', "", "gives kv_cache, queue, ttft, of which"),
+        ('[{kind: dcgm, url: "http://{host}:9400/metrics"}]', ", composite: {gpu: 1, ttft: 1}", "gives ttft"),
+        ('[{kind: vllm, url: "http://{host}:{port}/metrics"}]', "", "gives gpu, of which"),
+    ],
+)
+def test_every_signal_of_a_score_that_nobody_gives_is_named(sources: str, composite: str, missing: str) -> None:
+    text = sample(f"telemetry: {{sources: {sources}}}\nweighting: {{strategy: composite{composite}}}\n")
+    (found,) = [item for item in findings(text) if item.code == "LB613"]
+    assert missing in found.message
+
+
+def test_a_large_pool_is_one_finding_a_rule_with_the_worst_and_a_count() -> None:
+    weights = {7: 100, 8: 60}
+    replicas = "".join(
+        f'- {{name: r{i}, address: "10.0.0.1:{8000 + i}", gpu: L4, weight: {weights.get(i, 1)}}}\n' for i in range(20)
+    )
+    text = sample(replicas=replicas)
+    (found,) = [item for item in findings(text) if item.code == "LB216"]
+    assert pointed(text, found).startswith("100}")
+    assert "100.0 times what the GPU table says (and 1 more like it in this pool)" in found.message
+    quiet = text.replace("weight: 100}", "weight: 100}   # lbctl: ignore LB216 (measured)")
+    (other,) = [item for item in findings(quiet) if item.code == "LB216"]
+    assert (pointed(quiet, other)[:3], "more like it" in other.message) == ("60}", False)
+
+
+@pytest.mark.parametrize(
+    ("health", "code", "words"),
+    [
+        ("{interval: 120s, unhealthy_threshold: 1}", "LB323", "a bad check, and there is one every 120 s"),
+        ("{interval: 30s, unhealthy_threshold: 5}", "LB323", "5 bad checks, one every 30 s: up to 153 s"),
+        ("{interval: 500ms, timeout: 100ms, unhealthy_threshold: 100}", "LB325", "100 failures in a row"),
+        ("{interval: 10ms, timeout: 5ms}", "LB324", "200 checks a second in all by one proxy; 200 of them here"),
+    ],
+)
+def test_checks_are_told_in_words_that_hold_for_one_too(health: str, code: str, words: str) -> None:
+    text = sample(f"health: {{active: {{http: {{path: /health}}, {health[1:-1]}}}}}\n")
+    assert words in next(item.message for item in findings(text) if item.code == code)
+
+
+@pytest.mark.parametrize(
+    ("more", "seen"),
+    [
+        ("headers: {request: {set: {x-api-key: abcdefgh}}}", True),
+        ("headers: {request: {set: {x-note: sk-abcdefgh1jklmnopqrstu}}}", True),
+        ("headers: {request: {set: {x-note: sk-proj-abcdefgh_1jklmnopqrstuvwxyz-0}}}", True),
+        ("headers: {request: {set: {x-note: Basic YWJjZGVmZ2g6aWprbG1u}}}", True),
+        ("headers: {request: {set: {x-note: sk-learn-embeddings-large-v2}}}", False),
+        ("headers: {request: {set: {x-note: Basic authentication is needed}}}", False),
+        ("match: {path_prefix: /v1/chat, headers: {x-who: hf_abcdefghijklmnopqrstuv}}", True),
+        ("headers: {request: {set: {x-team: inference-gateway}}}", False),
+    ],
+)
+def test_a_secret_is_seen_and_never_shown(more: str, seen: bool) -> None:
+    match = "" if more.startswith("match") else "match: {path_prefix: /v1/chat}, "
+    found = findings(sample(routes=f"chat: {{{match}pool: llama, {more}}}\n"))
+    assert [item.code for item in found] == ["LB524"] * seen
+    assert [item for item in found if "abcdefgh" in str(item)] == []
+
+
+def test_keys_that_are_hashes_may_be_read_by_all(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    fleet = sample(routes="chat: {match: {path_prefix: /v1/chat}, pool: llama, auth: {api_keys: {file: keys}}}\n")
+    file.write_text(f"sha256:{'0' * 64}: acme\n")
+    file.chmod(0o644)
+    assert findings(fleet, None, tmp_path) == []
+    file.write_text("sk-1234567890abcdef: acme\n")
+    assert [item.code for item in findings(fleet, None, tmp_path)] == ["LB525"]
+    file.chmod(0o600)
+    assert findings(fleet, None, tmp_path) == []
+
+
+def test_a_file_that_is_not_here_is_no_finding(tmp_path: Path) -> None:
+    tls = "tls: {certificates: [{certificate: tls/a.crt, key: tls/a.key}]}"
+    assert findings(sample(listener=f'gateway: {{bind: "0.0.0.0:8443", {tls}}}\n'), None, tmp_path) == []
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1:1", "127.8.8.8:1", "[::1]:1", "unix:/run/gateway.sock"])
+def test_loopback_needs_no_tls(bind: str) -> None:
+    assert codes(sample(listener=f'gateway: {{bind: "{bind}"}}\n')) == []
+
+
+def test_the_amplification_is_multiplied_through_proxies_behind_one_another() -> None:
+    inner = 'inner: {bind: "127.0.0.1:9000"}\n'
+    routes = (
+        "chat: {listeners: [gateway], match: {path_prefix: /v1/chat}, pool: llama}\n"
+        "again: {listeners: [inner], match: {path_prefix: /v1/chat}, pool: gpus}\n"
+    )
+    gpus = "gpus:\n  replicas:\n" + "".join(f"    {line}\n" for line in TWO.splitlines())
+    front = '- {name: a, address: "127.0.0.1:9000"}\n- {name: b, address: "10.0.0.9:9000"}\n'
+    fleet = sample(replicas=front, listener=f'gateway: {{bind: "127.0.0.1:8080"}}\n{inner}', routes=routes, pools=gpus)
+    (found,) = findings(fleet)
+    assert (found.code, found.path) == ("LB316", ("routes", "chat", "retry"))
+    assert "may become 9: 3 (tries) × 3 (tries of the next proxy)" in found.message
+    assert codes(fleet.replace("[inner], match: {path_prefix: /v1/chat}", "[inner], match: {path_prefix: /v2}")) == []
+
+
+def test_of_several_ways_behind_a_proxy_the_worst_counts() -> None:
+    routes = (
+        "all: {listeners: [gateway], pool: llama}\n"
+        "few: {listeners: [inner], match: {path_prefix: /few}, pool: gpus, fallback: more, retry: {attempts: 0}}\n"
+        "many: {listeners: [inner], match: {path_prefix: /many}, pool: gpus, retry: {attempts: 2}}\n"
+    )
+    two = "".join(f"    {line}\n" for line in TWO.splitlines())
+    front = '- {name: a, address: "127.0.0.1:9000"}\n- {name: b, address: "10.0.0.9:9000"}\n'
+    inner = 'gateway: {bind: "127.0.0.1:8080"}\ninner: {bind: "127.0.0.1:9000"}\n'
+    pools = f"gpus:\n  replicas:\n{two}more:\n  replicas:\n{two}"
+    (found,) = findings(sample(replicas=front, listener=inner, routes=routes, pools=pools))
+    assert "may become 9: 3 (tries) × 3 (tries of the next proxy)" in found.message
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(3.1, []), (3.2, ["LB221"]), (3.99, ["LB221"]), (4.0, ["LB222"])])
+def test_the_stated_load_is_held_against_the_slots_of_the_fleet(rate: float, expected: list[str]) -> None:
+    fleet = sample("circuit_breaker: {per_replica: {max_requests: 4}}\n")
+    assert [item.code for item in findings(fleet, StatedLoad(rate, 2.0))] == expected
+    assert findings(fleet) == []
+
+
+@pytest.mark.parametrize(
+    ("weighting", "interval", "expected"),
+    [
+        ("{strategy: adaptive}", "60s", []),
+        ("{strategy: adaptive}", "61s", ["LB610"]),
+        ("{strategy: static}", "5m", []),
+        ("{strategy: composite}", "5s", ["LB611"]),
+        ("{strategy: composite, adaptive: {smoothing: 1s}}", "2s", ["LB610", "LB611"]),
+    ],
+)
+def test_the_gain_of_the_weights_is_held_against_the_delay(weighting: str, interval: str, expected: list[str]) -> None:
+    slow = LLM.replace("telemetry:\n", f"telemetry:\n  interval: {interval}\n  stale_after: 15m\n")
+    assert sorted(codes(sample(f"{slow}weighting: {weighting}\n"))) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("max(vllm:gpu_cache_usage_perc{x='1'})", ["LB614"]),
+        ("rate(vllm:time_per_output_token_seconds_sum[1m])", ["LB614"]),
+        ("max(my_vllm:gpu_cache_usage_perc)", []),
+        ("max(vllm:kv_cache_usage_perc)", []),
+        ("max(vllm:gpu_cache_usage_perc_total)", []),
+    ],
+)
+def test_removed_metrics_are_found_in_queries_as_whole_names(query: str, expected: list[str]) -> None:
+    source = f'    - {{kind: prometheus, url: "http://prom:9090", signal: kv_cache, query: "{query}"}}\n'
+    assert codes(sample(LLM + source)) == expected
+
+
+def test_thresholds_on_one_gpu_that_cannot_both_hold_are_found_across_pools() -> None:
+    replicas = '- {name: a, address: "10.0.0.1:8000", gpu: L4, devices: ["0"]}\n'
+    deep = "health: {deep: {min_free_memory: 16GiB}}\n"
+    second = f'other:\n  {deep}  replicas: [{{name: b, address: "10.0.0.1:8001", gpu: L4, devices: ["0"]}}]\n'
+    routes = "chat: {match: {path_prefix: /v1/chat}, pool: llama, fallback: other}\n"
+    assert codes(sample(deep, replicas=replicas, routes=routes, pools=second)) == ["LB616"]
+    assert codes(sample(deep, replicas=replicas, routes=routes, pools=second.replace("16GiB", "2GiB"))) == []
+
+
+def test_a_rollouts_sample_is_enough_from_ten_beyond_the_percentile_on() -> None:
+    page = rules()["LB711"].page
+    assert codes(page.before.replace("p99", "p95")) == []
+    assert codes(page.before.replace("p99", "p95").replace("requests: 200", "requests: 199")) == ["LB711"]

@@ -1,0 +1,355 @@
+"""Input that is wrong gives exit code 1, a place and a code; no traceback, no output, and what was there stays."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.cli import run
+from lbctl.model.fleet import read
+from tests.support.fleet import marked
+
+FLEET = """\
+version: 1
+listeners: {l: {bind: "127.0.0.1:8080"}}
+routes: {r: {pool: p}}
+pools: {p: {replicas: [{address: "127.0.0.1:9001"}]}}
+"""
+KEY = "-----BEGIN RSA " + "PRIVATE KEY-----\\nMIIsecretsecret\\n-----END RSA " + "PRIVATE KEY-----"
+BOMB = "version: 1\na: &a {k: v}\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} {{<<: [{', '.join(['*' + chr(97 + i)] * 9)}]}}\n" for i in range(9)
+)
+SPLIT = FLEET.replace("pool: p", "split: {p: 1, q: 1}").replace(
+    '9001"}]}', '9001"}]}, q: {replicas: [{address: "127.0.0.1:9002"}]}'
+)
+BOUNDED = FLEET.replace('9001"}]', '9001"}], balance: {algorithm: hash, hash: {key: {header: x}, bounded_load: AT}}')
+SOURCE = FLEET.replace('9001"}]', '9001"}], telemetry: {sources: [▶{url: "http://x/", KEYS}]}')
+POOL = "version: 1\npools:\n  p:\n    replicas:\n"
+
+TEXTS: Mapping[str, tuple[str | bytes, str]] = {
+    "empty": ("▶", "LB004"),
+    "binary": (b"\x7fELF\x02\x01\x01\0\0\0", "LB003"),
+    "zeros": (bytes(1000), "LB003"),
+    "tab": ("version: 1\n▶\tpools: {}\n", "LB004"),
+    "broken UTF-8": (b"version: 1\npools: {\xff: 1}\n", "LB003"),
+    "merge bomb": (BOMB.replace("&a", "▶&a", 1), "LB006"),
+    "deep nesting": ("version: 1\na: " + "[" * 200_000, "LB005"),
+    "deep closed nesting": ("version: 1\na: " + "[" * 200_000 + "]" * 200_000, "LB005"),
+    "duplicate key": ("version: 1\npools: {}\n▶pools: {}\n", "LB008"),
+    "unknown key": (FLEET + "▶pool: {}\n", "LB011"),
+    "unknown key below": (POOL + '      - {▶adress: "a:1"}\n', "LB011"),
+    "wrong unit": (FLEET.replace("pool: p", "pool: p, timeouts: {idle: ▶5 minutes}"), "LB013"),
+    "no unit": (FLEET.replace("pool: p", "pool: p, timeouts: {idle: ▶5}"), "LB013"),
+    "negative weight": (POOL + '      - {address: "a:1", weight: ▶-1}\n', "LB201"),
+    "zero weight": (POOL + '      - {address: "a:1", weight: ▶0}\n', "LB202"),
+    "unknown pool": (FLEET.replace("pool: p", "pool: ▶q"), "LB101"),
+    "route without pool": (FLEET.replace("r: {pool: p", "▶r: {websocket: true"), "LB014"),
+    "split of nothing": (FLEET.replace("pool: p", "▶split: {p: 0}"), "LB207"),
+    "path that climbs out": (
+        FLEET.replace('"}}', '", tls: {certificates: [{certificate: ▶../a.crt, key: a.key}]}}}'), "LB502",
+    ),
+    "pasted private key": (FLEET + f'defaults: {{pool: {{tls: {{key: "▶{KEY}"}}}}}}\n', "LB501"),
+    "address without port": (POOL + "      - {address: ▶10.0.0.1}\n", "LB013"),
+    "one gpu beside none": (POOL + '      - {address: "a:1", gpu: L4}\n      - ▶{address: "b:1"}\n', "LB203"),
+    "one weight beside none": (POOL + '      - {address: "a:1", weight: 2}\n      - ▶{address: "b:1"}\n', "LB203"),
+    "key without value": (FLEET.replace("pool: p", "pool: p, ▶auth: "), "LB014"),
+    "version": (FLEET.replace("version: 1", "version: ▶2"), "LB010"),
+    "several documents": (FLEET + "▶---\n" + FLEET, "LB004"),
+    "limit by tenant on an open route": (
+        FLEET.replace("pool: p", "pool: p, ▶rate_limit: [{by: tenant, rate: 5/s}]"), "LB506",
+    ),
+    "limit of nothing": (FLEET.replace("pool: p", "pool: p, rate_limit: [{by: all, rate: ▶0/s}]"), "LB013"),
+    "limit by nobody": (FLEET.replace("pool: p", "pool: p, rate_limit: [{by: ▶nobody, rate: 5/s}]"), "LB013"),
+    "fallback to the route's own pool": (FLEET.replace("pool: p", "pool: p, fallback: ▶p"), "LB108"),
+    "fallback to a pool of the split": (SPLIT.replace("1}", "1}, fallback: ▶q", 1), "LB108"),
+    "fallback to a pool of a pin": (
+        SPLIT.replace("split: {p: 1, q: 1}", "pool: p, fallback: ▶q, pin: [{header: x, equals: y, pool: q}]"), "LB108",
+    ),
+    "sticky split with one pool": (FLEET.replace("pool: p", "pool: p, ▶sticky_split: {cookie: c}"), "LB107"),
+    "sticky split of one pool": (SPLIT.replace(", q: 1}", "}, ▶sticky_split: {header: x}", 1), "LB107"),
+    "bounded load of one": (BOUNDED.replace("AT", "▶1"), "LB302"),
+    "bounded load below one": (BOUNDED.replace("AT", "▶0.5"), "LB302"),
+    "residency that excludes every replica": (
+        FLEET.replace("pool: p", "pool: p, regions: ▶[west]").replace('9001"', '9001", region: east'), "LB115",
+    ),
+    "residency of replicas without a region": (FLEET.replace("pool: p", "pool: p, regions: ▶[west]"), "LB115"),
+    "custom source without a metric": (
+        SOURCE.replace("KEYS", "kind: custom, signal: queue"), "LB601",
+    ),
+    "custom source without a signal": (
+        SOURCE.replace("KEYS", "kind: custom, metric: my_queue"), "LB601",
+    ),
+    "PromQL without a query": (SOURCE.replace("KEYS", "kind: prometheus, signal: queue"), "LB601"),
+    "PromQL without a signal": (SOURCE.replace("KEYS", "kind: prometheus, query: up"), "LB601"),
+    "unknown unit": (
+        SOURCE.replace("▶", "").replace("KEYS", "kind: custom, metric: m, signal: queue, unit: ▶furlongs"), "LB602",
+    ),
+    "unit of something else": (
+        SOURCE.replace("▶", "").replace("KEYS", "kind: custom, metric: m, signal: temperature, unit: ▶GiB"), "LB602",
+    ),
+    "source of a replica": (
+        POOL + '      - {address: "a:1", telemetry: {sources: [▶{kind: custom, url: "http://x/", metric: m}]}}\n',
+        "LB601",
+    ),
+    "tag": (FLEET + "control: ▶!!python/object:os.system {}\n", "LB007"),
+    "alias": (FLEET + "control: ▶*x\n", "LB006"),
+}  # fmt: skip
+"""A file with a mark where the fault is, if that is one place, and the code."""
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    """A directory that was rendered to before."""
+    directory = tmp_path / "out"
+    directory.mkdir()
+    (directory / "nginx.conf").write_text("what runs now\n")
+    os.utime(directory / "nginx.conf", (1, 1))
+    return directory
+
+
+def refusal(capfd: pytest.CaptureFixture[str], output: Path, *paths: str) -> str:
+    """What `validate` and `render` say, after checking that they do no more than that."""
+    said = []
+    for command in (["validate"], ["render", "-t", "nginx", "-d", str(output)]):
+        assert run([*command, *paths]) == 1
+        printed = capfd.readouterr()
+        assert printed.out == ""
+        assert "Traceback" not in printed.err
+        said.append(printed.err)
+    assert said[0] == said[1]
+    assert [item.name for item in output.iterdir()] == ["nginx.conf"]
+    assert (output / "nginx.conf").read_text() == "what runs now\n"
+    assert (output / "nginx.conf").stat().st_mtime == 1
+    return said[0]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_bad_file_is_refused_where_it_is_bad(
+    name: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text, code = TEXTS[name]
+    place = r"\d+:\d+"
+    if isinstance(text, str):
+        text, place = marked(text) if "▶" in text else (text, place)
+    file = tmp_path / "fleet.yaml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    said = refusal(capfd, output, str(file))
+    assert re.search(rf"^{re.escape(str(file))}:{place}: error {code}\b", said, re.MULTILINE), said
+    assert "secretsecret" not in said
+    assert len(said) < 30_000
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda path: None, "LB001"),
+        (lambda path: path.mkdir(), "LB001"),
+        (lambda path: (path.mkdir(), (path / "fleet.json").write_text(FLEET)), "LB001"),
+        (lambda path: (path.mkdir(), (path / ".hidden.yaml").write_text(FLEET)), "LB001"),
+        (lambda path: os.mkfifo(path), "LB002"),
+        (lambda path: path.symlink_to(path), "LB002"),
+        (lambda path: path.symlink_to("/dev/zero"), "LB002"),
+        (lambda path: path.symlink_to("/proc/self/mem"), "LB002"),
+    ],
+    ids=[
+        "missing",
+        "empty directory",
+        "directory without YAML",
+        "dot-file",
+        "pipe",
+        "link to itself",
+        "device",
+        "unreadable",
+    ],
+)
+def test_a_path_that_is_no_fleet_is_refused_by_its_name(
+    make: object, code: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "fleet"
+    make(path)  # type: ignore[operator]
+    assert refusal(capfd, output, str(path)).startswith(f"{path}:1:1: error {code}")
+
+
+def test_a_name_in_two_files_is_shown_at_both(tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    fleet = tmp_path / "fleet"
+    fleet.mkdir()
+    (fleet / "a.yaml").write_text(FLEET)
+    (fleet / "b.yml").write_text('version: 1\npools: {p: {replicas: [{address: "a:1"}]}}\n')
+    said = refusal(capfd, output, str(fleet))
+    assert said.startswith(f"{fleet}/b.yml:2:9: error LB009")
+    assert f"{fleet}/a.yaml:4:9" in said
+
+
+def test_a_file_that_a_link_leads_out_to_is_refused(
+    tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fleet = tmp_path / "fleet"
+    fleet.mkdir()
+    (tmp_path / "outside.crt").write_text("x")
+    (fleet / "a.crt").symlink_to(tmp_path / "outside.crt")
+    (fleet / "a.key").write_text("x")
+    tls = '"127.0.0.1:8080", tls: {certificates: [{certificate: a.crt, key: a.key}]}'
+    (fleet / "f.yaml").write_text(FLEET.replace('"127.0.0.1:8080"', tls))
+    assert run(["render", "-t", "nginx", "-d", str(output), str(fleet)]) == 1
+    assert f"{fleet}/f.yaml:2:76: error LB502" in capfd.readouterr().err
+    assert (output / "nginx.conf").read_text() == "what runs now\n"
+
+
+@pytest.mark.parametrize(("flags", "code"), [([], 0), (["--require-files"], 1)])
+def test_a_missing_file_is_a_warning_unless_files_are_required(
+    flags: list[str], code: int, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tls = '"127.0.0.1:8080", tls: {certificates: [{certificate: a.crt, key: a.key}]}'
+    file = tmp_path / "fleet.yaml"
+    file.write_text(FLEET.replace('"127.0.0.1:8080"', tls))
+    assert run(["render", "-t", "nginx", "-d", str(output), *flags, str(file)]) == code
+    said = capfd.readouterr().err
+    severity = "error" if code else "warning"
+    assert f"{file}:2:76: {severity} LB110" in said
+    assert f"{file}:2:88: {severity} LB110" in said
+    assert ((output / "nginx.conf").read_text() == "what runs now\n") == bool(code)
+
+
+KEYS = "ok-secretsecret: acme\n"
+PROTECTED = FLEET.replace("pool: p", "pool: p, auth: {api_keys: {file: keys}}")
+BY_TOKEN = FLEET.replace("pool: p", "pool: p, auth: {jwt: {issuer: i, jwks_file: ▶jwks.json}}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "secretsecret",
+        "secretsecret:acme",
+        "secretsecret: Acme Inc",
+        "secret secretsecret: acme",
+        "sha256:secretsecret: acme",
+        "ok-secretsecret: other",
+        "secretsecret: ",
+    ],
+)
+def test_a_line_that_is_no_key_is_refused_where_it_stands_and_not_repeated(
+    line: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fleet.yaml").write_text(PROTECTED)
+    (tmp_path / "keys").write_text(f"{KEYS}\n# a remark\n{line}\nanother: acme\n")
+    said = refusal(capfd, output, str(tmp_path / "fleet.yaml"))
+    assert re.match(rf"{re.escape(str(tmp_path))}/keys:4:\d+: error LB507\b", said), said
+    assert said.count("error") == 1
+    assert "secretsecret" not in said
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "secretsecret",
+        "[]",
+        "{}",
+        '{"keys": {}}',
+        '{"keys": [1]}',
+        '{"keys": [{"kty": 1}]}',
+        '{"keys": [{"kty": "oct", "k": "secretsecret"}]}',
+        '{"keys": [{"kty": "RSA", "n": "x", "e": "AQAB", "d": "secretsecret"}]}',
+        "[" * 9999,
+    ],
+)
+def test_a_key_set_that_is_none_is_refused_where_it_is_named(
+    content: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text, place = marked(BY_TOKEN)
+    (tmp_path / "fleet.yaml").write_text(text)
+    (tmp_path / "jwks.json").write_text(content)
+    said = refusal(capfd, output, str(tmp_path / "fleet.yaml"))
+    assert said.startswith(f"{tmp_path}/fleet.yaml:{place}: error LB508 routes.r.auth.jwt.jwks_file:"), said
+    assert "secretsecret" not in said
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        ("▶", "LB114"),
+        ("▶{}", "LB114"),
+        ("\n [▶1]", "LB114"),
+        ('[{"targets": ["a:1"]},\n  ▶{"targets": "a:1"}]', "LB114"),
+        ('[{"targets": ["a:1",\n ▶"a\\u001b[2J"]}]', "LB114"),
+        ('[{"targets": ["b:1", "a:1"]}, {"targets": [▶"a"]}]', "LB114"),
+        ("▶" + "[" * 9999, "LB114"),
+        ('[{"targets": ["a:1"]},\n ▶]', "LB114"),
+        ('[{"targets": [▶"a:1"], "labels": {"gpu": "Z9"}}]', "LB204"),
+        ('[{"targets": ["b:1"], "labels": {"gpu": "L4"}}, {"targets": [▶"a:1"]}]', "LB203"),
+        ('[{"targets": ["a:1", "b:1"]}, {"targets": [▶"a:1"], "labels": {"name": "x"}}]', "LB105"),
+    ],
+)
+def test_discovered_targets_that_are_none_are_refused_where_they_stand(
+    content: str, code: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fleet.yaml").write_text(
+        FLEET.replace('replicas: [{address: "127.0.0.1:9001"}]', "discovery: {file: {path: t.json}}")
+    )
+    content, place = marked(content)
+    (tmp_path / "t.json").write_text(content)
+    said = refusal(capfd, output, str(tmp_path / "fleet.yaml"))
+    assert f"{tmp_path}/t.json:{place}: error {code}" in said
+    assert (code == "LB114") != ("target 'a:1'" in said)
+    assert said.replace("\n", "").isprintable()
+
+
+def test_a_file_without_targets_is_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "fleet.yaml").write_text(
+        FLEET.replace('replicas: [{address: "127.0.0.1:9001"}]', "discovery: {file: {path: t.json}}")
+    )
+    (tmp_path / "t.json").write_text("[]\n")
+    assert run(["validate", str(tmp_path / "fleet.yaml")]) == 0
+    assert f"{tmp_path}/t.json:1:1: warning LB114" in capfd.readouterr().err
+
+
+def test_all_faults_of_all_files_come_in_one_run(
+    tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fleet = tmp_path / "fleet"
+    fleet.mkdir()
+    (fleet / "a.yaml").write_text(FLEET.replace("pool: p", "pool: p, bogus: 1, timeouts: {idle: 5}"))
+    (fleet / "b.yaml").write_text("version: 1\n\tx: 1\n")
+    said = refusal(capfd, output, str(fleet))
+    assert re.findall(r"(\w)\.yaml:(\d+:\d+): error (LB\d+)", said) == [
+        ("a", "3:23", "LB011"), ("a", "3:50", "LB013"), ("b", "2:1", "LB004"),
+    ]  # fmt: skip
+
+
+@pytest.mark.timeout(60)
+def test_a_bomb_is_refused_before_it_can_go_off(tmp_path: Path) -> None:
+    file = tmp_path / "bomb.yaml"
+    file.write_text(BOMB)
+    diagnostics = Diagnostics()
+    assert read([str(file)], diagnostics) is None
+    assert {item.code for item in diagnostics} <= {"LB005", "LB006"}
+
+
+def test_a_fleet_on_standard_input_is_called_a_dash(
+    output: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "input"
+    file.write_text(FLEET + "bogus: 1\n")
+    with file.open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert run(["validate", "-"]) == 1
+    assert capfd.readouterr().err.startswith("-:5:1: error LB011")
+
+
+def test_a_directory_that_cannot_be_written_is_said_without_a_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(FLEET)
+    (tmp_path / "out" / "nginx.conf").mkdir(parents=True)
+    assert run(["render", "-t", "nginx", "-d", str(tmp_path / "out"), str(file)]) == 1
+    said = capfd.readouterr().err
+    assert "nginx.conf" in said
+    assert "Traceback" not in said
+    shutil.rmtree(tmp_path / "out")

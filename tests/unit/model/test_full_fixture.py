@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from lbctl.model.fleet import Fleet
+from tests.support.fleet import compiling
+from tests.support.paths import FIXTURES
+from tests.support.schema import leaves, places
+
+
+@pytest.mark.parametrize("name", ["fleet", "full", "quickstart"])
+def test_the_fleets_of_the_fixtures_are_without_fault(name: str) -> None:
+    made, found = compiling((FIXTURES / f"{name}.yaml").read_text())
+    assert found == []
+    assert made is not None
+
+
+def test_the_full_fleet_writes_every_key_of_the_schema() -> None:
+    document = yaml.safe_load((FIXTURES / "full.yaml").read_text())
+    paths = list(leaves())
+    assert len(paths) > 200
+    assert [path for path in paths if not next(places(document, path), None)] == []
+    assert {path[0] for path in paths} | {"defaults"} == set(Fleet.model_fields)

@@ -1,0 +1,550 @@
+"""The HTTP API: who may ask what, and that every answer is JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+
+from lbctl.cli import run
+from lbctl.ir.address import Address
+from lbctl.serve.api import schema, status_rows
+from lbctl.serve.api.connections import MOST, Connection, Connections
+from lbctl.serve.api.server import Access, Api
+from lbctl.serve.metrics.instruments import Metrics
+from tests.e2e.support.certs import Authority, client_context, server_context
+from tests.support import api
+from tests.support.api import Fleet
+
+TOKEN = "a-token-of-some-length"
+JSON = {"content-type": "application/json"}
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+
+
+class Answer:
+    def __init__(self, url: str, status: int, headers: dict[str, str], text: str) -> None:
+        self.url, self.status, self.headers, self.text = url, status, headers, text
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+Ask = Callable[..., Awaitable[Answer]]
+
+
+def conversation(
+    fleet: Fleet,
+    token: Path | None,
+    script: Callable[[Ask], Awaitable[None]],
+    host: str = "127.0.0.1",
+    tls: ssl.SSLContext | None = None,
+    trust: ssl.SSLContext | None = None,
+) -> None:
+    async def talk() -> None:
+        server = Api(fleet, Access(Address(host, 0), token, tls))
+        port = await server.start()
+        try:
+            async with aiohttp.ClientSession() as session:
+
+                async def ask(method: str, path: str, **more: Any) -> Answer:
+                    url = f"http{'s' if tls else ''}://127.0.0.1:{port}{path}"
+                    secure: Any = trust if trust is not None else True
+                    async with session.request(method, url, ssl=secure, **more) as answer:
+                        headers = {name.lower(): value for name, value in answer.headers.items()}
+                        base = str(answer.url.origin())
+                        return Answer(base, answer.status, headers, await answer.text())
+
+                await script(ask)
+        finally:
+            await server.stop()
+
+    asyncio.run(talk())
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    file = tmp_path / "api-token"
+    file.write_text(TOKEN + "\n")
+    return file
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet()
+
+
+def test_reading_needs_no_token_on_loopback(fleet: Fleet, token: Path) -> None:
+    async def script(ask: Ask) -> None:
+        assert (await ask("GET", "/healthz")).json == {"status": "ok"}
+        assert (await ask("GET", "/readyz")).status == 200
+        assert (await ask("GET", "/api/v1/status")).json["version"] == "1"
+        assert (await ask("GET", "/api/v1/proxies")).json["proxies"][0]["node"] == "edge-1"
+        assert (await ask("GET", "/api/v1/pools")).json["pools"][0]["name"] == "chat"
+
+    conversation(fleet, token, script)
+
+
+def test_not_ready_says_what_it_waits_for(fleet: Fleet, token: Path) -> None:
+    fleet.waiting = "the files have errors"
+
+    async def script(ask: Ask) -> None:
+        answer = await ask("GET", "/readyz")
+        assert (answer.status, answer.json) == (503, {"status": "the files have errors"})
+        assert (await ask("GET", "/healthz")).status == 200
+
+    conversation(fleet, token, script)
+
+
+def test_a_reload_needs_the_token(fleet: Fleet, token: Path) -> None:
+    async def script(ask: Ask) -> None:
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {TOKEN}"}):
+            answer = await ask("POST", "/api/v1/reload", json={}, headers=headers)
+            assert answer.status == 401
+            assert str(token) in answer.json["error"]
+            assert answer.headers["www-authenticate"] == "Bearer"
+        assert fleet.reloads == []
+        assert (await ask("POST", "/api/v1/reload", json={}, headers=BEARER)).json["result"] == "unchanged"
+        assert (await ask("POST", "/api/v1/reload", json={"allow_shrink": True}, headers=BEARER)).status == 200
+        assert fleet.reloads == [False, True]
+
+    conversation(fleet, token, script)
+
+
+def test_a_new_token_counts_at_once(fleet: Fleet, token: Path) -> None:
+    async def script(ask: Ask) -> None:
+        token.write_text("another-token")
+        assert (await ask("POST", "/api/v1/reload", json={}, headers=BEARER)).status == 401
+
+    conversation(fleet, token, script)
+
+
+@pytest.mark.parametrize("content", [None, "", " \n"])
+def test_without_a_token_nobody_may_write(fleet: Fleet, tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_text(content)
+
+    async def script(ask: Ask) -> None:
+        assert (await ask("POST", "/api/v1/reload", json={}, headers={"authorization": "Bearer "})).status == 403
+        assert fleet.reloads == []
+
+    conversation(fleet, file, script)
+
+
+def test_a_write_must_be_json_of_the_known_form(fleet: Fleet, token: Path) -> None:
+    async def script(ask: Ask) -> None:
+        async def post(data: bytes, headers: dict[str, str]) -> int:
+            return (await ask("POST", "/api/v1/reload", data=data, headers=BEARER | headers)).status
+
+        assert await post(b"{}", {"content-type": "text/plain"}) == 415
+        assert await post(b"{", JSON) == 400
+        assert await post(b"[]", JSON) == 400
+        assert await post(b'{"allow_shrink": "yes"}', JSON) == 400
+        assert await post(b'{"allow_shrnik": true}', JSON) == 400
+        assert await post(b" " * 70_000 + b"{}", JSON) == 413
+        assert fleet.reloads == []
+
+    conversation(fleet, token, script)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:18080",
+        "127.0.0.1.evil.example",
+        "10.0.0.1",
+        "",
+        "[::1].evil.example",
+        "[::1]evil.example:80",
+        "[::1",
+        "::1",
+        "[localhost]",
+        "127.0.0.1%evil.example",
+        "[::1%evil.example]",
+        "localhost:80.evil.example",
+        "localhost:80:90",
+        "user@localhost",
+        "localhost.evil.example",
+    ],
+)
+def test_a_name_that_is_not_ours_is_refused(fleet: Fleet, token: Path, host: str) -> None:
+    async def script(ask: Ask) -> None:
+        assert (await ask("GET", "/api/v1/status", headers={"host": host})).status == 403
+        assert (await ask("POST", "/api/v1/reload", json={}, headers=BEARER | {"host": host})).status == 403
+        assert fleet.reloads == []
+
+    conversation(fleet, token, script)
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9", "127.0.0.1:80", "[::1]:80", "127.8.8.8"])
+def test_any_name_of_this_machine_is_ours_through_any_port(fleet: Fleet, token: Path, host: str) -> None:
+    async def script(ask: Ask) -> None:
+        assert (await ask("GET", "/api/v1/status", headers={"host": host})).status == 200
+
+    conversation(fleet, token, script)
+
+
+def test_a_page_of_another_origin_is_refused(fleet: Fleet, token: Path) -> None:
+    async def script(ask: Ask) -> None:
+        headers = BEARER | {"origin": "http://evil.example"}
+        assert (await ask("POST", "/api/v1/reload", json={}, headers=headers)).status == 403
+        assert (await ask("POST", "/api/v1/reload", json={}, headers=BEARER | {"origin": "null"})).status == 403
+
+    conversation(fleet, token, script)
+
+
+def test_what_is_not_there_and_what_is_not_allowed_is_said_in_json(fleet: Fleet, token: Path) -> None:
+    async def script(ask: Ask) -> None:
+        for path in ("/", "/api/v1/nothing", "/api/v1/../../etc/passwd"):
+            answer = await ask("GET", path)
+            assert (answer.status, answer.json) == (404, {"error": "not found"})
+        answer = await ask("GET", "/api/v1/reload")
+        assert (answer.status, answer.headers["allow"]) == (405, "POST")
+        assert (await ask("POST", "/api/v1/status", headers=BEARER)).status == 405
+
+    conversation(fleet, token, script)
+
+
+def test_an_error_of_ours_is_not_shown_to_whoever_asks(fleet: Fleet, token: Path) -> None:
+    fleet.broken = True
+
+    async def script(ask: Ask) -> None:
+        answer = await ask("GET", "/api/v1/status")
+        assert answer.status == 500
+        assert "secret" not in answer.text
+        assert (await ask("GET", "/healthz")).status == 200
+
+    conversation(fleet, token, script)
+
+
+def test_beyond_loopback_everything_but_the_probes_needs_the_token_over_tls(
+    fleet: Fleet, token: Path, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "pki")
+    pair = authority.issue("api", ["127.0.0.1"])
+
+    async def script(ask: Ask) -> None:
+        assert (await ask("GET", "/healthz")).status == 200
+        assert (await ask("GET", "/readyz")).status == 200
+        for path in ("/metrics", "/api/v1/status", "/api/v1/proxies", "/api/v1/pools", "/"):
+            answer = await ask("GET", path)
+            assert answer.status == 401
+            assert str(token) not in answer.text
+        assert (await ask("GET", "/api/v1/status", headers=BEARER)).status == 200
+        assert (await ask("GET", "/api/v1/status", headers=BEARER | {"host": "lb.example"})).status == 200
+
+    conversation(fleet, token, script, "0.0.0.0", server_context(pair), client_context(authority.ca))
+
+
+SOON = status_rows.when(time.time() - 5)
+NACKED = replace(
+    api.ENVOY,
+    state="NACKED",
+    last_good="0123456789abcdef",
+    types=(
+        replace(api.TYPE, state="NACKED", offered="2222", acked="1111", message="no \x1b[2J", since=SOON),
+        replace(api.TYPE, type="eds", offered="3333", acked="3333", since=SOON),
+    ),
+    nacks=(schema.NackRecord(api.THEN, "cds", "2222", (), "no", ("fleet.yaml:3:5: error LB921 pools.chat: no",)),),
+)
+
+
+def test_the_status_of_a_refusal_has_the_words_at_their_line_and_fails_the_check(
+    fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fleet, "proxies", lambda: schema.Proxies((NACKED,)))
+
+    async def script(ask: Ask) -> None:
+        server = ["--server", (await ask("GET", "/api/v1/status")).url]
+        assert await asyncio.to_thread(run, ["status", "proxies", *server]) == 0
+        shown = [line.split(maxsplit=8) for line in capsys.readouterr().out.splitlines()]
+        assert shown[1][:5] == ["edge-1", "edge", "cds", "NACKED", "2222"]
+        assert shown[1][6] == "0123456789ab"
+        assert shown[1][8] == "fleet.yaml:3:5: error LB921 pools.chat: no"
+        assert shown[1][7][-1] in "sm", "since when it is refused, not since when it is connected"
+        assert shown[2][3] == "SYNCED"
+        assert await asyncio.to_thread(run, ["status", "proxies", "--check", *server]) == 3
+        assert "edge-1 is NACKED" in capsys.readouterr().err
+
+    conversation(fleet, token, script)
+
+
+def test_who_only_looks_is_shown_as_that_and_does_not_fail_the_check(
+    fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fleet, "proxies", lambda: schema.Proxies((replace(NACKED, kind="reader"),)))
+
+    async def script(ask: Ask) -> None:
+        server = ["--server", (await ask("GET", "/api/v1/status")).url]
+        assert await asyncio.to_thread(run, ["status", "proxies", "--check", *server]) == 0
+        assert "(reader)" in capsys.readouterr().out
+
+    conversation(fleet, token, script)
+
+
+def test_the_warnings_of_the_files_are_in_the_status(
+    fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "fleet.yaml:3:5: warning LB931 listeners.web.tls: the key is not the certificate's"
+    warning = schema.Diagnostic("LB931", "warning", "", None, None, None, None, None, text)
+    files = replace(api.FILES, diagnostics=(warning,))
+    monkeypatch.setattr(fleet, "status", lambda: api.status(fleet=files))
+
+    async def script(ask: Ask) -> None:
+        server = ["--server", (await ask("GET", "/api/v1/status")).url]
+        assert await asyncio.to_thread(run, ["status", *server]) == 0
+        shown = capsys.readouterr().out
+        assert "fleet/: served, 1 warning\n" in shown
+        assert shown.endswith(f"  {text}\n")
+
+    conversation(fleet, token, script)
+
+
+def test_the_status_counts_failing_sources_and_says_who_is_out_and_who_is_held_at_the_floor(
+    fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = schema.SourceCounts(12, 8, {"llama": 7, "qwen": 1})
+    floor = {"b": ("stalled", "not taken out: too many would be")}
+    control = schema.PoolControl("llama", "adaptive", "acting", None, {"a": ("XID 79",)}, floor)
+    monkeypatch.setattr(fleet, "status", lambda: api.status(sources=sources, control=(control,)))
+
+    async def script(ask: Ask) -> None:
+        server = ["--server", (await ask("GET", "/api/v1/status")).url]
+        assert await asyncio.to_thread(run, ["status", *server]) == 0
+        shown = capsys.readouterr().out
+        assert "sources    8 of 12 failing: 7 of llama, 1 of qwen (lbctl status signals)\n" in shown
+        assert "out        llama/a: XID 79\n" in shown
+        assert "floor      llama/b: stalled; not taken out: too many would be\n" in shown
+
+    conversation(fleet, token, script)
+
+
+def test_a_replica_whose_page_tells_no_signal_yet_has_its_row_and_one_that_is_out_its_state(
+    fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = schema.Source("vllm", "http://a/", True, 1.0, None, None, 0, 0.0, ())
+    fleet.read = schema.Signals((schema.ReplicaSignals("llama", "a", 15.0, {}, (source,)),))
+    rows = (replace(api.REPLICA, out=True), replace(api.REPLICA, name="b", drained="then"),
+            replace(api.REPLICA, name="c"))  # fmt: skip
+    monkeypatch.setattr(fleet, "pools", lambda: schema.Pools((api.pool("llama", *rows),)))
+
+    async def script(ask: Ask) -> None:
+        server = ["--server", (await ask("GET", "/api/v1/status")).url]
+        assert await asyncio.to_thread(run, ["status", "signals", *server]) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert shown[1].split()[:7] == ["llama", "a", "-", "-", "-", "-", "vllm"]
+        assert "no signal yet" in shown[1]
+        assert await asyncio.to_thread(run, ["status", "pools", *server]) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert shown[0].split()[-1] == "STATE"
+        assert [line.split("-", 1)[1].strip() for line in shown[1:]] == ["out", "drained since then", "in"]
+
+    conversation(fleet, token, script)
+
+
+def test_an_answer_of_another_version_is_an_error_with_its_path(
+    fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fleet, "status", lambda: {"version": "0"})
+
+    async def script(ask: Ask) -> None:
+        server = ["--server", (await ask("GET", "/healthz")).url]
+        assert await asyncio.to_thread(run, ["status", *server]) == 4
+        assert "answers as another version of lbctl does: since is missing" in capsys.readouterr().err
+
+    conversation(fleet, token, script)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("nan", "nan is not a number above 0"), ("inf", "inf is not a number above 0"),
+        ("0", "0.0 is not a number above 0"), ("much", "much is not a number above 0"),
+        ("1e9", "1e+09 is too much: a weight is at most 1000000, as in a fleet file"),
+    ],
+)  # fmt: skip
+def test_a_weight_that_is_none_is_a_wrong_command_line(
+    value: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["weight", "set", "vl/v2", value]) == 64
+    assert words in capsys.readouterr().err
+
+
+def test_a_server_without_a_scheme_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status", "--server", "127.0.0.1:18080"]) == 64
+    assert "begins with http://" in capsys.readouterr().err
+
+
+def test_a_port_that_does_not_speak_http_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"\0\0\x12\x04\0\xff\x01\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert run(["status", "--server", f"http://127.0.0.1:{other.getsockname()[1]}"]) == 4
+        thread.join()
+    said = capsys.readouterr().err
+    assert said.strip().isprintable()
+    assert "\\x" not in said
+    assert "does not speak HTTP" in said
+
+
+def test_the_metrics_count_what_is_told(fleet: Fleet, token: Path) -> None:
+    counted = fleet.counted
+    counted.connected("delta")
+    counted.pushed("eds", 10, 4096)
+    counted.acked("eds", 0.004)
+    counted.nacked("cds")
+    counted.unmatched("stranger\n1")
+    counted.reloaded("invalid", warnings=2)
+
+    async def script(ask: Ask) -> None:
+        answer = await ask("GET", "/metrics")
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        lines = set(answer.text.splitlines())
+        assert lines >= {
+            'lbctl_xds_streams{kind="delta"} 1.0',
+            'lbctl_xds_pushes_total{type="eds"} 1.0',
+            'lbctl_xds_pushed_resources_total{type="eds"} 10.0',
+            'lbctl_xds_pushed_bytes_total{type="eds"} 4096.0',
+            'lbctl_xds_ack_seconds_bucket{le="0.005",type="eds"} 1.0',
+            'lbctl_xds_nacks_total{type="cds"} 1.0',
+            "lbctl_xds_unmatched_nodes_total 1.0",
+            'lbctl_reloads_total{result="invalid"} 1.0',
+            "lbctl_fleet_valid 0.0",
+            "lbctl_fleet_warnings 2.0",
+            "lbctl_ready 0.0",
+        }
+        assert "stranger" not in answer.text
+
+    conversation(fleet, token, script)
+
+
+def test_the_snapshot_of_the_metrics_keeps_its_age_until_its_content_changes() -> None:
+    clock = [1000.0]
+    counted = Metrics(now=lambda: clock[0])
+    counted.published("abc", 0.1, {"chat": (3, 1)})
+    clock[0] = 1010.0
+    counted.published("abc", 0.1, {"chat": (3, 1)})
+    clock[0] = 1020.0
+    assert set(counted.page().decode().splitlines()) >= {
+        'lbctl_snapshot_info{version="abc"} 1.0',
+        "lbctl_snapshot_age_seconds 20.0",
+        'lbctl_pool_replicas{pool="chat"} 3.0',
+        'lbctl_pool_drained_replicas{pool="chat"} 1.0',
+    }
+    counted.published("def", 0.1, {"chat": (3, 0)})
+    assert "abc" not in counted.page().decode()
+
+
+def test_who_only_holds_connections_keeps_nobody_out(fleet: Fleet, token: Path) -> None:
+    """The oldest that ask for nothing are closed for those that come."""
+
+    async def script(ask: Ask) -> None:
+        address = urlsplit((await ask("GET", "/healthz")).url)
+        idle = [await asyncio.open_connection(address.hostname, address.port) for _ in range(2 * MOST)]
+        assert (await ask("GET", "/api/v1/status")).status == 200
+        async with asyncio.timeout(5):
+            assert await idle[0][0].read() == b""
+        for _, writer in idle:
+            writer.close()
+
+    conversation(fleet, token, script)
+
+
+def test_a_request_that_is_being_answered_is_not_closed_for_another() -> None:
+    async def talk() -> None:
+        made: list[_Inner] = []
+
+        def inner() -> _Inner:
+            made.append(_Inner())
+            return made[-1]
+
+        connections = Connections(inner, most=2)
+        server = await asyncio.get_running_loop().create_server(connections.protocol, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        await _until(lambda: len(made) == 2 and all(item.transport for item in made))
+        for item in made:
+            protocol = item.transport.get_protocol()  # type: ignore[union-attr]
+            assert isinstance(protocol, Connection)
+            protocol.begin()
+        held.append(await asyncio.open_connection("127.0.0.1", port))
+        with suppress(ConnectionResetError):
+            async with asyncio.timeout(5):
+                assert await held[-1][0].read() == b""
+        assert not any(item.lost for item in made[:2])
+        for _, writer in held:
+            writer.close()
+        server.close()
+
+    asyncio.run(talk())
+
+
+class _Inner(asyncio.Protocol):
+    lost = False
+    transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost = True
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nhost: loc"])
+def test_a_first_request_that_does_not_come_ends_the_connection(
+    fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr("lbctl.serve.api.server.FIRST_REQUEST", 0.3)
+
+    async def script(ask: Ask) -> None:
+        address = urlsplit((await ask("GET", "/healthz")).url)
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        writer.write(sent)
+        with suppress(ConnectionResetError):
+            async with asyncio.timeout(5):
+                assert await reader.read() == b""
+        writer.close()
+
+    conversation(fleet, token, script)
+
+
+def test_a_body_that_does_not_come_is_answered(fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbctl.serve.api.server.FIRST_REQUEST", 0.3)
+
+    async def script(ask: Ask) -> None:
+        address = urlsplit((await ask("GET", "/healthz")).url)
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        head = "POST /api/v1/reload HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        writer.write(f"{head}authorization: Bearer {TOKEN}\r\ncontent-length: 10\r\n\r\n{{".encode())
+        async with asyncio.timeout(5):
+            assert b" 408 " in await reader.readline()
+        writer.close()
+
+    conversation(fleet, token, script)

@@ -1,0 +1,123 @@
+"""The stream of events: a slow client is dropped, a gap is reported, and streams keep no request out."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import aiohttp
+import pytest
+
+from lbctl.ir.address import Address
+from lbctl.serve.api import server
+from lbctl.serve.api.events import MOST_CLIENTS, EventLog
+from lbctl.serve.api.server import Access, Api
+from tests.support.api import Fleet
+
+
+def lines(data: bytes | None, name: str) -> list[str]:
+    """The values of this field."""
+    assert data is not None
+    return [line.removeprefix(f"{name}: ") for line in data.decode().splitlines() if line.startswith(f"{name}: ")]
+
+
+def test_a_client_that_does_not_read_is_dropped_with_a_last_event_and_the_others_get_everything() -> None:
+    async def script() -> None:
+        log = EventLog(queued=4)
+        with log.subscribe(None) as slow, log.subscribe(None) as quick:
+            assert lines(await quick.next(), "retry") == ["2000"]
+            for number in range(10):
+                log.task_failed(f"task {number}")
+                assert lines(await quick.next(), "event") == ["task_failed"]
+            last = await slow.next()
+            assert lines(last, "event") == ["closed"]
+            assert lines(last, "data") == ['{"reason": "slow"}']
+            assert await slow.next() is None
+
+    asyncio.run(script())
+
+
+@pytest.mark.parametrize(
+    ("behind", "first", "count"), [(0, None, 0), (3, "task_failed", 3), (5, "task_failed", 5), (6, "missed", 6)]
+)
+def test_a_client_resumes_from_what_is_kept_and_is_told_where_that_is_too_little(
+    behind: int, first: str | None, count: int
+) -> None:
+    async def script() -> None:
+        log = EventLog(now=lambda: 1.0, kept=5)
+        for number in range(9):
+            log.task_failed(f"task {number}")
+        with log.subscribe(str(1009 - behind)) as subscription:
+            sent = await subscription.next()
+            events = lines(sent, "event")
+            assert (events[0] if events else None, len(events)) == (first, count)
+            if behind < 6:
+                assert lines(sent, "id") == [str(1009 - left) for left in reversed(range(behind))]
+
+    asyncio.run(script())
+
+
+@pytest.mark.parametrize("last", ["", "abc", "-1", "99999", "1e3", "²"])
+def test_an_id_that_never_was_gets_all_that_is_kept(last: str) -> None:
+    async def script() -> None:
+        log = EventLog(now=lambda: 1.0)
+        log.task_failed("a")
+        with log.subscribe(last) as subscription:
+            assert lines(await subscription.next(), "event") == ["missed", "task_failed"]
+
+    asyncio.run(script())
+
+
+def test_streams_are_limited_so_that_other_requests_get_in_and_one_that_ends_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "HEARTBEAT", 0.2)
+
+    async def script() -> None:
+        api = Api(Fleet(), Access(Address("127.0.0.1", 0)))
+        url = f"http://127.0.0.1:{await api.start()}"
+        try:
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+                streams = [await session.get(f"{url}/api/v1/events") for _ in range(MOST_CLIENTS)]
+                async with session.get(f"{url}/api/v1/events") as refused:
+                    assert refused.status == 503
+                    assert "128" in (await refused.json())["error"]
+                async with session.get(f"{url}/api/v1/status") as answer:
+                    assert answer.status == 200
+                assert b": heartbeat" in await streams[0].content.readuntil(b": heartbeat\n")
+                streams.pop().close()
+                async with asyncio.timeout(5):
+                    while (again := await session.get(f"{url}/api/v1/events")).status == 503:
+                        again.release()
+                        await asyncio.sleep(0.05)
+                assert again.status == 200
+                for stream in (*streams, again):
+                    stream.close()
+        finally:
+            api._serving.events.close()
+            await api.stop()
+
+    asyncio.run(script())
+
+
+def test_a_client_whose_socket_is_full_is_dropped_and_delays_nobody() -> None:
+    async def script() -> None:
+        fleet = Fleet()
+        api = Api(fleet, Access(Address("127.0.0.1", 0)))
+        port = await api.start()
+        with socket.socket() as stuck:
+            stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stuck.connect(("127.0.0.1", port))
+            stuck.sendall(b"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            stream = fleet.events
+            async with asyncio.timeout(5):
+                while not stream._subscriptions:
+                    await asyncio.sleep(0.01)
+                (subscription,) = stream._subscriptions
+                while not subscription._ended:
+                    stream.task_failed("x" * 20_000)
+                    await asyncio.sleep(0)
+            stream.close()
+        await api.stop()
+
+    asyncio.run(script())

@@ -1,0 +1,333 @@
+"""Names behind replicas: asked, followed, and never forgotten because nobody answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.base.registry import Registry
+from lbctl.ir.topology import Topology
+from lbctl.serve.discovery.dns import DnsSource
+from lbctl.serve.discovery.interface import Discovered, SourceFactory
+from lbctl.serve.discovery.service import Discovery
+from lbctl.serve.net.resolve import UnresolvedError, answer
+from lbctl.targets.load import load
+from tests.e2e.support.dns import DnsServer, serving_dns
+
+_NAME = "embedder.ml.internal"
+_NO_ONE = "127.0.0.1:9"
+
+
+def _pool(dns: DnsServer, **keys: Any) -> dict[str, Any]:
+    found = {"name": _NAME, "port": 8080, "refresh": "100ms", "resolvers": [dns.address], **keys}
+    return {"discovery": {"dns": found}}
+
+
+def _topology(directory: Path, **pools: Any) -> Topology:
+    fleet = {
+        "version": 1,
+        "listeners": {"gateway": {"bind": "127.0.0.1:8080"}},
+        "routes": {name: {"match": {"path_prefix": f"/{name}"}, "pool": name} for name in pools},
+        "pools": pools,
+    }
+    path = directory / "fleet.yaml"
+    path.write_text(json.dumps(fleet))
+    found = Diagnostics()
+    loaded = load([str(path)], found)
+    assert loaded is not None, list(map(str, found))
+    return loaded.compiled.topology
+
+
+def _dns(patience: float) -> Registry[SourceFactory]:
+    return Registry({"dns": lambda changed: DnsSource(changed, patience=patience)})
+
+
+def _with(
+    work: Callable[[Discovery], Awaitable[None]], seeds: dict[str, list[str]] | None = None, patience: float = 0.4
+) -> None:
+    """Runs `work` on a Discovery of its own."""
+
+    async def whole() -> None:
+        discover = Discovery(_dns(patience), settle=0.02)
+        discover.seed(seeds or {})
+        try:
+            async with asyncio.timeout(10):
+                await work(discover)
+        finally:
+            await discover.stop()
+
+    asyncio.run(whole())
+
+
+async def _until(true: Callable[[], bool]) -> None:
+    while not true():
+        await asyncio.sleep(0.01)
+
+
+def _addresses(found: Discovered, pool: str = "pool") -> list[str]:
+    return [str(item.address) for item in found.pools[pool]]
+
+
+def test_each_address_is_a_replica_as_a_written_one_would_be(tmp_path: Path) -> None:
+    written = _topology(tmp_path, pool={"replicas": [{"address": f"10.0.0.{n}:8080", "gpu": "L4"} for n in (2, 1)]})
+
+    async def work(discover: Discovery) -> None:
+        topology = _topology(tmp_path, pool=_pool(dns, gpu="L4"))
+        discover.follow(topology)
+        found = await discover.first(5)
+        assert found.pools["pool"] == written.pools[0].replicas
+        assert found.apply(topology).pools[0].replicas == written.pools[0].replicas
+        assert found.apply(topology).listeners == topology.listeners
+
+    with serving_dns(**{_NAME: ["10.0.0.2", "10.0.0.1"]}) as dns:
+        _with(work)
+
+
+def test_changes_come_one_by_one_and_only_when_something_changed(tmp_path: Path) -> None:
+    async def work(discover: Discovery) -> None:
+        discover.follow(_topology(tmp_path, pool=_pool(dns)))
+        assert _addresses(await discover.first(5)) == ["10.0.0.1:8080"]
+        changes = discover.changes()
+        following = asyncio.ensure_future(anext(changes))
+        asked = dns.asked.total()
+        await _until(lambda: dns.asked.total() >= asked + 3)
+        assert not following.done()
+        dns.names[_NAME] = ["10.0.0.9", "10.0.0.1"]
+        assert _addresses(await following) == ["10.0.0.1:8080", "10.0.0.9:8080"]
+        await changes.aclose()
+
+    with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
+        _with(work)
+
+
+def test_a_change_between_the_first_answer_and_the_first_taker_is_not_lost(tmp_path: Path) -> None:
+    async def work(discover: Discovery) -> None:
+        discover.follow(_topology(tmp_path, pool=_pool(dns)))
+        await discover.first(5)
+        dns.names[_NAME] = ["10.0.0.2"]
+        await _until(lambda: _addresses(discover.current) == ["10.0.0.2:8080"])
+        assert _addresses(await anext(discover.changes())) == ["10.0.0.2:8080"]
+
+    with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
+        _with(work)
+
+
+@pytest.mark.parametrize("failure", ["silence", "unknown", "empty", "forbidden"])
+def test_no_failure_takes_an_address_away(tmp_path: Path, failure: str) -> None:
+    async def work(discover: Discovery) -> None:
+        discover.follow(_topology(tmp_path, pool=_pool(dns)))
+        before = await discover.first(5)
+        match failure:
+            case "silence":
+                dns.silent = True
+            case "unknown":
+                del dns.names[_NAME]
+            case "empty":
+                dns.names[_NAME] = []
+            case _:
+                dns.names[_NAME] = ["169.254.169.254"]
+        await _until(lambda: discover.names()[0].error != "")
+        state = discover.names()[0]
+        assert discover.current == before
+        assert state.addresses == ("10.0.0.1",)
+        assert state.failed is not None
+        assert state.answered is not None
+        assert state.failed > state.answered
+        assert words in state.error
+        dns.silent = False
+        dns.names[_NAME] = ["10.0.0.2"]
+        await _until(lambda: discover.names()[0].error == "")
+        assert _addresses(discover.current) == ["10.0.0.2:8080"]
+
+    words = {
+        "silence": "no answer within",
+        "unknown": "no such name",
+        "empty": "no address",
+        "forbidden": "169.254.169.254",
+    }[failure]
+    with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
+        _with(work)
+
+
+def test_the_wait_for_first_answers_ends_although_one_never_comes(tmp_path: Path) -> None:
+    async def work(discover: Discovery) -> None:
+        discover.follow(_topology(tmp_path, good=_pool(dns), bad=_pool(dns, resolvers=[_NO_ONE])))
+        found = await discover.first(0.2)
+        assert _addresses(found, "good") == ["10.0.0.1:8080"]
+        assert "bad" not in found.pools
+
+    with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
+        _with(work)
+
+
+def test_what_was_known_before_the_start_stands_in_until_there_is_an_answer(tmp_path: Path) -> None:
+    kept: dict[str, list[str]] = {}
+
+    async def learn(discover: Discovery) -> None:
+        discover.follow(_topology(tmp_path, pool=_pool(dns)))
+        kept.update({name: list(addresses) for name, addresses in (await discover.first(5)).answers.items()})
+
+    async def start_without_dns(discover: Discovery) -> None:
+        dns.silent = True
+        discover.follow(_topology(tmp_path, pool=_pool(dns)))
+        begun = time.monotonic()
+        assert _addresses(await discover.first(60)) == ["10.0.0.1:8080"]
+        assert time.monotonic() - begun < 30
+        assert discover.names()[0].answered is None
+        dns.silent = False
+        dns.names[_NAME] = ["10.0.0.2"]
+        assert _addresses(await anext(discover.changes())) == ["10.0.0.2:8080"]
+
+    with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
+        _with(learn)
+        _with(start_without_dns, json.loads(json.dumps(kept)), patience=3)
+
+
+def test_a_reload_starts_new_names_and_ends_old_ones(tmp_path: Path) -> None:
+    async def work(discover: Discovery) -> None:
+        discover.follow(_topology(tmp_path, one=_pool(dns)))
+        await discover.first(5)
+        discover.follow(_topology(tmp_path, two=_pool(dns, name="other.internal", port=9000)))
+        assert discover.current.pools == {}
+        assert _addresses(await discover.first(5), "two") == ["10.0.0.2:9000"]
+        await asyncio.sleep(0.05)
+        asked = dns.asked[_NAME]
+        again = dns.asked["other.internal"]
+        await _until(lambda: dns.asked["other.internal"] >= again + 3)
+        assert dns.asked[_NAME] == asked
+        assert [item.name for item in discover.names()] == ["other.internal"]
+
+    with serving_dns(**{_NAME: ["10.0.0.1"], "other.internal": ["10.0.0.2"]}) as dns:
+        _with(work)
+
+
+def test_a_name_that_comes_back_has_its_addresses_at_once(tmp_path: Path) -> None:
+    async def work(discover: Discovery) -> None:
+        whole = _topology(tmp_path, pool=_pool(dns))
+        discover.follow(whole)
+        await discover.first(5)
+        discover.follow(_topology(tmp_path, other={"replicas": [{"address": "10.0.0.9:1"}]}))
+        dns.silent = True
+        discover.follow(whole)
+        assert _addresses(discover.current) == ["10.0.0.1:8080"]
+
+    with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
+        _with(work)
+
+
+def test_a_changed_port_or_limit_needs_no_new_answer(tmp_path: Path) -> None:
+    async def work(discover: Discovery) -> None:
+        discover.follow(_topology(tmp_path, pool=_pool(dns)))
+        await discover.first(5)
+        dns.silent = True
+        discover.follow(_topology(tmp_path, pool=_pool(dns, port=9000, max_replicas=1, refresh="200ms")))
+        assert _addresses(discover.current) == ["10.0.0.1:9000"]
+        assert discover.names()[0].left_out == 1
+
+    with serving_dns(**{_NAME: ["10.0.0.2", "10.0.0.1"]}) as dns:
+        _with(work)
+
+
+def test_two_pools_behind_one_name_ask_once(tmp_path: Path) -> None:
+    async def work(discover: Discovery) -> None:
+        discover.follow(_topology(tmp_path, a=_pool(dns, refresh="1h"), b=_pool(dns, port=9000, refresh="1h")))
+        found = await discover.first(5)
+        assert (_addresses(found, "a"), _addresses(found, "b")) == (["10.0.0.1:8080"], ["10.0.0.1:9000"])
+        assert dns.asked.total() == 1
+        assert discover.names()[0].pools == ("a", "b")
+
+    with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
+        _with(work)
+
+
+def test_a_name_with_ipv6_alone_is_followed_too(tmp_path: Path) -> None:
+    async def work(discover: Discovery) -> None:
+        discover.follow(_topology(tmp_path, pool=_pool(dns), both=_pool(dns, name="both.internal")))
+        found = await discover.first(5)
+        assert _addresses(found) == ["[fd00::1]:8080"]
+        assert _addresses(found, "both") == ["10.0.0.1:8080"]
+
+    with serving_dns(**{_NAME: ["fd00::1"], "both.internal": ["fd00::1", "10.0.0.1"]}) as dns:
+        _with(work)
+
+
+def test_a_name_may_have_more_addresses_than_fit_into_one_datagram_of_512_bytes(tmp_path: Path) -> None:
+    many = [f"10.0.1.{last}" for last in range(1, 61)]
+
+    async def work(discover: Discovery) -> None:
+        discover.follow(_topology(tmp_path, pool=_pool(dns, max_replicas=60)))
+        assert len((await discover.first(5)).pools["pool"]) == 60
+
+    with serving_dns(**{_NAME: many}) as dns:
+        _with(work)
+
+
+def test_the_system_is_asked_where_no_resolver_is_named(tmp_path: Path) -> None:
+    local = {"discovery": {"dns": {"name": "localhost", "port": 8080}}}
+    fixed = {"replicas": [{"name": "a", "address": "localhost:8080"}, {"name": "b", "address": "10.0.0.1:8080"}]}
+
+    async def work(discover: Discovery) -> None:
+        discover.follow(_topology(tmp_path, local=local, fixed=fixed))
+        found = await discover.first(5)
+        assert _addresses(found, "local") == ["127.0.0.1:8080"]
+        assert found.hosts == {"localhost": ("127.0.0.1",)}
+
+    _with(work)
+
+
+def test_the_host_of_the_trace_collector_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "fleet.yaml").write_text(
+        """\
+version: 1
+listeners: {gateway: {bind: "127.0.0.1:80", tracing: {otlp: "localhost:4317", sample: 1%, service: lb}}}
+routes: {all: {match: {path_prefix: /}, pool: one}}
+pools: {one: {replicas: [{address: "10.0.0.1:80"}]}}
+"""
+    )
+    loaded = load([str(tmp_path / "fleet.yaml")], Diagnostics())
+    assert loaded is not None
+
+    async def work(discover: Discovery) -> None:
+        discover.follow(loaded.compiled.topology)
+        assert (await discover.first(5)).hosts == {"localhost": ("127.0.0.1",)}
+
+    _with(work)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["169.254.169.254", "::ffff:169.254.169.254", "::169.254.169.254",
+     "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::", "fe80::1%eth0", "fd00:ec2::254", "0.0.0.0", "::", "224.0.0.1",
+     "255.255.255.255"],
+)  # fmt: skip
+def test_addresses_that_no_replica_can_have_are_refused(address: str) -> None:
+    with pytest.raises(UnresolvedError, match="no replica can have these"):
+        answer([address])
+    assert answer([address, "10.0.0.1"]).addresses == ("10.0.0.1",)
+
+
+def test_addresses_are_in_their_order_and_once() -> None:
+    assert answer(["10.0.0.10", "10.0.0.9", "10.0.0.10", "::ffff:10.0.0.2"]).addresses == (
+        "10.0.0.2",
+        "10.0.0.9",
+        "10.0.0.10",
+    )
+
+
+def test_many_names_behind_a_dead_resolver_hold_up_nobody_for_long(tmp_path: Path) -> None:
+    dead = {f"dead-{n}": _pool(DnsServer({}), name=f"n{n}.internal", resolvers=[_NO_ONE]) for n in range(50)}
+
+    async def work(discover: Discovery) -> None:
+        discover.follow(_topology(tmp_path, **dead, zz=_pool(dns)))
+        changes = discover.changes()
+        assert _addresses(await anext(changes), "zz") == ["10.0.0.1:8080"]
+
+    with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
+        _with(work)

@@ -1,0 +1,230 @@
+"""Every source of replicas is treated alike: shown with a toy that is none of those that lbctl has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.compile.fleet import Compiled
+from lbctl.ir.address import Address
+from lbctl.ir.pools import Discovery as PoolDiscovery
+from lbctl.ir.pools import Pool, Replica
+from lbctl.serve.discovery import sources
+from lbctl.serve.discovery.sources import SOURCES
+from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.metrics.instruments import Metrics
+from lbctl.targets.load import Loaded, load
+from lbctl.xds.resource import EDS
+from tests.support.discovery import ToyDiscovery, ToySource, toy_replica, with_toy
+
+FLEET = """version: 1
+listeners: {gateway: {bind: "127.0.0.1:8080"}}
+routes: {llama: {match: {path_prefix: /}, pool: llama}, filed: {match: {path_prefix: /filed}, pool: filed}}
+pools:
+  llama: {replicas: [{address: "10.9.9.9:8000"}], locality: {prefer: zone}, drain_deadline: 30s}
+  filed: {discovery: {file: {path: targets.json}}}
+proxies: {edge: {kind: envoy, region: here, zone: a}}
+"""
+A = toy_replica("a", 1, region="here", zone="a", gpu="L4", capacity=2.0, labels=(("rack", "7"),))
+B = toy_replica("b", 2, region="here", zone="b", priority=1, capacity=4.0)
+FOUR = (A, B, toy_replica("c", 3), toy_replica("d", 4))
+
+
+def loaded(directory: Path, discovery: PoolDiscovery, targets: str = '["10.1.0.1:80", "10.1.0.2:80"]') -> Loaded:
+    """The fleet, with `discovery` in the place of the replicas of the pool llama."""
+    (directory / "fleet.yaml").write_text(FLEET)
+    (directory / "targets.json").write_text(f'[{{"targets": {targets}, "labels": {{"zone": "a"}}}}]')
+    diagnostics = Diagnostics()
+    fleet = load([str(directory / "fleet.yaml")], diagnostics)
+    assert fleet is not None, list(map(str, diagnostics))
+    topology = fleet.compiled.topology
+    pools = tuple(
+        replace(pool, replicas=(), discovery=discovery) if pool.name == "llama" else pool for pool in topology.pools
+    )
+    return replace(fleet, compiled=Compiled(replace(topology, pools=pools), fleet.compiled.sources))
+
+
+@dataclass
+class Running:
+    """A publisher with a toy among its sources. `now`: its clock."""
+
+    publisher: Publisher
+    toy: ToySource
+    directory: Path
+    now: list[float]
+
+    @property
+    def pool(self) -> Pool:
+        assert self.publisher.served is not None
+        return next(pool for pool in self.publisher.served.composed.whole.topology.pools if pool.name == "llama")
+
+    @property
+    def sent(self) -> str:
+        """The endpoints that an Envoy gets, as text."""
+        served = self.publisher.served
+        assert served is not None
+        (edge,) = (proxy for proxy in served.composed.whole.topology.proxies if proxy.kind == "envoy")
+        return repr(served.edition.resources(edge).of(EDS)["llama"].body)
+
+    async def say(self, *replicas: Any) -> None:
+        self.toy.say("llama", *replicas)
+        await self.publisher.refresh()
+
+
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Running], Awaitable[None]]], None]:
+    """Runs a test's work with a fleet whose pool llama the toy knows."""
+    toys: list[ToySource] = []
+    monkeypatch.setattr(sources, "SOURCES", with_toy(toys))
+
+    def run(work: Callable[[Running], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            now = [1000.0]
+            publisher = Publisher(Metrics(), {}, now=lambda: now[0])
+            fleet = Running(publisher, toys[-1], tmp_path, now)
+            fleet.toy.say("llama", *FOUR)
+            await publisher.serve(loaded(tmp_path, ToyDiscovery()), "files")
+            try:
+                await work(fleet)
+            finally:
+                await publisher.discover.stop()
+
+        asyncio.run(asyncio.wait_for(whole(), 20))
+
+    return run
+
+
+Run = Callable[[Callable[[Running], Awaitable[None]]], None]
+
+
+def test_its_replicas_are_served_with_zone_priority_and_labels(running: Run) -> None:
+    async def work(fleet: Running) -> None:
+        assert fleet.pool.replicas == FOUR
+        assert fleet.publisher.accepted.answers == {"toy:llama": ("seen",)}
+        assert "10.0.0.1" in fleet.sent
+        await fleet.say(*FOUR[:3])
+        assert fleet.pool.replicas == FOUR[:3]
+        assert "10.0.0.4" not in fleet.sent
+
+    running(work)
+
+
+def test_a_replica_that_terminates_is_drained_and_taken_out_after_the_deadline(running: Run) -> None:
+    async def work(fleet: Running) -> None:
+        await fleet.say(replace(A, drain=True), *FOUR[1:])
+        served = fleet.publisher.served
+        assert served is not None
+        assert served.composed.drains == {("llama", "a"): 1000.0}
+        assert fleet.publisher.next_due() == 1030.0
+        fleet.now[0] = 1031.0
+        await fleet.publisher.refresh()
+        assert fleet.publisher.served is not None
+        assert fleet.publisher.served.composed.removed == {"llama": frozenset({"a"})}
+        assert "10.0.0.1" not in fleet.sent
+
+    running(work)
+
+
+def test_a_source_that_goes_away_takes_nothing_away(running: Run) -> None:
+    async def work(fleet: Running) -> None:
+        fleet.toy.broken = True
+        fleet.toy.changed()
+        await fleet.publisher.refresh()
+        assert fleet.pool.replicas == FOUR
+        await fleet.publisher.serve(loaded(fleet.directory, ToyDiscovery()), "files")
+        assert fleet.pool.replicas == FOUR
+        fleet.toy.broken = False
+        fleet.toy.forget("llama")
+        await fleet.publisher.refresh()
+        assert fleet.pool.replicas == FOUR
+
+    running(work)
+
+
+NONSENSE: dict[str, tuple[tuple[Any, ...], str]] = {
+    "no replica": ((*FOUR, "10.0.0.5:80"), "is not a replica"),
+    "priority": ((*FOUR, toy_replica("e", 5, priority=-1)), "priority"),
+    "weight": ((*FOUR, toy_replica("e", 5, capacity=float("nan"))), "weight"),
+    "name": ((*FOUR, toy_replica("e\n}", 5)), "name"),
+    "zone": ((*FOUR, toy_replica("e", 5, zone='a"; }')), "zone"),
+    "labels": ((*FOUR, toy_replica("e", 5, labels=(("k", "a\nb"),))), "labels"),
+    "unhashable": ((*FOUR, toy_replica("e", 5, labels=[["k", "v"]])), "plain value"),
+    "same name": ((*FOUR, toy_replica("a", 5)), "two replicas have the name"),
+    "same address": ((*FOUR, toy_replica("e", 4)), "two replicas have the address"),
+    "metadata": ((*FOUR, Replica("e", Address("169.254.169.254", 80))), "no replica can have"),
+    "mapped": ((*FOUR, Replica("e", Address("::ffff:169.254.169.254", 80))), "no replica can have"),
+    "NAT64": ((*FOUR, Replica("e", Address("64:ff9b::a9fe:a9fe", 80))), "no replica can have"),
+    "socket": ((*FOUR, Replica("e", Address(path="/run/docker.sock"))), "no replica can have"),
+    "port": ((*FOUR, Replica("e", Address("10.0.0.5", 0))), "address"),
+}
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+def test_nonsense_is_refused_with_a_diagnostic_and_the_last_answer_stays(running: Run, kind: str) -> None:
+    replicas, words = NONSENSE[kind]
+
+    async def work(fleet: Running) -> None:
+        await fleet.say(*replicas)
+        assert fleet.pool.replicas == FOUR
+        (problem,) = fleet.publisher.held
+        assert (problem.code, problem.path) == ("LB933", ("pools", "llama", "discovery"))
+        assert words in problem.message
+        assert "toy" in problem.message
+        assert problem.position is not None
+        await fleet.say(*FOUR[:3])
+        assert fleet.pool.replicas == FOUR[:3]
+        assert fleet.publisher.held == ()
+
+    running(work)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_an_answer_that_takes_most_replicas_away_waits_to_be_confirmed(running: Run, left: int) -> None:
+    async def work(fleet: Running) -> None:
+        await fleet.say(*FOUR[:left])
+        assert fleet.pool.replicas == FOUR
+        assert {item.code for item in fleet.publisher.held} == {"LB930"}
+        await fleet.publisher.serve(loaded(fleet.directory, ToyDiscovery()), "files", allow_shrink=True)
+        assert fleet.pool.replicas == FOUR[:left]
+        assert fleet.publisher.held == ()
+
+    running(work)
+
+
+def test_another_service_does_not_keep_the_replicas_of_the_one_before(running: Run) -> None:
+    async def work(fleet: Running) -> None:
+        fleet.toy.say("mistral", toy_replica("x", 9), *FOUR[1:])
+        await fleet.publisher.serve(loaded(fleet.directory, ToyDiscovery("mistral")), "files")
+        assert [item.name for item in fleet.pool.replicas] == ["x", "b", "c", "d"]
+
+    running(work)
+
+
+def test_what_the_state_kept_is_given_to_every_source(running: Run) -> None:
+    async def work(fleet: Running) -> None:
+        fleet.publisher.discover.seed({"toy:llama": ("seen",), "embedder.test": ("10.0.0.7",)})
+        assert fleet.toy.seeds == {"toy:llama": ("seen",)}
+
+    running(work)
+
+
+def test_a_file_is_a_source_whose_answer_the_compiler_has_read(running: Run) -> None:
+    async def work(fleet: Running) -> None:
+        filed = fleet.publisher.accepted.pools["filed"]
+        assert [(str(item.address), item.zone) for item in filed] == [("10.1.0.1:80", "a"), ("10.1.0.2:80", "a")]
+        await fleet.publisher.serve(loaded(fleet.directory, ToyDiscovery(), '["10.1.0.3:80"]'), "files")
+        assert [str(item.address) for item in fleet.publisher.accepted.pools["filed"]] == ["10.1.0.3:80"]
+
+    running(work)
+
+
+def test_the_sources_of_lbctl_are_the_keys_of_discovery() -> None:
+    from lbctl.model.pool import Discovery
+
+    assert set(SOURCES.names) == set(Discovery.model_fields)

@@ -1,0 +1,113 @@
+"""A driver that fails is named, counted, and followed by a new one; nothing of what its error says is shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NoReturn, cast
+
+import pytest
+
+from lbctl.ir.proxies import Proxy
+from lbctl.serve.drivers.base import Driver, DriverStatus
+from lbctl.serve.drivers.runner import DriverRunner
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.guard import Guard
+
+PROXY = Proxy("edge", "toy", (1,))
+FLEET = cast(PublishedFleet, object())
+
+
+class FakeDriver:
+    """Fails where `fails` says: update, run, checks, or by ending."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.proxy = PROXY
+        self.status = DriverStatus("WAITING")
+        self.fails = fails
+        self.updates: list[PublishedFleet] = []
+        self.stopped = False
+
+    def update(self, served: PublishedFleet) -> None:
+        if self.fails == "update":
+            raise ValueError("a secret")
+        self.updates.append(served)
+        self.status = DriverStatus("SYNCED", "v1", reloads=1)
+
+    def checks_changed(self) -> None:
+        if self.fails == "checks":
+            raise ValueError("a secret")
+
+    async def run(self) -> None:
+        try:
+            if self.fails == "run":
+                raise ExceptionGroup("group", [ValueError("a secret")])
+            if self.fails != "end":
+                await asyncio.Event().wait()
+        finally:
+            self.stopped = True
+
+
+def started(*drivers: Driver | Exception) -> tuple[DriverRunner, asyncio.Task[NoReturn], list[str]]:
+    """A runner that takes these drivers in turn, its task, and the failures so far."""
+    waiting: Iterator[Driver | Exception] = iter(drivers)
+    failed: list[str] = []
+
+    def create() -> Driver:
+        found = next(waiting)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    runner = DriverRunner(PROXY, create)
+    task = Guard(failed.append, first_pause=0.2).start("driver", runner.run, runner.restarts_in, proxy=PROXY.name)
+    return runner, task, failed
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("fails", ["update", "run", "end", "checks", "create"])
+def test_after_a_failure_a_new_driver_gets_the_same_fleet(fails: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def drive() -> None:
+        first, second = FakeDriver(fails), FakeDriver()
+        item, task, failed = started(ValueError("a secret") if fails == "create" else first, second)
+        item.update(FLEET)
+        if fails == "checks":
+            item.checks_changed()
+        await until(lambda: bool(failed))
+        assert item.status.state == "FAILING"
+        error = "DriverEndedError" if fails == "end" else "ValueError"
+        assert f"its driver has failed ({error}; the log has more); a new one starts at 20" in item.status.reason
+        assert "a secret" not in item.status.reason
+        assert fails == "create" or first.stopped
+        await until(lambda: second.updates == [FLEET])
+        assert item.status.state == "SYNCED"
+        assert item.status.reloads == first.status.reloads + 1
+        assert failed == ["driver"]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert second.stopped
+
+    asyncio.run(drive())
+    assert any(getattr(record, "fields", {}).get("proxy") == "edge" for record in caplog.records)
+
+
+def test_what_the_proxy_last_had_is_kept_while_nothing_drives_it() -> None:
+    async def drive() -> None:
+        first = FakeDriver()
+        item, task, failed = started(first)
+        item.update(FLEET)
+        await until(lambda: item.status.state == "SYNCED")
+        first.fails = "update"
+        item.update(FLEET)
+        await until(lambda: bool(failed))
+        assert replace(item.status, reason="", at=0.0) == DriverStatus("FAILING", "v1", reloads=1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(drive())

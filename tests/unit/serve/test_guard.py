@@ -1,0 +1,81 @@
+"""A long-lived task that fails is logged with its name, counted, and started again; a fatal error ends the process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from lbctl.serve.guard import Guard
+
+
+class _FatalError(Exception):
+    pass
+
+
+def _kept(guard: Guard, works: list[object]) -> int:
+    """Runs the task through `works` (an exception to raise, or None to return), then for ever. How often it started."""
+    starts = 0
+
+    async def work() -> None:
+        nonlocal starts
+        starts += 1
+        if starts > len(works):
+            await asyncio.Event().wait()
+        step = works[starts - 1]
+        if isinstance(step, Exception):
+            raise step
+
+    async def run() -> None:
+        task = guard.start("scrape", work, url="http://127.0.0.1/metrics")
+        async with asyncio.timeout(5):
+            while starts <= len(works) and not task.done():
+                await asyncio.sleep(0.001)
+        if task.done():
+            task.result()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    return starts
+
+
+def test_a_task_that_raises_or_returns_starts_again_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    failed: list[str] = []
+    with caplog.at_level(logging.INFO, "lbctl.serve"):
+        assert _kept(Guard(failed.append, first_pause=0.001), [ValueError("x"), None, KeyError("y")]) == 4
+    assert failed == ["scrape"] * 3
+    raised, returned, _ = caplog.records
+    assert raised.exc_info
+    assert "starts again" in raised.getMessage()
+    assert raised.__dict__["fields"] == {"task": "scrape", "url": "http://127.0.0.1/metrics", "seconds": 0.001}
+    assert "ended that should not" in returned.getMessage()
+
+
+def test_the_pause_doubles_with_each_failure(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "lbctl.serve"):
+        _kept(Guard(first_pause=0.001), [ValueError()] * 4)
+    assert [record.__dict__["fields"]["seconds"] for record in caplog.records] == [0.001, 0.002, 0.004, 0.008]
+
+
+def test_a_fatal_error_is_raised_and_not_counted() -> None:
+    failed: list[str] = []
+    with pytest.raises(_FatalError):
+        _kept(Guard(failed.append, fatal=(_FatalError,)), [_FatalError()])
+    assert not failed
+
+
+def test_a_callback_that_raises_does_not_stop_the_next(caplog: pytest.LogCaptureFixture) -> None:
+    failed: list[str] = []
+    called: list[str] = []
+    guard = Guard(failed.append)
+
+    def broken() -> None:
+        raise RuntimeError
+
+    with caplog.at_level(logging.INFO, "lbctl.serve"):
+        for callback in (broken, lambda: called.append("telemetry")):
+            guard.call("drivers", callback)
+    assert (failed, called) == (["drivers"], ["telemetry"])

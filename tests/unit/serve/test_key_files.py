@@ -1,0 +1,182 @@
+"""Key files under `serve`: one that is truncated, gone, half written or broken refuses nobody who was let in before."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from lbctl.serve.fleet.reload import Outcome
+from tests.support.reload import Fleet, sizes
+
+KEYS = "".join(f"sk-{number}: tenant{number}\n" for number in range(10))
+_JWK = {"kty": "RSA", "n": "AQ", "e": "AQAB"}
+
+
+def jwks(*names: str) -> str:
+    return json.dumps({"keys": [{**_JWK, "kid": name} for name in names]})
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    fleet = Fleet(tmp_path)
+    (tmp_path / "routes.yaml").write_text(
+        'version: 1\nroutes: {token: {match: {path_prefix: /t}, pool: llama, auth: {jwt: {issuer: "https://i", '
+        "jwks_file: secrets/jwks.json}}}}\n"
+    )
+    write(fleet, KEYS)
+    write(fleet, jwks("a", "b"), "jwks.json")
+    assert fleet.load().refused is None
+    return fleet
+
+
+def write(fleet: Fleet, text: str, name: str = "keys.yaml") -> None:
+    """As a deploy does: whole, in the place of the one before."""
+    beside = fleet.folder / "secrets" / f".{name}"
+    beside.write_text(text)
+    beside.replace(fleet.folder / "secrets" / name)
+
+
+def tenants(outcome: Outcome) -> list[str]:
+    assert outcome.fleet is not None, [str(item) for item in outcome.diagnostics]
+    return [key.tenant for key in outcome.fleet.secrets.api_keys["secrets/keys.yaml"]]
+
+
+def served(fleet: Fleet) -> list[str]:
+    """The tenants of what runs, whatever became of the files."""
+    (fleet.folder / "targets.json").write_text('[{"targets": ["10.1.0.1:80", "10.1.0.2:80", "10.1.0.9:80"]}]')
+    return tenants(fleet.load())
+
+
+DAMAGES = {"empty": "", "no key left": "# all of them\n", "half": KEYS[: len(KEYS) // 3] + "\n", "broken": "no key\n"}
+
+
+@pytest.mark.parametrize("damage", [None, *DAMAGES.values()], ids=["gone", *DAMAGES])
+def test_a_damaged_key_file_is_an_error_and_the_keys_before_stay_in_use(fleet: Fleet, damage: str | None) -> None:
+    before = tenants(fleet.load())
+    if damage is None:
+        (fleet.folder / "secrets/keys.yaml").unlink()
+    else:
+        write(fleet, damage)
+    outcome = fleet.load()
+    assert outcome.loaded is None
+    assert outcome.refused is not None
+    assert outcome.refused.startswith("key file 'secrets/keys.yaml' ")
+    assert outcome.refused.endswith("the 10 keys that it held before stay in use")
+    told = [line for line in fleet.told(outcome) if "LB53" in line]
+    assert len(told) == 1
+    assert told[0].startswith("fleet.yaml:7:46: error LB53")
+    assert "sk-" not in str(fleet.told(outcome))
+    assert served(fleet) == before
+    write(fleet, KEYS)
+    assert fleet.load().diagnostics == ()
+
+
+@pytest.mark.parametrize("text", [None, "", jwks(), '{"keys": [{"kty": "RSA"', "[]"])
+def test_a_damaged_jwks_leaves_the_one_before_in_use(fleet: Fleet, text: str | None) -> None:
+    if text is None:
+        (fleet.folder / "secrets/jwks.json").unlink()
+    else:
+        write(fleet, text, "jwks.json")
+    outcome = fleet.load()
+    assert outcome.loaded is None
+    assert outcome.refused is not None
+    assert outcome.refused.endswith("the 2 keys that it held before stay in use")
+    fleet.target(3)
+    outcome = fleet.load()
+    assert outcome.running is not None
+    assert outcome.running.secrets.jwks == {"secrets/jwks.json": jwks("a", "b")}
+
+
+def test_single_keys_are_taken_out_at_once(fleet: Fleet) -> None:
+    write(fleet, KEYS.replace("sk-3: tenant3\n", ""))
+    assert "tenant3" not in tenants(fleet.load())
+
+
+def test_all_keys_are_rotated_at_once(fleet: Fleet) -> None:
+    write(fleet, KEYS.replace("sk-", "sk-new-").replace("tenant", "team"))
+    assert tenants(fleet.load()) == [f"team{number}" for number in range(10)]
+
+
+def test_revoking_many_or_all_keys_waits_to_be_confirmed(fleet: Fleet) -> None:
+    for left in ("sk-0: tenant0\n", ""):
+        write(fleet, left)
+        outcome = fleet.load()
+        assert [(item.code, item.path) for item in outcome.shrink] == [
+            ("LB531", ("routes", "all", "auth", "api_keys", "file"))
+        ]
+        assert tenants(fleet.load(allow_shrink=True)) == (["tenant0"] if left else [])
+        assert fleet.load().refused is None
+
+
+def test_the_last_key_waits_to_be_confirmed_whatever_max_shrink_is(fleet: Fleet) -> None:
+    (fleet.folder / "shrink.yaml").write_text("version: 1\ncontrol: {max_shrink: 100%}\n")
+    text = (fleet.folder / "fleet.yaml").read_text()
+    (fleet.folder / "fleet.yaml").write_text(text.replace("control:\n", "control:\n  max_shrink: 100%\n"))
+    (fleet.folder / "shrink.yaml").unlink()
+    assert fleet.load().refused is None
+    write(fleet, "")
+    assert [item.code for item in fleet.load().shrink] == ["LB531"]
+
+
+def test_a_path_that_leads_nowhere_is_an_error_at_its_place_and_the_keys_of_the_old_one_stay(fleet: Fleet) -> None:
+    text = (fleet.folder / "fleet.yaml").read_text()
+    (fleet.folder / "fleet.yaml").write_text(text.replace("secrets/keys.yaml", "secrets/kyes.yaml"))
+    outcome = fleet.load()
+    assert fleet.told(outcome)[0].startswith(
+        "fleet.yaml:7:46: error LB530 routes.all.auth.api_keys.file: key file 'secrets/kyes.yaml' cannot be used: "
+        "the 10 keys that 'secrets/keys.yaml' held stay in use"
+    )
+    assert len(served(fleet)) == 10
+
+
+def test_a_path_to_another_file_with_few_keys_waits_to_be_confirmed(fleet: Fleet) -> None:
+    write(fleet, "sk-9: tenant9\n", "other.yaml")
+    text = (fleet.folder / "fleet.yaml").read_text()
+    (fleet.folder / "fleet.yaml").write_text(text.replace("secrets/keys.yaml", "secrets/other.yaml"))
+    assert [item.code for item in fleet.load().shrink] == ["LB531"]
+
+
+def test_a_key_file_that_was_never_there_is_an_error_at_its_place(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    (tmp_path / "secrets/keys.yaml").unlink()
+    outcome = fleet.load()
+    assert outcome.loaded is None
+    assert [line[:36] for line in fleet.told(outcome)] == ["fleet.yaml:7:46: error LB503 routes."]
+    assert fleet.folder / "secrets/keys.yaml" in outcome.files
+
+
+def test_a_file_that_is_written_slowly_never_counts_before_it_is_whole(fleet: Fleet) -> None:
+    """Beyond a half of it, what is there would be few enough keys less."""
+
+    def write_slowly() -> None:
+        with (fleet.folder / "secrets/keys.yaml").open("w") as file:
+            for line in KEYS.splitlines(keepends=True):
+                file.write(line)
+                file.flush()
+                time.sleep(0.25)
+
+    thread = threading.Thread(target=write_slowly)
+    thread.start()
+    try:
+        while thread.is_alive():
+            outcome = fleet.load()
+            assert outcome.fleet is None or len(tenants(outcome)) == 10
+    finally:
+        thread.join()
+    assert len(tenants(fleet.load())) == 10
+
+
+def test_keys_are_followed_and_kept_although_the_yaml_is_broken(fleet: Fleet) -> None:
+    (fleet.folder / "fleet.yaml").write_text("version: 1\npools: {")
+    fleet.load()
+    write(fleet, KEYS + "sk-10: tenant10\n")
+    assert len(tenants(fleet.load())) == 11
+    write(fleet, "")
+    outcome = fleet.load()
+    assert len(tenants(outcome)) == 11
+    assert any("warning LB531" in line for line in fleet.told(outcome))
+    assert sizes(outcome)["llama"] == 10

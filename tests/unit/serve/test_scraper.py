@@ -1,0 +1,455 @@
+"""Scraping real HTTP servers: what they may do to the scraper, and what reaches whoever takes the reports."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from lbctl.ir.address import Address
+from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
+from lbctl.serve.guard import Guard
+from lbctl.serve.telemetry.reports import Report
+from lbctl.serve.telemetry.scraper import Scraper
+from lbctl.signals.derive import TokenEvidence
+from lbctl.signals.plan import ScrapePlan, scrape_plan
+from tests.support.signals import fixture
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_INTERVAL = 0.1
+
+
+@asynccontextmanager
+async def _server(handler: Handler) -> AsyncIterator[int]:
+    """The port of a server that answers everything with this."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+def _says(body: bytes | str, **headers: str) -> Handler:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=body, status=int(headers.get("status", "200")), headers=headers)
+
+    return handler
+
+
+class _Taken(list[Report]):
+    """The reports, and a way to wait for one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._came = asyncio.Event()
+
+    def take(self, report: Report) -> None:
+        self.append(report)
+        self._came.set()
+
+    async def until(self, wanted: Callable[[Report], bool], patience: float = 5) -> Report:
+        async with asyncio.timeout(patience):
+            while True:
+                found = next((item for item in self if wanted(item)), None)
+                if found:
+                    return found
+                self._came.clear()
+                await self._came.wait()
+
+
+@asynccontextmanager
+async def _scraping(*items: ScrapePlan) -> AsyncIterator[tuple[_Taken, Scraper]]:
+    taken = _Taken()
+    scraper = Scraper(taken.take)
+    scraper.watch(items)
+    task = asyncio.create_task(scraper.run())
+    try:
+        yield taken, scraper
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+
+
+def _replica(
+    name: str, *sources: MetricsSource, timeout: float = 1.0, stale: float = 15.0, devices: tuple[str, ...] = ()
+) -> ScrapePlan:
+    telemetry = Telemetry(int(_INTERVAL * 1000), int(timeout * 1000), int(stale * 1000), sources)
+    found = scrape_plan(Pool("pool", telemetry=telemetry), Replica(name, Address("127.0.0.1", 1), devices=devices))
+    assert found is not None
+    return found
+
+
+def _vllm(port: int, name: str = "a", timeout: float = 1.0, stale: float = 15.0) -> ScrapePlan:
+    return _replica(name, MetricsSource("vllm", f"http://127.0.0.1:{port}/metrics"), timeout=timeout, stale=stale)
+
+
+async def _first(handler: Handler, timeout: float = 1.0) -> Report:
+    async with _server(handler) as port, _scraping(_vllm(port, timeout=timeout)) as (taken, _):
+        return await taken.until(lambda report: True)
+
+
+def _reason(handler: Handler, timeout: float = 1.0) -> str:
+    report = asyncio.run(_first(handler, timeout))
+    assert report.signals.values == {}
+    assert not report.sources[0].ok
+    assert report.sources[0].words
+    return report.sources[0].reason
+
+
+def test_a_page_becomes_signals_with_their_ages() -> None:
+    report = asyncio.run(_first(_says(fixture("vllm_v1"))))
+    assert report.signals.get("queue") == 3
+    assert report.signals.get("running") == 21
+    assert report.signals.values["queue"].age(report.at) < 1
+    assert report.sources[0].ok
+    assert report.sources[0].size == len(fixture("vllm_v1"))
+    assert report.reserves_memory
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_compressed_page_is_read(encoding: str) -> None:
+    packed = gzip.compress(fixture("vllm_v1")) if encoding == "gzip" else zlib.compress(fixture("vllm_v1"))
+    report = asyncio.run(_first(_says(packed, **{"Content-Encoding": encoding})))
+    assert report.signals.get("queue") == 3
+
+
+_BOMB = gzip.compress(b"a" * 20_000_000)
+
+
+@pytest.mark.parametrize(
+    ("reason", "handler"),
+    [
+        ("status", _says("vllm:num_requests_waiting 1\n", status="500")),
+        ("status", _says("", status="404")),
+        ("redirect", _says("", status="302", Location="/elsewhere")),
+        ("html", _says("<!doctype html><title>Sign in</title>")),
+        ("html", _says("\n <html>")),
+        ("json", _says('{"vllm:num_requests_waiting": 1}')),
+        ("empty", _says("")),
+        ("nothing_known", _says("up 1\n")),
+        ("values", _says("vllm:num_requests_waiting NaN\n")),
+        ("values", _says("vllm:num_requests_waiting -1\nvllm:num_requests_running +Inf\n")),
+        ("values", _says("vllm:num_requests_waiting ٣\n")),
+        ("values", _says("vllm:num_requests_waiting 1\nvllm:num_requests_waiting 1\n")),
+        ("too_large", _says(b"a 1\n" * 2_500_000)),
+        ("too_large", _says(_BOMB, **{"Content-Encoding": "gzip"})),
+        ("long_line", _says(b'vllm:num_requests_waiting{a="' + b"x" * 100_000 + b'"} 1\n')),
+        ("encoding", _says(b"not gzip", **{"Content-Encoding": "gzip"})),
+        ("encoding", _says(gzip.compress(b"a 1\n" * 999)[:-9], **{"Content-Encoding": "gzip"})),
+        ("encoding", _says(b"x", **{"Content-Encoding": "br"})),
+    ],
+)
+def test_an_answer_that_is_no_page_gives_nothing_and_a_reason(reason: str, handler: Handler) -> None:
+    assert _reason(handler) == reason
+
+
+def test_a_redirect_is_not_followed() -> None:
+    asked = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path)
+        raise web.HTTPFound("/elsewhere")
+
+    assert _reason(handler) == "redirect"
+    assert set(asked) == {"/metrics"}
+
+
+def test_a_body_without_end_is_left_at_1_mib() -> None:
+    sent = 0
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while sent < 100_000_000:
+            await response.write(b"a 1\n" * 1000)
+            sent += 4000
+        return response
+
+    assert _reason(handler, timeout=5) == "too_large"
+    assert sent < 20_000_000
+
+
+def test_a_server_that_answers_byte_by_byte_is_left_after_the_whole_time() -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b"#")
+            await asyncio.sleep(0.02)
+
+    assert _reason(handler, timeout=0.3) == "timeout"
+
+
+def test_a_server_that_says_nothing_and_one_that_hangs_up() -> None:
+    async def silent(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    async def rude(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    assert _reason(silent, timeout=0.2) == "timeout"
+    assert _reason(rude) == "connection"
+
+
+@pytest.mark.parametrize(
+    ("url", "reasons"),
+    [
+        ("http://169.254.169.254/latest/meta-data", {"address"}),
+        ("http://2852039166/latest/meta-data", {"address", "dns"}),
+        ("http://[::ffff:169.254.169.254]/metrics", {"address"}),
+        ("http://[fd00:ec2::254]/metrics", {"address"}),
+        ("http://[fe80::1]/metrics", {"address"}),
+        ("http://100.100.100.200/metrics", {"address"}),
+        ("http://0.0.0.0/metrics", {"address"}),
+        ("http://no-such-name.invalid/metrics", {"dns", "timeout"}),
+        ("http://:0/metrics", {"address"}),
+    ],
+)
+def test_addresses_that_no_replica_can_have_are_not_connected_to(url: str, reasons: set[str]) -> None:
+    async def run() -> Report:
+        async with _scraping(_replica("a", MetricsSource("vllm", url), timeout=2)) as (taken, _):
+            return await taken.until(lambda report: True)
+
+    assert asyncio.run(run()).sources[0].reason in reasons
+
+
+def test_an_ipv4_address_in_another_form_is_told_in_words() -> None:
+    async def run() -> Report:
+        async with _scraping(_replica("a", MetricsSource("vllm", "http://2852039166/"), timeout=2)) as (taken, _):
+            return await taken.until(lambda report: True)
+
+    assert asyncio.run(run()).sources[0].words == "2852039166 is not a canonical IPv4 address"
+
+
+def test_the_values_of_a_query_are_sent_and_never_told() -> None:
+    asked = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path_qs)
+        return web.Response(body=fixture("vllm_v1"))
+
+    async def run() -> Report:
+        async with _server(handler) as port:
+            url = f"http://127.0.0.1:{port}/metrics?token=SECRET&SECRET#SECRET"
+            async with _scraping(_replica("a", MetricsSource("vllm", url))) as (taken, _):
+                return await taken.until(lambda report: report.sources[0].ok)
+
+    report = asyncio.run(run())
+    assert asked[0] == "/metrics?token=SECRET&SECRET"
+    assert report.sources[0].url.endswith("/metrics?token=…&…")
+
+
+def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert asyncio.run(_first(_says(fixture("vllm_v1")))).sources[0].ok
+
+
+def test_cookies_are_not_kept() -> None:
+    cookies = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        cookies.append(request.headers.get("Cookie"))
+        return web.Response(body=fixture("vllm_v1"), headers={"Set-Cookie": "a=b"})
+
+    async def run() -> None:
+        async with _server(handler) as port, _scraping(_vllm(port)) as (taken, _):
+            await taken.until(lambda report: len(taken) > 2)
+
+    asyncio.run(run())
+    assert set(cookies) == {None}
+
+
+def test_one_slow_replica_delays_nobody() -> None:
+    async def slow(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    async def run() -> tuple[int, int]:
+        async with _server(slow) as stuck, _server(_says(fixture("vllm_v1"))) as good:
+            items = [_vllm(stuck, f"slow-{place}", timeout=1.5) for place in range(20)]
+            items += [_vllm(good, f"good-{place}") for place in range(20)]
+            async with _scraping(*items) as (taken, _):
+                await asyncio.sleep(1)
+                good_ones = sum(report.sources[0].ok for report in taken)
+                return good_ones, len(taken) - good_ones
+
+    good, bad = asyncio.run(run())
+    assert good >= 20 * 6
+    assert bad == 0
+
+
+def test_counters_become_rates_and_a_restart_begins_anew() -> None:
+    counts = iter([100, 200, 300, 5, 105, 205, *range(305, 100_000, 100)])
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        n = next(counts)
+        names = ("generation_tokens_total", "iteration_tokens_total_count", "inter_token_latency_seconds_count")
+        lines = [f"vllm:{name} {n}" for name in names] + [f"vllm:inter_token_latency_seconds_sum {n / 50}"]
+        return web.Response(text="\n".join(lines) + "\n")
+
+    async def run() -> list[Report]:
+        async with _server(handler) as port, _scraping(_vllm(port)) as (taken, _):
+            await taken.until(lambda report: len(taken) > 5)
+            return list(taken)
+
+    looks = asyncio.run(run())
+    assert [look.restarted for look in looks[:6]] == [False, False, False, True, False, False]
+    assert [look.evidence is not None for look in looks[:6]] == [False, True, True, False, True, True]
+    for look in looks[1:6]:
+        assert look.signals.get("token_latency") == pytest.approx(0.02)
+        assert (look.signals.get("throughput") or 0) > 0
+    evidence = looks[1].evidence
+    assert isinstance(evidence, TokenEvidence)
+    assert (evidence.itl_count, evidence.decode_tokens) == (100, 1)
+
+
+def test_a_page_of_a_host_is_fetched_once_for_all_of_its_replicas() -> None:
+    asked = 0
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        return web.Response(body=fixture("dcgm"))
+
+    async def run() -> dict[str, float | None]:
+        async with _server(handler) as port:
+            source = MetricsSource("dcgm", f"http://127.0.0.1:{port}/metrics", match_labels=(("gpu", "{device}"),))
+            items = [_replica(name, source, devices=(name,)) for name in ("0", "1", "2")]
+            async with _scraping(*items) as (taken, _):
+                await taken.until(lambda report: len(taken) >= 3)
+                first = taken[:3]
+                assert len({look.at for look in first}) == 1
+                return {look.replica: look.signals.get("temperature") for look in first}
+
+    assert asyncio.run(run()) == {"0": 61, "1": 88, "2": 35}
+    assert asked <= 2
+
+
+def test_the_first_source_that_is_alive_gives_a_signal() -> None:
+    alive = True
+
+    async def first(request: web.Request) -> web.StreamResponse:
+        return web.Response(text="vllm:num_requests_waiting 1\n", status=200 if alive else 503)
+
+    async def run() -> None:
+        nonlocal alive
+        async with _server(first) as one, _server(_says("other 9\n")) as two:
+            item = _replica(
+                "a",
+                MetricsSource("vllm", f"http://127.0.0.1:{one}/"),
+                MetricsSource("custom", f"http://127.0.0.1:{two}/", "queue", "other", unit="requests"),
+                stale=0.5,
+            )
+            async with _scraping(item) as (taken, _):
+                await taken.until(lambda report: all(state.ok for state in report.sources))
+                assert taken[-1].signals.get("queue") == 1
+                alive = False
+                found = await taken.until(lambda report: report.signals.get("queue") == 9 and len(taken) > 8)
+                assert found.sources[1].ok
+            alive = True
+
+    asyncio.run(run())
+
+
+def test_a_replica_whose_exporter_dies_keeps_its_last_values_apart_from_what_is_known() -> None:
+    async def dying() -> Report:
+        up = True
+
+        async def handler(request: web.Request) -> web.StreamResponse:
+            return web.Response(body=fixture("vllm_v1"), status=200 if up else 500)
+
+        async with _server(handler) as port, _scraping(_vllm(port, stale=0.3)) as (taken, _):
+            await taken.until(lambda report: report.sources[0].ok)
+            up = False
+            return await taken.until(lambda report: "queue" in report.signals.stale)
+
+    report = asyncio.run(dying())
+    assert report.signals.get("queue") is None
+    assert report.signals.stale["queue"].value == 3
+    assert report.sources[0].reason == "status"
+    assert (report.sources[0].age(report.at) or 0) > 0.3
+
+
+def test_prometheus_is_asked_and_its_words_are_kept() -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if request.path != "/api/v1/query" or "bad" in request.query["query"]:
+            return web.json_response({"status": "error", "error": "parse error"}, status=400)
+        value = [1, "4"]
+        return web.json_response(
+            {"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}, "value": value}]}}
+        )
+
+    async def run() -> tuple[Report, Report]:
+        async with _server(handler) as port:
+            url = f"http://127.0.0.1:{port}"
+            good = _replica("good", MetricsSource("prometheus", url, "queue", query='q{i="{host}:{port}"}'))
+            bad = _replica("bad", MetricsSource("prometheus", url, "queue", query="bad"))
+            async with _scraping(good, bad) as (taken, _):
+                return (
+                    await taken.until(lambda report: report.replica == "good"),
+                    await taken.until(lambda report: report.replica == "bad"),
+                )
+
+    good, bad = asyncio.run(run())
+    assert good.signals.get("queue") == 4
+    assert (bad.sources[0].reason, bad.sources[0].words) == ("query", "parse error")
+
+
+def test_a_fleet_that_changes_keeps_what_is_known_of_those_that_stay() -> None:
+    async def run() -> None:
+        async with (
+            _server(_says(fixture("vllm_v1"))) as port,
+            _server(_says(fixture("dcgm"))) as other,
+            _scraping(_vllm(port, "stays"), _vllm(port, "goes")) as (taken, scraper),
+        ):
+            await taken.until(lambda report: report.replica == "goes")
+            dcgm = MetricsSource("dcgm", f"http://127.0.0.1:{other}/")
+            scraper.watch([_replica("stays", MetricsSource("vllm", f"http://127.0.0.1:{port}/metrics"), dcgm)])
+            assert scraper.states("pool", "goes") == ()
+            assert scraper.states("pool", "stays")[0].ok
+            taken.clear()
+            found = await taken.until(lambda report: report.signals.get("temperature") is not None)
+            assert found.signals.get("queue") == 3
+            assert {report.replica for report in taken} == {"stays"}
+
+    asyncio.run(run())
+
+
+def test_an_error_of_whoever_takes_the_reports_is_counted_and_the_page_is_fetched_again() -> None:
+    failures: list[str] = []
+    taken: list[Report] = []
+
+    def broken_once(report: Report) -> None:
+        if not failures:
+            raise RuntimeError("of the taker")
+        taken.append(report)
+
+    async def run() -> None:
+        async with _server(_says(fixture("vllm_v1"))) as port:
+            scraper = Scraper(broken_once, Guard(failures.append, first_pause=0.01))
+            scraper.watch([_vllm(port)])
+            running = asyncio.create_task(scraper.run())
+            async with asyncio.timeout(5):
+                while not taken:
+                    await asyncio.sleep(0.01)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(run())
+    assert failures == ["scrape"]

@@ -1,0 +1,342 @@
+"""What outlives the process: with the real disk, and with real second processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lbctl.model.load import SourceText
+from lbctl.serve.state.interface import StoreError
+from lbctl.serve.state.records import SavedFleet
+from lbctl.serve.state.saved import SavedState
+from lbctl.serve.state.sqlite import SqliteStore
+from tests.support.state import OpenState, led
+
+FLEET = SavedFleet(
+    texts=(
+        SourceText("fleet/a.yaml", "version: 1\n# ü\n".encode(), "fleet"),
+        SourceText("b.yaml", b"version: 1\n", "."),
+    ),
+    targets={"fleet/targets.json": b'[{"targets": ["10.0.0.1:80"]}]'},
+    discovered={"embedder.test": ("10.0.0.7", "10.0.0.8")},
+    version="abc",
+)
+HOLDER = """
+import asyncio, sys, time
+from pathlib import Path
+from lbctl.serve.state.saved import SavedState
+from lbctl.serve.state.sqlite import SqliteStore
+
+async def hold():
+    state = SavedState(SqliteStore.open(Path(sys.argv[1])), print)
+    await state.lead(lambda words: print(words, flush=True))
+    await state.save_drains({("p", "r"): 12.5})
+    print("locked", flush=True)
+    time.sleep(600)
+
+asyncio.run(hold())
+"""
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[Path], OpenState]]:
+    """Opens a state and takes its lease; all are closed in the end."""
+    states: list[OpenState] = []
+
+    def make(directory: Path) -> OpenState:
+        states.append(led(directory))
+        return states[-1]
+
+    yield make
+    for state in states:
+        state.close()
+
+
+@pytest.fixture
+def holder() -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
+    """Starts another process that wants the state; all are killed in the end."""
+    running: list[subprocess.Popen[str]] = []
+
+    def start(directory: Path) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", HOLDER, str(directory)]
+        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        return running[-1]
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+# ── What is kept ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_fleet_comes_back_as_it_was_kept(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+    store = opened(tmp_path)
+    assert store.last_fleet() is None
+    store.save_fleet(FLEET)
+    store.close()
+    assert opened(tmp_path).last_fleet() == FLEET
+
+
+def test_only_the_last_fleet_is_kept(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+    store = opened(tmp_path)
+    store.save_fleet(FLEET)
+    store.save_fleet(SavedFleet((SourceText("c.yaml", b"version: 1", "."),), version="def"))
+    assert store.last_fleet() == SavedFleet((SourceText("c.yaml", b"version: 1", "."),), version="def")
+
+
+def test_keeping_the_same_again_writes_next_to_nothing(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+    store = opened(tmp_path)
+    large = replace(FLEET, texts=(SourceText("a.yaml", b"x" * 1_000_000, "."),))
+    store.save_fleet(large)
+    store.close()
+    store = opened(tmp_path)
+    for index in range(5):
+        store.save_fleet(replace(large, discovered={"embedder.test": (f"10.0.0.{index}",)}))
+    assert (tmp_path / "lbctl.db-wal").stat().st_size < 200_000
+    kept = store.last_fleet()
+    assert kept is not None
+    assert (kept.texts, kept.discovered) == (large.texts, {"embedder.test": ("10.0.0.4",)})
+
+
+def test_bytes_that_are_no_text_and_names_that_are_none_come_back(
+    tmp_path: Path, opened: Callable[[Path], OpenState]
+) -> None:
+    store = opened(tmp_path)
+    odd = SavedFleet((SourceText("a", b"\xff\xfe\0x", "\udcff"),), {"\udcff": b"[\xff]"})
+    store.save_fleet(odd)
+    assert store.last_fleet() == odd
+
+
+def test_drains_come_back_with_their_time(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+    store = opened(tmp_path)
+    store.save_drains({("llama", "a"): 1.5, ("llama", "b"): 2.0})
+    store.save_drains({("llama", "b"): 2.0, ("triton", "a"): 1763683200.123456})
+    store.close()
+    assert opened(tmp_path).drains() == {("llama", "b"): 2.0, ("triton", "a"): 1763683200.123456}
+
+
+def test_saves_at_the_same_time_do_not_lose_one_another(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+    store = opened(tmp_path)
+
+    async def work() -> None:
+        await asyncio.gather(*(store.state.save_drains({("p", str(i)): 1.0}) for i in range(20)))
+
+    asyncio.run(work())
+    assert store.drains() == {("p", "19"): 1.0}
+
+
+# ── Whose it is ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_directory_and_files_are_for_their_owner_alone(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+    old = os.umask(0)
+    try:
+        store = opened(tmp_path / "new" / "state")
+        store.save_fleet(FLEET)
+    finally:
+        os.umask(old)
+    state = tmp_path / "new" / "state"
+    assert mode(state) == 0o700
+    assert {file.name: mode(file) for file in state.iterdir()} == dict.fromkeys(
+        ["lbctl.db", "lbctl.db-shm", "lbctl.db-wal", "lock"], 0o600
+    )
+
+
+def test_files_that_others_could_read_are_closed(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+    opened(tmp_path).close()
+    (tmp_path / "lbctl.db").chmod(0o644)
+    opened(tmp_path)
+    assert mode(tmp_path / "lbctl.db") == 0o600
+
+
+def test_a_directory_that_was_there_keeps_its_mode(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+    tmp_path.chmod(0o755)
+    opened(tmp_path)
+    assert mode(tmp_path) == 0o755
+
+
+def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(StoreError, match="cannot be used"):
+        led(tmp_path / "state")
+    assert not (tmp_path / "victim").exists()
+
+
+def test_a_second_process_waits_is_told_the_holder_and_takes_over_when_that_is_killed(
+    tmp_path: Path, holder: Callable[[Path], subprocess.Popen[str]]
+) -> None:
+    first = holder(tmp_path)
+    assert said(first) == "locked"
+    second = holder(tmp_path)
+    assert said(second) == f"{tmp_path} is in use by the process {first.pid}: waiting until that one ends"
+    first.send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    assert said(second) == "locked"
+    assert time.monotonic() - killed < 15
+    assert (tmp_path / "lock").read_text() == f"{second.pid}\n"
+
+
+def test_what_was_kept_before_a_kill_is_there(
+    tmp_path: Path, holder: Callable[[Path], subprocess.Popen[str]], opened: Callable[[Path], OpenState]
+) -> None:
+    first = holder(tmp_path)
+    assert said(first) == "locked"
+    first.kill()
+    first.wait()
+    assert opened(tmp_path).drains() == {("p", "r"): 12.5}
+
+
+def test_the_lock_is_free_once_it_is_closed(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+    opened(tmp_path).close()
+    opened(tmp_path)
+
+
+def test_waiting_can_be_cancelled(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+    opened(tmp_path)
+    told: list[str] = []
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(SavedState(SqliteStore.open(tmp_path), print).lead(told.append), 0.7))
+    assert told == [f"{tmp_path} is in use by the process {os.getpid()}: waiting until that one ends"]
+
+
+# ── What is broken ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("damage", ["garbage", "header", "page", "truncated", "empty"])
+def test_a_broken_database_is_set_aside_with_a_message_and_the_start_goes_on(
+    tmp_path: Path, opened: Callable[[Path], OpenState], damage: str
+) -> None:
+    store = opened(tmp_path)
+    store.save_fleet(FLEET)
+    store.close()
+    file = tmp_path / "lbctl.db"
+    data = file.read_bytes()
+    broken = {
+        "garbage": b"this is no database\n" * 400,
+        "header": b"SQLite format 4" + data[15:],
+        "page": data[:4096] + b"\xa5" * (len(data) - 4096),
+        "truncated": data[: len(data) // 2],
+        "empty": b"",
+    }[damage]
+    file.write_bytes(broken)
+    store = opened(tmp_path)
+    assert store.last_fleet() is None
+    store.save_fleet(FLEET)
+    assert store.last_fleet() == FLEET
+    if damage == "empty":
+        assert store.lost == []
+        return
+    aside = [item for item in tmp_path.iterdir() if ".damaged-" in item.name]
+    assert [item.read_bytes() for item in aside] == [broken]
+    assert len(store.lost) == 1
+    assert aside[0].name in store.lost[0]
+    assert "Traceback" not in store.lost[0]
+
+
+def test_a_database_of_a_later_lbctl_is_set_aside(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+    opened(tmp_path).close()
+    database = sqlite3.connect(tmp_path / "lbctl.db")
+    database.execute("PRAGMA user_version = 7")
+    database.close()
+    store = opened(tmp_path)
+    assert "it was written by a later lbctl (schema 7)" in store.lost[0]
+
+
+def test_of_databases_that_were_set_aside_the_last_three_stay(
+    tmp_path: Path, opened: Callable[[Path], OpenState]
+) -> None:
+    for day in range(1, 6):
+        (tmp_path / f"lbctl.db.damaged-2026010{day}T000000Z").write_text("old")
+    (tmp_path / "lbctl.db").write_text("x" * 5000)
+    opened(tmp_path)
+    left = sorted(item.name for item in tmp_path.iterdir() if ".damaged-" in item.name)
+    assert len(left) == 3
+    assert left[:2] == ["lbctl.db.damaged-20260104T000000Z", "lbctl.db.damaged-20260105T000000Z"]
+
+
+@pytest.mark.parametrize("place", ["file/state", "file", "nul\0byte"])
+def test_a_place_that_cannot_be_a_directory_is_told_in_words(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"the state directory .* cannot be used: "):
+        SqliteStore.open(tmp_path / place)
+
+
+def test_a_directory_that_may_not_be_written_is_told_in_words() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        place.chmod(0o755)
+        (place / "state").mkdir(mode=0o555)
+        told = as_somebody_else(lambda: SqliteStore.open(place / "state"))
+        assert told == f"the state directory '{place}/state' cannot be written"
+        told = as_somebody_else(lambda: SqliteStore.open(place / "state" / "new"))
+        assert told == f"the state directory '{place}/state/new' cannot be used: permission denied"
+
+
+def test_a_full_disk_is_told_in_words_and_what_was_kept_stays(
+    tmp_path: Path, opened: Callable[[Path], OpenState]
+) -> None:
+    import resource
+
+    store = opened(tmp_path)
+    store.save_fleet(FLEET)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(StoreError, match="the state in "):
+            store.save_fleet(SavedFleet((SourceText("a", b"x" * 1_000_000, "."),)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert store.last_fleet() == FLEET
+    store.save_drains({("p", "r"): 1.0})
+
+
+def test_before_there_was_a_leader_there_is_nothing_to_read(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="not there yet"):
+        asyncio.run(SqliteStore.open(tmp_path).read())
+
+
+def as_somebody_else(action: Callable[[], object]) -> str:
+    """What StoreError a user without rights gets, from a child process if this one is root."""
+    if os.geteuid() != 0:
+        with pytest.raises(StoreError) as error:
+            action()
+        return str(error.value)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(65534)
+            action()
+        except StoreError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as told:
+        return told.read()

@@ -1,0 +1,299 @@
+"""When a change is whole, which files beside the fleet are watched, and what is done where the system does not tell."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import watchfiles
+
+from lbctl.serve.fleet.fingerprints import Fingerprints
+from lbctl.serve.fleet.watch import Watch
+from tests.support.watch import SOON, Events, make_fleet, replace, swap, watching, writer
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    return make_fleet(tmp_path)
+
+
+# ── When a change is whole ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_touch_is_no_event(fleet: Path) -> None:
+    async def test(events: Events) -> None:
+        for _ in range(3):
+            (fleet / "a.yaml").touch()
+            os.utime(fleet / "b.yml", (1, 1))
+            (fleet / "b.yml").write_text("version: 1\n")
+            replace(fleet / "a.yaml", "version: 1\n")
+            await asyncio.sleep(0.05)
+        await events.none()
+
+    watching(test, fleet)
+
+
+def test_many_changes_together_are_one_event(fleet: Path) -> None:
+    async def test(events: Events) -> None:
+        for index in range(200):
+            (fleet / f"p{index}.yaml").write_text("version: 1\n")
+        for index in range(100):
+            (fleet / f"p{index}.yaml").unlink()
+        await events.one()
+
+    watching(test, fleet)
+
+
+def test_a_file_that_is_written_slowly_is_one_event_when_it_is_whole(fleet: Path) -> None:
+    file = fleet / "a.yaml"
+
+    async def test(events: Events) -> None:
+        with file.open("wb", buffering=0) as opened:
+            for _ in range(40):
+                opened.write(b"x")
+                await asyncio.sleep(0.02)
+            assert events.times == []
+        await events.one()
+        assert file.read_bytes() == b"x" * 40
+
+    watching(test, fleet)
+
+
+def test_a_change_that_is_taken_back_before_it_has_come_to_rest_is_no_event(fleet: Path) -> None:
+    async def test(events: Events) -> None:
+        (fleet / "a.yaml").write_text("half")
+        await asyncio.sleep(0.05)
+        (fleet / "a.yaml").write_text("version: 1\n")
+        await events.none()
+
+    watching(test, fleet)
+
+
+def test_constant_writes_do_not_put_an_event_off_for_longer_than_the_maximum(fleet: Path) -> None:
+    count = iter(range(1_000_000))
+
+    async def test(events: Events) -> None:
+        began = time.monotonic()
+        with writer(lambda: replace(fleet / "a.yaml", f"version: {next(count)}\n"), 0.01):
+            await asyncio.wait_for(events.came(), SOON)
+        assert events.times[0] - began > 1.8
+
+    watching(test, fleet)
+
+
+def test_a_change_while_the_last_one_is_being_read_is_the_next_event(fleet: Path) -> None:
+    async def run() -> None:
+        watch = Watch([str(fleet)], poll=60)
+        seen: list[str] = []
+        async with asyncio.timeout(10):
+            changes = watch.changes()
+            (fleet / "a.yaml").write_text("one")
+            async for _ in changes:
+                seen.append((fleet / "a.yaml").read_text())
+                if len(seen) == 3:
+                    break
+                (fleet / "a.yaml").write_text(f"{seen[-1]} more")
+                await asyncio.sleep(0.3)
+            await changes.aclose()  # type: ignore[attr-defined]
+        assert seen == ["one", "one more", "one more more"]
+
+    asyncio.run(run())
+
+
+def test_a_change_between_making_the_watch_and_taking_its_events_is_an_event(fleet: Path) -> None:
+    async def test(events: Events) -> None:
+        (fleet / "a.yaml").write_text("version: 2\n")
+        await events.one()
+
+    watching(test, fleet, armed=False)
+
+
+def test_an_event_comes_a_quarter_of_a_second_after_the_change(fleet: Path) -> None:
+    async def test(events: Events) -> None:
+        took = 60.0
+        for index in range(50):
+            began = time.monotonic()
+            (fleet / "a.yaml").write_text(f"version: {index}\n")
+            await events.one()
+            took = min(took, events.last - began)
+            if took < 0.25:
+                break
+        assert took < 0.25
+
+    watching(test, fleet)
+
+
+# ── Files beside the fleet ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_followed_file_in_another_directory_is_an_event_however_it_changes(fleet: Path, tmp_path: Path) -> None:
+    tls = tmp_path / "etc" / "tls"
+    tls.mkdir(parents=True)
+    (tls / "server.crt").write_text("one")
+
+    async def test(events: Events) -> None:
+        replace(tls / "server.crt", "two")
+        await events.one()
+        (tls / "server.crt").write_text("six")
+        await events.one()
+        (tls / "server.crt").unlink()
+        await events.one()
+        (tls / "server.crt").write_text("six")
+        await events.one()
+        (tls / "other.crt").write_text("six")
+        await events.none()
+
+    watching(test, fleet, follow=[tls / "server.crt"])
+
+
+def test_a_followed_secret_of_kubernetes_is_followed_through_its_swaps(fleet: Path, tmp_path: Path) -> None:
+    mount = tmp_path / "tls"
+    mount.mkdir()
+    swap(mount, "..1", {"tls.crt": "one", "tls.key": "one"})
+    (fleet / "tls").symlink_to(mount)
+
+    async def test(events: Events) -> None:
+        swap(mount, "..2", {"tls.crt": "two", "tls.key": "two"})
+        await events.one()
+        swap(mount, "..3", {"tls.crt": "two", "tls.key": "two"})
+        await events.none()
+
+    watching(test, fleet, follow=[fleet / "tls" / "tls.crt", fleet / "tls" / "tls.key"])
+
+
+def test_a_followed_file_that_is_missing_is_an_event_when_it_comes(fleet: Path, tmp_path: Path) -> None:
+    file = tmp_path / "secrets" / "keys" / "api.yaml"
+
+    async def test(events: Events) -> None:
+        await events.none()
+        file.parent.mkdir(parents=True)
+        file.write_text("key: tenant\n")
+        await events.one()
+
+    watching(test, fleet, follow=[file])
+
+
+def test_what_is_followed_may_change_on_the_way(fleet: Path, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    one.write_text("1")
+    two.write_text("1")
+
+    async def test(events: Events) -> None:
+        events.watch.follow([two])
+        await events.none()
+        one.write_text("2")
+        await events.none()
+        two.write_text("2")
+        await events.one()
+        events.watch.follow([])
+        await events.none()
+        two.write_text("3")
+        await events.none()
+
+    watching(test, fleet, follow=[one])
+
+
+def test_a_followed_file_that_has_changed_since_it_was_read_is_an_event(fleet: Path, tmp_path: Path) -> None:
+    file = tmp_path / "targets.json"
+    file.write_text("[1]")
+    read = Fingerprints().of([file])
+
+    async def test(events: Events) -> None:
+        events.watch.follow(read)
+        await events.none()
+        events.watch.follow([])
+        file.write_text("[2]")
+        await events.none()
+        events.watch.follow(read)
+        await events.one()
+
+    watching(test, fleet)
+
+
+# ── Without the system's word ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_without_inotify_a_change_is_seen_by_looking(fleet: Path) -> None:
+    async def test(events: Events) -> None:
+        assert events.watch.polling == "inotify is not used"
+        replace(fleet / "a.yaml", "version: 2\n")
+        await events.one()
+        (fleet / "a.yaml").write_text("version: 3\n")
+        await events.one()
+
+    watching(test, fleet, inotify=False)
+
+
+def test_where_inotify_cannot_be_had_the_files_are_looked_at_every_second(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_paths: str, **_options: object) -> object:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(watchfiles, "awatch", refuse)
+
+    async def test(events: Events) -> None:
+        assert events.watch.polling == "too many open files"
+        (fleet / "a.yaml").write_text("version: 3\n")
+        await events.one()
+        monkeypatch.undo()
+        async with asyncio.timeout(SOON):
+            while events.watch.polling:
+                await asyncio.sleep(0.05)
+        (fleet / "a.yaml").write_text("version: 4\n")
+        await events.one()
+
+    watching(test, fleet)
+
+
+def test_what_the_system_does_not_tell_is_seen_by_looking(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a network file system that another machine writes to."""
+    silent = fleet.parent / "silent"
+    silent.mkdir()
+    real = watchfiles.awatch
+    monkeypatch.setattr(watchfiles, "awatch", lambda *_paths, **options: real(silent, **options))
+
+    async def test(events: Events) -> None:
+        (fleet / "a.yaml").write_text("version: 3\n")
+        await events.one()
+
+    watching(test, fleet, poll=0.5)
+
+
+def test_files_and_threads_are_given_back(fleet: Path) -> None:
+    def held() -> tuple[int, int]:
+        return len([*Path("/proc/self/fd").iterdir()]), threading.active_count()
+
+    async def test(_events: Events) -> None:
+        before = held()
+        for index in range(5):
+            shutil.rmtree(fleet)
+            await asyncio.sleep(0.3)
+            fleet.mkdir()
+            (fleet / "a.yaml").write_text(f"version: {index}\n")
+            await asyncio.sleep(0.3)
+        handles, threads = held()
+        assert handles <= before[0]
+        assert threads <= before[1] + 2, "worker threads of the loop are kept for a while"
+
+    before = held()
+    watching(test, fleet)
+    for _ in range(20):
+        time.sleep(0.1)
+        if held() <= before:
+            break
+    assert held() <= before
+
+
+def test_watching_costs_next_to_nothing_while_nothing_happens(fleet: Path) -> None:
+    async def test(_events: Events) -> None:
+        began = time.process_time()
+        await asyncio.sleep(2)
+        assert time.process_time() - began < 1, "a look every 10 ms, or a loop that never rests, takes more"
+
+    watching(test, fleet)

@@ -1,0 +1,131 @@
+"""What is to be read for a replica: templates, custom metrics, and answers of Prometheus."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lbctl.ir.address import Address
+from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
+from lbctl.signals import custom, prometheus
+from lbctl.signals.derive import derive
+from lbctl.signals.devices import ALL_LINES
+from lbctl.signals.plan import ScrapeSource, scrape_plan
+
+
+def _source(item: MetricsSource, replica: Replica) -> ScrapeSource:
+    found = scrape_plan(Pool("p", (replica,), telemetry=Telemetry(sources=(item,))), replica)
+    assert found is not None
+    return found.sources[0]
+
+
+_A = Replica("a", Address("10.0.0.1", 8000), devices=("0", "1"))
+
+
+def test_only_the_five_words_are_replaced() -> None:
+    query = 'sum(up{instance="{host}:{port}",pod="{name}",gpu=~"{device}",x="{other}"}) + {address}'
+    item = MetricsSource("prometheus", "http://{host}:9090", "queue", query=query)
+    assert _source(item, _A).url == "http://10.0.0.1:9090"
+    assert _source(item, _A).query == 'sum(up{instance="10.0.0.1:8000",pod="a",gpu=~"0|1",x="{other}"}) + 10.0.0.1:8000'
+
+
+def test_an_ipv6_host_stands_in_brackets_where_a_port_may_follow() -> None:
+    replica = Replica("a", Address("fd00::1", 8000))
+    item = MetricsSource("dcgm", "http://{host}:9400/metrics", match_labels=(("host", "{host}"),))
+    found = _source(item, replica)
+    assert found.url == "http://[fd00::1]:9400/metrics"
+    assert found.selection.labels == (("host", ("fd00::1",)),)
+
+
+def test_a_label_in_which_the_device_stands_may_be_that_of_any_device() -> None:
+    item = MetricsSource("dcgm", "http://x/", match_labels=(("device", "nvidia{device}"), ("Hostname", "{name}")))
+    assert set(_source(item, _A).selection.labels) == {("device", ("nvidia0", "nvidia1")), ("Hostname", ("a",))}
+
+
+def test_the_replica_s_own_sources_count_and_a_replica_without_any_is_not_watched() -> None:
+    own = Telemetry(interval=1000, timeout=500, stale_after=3000, sources=(MetricsSource("vllm", "http://own/"),))
+    pool = Pool("p", telemetry=Telemetry(sources=(MetricsSource("dcgm", "http://pool/"),)))
+    found = scrape_plan(pool, Replica("a", Address("h", 1), telemetry=own))
+    assert found is not None
+    assert [item.url for item in found.sources] == ["http://own/"]
+    assert (found.interval, found.timeout, found.stale_after, found.reserves_memory) == (1, 0.5, 3, True)
+    assert scrape_plan(Pool("p"), Replica("a", Address("h", 1))) is None
+
+
+def _custom(page: bytes, metric: str, signal: str, unit: str | None) -> dict[str, float]:
+    table = custom.table(metric, signal, unit)
+    return dict(table.reading(table.reader().read(page), ALL_LINES, 0).quantities)
+
+
+@pytest.mark.parametrize(
+    ("signal", "unit", "expected"),
+    [("queue", "requests", 30), ("queue", None, 30), ("gpu", "percent", 0.15), ("gpu_memory_free", "MiB", 10 * 2**20),
+     ("temperature", "celsius", 20), ("ttft", "milliseconds", 0.015), ("throughput", "tokens/s", 30),
+     ("progress", "count", 30)],
+)  # fmt: skip
+def test_a_custom_metric_is_read_in_its_unit_and_combined_by_its_signal(
+    signal: str, unit: str | None, expected: float
+) -> None:
+    assert _custom(b'mine{x="1"} 10\nmine{x="2"} 20\n', "mine", signal, unit)[signal] == pytest.approx(expected)
+
+
+def test_a_custom_histogram_gives_a_mean_and_a_custom_counter_a_rate() -> None:
+    table = custom.table("wait_ms", "ttft", "milliseconds")
+    looks = [
+        table.reading(table.reader().read(b"wait_ms_sum %d\nwait_ms_count %d\n" % pair), ALL_LINES, at)
+        for at, pair in ((0, (1000, 10)), (5, (3000, 20)))
+    ]
+    assert derive(table, *looks).values["ttft"].value == pytest.approx(0.2)
+    table = custom.table("out_total", "throughput", "tokens")
+    looks = [table.reading(table.reader().read(b"out_total %d\n" % n), ALL_LINES, at) for at, n in ((0, 100), (5, 600))]
+    assert derive(table, *looks).values["throughput"].value == 100
+
+
+def test_a_unit_that_a_signal_cannot_have_is_refused_with_those_that_fit() -> None:
+    assert custom.unit_problem("temperature", "celsius") is None
+    assert "bytes, KiB" in (custom.unit_problem("gpu_memory_free", "seconds") or "")
+    assert "MiB" in (custom.unit_problem("gpu_memory_free", "Mib") or "")
+    assert _custom(b"mine 3\n", "mine", "temperature", "bytes") == {}
+
+
+def _answer(kind: str, result: object) -> bytes:
+    return json.dumps({"status": "success", "data": {"resultType": kind, "result": result}}).encode()
+
+
+def _vector(*values: str) -> bytes:
+    return _answer("vector", [{"metric": {"i": str(place)}, "value": [1, value]} for place, value in enumerate(values)])
+
+
+@pytest.mark.parametrize(
+    ("body", "signal", "unit", "expected"),
+    [
+        (_vector("7"), "queue", None, 7),
+        (_vector("7", "5"), "queue", None, 12),
+        (_vector("80", "90"), "gpu", "percent", 0.85),
+        (_answer("scalar", [1, "2.5"]), "temperature", None, 2.5),
+        (_vector("3", "9"), "gpu_memory_free", "GB", 3e9),
+    ],
+)
+def test_an_answer_to_a_query_is_one_number(body: bytes, signal: str, unit: str | None, expected: float) -> None:
+    assert prometheus.value(body, signal, unit) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [_vector(), _vector("NaN"), _vector("+Inf"), _vector("-1"), _vector("1_0"), _vector("٣"), _vector("1", "NaN"),
+     _vector("2e9"), _answer("matrix", []), _answer("vector", [3]), _answer("vector", None), _answer("scalar", None),
+     _answer("string", [1, "x"]), b"", b"[]", b"{", b"null", b'{"status":"success"}', b'{"status":"success","data":7}',
+     b"[" * 100_000, b"1" * 10_000, b"\xff\xfe", json.dumps({"status": "error", "error": "parse error"}).encode(),
+     _answer("vector", [{"value": [1, 7]}]), _answer("vector", [{"value": [1, "\ud800"]}])],
+    ids=range(25),
+)  # fmt: skip
+def test_an_answer_without_a_value_says_why(body: bytes) -> None:
+    with pytest.raises(prometheus.NoValueError) as refused:
+        prometheus.value(body, "queue", None)
+    assert str(refused.value)
+
+
+def test_what_prometheus_says_of_a_query_is_repeated() -> None:
+    with pytest.raises(prometheus.NoValueError, match="parse error at char 3"):
+        prometheus.value(b'{"status":"error","errorType":"bad_data","error":"parse error at char 3"}', "queue", None)

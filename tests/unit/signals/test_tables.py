@@ -1,0 +1,220 @@
+"""What the pages of each kind of source say, in lbctl's units."""
+
+from __future__ import annotations
+
+import pytest
+
+from lbctl.base.registry import UnknownName
+from lbctl.model.telemetry import Kind
+from lbctl.signals import KINDS, table
+from lbctl.signals.signal import COUNTERS, SIGNALS
+from tests.support.paths import DATA
+from tests.support.signals import METRICS, fixture, kind_of, needs_shared, reading
+
+_GIB = 2.0**30
+_EXPECTED = {
+    "vllm_v1": {"queue": 3, "running": 21, "kv_cache": 0.375, "iterations": 2000, "prefill_tokens": 300_000,
+                "decode_tokens": 75_000, "ttft_seconds": 270, "ttft_count": 900, "itl_seconds": 1850,
+                "itl_count": 74_000, "finished": 902},
+    "vllm_v0": {"queue": 2, "running": 3, "kv_cache": 0.125, "prefill_tokens": 90, "decode_tokens": 2546,
+                "ttft_seconds": 0.51, "ttft_count": 9, "itl_seconds": 98.35, "itl_count": 2537, "finished": 6},
+    "sglang": {"queue": 1, "running": 4, "kv_cache": 0.28, "throughput": 86.5, "prefill_tokens": 7000,
+               "decode_tokens": 8000, "ttft_seconds": 3, "ttft_count": 10, "itl_seconds": 0.4, "itl_count": 10},
+    "sglang_ranks": {"queue": 4, "running": 8, "kv_cache": 0.4, "throughput": 400, "iterations": 1500,
+                     "prefill_tokens": 70_000, "decode_tokens": 8000, "ttft_seconds": 27, "ttft_count": 90,
+                     "itl_seconds": 160, "itl_count": 8000, "finished": 100},
+    "tgi": {"queue": 5, "running": 8, "iterations": 2040, "prefill_tokens": 20_000, "decode_tokens": 12_000,
+            "itl_seconds": 1.2, "itl_count": 40, "compute_seconds": 50, "compute_count": 2000, "batches": 2000,
+            "items": 12_000, "finished": 40},
+    "triton": {"queue": 8, "gpu": 0.8, "gpu_memory_free": 1e9, "compute_seconds": 9, "compute_count": 1500,
+               "batches": 1000, "items": 4500, "finished": 1500},
+    "triton_trtllm": {"queue": 3, "running": 12, "kv_cache": 0.4875, "iterations": 777, "ttft_seconds": 29,
+                      "ttft_count": 100, "compute_seconds": 800, "compute_count": 100, "batches": 100, "items": 100,
+                      "finished": 100},
+    "trtllm": {"queue": 2, "running": 7, "kv_cache": 0.35, "prefill_tokens": 40_000, "decode_tokens": 9000,
+               "ttft_seconds": 8.75, "ttft_count": 150, "itl_seconds": 12.5, "itl_count": 150, "finished": 155},
+    "lmdeploy": {"queue": 1, "running": 5, "kv_cache": 0.4, "prefill_tokens": 900, "decode_tokens": 1800,
+                 "ttft_seconds": 2, "ttft_count": 20, "itl_seconds": 30, "itl_count": 1500, "finished": 20},
+    "nim": {"queue": 6, "running": 2, "kv_cache": 0.75, "prefill_tokens": 600, "decode_tokens": 2400,
+            "ttft_seconds": 1.5, "ttft_count": 30, "itl_seconds": 24, "itl_count": 2400, "finished": 30},
+    "llamacpp": {"queue": 46, "running": 4, "iterations": 9800, "prefill_tokens": 5120, "decode_tokens": 39_080,
+                 "itl_seconds": 1235.5, "itl_count": 39_080},
+    "ray": {"queue": 12, "running": 11, "finished": 850},
+    "ray_vllm": {"queue": 4, "running": 5, "kv_cache": 0.3, "iterations": 250, "prefill_tokens": 3000,
+                 "decode_tokens": 1000, "ttft_seconds": 4, "ttft_count": 10, "itl_seconds": 20, "itl_count": 990},
+    "torchserve": {"gpu": 0.5, "finished": 42},
+    "tfserving": {"compute_seconds": 6, "compute_count": 200, "batches": 50, "items": 200, "finished": 200},
+    "kserve": {"compute_seconds": 6, "compute_count": 40, "finished": 40},
+    "kserve_mlserver": {"running": 3, "finished": 90},
+    "dcgm": {"gpu": 0.5, "gpu_memory_free": _GIB, "temperature": 88, "throttle": 1, "xid": 79},
+    "dcgm_mig": {"gpu": 0.4, "gpu_memory_free": 4 * _GIB, "temperature": 70, "xid": 48},
+    "nvidia_gpu_exporter": {"gpu": 0.52, "gpu_memory_free": 1e9, "temperature": 91, "throttle": 1},
+    "nvidia_gpu_exporter_older": {"gpu": 0.52, "gpu_memory_free": 1e9, "temperature": 91, "throttle": 1},
+    "amd": {"gpu": 0.5, "gpu_memory_free": 30e9, "temperature": 72, "throttle": 0.35},
+    "amd_mi2xx": {"gpu": 0.4, "gpu_memory_free": 5.52e9, "temperature": 66},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _EXPECTED)
+def test_a_page_says_this_and_nothing_else(name: str) -> None:
+    assert reading(kind_of(name), fixture(name)).quantities == pytest.approx(_EXPECTED[name])
+
+
+def test_every_kind_of_the_contract_has_a_table_and_a_page_that_tests_it() -> None:
+    assert {*KINDS, "custom", "prometheus"} == set(Kind.__args__)  # type: ignore[attr-defined]
+    assert {path.stem for path in METRICS.glob("*.prom")} == set(_EXPECTED)
+    assert {kind_of(name) for name in _EXPECTED} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_fills_known_quantities_and_says_whether_it_has_evidence(kind: str) -> None:
+    item = table(kind)
+    assert item.kind == kind
+    assert set(item.series) <= {*SIGNALS, *COUNTERS}
+    assert bool(item.evidence) is not bool(item.no_evidence)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_page_says_nothing(kind: str) -> None:
+    assert reading(kind, b"").quantities == {}
+
+
+def test_a_kind_that_nobody_knows_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="vllm"):
+        table("vlm")
+
+
+@pytest.mark.parametrize("name", _EXPECTED)
+@pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "٣"])
+def test_values_that_cannot_be_give_no_signal(name: str, value: str) -> None:
+    lines = fixture(name).decode().splitlines()
+    bad = "\n".join(
+        line if line.startswith("#") or not line else f"{line.rpartition(' ')[0]} {value}" for line in lines
+    )
+    assert reading(kind_of(name), bad.encode()).quantities == {}
+
+
+def test_one_engine_that_cannot_be_read_leaves_a_sum_unknown() -> None:
+    page = fixture("vllm_v1").replace(
+        b'waiting{engine="1",model_name="acme/llama-70b"} 0.0', b'waiting{engine="1"} NaN'
+    )
+    told = reading("vllm", page).quantities
+    assert "queue" not in told
+    assert told["running"] == 21
+
+
+def test_the_newer_name_counts_where_both_stand() -> None:
+    page = b"vllm:gpu_cache_usage_perc 0.9\nvllm:kv_cache_usage_perc 0.1\n"
+    assert reading("vllm", page).quantities == {"kv_cache": 0.1}
+
+
+def test_a_ratio_a_hair_above_1_is_1_and_one_far_above_is_no_ratio() -> None:
+    assert reading("vllm", b"vllm:kv_cache_usage_perc 1.0000001\n").quantities == {"kv_cache": 1}
+    assert reading("vllm", b"vllm:kv_cache_usage_perc 55\n").quantities == {}
+
+
+def test_the_blank_of_dcgm_is_unknown_and_does_not_hide_the_other_gpus() -> None:
+    page = b'DCGM_FI_DEV_GPU_TEMP{gpu="0"} 9223372036854775794\nDCGM_FI_DEV_GPU_TEMP{gpu="1"} 40\n'
+    assert reading("dcgm", page, "0").quantities == {}
+    assert reading("dcgm", page).quantities == {"temperature": 40}
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("0", {"gpu": 1, "gpu_memory_free": 20 * _GIB, "temperature": 61, "xid": 0}),
+        ("GPU-bbbbbbbb-1111-1111-1111-111111111111",
+         {"gpu": 0.5, "gpu_memory_free": _GIB, "temperature": 88, "throttle": 1, "xid": 79}),
+        ("cccccccc-2222-2222-2222-222222222222",
+         {"gpu": 0, "gpu_memory_free": 81000 * 2**20, "temperature": 35, "xid": 13}),
+        ("nvidia2", {"gpu": 0, "gpu_memory_free": 81000 * 2**20, "temperature": 35, "xid": 13}),
+        ("7", {}),
+    ],
+)  # fmt: skip
+def test_a_device_by_index_or_uuid_is_its_own_gpu_alone(device: str, expected: dict[str, float]) -> None:
+    assert reading("dcgm", fixture("dcgm"), device).quantities == pytest.approx(expected)
+
+
+def test_several_devices_are_memory_min_temperature_max_utilisation_mean_and_any_xid() -> None:
+    found = reading("dcgm", fixture("dcgm"), "0", "1")
+    assert found.quantities["gpu"] == 0.75
+    assert found.quantities["gpu_memory_free"] == _GIB
+    assert found.quantities["temperature"] == 88
+    assert found.xids == (("GPU-bbbbbbbb-1111-1111-1111-111111111111", 79),)
+
+
+def test_another_gpu_that_cannot_be_read_takes_nothing_from_mine() -> None:
+    page = fixture("dcgm").replace(b"55.0", b"NaN") + b'DCGM_FI_DEV_GPU_UTIL{gpu="9"} NaN\n'
+    assert reading("dcgm", page, "1").quantities["gpu"] == 0.5
+    assert "gpu" not in reading("dcgm", page).quantities
+
+
+def test_a_fatal_xid_counts_before_a_larger_code() -> None:
+    page = b'DCGM_FI_DEV_XID_ERRORS{gpu="0"} 119\nDCGM_FI_DEV_XID_ERRORS{gpu="1"} 48\n'
+    found = reading("dcgm", page)
+    assert found.quantities == {"xid": 48}
+    assert found.xids == (("0", 119), ("1", 48))
+
+
+def test_a_mig_slice_has_its_own_memory_and_the_heat_of_its_gpu() -> None:
+    first, second = (reading("dcgm", fixture("dcgm_mig"), f"0:{number}").quantities for number in (1, 2))
+    assert first == {"gpu": 0.75, "gpu_memory_free": 4 * _GIB, "temperature": 70, "xid": 48}
+    assert (second["gpu"], second["temperature"]) == (0.25, 70)
+
+
+def test_match_labels_with_the_device_choose_the_same_lines_as_devices() -> None:
+    assert reading("dcgm", fixture("dcgm"), "1", gpu="{device}") == reading("dcgm", fixture("dcgm"), "1")
+    assert reading("dcgm", fixture("dcgm"), gpu="{device}") == reading("dcgm", fixture("dcgm"))
+
+
+def test_match_labels_choose_lines_by_any_label() -> None:
+    assert reading("ray", fixture("ray"), deployment="Embedder").quantities == {
+        "queue": 3,
+        "running": 3,
+        "finished": 150,
+    }
+    assert reading("ray", fixture("ray"), deployment="Nobody").quantities == {}
+    assert reading("triton", fixture("triton"), model="bert").quantities["queue"] == 1
+
+
+@pytest.mark.parametrize(
+    "device", ["1", "GPU-11111111-bbbb-1111-1111-111111111111", "11111111-BBBB-1111-1111-111111111111"]
+)
+def test_the_index_of_nvidia_smi_is_in_a_metric_of_its_own(device: str) -> None:
+    assert reading("nvidia_gpu_exporter", fixture("nvidia_gpu_exporter"), device).quantities["temperature"] == 91
+    assert reading("nvidia_gpu_exporter", fixture("nvidia_gpu_exporter"), "0").quantities["throttle"] == 0
+
+
+def test_amd_gpus_are_told_apart() -> None:
+    assert reading("amd", fixture("amd"), "1").quantities["temperature"] == 55
+
+
+_SHARED = {
+    "vllm/kubeai-vllm-v0-full.prom": {"queue": 5, "running": 3, "kv_cache": 0.0026235242675994863,
+                                      "decode_tokens": 2546, "itl_count": 2537},
+    "vllm/datadog-vllm-v1-EXCERPT.prom": {"kv_cache": 0.0, "finished": 1},
+    "vllm/aibrix-runtime-block1.prom": {"queue": 0, "running": 0, "kv_cache": 0, "prefill_tokens": 148,
+                                        "decode_tokens": 955, "finished": 4},
+    "vllm/dynamo-vllm-observability-block1.prom": {"finished": 165, "ttft_seconds": 89.38, "ttft_count": 165},
+    "sglang/sglang-production_metrics-block1.prom": {"queue": 0, "running": 0, "kv_cache": 0, "prefill_tokens": 7,
+                                                     "decode_tokens": 8, "itl_count": 1},
+    "sglang/dynamo-sglang-observability-block1.prom": {"prefill_tokens": 8128902, "decode_tokens": 7557572},
+    "triton/tensorrtllm_backend-README-block1.prom": {"queue": 1, "running": 0, "kv_cache": 0.4875, "iterations": 0},
+    "triton/tensorrtllm_backend-README-block3.prom": {"queue": 0, "batches": 0, "items": 0, "finished": 0},
+    "triton/triton-metrics-block1.prom": {"ttft_seconds": 10.771, "ttft_count": 37},
+    "trtllm/dynamo-tensorrt-llm-observability-block1.prom": {"finished": 155, "ttft_seconds": 8.75, "itl_count": 150},
+    "torchserve/torchserve-docs-metrics_api-block1.prom": {"finished": 3},
+    "torchserve/torchserve-custom_metrics-README-block1.prom": {"finished": 1},
+    "nvidia_gpu_exporter/linux-x86_64__nvidia-l40s__595.80__load.prom": {
+        "gpu": 0.09, "gpu_memory_free": 4.63732736e10, "temperature": 54, "throttle": 0},
+    "nvidia_gpu_exporter/linux-x86_64__nvidia-h200__590.48.01__idle.prom": {"gpu": 0, "throttle": 0},
+    "dcgm/dcgm-exporter-README-block1.prom": {},
+    "amd/rocm-metricslist-block2.prom": {},
+}  # fmt: skip
+
+
+@needs_shared
+@pytest.mark.parametrize("name", _SHARED)
+def test_pages_of_real_exporters_say_what_they_say(name: str) -> None:
+    told = reading(name.partition("/")[0], (DATA / "metrics" / name).read_bytes()).quantities
+    assert {key: told.get(key) for key in _SHARED[name]} == pytest.approx(_SHARED[name])

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import collections
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lbctl.ir.address import Address
+from lbctl.ir.listeners import Listener, PathMatch, Rule
+from lbctl.ir.pools import ActiveCheck, Balance, GrpcCheck, HttpCheck, LoadShedding, Locality, PassiveCheck, Pool
+from lbctl.ir.routes import Forward, Route, Share
+from lbctl.targets.haproxy import TARGET
+from tests.support.haproxy import (
+    VERSIONS,
+    Running,
+    Served,
+    checked,
+    everything,
+    forward,
+    free_port,
+    make_view,
+    replicas,
+    running,
+)
+
+pytestmark = pytest.mark.e2e
+
+CHECK = ActiveCheck(HttpCheck("/h"), interval=50, unhealthy_threshold=1, healthy_threshold=1)
+HERE: dict[str, Any] = {"region": "us", "zone": "us-a"}
+PLACES = {"a": ("us", "us-a"), "b": ("us", "us-b"), "c": ("eu", "eu-a"), "n": (None, None)}
+"""The first letter of a replica's name says where it is; what stands behind a dash is its priority."""
+
+
+def pool(served: list[Served], **changes: Any) -> Pool:
+    members = []
+    for item in served:
+        region, zone = PLACES[item.name[0]]
+        members.append(item.replica(region=region, zone=zone, priority=int(item.name.partition("-")[2] or 0)))
+    defaults: dict[str, Any] = {"balance": Balance("round_robin"), "active": CHECK, "locality": Locality("zone", 70.0)}
+    return Pool("p", tuple(members), **{**defaults, **changes})
+
+
+@contextlib.contextmanager
+def served_by(given: Pool, tmp_path: Path, version: Any = "haproxy", **proxy: Any) -> Iterator[Running]:
+    port = free_port()
+    listener = Listener("pub", Address("127.0.0.1", port), rules=everything())
+    view = make_view((listener,), (forward("p"),), (given,), **(proxy or HERE))
+    with running(view, tmp_path, port, version) as proxy_:
+        yield proxy_
+
+
+def who(proxy: Running, count: int = 24) -> str:
+    """The first letters of the replicas that answer, once their states are known."""
+    time.sleep(0.4)
+    got = collections.Counter(proxy.send().body[:3].strip() for _ in range(count))
+    return " ".join(sorted(got))
+
+
+def down(served: list[Served], *names: str) -> None:
+    for item in served:
+        item.status = 500 if item.name in names else 200
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_own_zone_serves_until_too_few_of_it_are_left_then_the_region_then_all(
+    tmp_path: Path, version: Any
+) -> None:
+    with (
+        replicas("a1", "a2", "a3", "a4", "b1", "b2", "c1", "n1") as served,
+        served_by(pool(served), tmp_path, version) as proxy,
+    ):
+        got = {}
+        for lost in ("", "a1", "a1 a2", "a1 a2 a3 a4", "a1 a2 b1", "a1 a2 a3 a4 b1 b2", "c1 n1"):
+            down(served, *lost.split())
+            got[lost] = who(proxy)
+        log = {(line["pool"], line["replica"]) for line in proxy.log(24)}
+    assert got == {
+        "": "a1 a2 a3 a4",
+        "a1": "a2 a3 a4",
+        "a1 a2": "a3 a4 b1 b2",
+        "a1 a2 a3 a4": "b1 b2",
+        "a1 a2 b1": "a3 a4 b2 c1 n1",
+        "a1 a2 a3 a4 b1 b2": "c1 n1",
+        "c1 n1": "a1 a2 a3 a4",
+    }
+    assert log == {("p", item.name) for item in served}
+
+
+def test_priority_comes_before_nearness(tmp_path: Path) -> None:
+    with replicas("c1", "a1-1", "b1-1", "c2-2") as served, served_by(pool(served), tmp_path) as proxy:
+        got = []
+        for lost in ((), ("c1",), ("c1", "a1-1"), ("c1", "a1-1", "b1-1")):
+            down(served, *lost)
+            got.append(who(proxy))
+    assert got == ["c1", "a1-", "b1-", "c2-"]
+
+
+def test_the_region_may_be_what_is_near(tmp_path: Path) -> None:
+    given = Locality("region", 100.0)
+    with replicas("a1", "b1", "c1") as served, served_by(pool(served, locality=given), tmp_path) as proxy:
+        before = who(proxy)
+        down(served, "a1")
+        after = who(proxy)
+    assert (before, after) == ("a1 b1", "b1 c1")
+
+
+def test_a_proxy_that_is_nowhere_prefers_nobody(tmp_path: Path) -> None:
+    with (
+        replicas("a1", "c1", "n1") as served,
+        served_by(pool(served), tmp_path, region=None, zone=None) as proxy,
+    ):
+        assert who(proxy) == "a1 c1 n1"
+        listener = Listener("pub", Address("127.0.0.1", free_port()), rules=everything())
+        (said,) = TARGET.render(make_view((listener,), (forward("p"),), (pool(served),))).diagnostics
+    assert (said.code, said.path) == ("LB467", ("pools", "p", "locality"))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_three_priorities_follow_one_another_without_locality(tmp_path: Path, version: Any) -> None:
+    with (
+        replicas("a1", "a2", "a3-1", "a4-7") as served,
+        served_by(pool(served, locality=None), tmp_path, version) as proxy,
+    ):
+        got = []
+        for lost in ((), ("a1",), ("a1", "a2"), ("a1", "a2", "a3-1")):
+            down(served, *lost)
+            got.append(who(proxy))
+    assert got == ["a1 a2", "a2", "a3-", "a4-"]
+
+
+def test_a_replica_that_fails_requests_leaves_its_zone_also_without_active_checks(tmp_path: Path) -> None:
+    passive = PassiveCheck(consecutive_5xx=2, ejection_time=60_000)
+    with (
+        replicas("a1", "c1") as served,
+        served_by(pool(served, active=None, passive=passive), tmp_path) as proxy,
+    ):
+        before = who(proxy)
+        down(served, "a1")
+        failed = [proxy.send().status for _ in range(2)]
+        down(served)
+        after = [proxy.send().body for _ in range(8)]
+    assert before == "a1"
+    assert failed == [500, 500]
+    assert set(after) == {"c1"}
+
+
+def test_a_pool_sheds_by_all_of_its_replicas_also_when_its_zone_is_fit(tmp_path: Path) -> None:
+    shedding = LoadShedding(60.0, 7000)
+    with replicas("a1", "b1", "c1") as served, served_by(pool(served, load_shedding=shedding), tmp_path) as proxy:
+        down(served, "b1")
+        fit = who(proxy)
+        down(served, "b1", "c1")
+        time.sleep(0.4)
+        shed = proxy.send()
+    assert fit == "a1"
+    assert (shed.status, shed.headers["retry-after"]) == (503, "7")
+
+
+def test_a_route_bound_to_a_region_spills_within_it(tmp_path: Path) -> None:
+    port = free_port()
+    rules = (Rule("b", path=PathMatch("prefix", "/b")), Rule("r"))
+    listener = Listener("pub", Address("127.0.0.1", port), rules=rules)
+    bound = Route("b", Forward((Share("p", 1),)), ("pub",), regions=("us",))
+    with replicas("a1", "b1", "c1") as served:
+        view = make_view((listener,), (bound, forward("p")), (pool(served),), **HERE)
+        with running(view, tmp_path, port) as proxy:
+            got = []
+            for lost in ((), ("a1",), ("a1", "b1")):
+                down(served, *lost)
+                time.sleep(0.4)
+                got.append((proxy.send("/b").body[:2], proxy.send("/").body))
+    assert [item[0] for item in got] == ["a1", "b1", '{"']
+    assert [item[1] for item in got] == ["a1", "b1", "c1"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"active": None, "passive": None},
+        {"active": ActiveCheck(GrpcCheck(), port=9), "protocol": "grpc"},
+        {"active": ActiveCheck(HttpCheck(), port=9), "protocol": "http2"},
+        {"locality": None, "active": ActiveCheck(HttpCheck(), port=9)},
+    ],
+)
+def test_haproxy_takes_every_kind_of_check_in_parts_of_a_pool(tmp_path: Path, changes: Any, version: Any) -> None:
+    listener = Listener("pub", Address("127.0.0.1", free_port()), rules=everything())
+    given = pool([Served("a1", port=1), Served("b1-1", port=2), Served("c1-2", port=3)], **changes)
+    view = make_view((listener,), (forward("p"),), (given,), **HERE)
+    text = checked(view, tmp_path, version)
+    assert "backend pool_p.NEAR.1\n" in text
+    assert not TARGET.render(view).diagnostics

@@ -1,0 +1,144 @@
+"""Whatever stands in a fleet file, no proxy reads more out of it than one value.
+
+The corpus goes into every value and every name of the schema. What takes one of its strings is on the closed list of
+free texts, which the targets quote and `tests/e2e/traffic/test_free_text.py` has the real proxies serve back.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from lbctl.model.fleet import Fleet
+from tests.support.fleet import reading
+from tests.support.paths import FIXTURES
+from tests.support.schema import NAME, leaves, places
+
+FULL = FIXTURES / "full.yaml"
+CORPUS = (
+    "a\nb", "a\r\nX: y", "a\rb", "\0", "a\0b", "\x1f", "\x7f", "\x85", "\u2028", "\u202e", "\ufeff", "\ud800",
+    "a; return 200 x", "a;", "a}", "a{", "{", "}", '"', "'", '"; return 200 x; #"', "'; x", "\\", "a\\", '\\"', "`id`",
+    "#", "a #b", "$x", "${x", "${x}", "$(id)", "%", "%h", "%%", "%[env(HOME)]", "%[lua.f]", "%REQ(:path)%", "{{7*7}}",
+    "{% include 'x' %}", "}}\nssl_engine x;\nhttp{", "include /etc/passwd", "load_module", "lua-load", "perl_set",
+    "a\nlisten evil", "../", "a/../../b", "/../etc/passwd", "-flag", "--flag", "", " ", " a", "a ", "a\tb", "a" * 5000,
+    "\uff50ool", "p\u043e\u043el", "é", "*", "~", "|", "<", ">", "@", "!", "&", "(", "[", ",", "=", ":", "a:b",
+    "::1%a;b",
+)  # fmt: skip
+FREE = {
+    # printable ASCII, or more
+    "routes.*.match.headers.*", "routes.*.headers.request.set.*", "routes.*.headers.response.set.*",
+    "routes.*.pin.equals", "routes.*.respond.body", "pools.*.health.active.http.body_contains",
+    # the characters of a path, or of a regular expression
+    "routes.*.match.path", "routes.*.match.path_prefix", "routes.*.rewrite.path_prefix", "routes.*.match.path_regex",
+    "pools.*.health.active.http.path",
+    # the characters of a URL
+    "routes.*.auth.jwt.issuer", "routes.*.auth.jwt.audiences",
+    # never written into a proxy's configuration
+    "pools.*.telemetry.sources.url", "pools.*.telemetry.sources.query", "pools.*.telemetry.sources.match_labels.*",
+    "pools.*.replicas.telemetry.sources.url", "pools.*.replicas.telemetry.sources.query",
+    "pools.*.replicas.telemetry.sources.match_labels.*", "proxies.*.reload.command", "proxies.*.node_san",
+}  # fmt: skip
+"""Texts that only a target's quoting keeps harmless. A new one needs a test with the real proxies first."""
+WORDS = {
+    # files
+    "listeners.*.tls.certificates.certificate", "listeners.*.tls.certificates.key", "listeners.*.tls.client_ca",
+    "listeners.*.access_log.path", "routes.*.auth.api_keys.file", "routes.*.auth.jwt.jwks_file", "pools.*.tls.ca",
+    "pools.*.tls.certificate", "pools.*.tls.key", "pools.*.discovery.file.path", "proxies.*.config",
+    "proxies.*.runtime_api",
+    "control.xds.tls.certificate", "control.xds.tls.key", "control.xds.tls.client_ca", "control.api.token_file",
+    "control.api.tls.certificate", "control.api.tls.key", "control.state",
+    # names that others have given
+    "gpus.<name>", "pools.*.replicas.gpu", "pools.*.discovery.dns.gpu",
+    "pools.*.labels.<name>", "pools.*.labels.*", "pools.*.replicas.labels.<name>", "pools.*.replicas.labels.*",
+    "pools.*.model.name", "pools.*.model.version", "pools.*.model.adapters", "routes.*.match.model",
+    "pools.*.health.active.grpc.service", "listeners.*.tracing.service", "proxies.*.nodes",
+    "pools.*.telemetry.sources.unit", "pools.*.replicas.telemetry.sources.unit",
+    "pools.*.telemetry.sources.metric", "pools.*.replicas.telemetry.sources.metric",
+    "pools.*.telemetry.sources.match_labels.<name>", "pools.*.replicas.telemetry.sources.match_labels.<name>",
+}  # fmt: skip
+"""Words with more than a name's characters, but none that opens, closes, ends, quotes or expands anything."""
+_WORD = re.compile(r"[A-Za-z0-9 ._/:@+*?=,~-]*", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
+_TEXT = re.compile(r"[^\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\ud800-\udfff\ufeff]*")
+_LONGEST = 2000
+LEAVES = list(leaves())
+
+
+@cache
+def document() -> dict[str, Any]:
+    made: dict[str, Any] = yaml.safe_load(FULL.read_text())
+    return made
+
+
+@cache
+def adapter(section: str) -> TypeAdapter[Any]:
+    """Checks one section of the file: sooner done than all of it."""
+    return TypeAdapter(Fleet.model_fields[section].annotation)
+
+
+def changed(leaf: tuple[str, ...], text: str, *, behind: bool = False) -> Any:
+    """A section with one object of the full fleet in it, and in that this text for, or behind, one value or name."""
+    path = next(places(document(), leaf))
+    made: dict[Any, Any] = {}
+    if len(path) > 1:
+        whole = document()[path[0]]
+        made = copy.deepcopy(whole if path[0] == "control" else {path[1]: whole[path[1]]})
+    here = made
+    for step in path[1:-1]:
+        here = here[step]
+    last = path[-1]
+    if len(path) == 1:
+        return text
+    if leaf[-1] == NAME:
+        here[f"{last}{text}" if behind else text] = here.pop(last)
+    else:
+        here[last] = f"{here[last]}{text}" if behind else text
+    return made
+
+
+def takes(leaf: tuple[str, ...], text: str, *, behind: bool = False) -> bool:
+    try:
+        adapter(leaf[0]).validate_python(changed(leaf, text, behind=behind))
+    except ValidationError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leaf", LEAVES, ids=".".join)
+def test_a_field_takes_nothing_of_the_corpus_but_what_its_kind_may(leaf: tuple[str, ...]) -> None:
+    field = ".".join(leaf)
+    allowed = _TEXT if field in FREE else _WORD if field in WORDS else _NAME
+    for text in CORPUS:
+        for behind in (False, True):
+            if takes(leaf, text, behind=behind):
+                assert allowed.fullmatch(text), f"{field} takes {text!r}"
+                assert len(text) <= _LONGEST
+
+
+@pytest.mark.slow
+def test_the_lists_hold_fields_that_are_there_and_need_it() -> None:
+    fields = {".".join(leaf): leaf for leaf in LEAVES}
+    for listed, less in ((FREE, _WORD), (WORDS, _NAME)):
+        for field in sorted(listed):
+            behind = [text for text in CORPUS if takes(fields[field], text, behind=True)]
+            alone = [text for text in CORPUS if takes(fields[field], text)]
+            assert not all(less.fullmatch(text) for text in alone + behind), f"{field} is stricter than its list"
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=".".join)
+def test_what_a_field_refuses_is_shown_where_it_stands(leaf: tuple[str, ...]) -> None:
+    refused = next(text for text in ('";{', *CORPUS) if text.isprintable() and not takes(leaf, text))
+    file = json.dumps({"version": 1} | {leaf[0]: changed(leaf, refused)}, indent=1)
+    source, found = reading(file)
+    assert source is None
+    places_of = [item.position for item in found if item.position]
+    lines = file.splitlines()
+    assert any(lines[at.line - 1][at.column - 1 :].startswith(json.dumps(refused)) for at in places_of), found

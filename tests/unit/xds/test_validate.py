@@ -1,0 +1,360 @@
+"""What an Envoy would refuse is found before it is sent. A real one is asked whether it would."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from envoy.config.bootstrap.v3 import bootstrap_pb2
+from envoy.config.cluster.v3 import cluster_pb2
+from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
+from google.protobuf.message import Message
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import Snapshot
+from lbctl.targets.load import load
+from lbctl.xds.build import validate
+from lbctl.xds.build.nack_locator import message_of
+from lbctl.xds.build.snapshot_cache import Builder, UnsoundError
+from lbctl.xds.resource import CDS, EDS, LDS, RDS, Resources
+from tests.e2e.support.binaries import require
+from tests.e2e.support.certs import Authority
+from tests.support.paths import ROOT
+
+ANY = Proxy("somebody", "envoy", (1, 40))
+FLEET = """
+version: 1
+listeners: {public: {bind: "127.0.0.1:8080"}}
+routes:
+  chat: {match: {path_prefix: /chat/, hosts: [a.example.com]}, split: {llama: 9, other: 1}}
+  rest: {match: {path_prefix: /}, pool: llama, headers: {request: {set: {x-gateway: lbctl}}}}
+pools:
+  llama:
+    replicas: [{name: one, address: "10.0.0.1:80"}, {name: two, address: "10.0.0.2:80"}]
+    health: {active: {http: {path: /health}}}
+  other: {replicas: [{name: one, address: "10.0.1.1:80"}]}
+"""
+
+
+def _resources() -> Resources:
+    found = Diagnostics()
+    made = load(["-"], found, stdin=io.BytesIO(FLEET.encode()))
+    assert made is not None
+    return Builder().build(made, Snapshot(made.compiled.topology)).resources(ANY)
+
+
+# ── A broken rule, what is said of it, and whether Envoy minds it too ────────────────────────────────────────────────
+
+
+def _no_weight(message: Any) -> None:
+    message.endpoints[0].lb_endpoints[1].load_balancing_weight.value = 0
+
+
+def _too_much(message: Any) -> None:
+    for item in message.endpoints[0].lb_endpoints:
+        item.load_balancing_weight.value = 2**32 - 1
+
+
+def _no_address(message: Any) -> None:
+    message.endpoints[0].lb_endpoints[0].endpoint.address.Clear()
+
+
+def _a_name(message: Any) -> None:
+    message.endpoints[0].lb_endpoints[1].endpoint.address.socket_address.address = "replica.example"
+
+
+def _a_large_port(message: Any) -> None:
+    message.endpoints[0].lb_endpoints[1].endpoint.address.socket_address.port_value = 70_000
+
+
+def _a_gap(message: Any) -> None:
+    message.endpoints[0].priority = 1
+
+
+def _twice_in_one_place(message: Any) -> None:
+    message.endpoints[0].lb_endpoints[1].endpoint.address.socket_address.address = "10.0.0.1"
+
+
+def _no_timeout(message: Any) -> None:
+    message.connect_timeout.FromSeconds(0)
+
+
+def _no_name(message: Any) -> None:
+    message.name = ""
+
+
+def _no_check(message: Any) -> None:
+    message.health_checks[0].http_health_check.path = ""
+
+
+def _no_threshold(message: Any) -> None:
+    message.health_checks[0].ClearField("unhealthy_threshold")
+
+
+def _an_unknown_policy(message: Any) -> None:
+    message.lb_policy = 77
+
+
+def _too_many_percent(message: Any) -> None:
+    message.outlier_detection.max_ejection_percent.value = 101
+
+
+def _no_domains(message: Any) -> None:
+    del message.virtual_hosts[0].domains[:]
+
+
+def _a_domain_twice(message: Any) -> None:
+    message.virtual_hosts[1].domains[:] = message.virtual_hosts[0].domains
+
+
+def _route(message: Any, host: int) -> Any:
+    """The first route of the fleet's own: those before it refuse what no server should be asked."""
+    return next(item for item in message.virtual_hosts[host].routes if item.HasField("route"))
+
+
+def _no_cluster(message: Any) -> None:
+    _route(message, 0).route.cluster = ""
+
+
+def _no_way(message: Any) -> None:
+    _route(message, 1).match.ClearField("path_specifier")
+
+
+def _no_action(message: Any) -> None:
+    _route(message, 1).ClearField("action")
+
+
+def _nothing_in_an_action(message: Any) -> None:
+    """It is then, byte for byte, what other kinds of messages may well be."""
+    _route(message, 1).route.Clear()
+    _route(message, 1).route.SetInParent()
+
+
+def _a_line_in_a_header(message: Any) -> None:
+    _route(message, 0).request_headers_to_add[0].header.key = "x-a\nx-b"
+
+
+def _no_retries(message: Any) -> None:
+    _route(message, 0).route.retry_policy.retry_back_off.base_interval.Clear()
+
+
+def _no_filter_name(message: Any) -> None:
+    message.filter_chains[0].filters[0].name = ""
+
+
+def _chains_alike(message: Any) -> None:
+    message.filter_chains.add().CopyFrom(message.filter_chains[0])
+
+
+def _not_a_message(message: Any) -> None:
+    message.filter_chains[0].filters[0].typed_config.type_url = "type.googleapis.com/envoy.Nothing"
+
+
+def _inside_what_is_packed(message: Any) -> None:
+    manager = hcm_pb2.HttpConnectionManager()
+    packed = message.filter_chains[0].filters[0].typed_config
+    packed.Unpack(manager)
+    manager.stat_prefix = ""
+    packed.Pack(manager)
+
+
+_BROKEN: list[tuple[str, str, Callable[[Any], None], str, tuple[str, ...]]] = [
+    (EDS, "llama", _no_weight, "load_balancing_weight must be at least 1", ("pools", "llama", "replicas", "two")),
+    (EDS, "llama", _no_address, "must be an IP address and a port", ("pools", "llama", "replicas", "one")),
+    (EDS, "llama", _a_name, "must be an IP address and a port", ("pools", "llama", "replicas", "two")),
+    (EDS, "llama", _a_large_port, "must be an IP address and a port", ("pools", "llama", "replicas", "two")),
+    (CDS, "llama", _no_timeout, "connect_timeout must be more than 0s", ("pools", "llama")),
+    (CDS, "llama", _no_name, "name must have at least 1 character", ("pools", "llama")),
+    (CDS, "llama", _no_check, "health_checks[0].http_health_check.path must have at least", ("pools", "llama")),
+    (CDS, "llama", _no_threshold, "health_checks[0].unhealthy_threshold must be given", ("pools", "llama")),
+    (CDS, "llama", _an_unknown_policy, "lb_policy must be a known value", ("pools", "llama")),
+    (CDS, "llama", _too_many_percent, "max_ejection_percent must be at most 100", ("pools", "llama")),
+    (RDS, "public", _no_domains, "virtual_hosts[0].domains must have at least 1", ("listeners", "public")),
+    (RDS, "public", _a_domain_twice, "'*' stands 2 times", ("listeners", "public")),
+    (RDS, "public", _no_cluster, "route.cluster must have at least 1", ("routes", "rest")),
+    (RDS, "public", _no_way, "match.path_specifier one of these must be given", ("routes", "chat")),
+    (RDS, "public", _no_action, "action one of these must be given", ("routes", "chat")),
+    (RDS, "public", _nothing_in_an_action, "cluster_specifier one of these must be given", ("routes", "chat")),
+    (RDS, "public", _a_line_in_a_header, "holds characters that a header cannot have", ("routes", "rest")),
+    (RDS, "public", _no_retries, "base_interval must be more than 0s", ("routes", "rest")),
+    (LDS, "public", _no_filter_name, "filters[0].name must have at least 1", ("listeners", "public")),
+    (LDS, "public", _chains_alike, "must be told apart", ("listeners", "public")),
+    (LDS, "public", _not_a_message, "type_url is no message that this can be", ("listeners", "public")),
+    (LDS, "public", _inside_what_is_packed, "typed_config.stat_prefix must have at least 1", ("listeners", "public")),
+]
+
+
+def _broken(kind: str, name: str, wrong: Callable[[Any], None]) -> tuple[Message, tuple[Any, ...]]:
+    resource = _resources().of(kind)[name]
+    message = message_of(resource)
+    wrong(message)
+    return message, resource.path
+
+
+def _findings(kind: str, message: Message, path: tuple[Any, ...]) -> list[tuple[str, tuple[Any, ...]]]:
+    problems = [*validate.examine(kind, message, path).problems]
+    problems += validate.examine_places(message, path) if kind == EDS else ()
+    return [(item.message, item.path) for item in problems]
+
+
+@pytest.mark.parametrize(("kind", "name", "wrong", "words", "path"), _BROKEN)
+def test_what_breaks_a_rule_is_found_and_placed(
+    kind: str, name: str, wrong: Callable[[Any], None], words: str, path: tuple[str, ...]
+) -> None:
+    message, of = _broken(kind, name, wrong)
+    found = _findings(kind, message, of)
+    assert any(words in told and where == path for told, where in found), found
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("kind", "name", "wrong", "words", "path"), _BROKEN)
+def test_a_real_envoy_refuses_it_as_well(
+    kind: str, name: str, wrong: Callable[[Any], None], words: str, path: tuple[str, ...], tmp_path: Path
+) -> None:
+    message, _ = _broken(kind, name, wrong)
+    assert _envoy_takes(tmp_path, {(kind, name): message}) != ""
+
+
+@pytest.mark.e2e
+def test_a_real_envoy_takes_all_of_it_as_it_was_built(tmp_path: Path) -> None:
+    assert _envoy_takes(tmp_path, {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (_a_gap, "no rank may be left out"),
+        (_twice_in_one_place, "stands twice: 10.0.0.1, port 80"),
+        (_too_much, "sum is at most 4294967295"),
+    ],
+)
+def test_what_envoy_would_take_and_make_something_else_of_is_found_too(
+    wrong: Callable[[Any], None], words: str
+) -> None:
+    assert any(words in told for told, _ in _findings(EDS, *_broken(EDS, "llama", wrong)))
+
+
+def test_what_is_built_is_sound() -> None:
+    resources = _resources()
+    for kind in (CDS, EDS, LDS, RDS):
+        for item in resources.of(kind).values():
+            assert _findings(kind, message_of(item), item.path) == []
+
+
+def _envoy_takes(directory: Path, others: dict[tuple[str, str], Message]) -> str:
+    """What a real Envoy says to all of this at once, with `others` in their places; nothing: it takes it."""
+    resources = _resources()
+
+    def messages(kind: str) -> dict[str, Any]:
+        return {name: others.get((kind, name)) or message_of(item) for name, item in resources.of(kind).items()}
+
+    bootstrap = bootstrap_pb2.Bootstrap()
+    for name, cluster in messages(CDS).items():
+        cluster.ClearField("eds_cluster_config")
+        cluster.type = cluster_pb2.Cluster.STATIC
+        cluster.load_assignment.CopyFrom(messages(EDS)[name])
+        bootstrap.static_resources.clusters.append(cluster)
+    for name, listener in messages(LDS).items():
+        for chain in listener.filter_chains:
+            manager = hcm_pb2.HttpConnectionManager()
+            if chain.filters[0].typed_config.Unpack(manager):
+                manager.route_config.CopyFrom(messages(RDS)[name])
+                chain.filters[0].typed_config.Pack(manager)
+        bootstrap.static_resources.listeners.append(listener)
+    return _judged(directory, bootstrap)
+
+
+def _judged(directory: Path, bootstrap: Message) -> str:
+    """As bytes: JSON could not say all that is wrong."""
+    config = directory / "envoy.pb"
+    config.write_bytes(bootstrap.SerializeToString())
+    command = [str(require("envoy")), "--mode", "validate", "-l", "error", "-c", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return "" if done.returncode == 0 else done.stderr or "refused"
+
+
+# ── What one resource says of another ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_reference_that_leads_nowhere_is_found_at_whoever_makes_it() -> None:
+    needs = [((CDS, "gone"), ("listeners", "public")), ((CDS, "llama"), ("listeners", "public"))]
+    (found,) = validate.missing(needs, {(CDS, "llama")})
+    assert found.path == ("listeners", "public")
+    assert "it refers to 'gone', and there is none (CDS)" in found.message
+
+
+def test_every_kind_of_reference_is_known(tmp_path: Path) -> None:
+    text = """
+version: 1
+listeners:
+  l: {bind: "127.0.0.1:80", tracing: {otlp: "127.0.0.1:4317", sample: 10%, service: s},
+      tls: {certificates: [{certificate: a.crt, key: a.key}], client_ca: ca.crt}}
+routes:
+  r: {match: {path_prefix: /}, split: {a: 1, b: 1}, mirror: {pool: c}, fallback: d}
+  s: {match: {path_prefix: /s}, pool: a}
+pools:
+  a: {replicas: [{address: "10.0.0.1:80"}], tls: {ca: ca.crt, server_name: x.example.com}}
+  b: {replicas: [{address: "10.0.0.2:80"}]}
+  c: {replicas: [{address: "10.0.0.3:80"}]}
+  d: {replicas: [{address: "10.0.0.4:80"}]}
+"""
+    found = Diagnostics()
+    made = load(["-"], found, stdin=io.BytesIO(text.encode()))
+    assert made is not None
+    authority = Authority(tmp_path)
+    pair = authority.issue("x.example.com")
+    files = {"a.crt": pair.certificate, "a.key": pair.key, "ca.crt": authority.ca}
+    secrets = replace(made.secrets, files={name: path.read_bytes() for name, path in files.items()})
+    resources = Builder().build(made, Snapshot(made.compiled.topology, secrets=secrets)).resources(ANY)
+    needs = {
+        name: {
+            f"{kind.rpartition('.')[2]} {of}"
+            for kind, of in validate.examine(item.type_url, message_of(item), item.path).needs
+        }
+        for where in (LDS, RDS, CDS)
+        for name, item in resources.of(where).items()
+        for name in [f"{where.rpartition('.')[2]} {name}"]
+    }
+    assert needs == {
+        "Listener l": {"RouteConfiguration l", "Secret certificate:a.crt", "Secret ca:ca.crt", "Cluster tracing|l"},
+        "RouteConfiguration l": {"Cluster a|else|d", "Cluster b|else|d", "Cluster c", "Cluster a"},
+        "Cluster a": {"ClusterLoadAssignment a", "Secret ca:ca.crt"},
+        "Cluster b": {"ClusterLoadAssignment b"},
+        "Cluster c": {"ClusterLoadAssignment c"},
+        "Cluster d": {"ClusterLoadAssignment d"},
+        "Cluster a|else|d": {"Cluster a", "Cluster d"},
+        "Cluster b|else|d": {"Cluster b", "Cluster d"},
+        "Cluster tracing|l": set(),
+    }
+
+
+# ── No false alarm ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(
+        path
+        for folder in (ROOT / "tests" / "golden", ROOT / "examples")
+        for path in folder.rglob("*.yaml")
+        if "version: 1" in path.read_text() and "invalid" not in str(path)
+    ),
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_what_a_real_envoy_takes_as_a_file_is_sound(path: Path, tmp_path: Path) -> None:
+    """The files of the fleet are left out: what is missing is all that may be said."""
+    found = Diagnostics()
+    made = load([str(path)], found)
+    assert made is not None, list(found)
+    problems: tuple[Diagnostic, ...] = ()
+    try:
+        Builder().build(made, Snapshot(made.compiled.topology, secrets=made.secrets))
+    except UnsoundError as error:
+        problems = error.problems
+    assert {item.code for item in problems} <= {"LB922"}
