@@ -16,6 +16,7 @@ from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from lbctl import __version__
+from lbctl.base import ports
 from lbctl.serve.api import schema
 from lbctl.serve.api.json_codec import alternatives, json_name, type_hints
 from lbctl.serve.api.routes import ROUTES, Route
@@ -40,7 +41,7 @@ def document() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "lbctl serve", "version": __version__, "description": _ABOUT},
-        "servers": [{"url": "http://127.0.0.1:18080", "description": "The default of `control.api.bind`"}],
+        "servers": [{"url": f"http://127.0.0.1:{ports.API}", "description": "The default of `control.api.bind`"}],
         "paths": paths,
         "components": {
             "schemas": dict(sorted(types.items())),

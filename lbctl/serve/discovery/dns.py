@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import NoReturn
 
 from lbctl.base.hosts import is_ip
 from lbctl.compile.pools import replica_name
@@ -23,6 +24,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, Replica
 from lbctl.ir.topology import Topology
 from lbctl.serve.discovery.interface import PoolAnswer
+from lbctl.serve.guard import Guard
 from lbctl.serve.net.resolve import Answer, UnresolvedError, answer, resolve
 
 _log = logging.getLogger(__name__)
@@ -75,7 +77,7 @@ class _Name:
     failed: float | None = None
     failures: int = 0
     asked: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[NoReturn] | None = None
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -102,6 +104,7 @@ class DnsSource:
     def __init__(
         self,
         changed: Callable[[], None],
+        guard: Guard,
         *,
         patience: float = 5.0,
         now: Callable[[], float] = time.time,
@@ -109,6 +112,7 @@ class DnsSource:
     ) -> None:
         """`patience`: seconds for one question."""
         self._changed = changed
+        self._guard = guard
         self._patience = patience
         self._now = now
         self._chance = chance or random.Random()
@@ -169,7 +173,7 @@ class DnsSource:
     def _start(self, name: _Name) -> None:
         if name.task:
             name.task.cancel()
-        name.task = asyncio.get_running_loop().create_task(self._ask_again(name), name=f"dns {name.question}")
+        name.task = self._guard.start("DNS lookups", partial(self._ask_again, name), name=str(name.question))
 
     def _leave(self, name: _Name) -> None:
         """Its answer stays a seed: a name that is taken out by mistake comes back with it."""

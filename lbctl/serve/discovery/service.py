@@ -20,6 +20,7 @@ from lbctl.serve.discovery import sources
 from lbctl.serve.discovery.dns import DnsSource, NameState
 from lbctl.serve.discovery.interface import Discovered, DiscoverySource, PoolAnswer, SourceFactory
 from lbctl.serve.discovery.plausible import implausible
+from lbctl.serve.guard import Guard
 
 _NOTHING = Topology((), (), ())
 _GRACE = 1.0
@@ -29,8 +30,8 @@ _GRACE = 1.0
 class Discovery:
     """`follow` a topology inside a running event loop, wait for `first`, then take `changes`; one taker."""
 
-    def __init__(self, kinds: Registry[SourceFactory] | None = None, settle: float = 0.1) -> None:
-        """`kinds`: the sources; None: all. `settle`: seconds for which changes are gathered into one."""
+    def __init__(self, guard: Guard, kinds: Registry[SourceFactory] | None = None, settle: float = 0.1) -> None:
+        """`guard` runs the tasks of the sources. `kinds`: None for all. `settle`: seconds in which changes are gathered."""
         kinds = kinds or sources.SOURCES
         self._settle = settle
         self._changed = asyncio.Event()
@@ -38,7 +39,7 @@ class Discovery:
         self._given = Discovered()
         self._topology = _NOTHING
         self._good: dict[str, tuple[PoolDiscovery, PoolAnswer]] = {}
-        self._sources: dict[str, DiscoverySource] = {kind: kinds.get(kind)(self._touch) for kind in kinds.names}
+        self._sources: dict[str, DiscoverySource] = {kind: kinds.get(kind)(self._touch, guard) for kind in kinds.names}
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
         """Take what sources saved before a restart."""

@@ -84,7 +84,6 @@ class Publisher:
         guard: Guard | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.discover = Discovery()
         self.accepted = Discovered()
         self.held: tuple[Diagnostic, ...] = ()
         self.live = LoopOutput()
@@ -92,6 +91,7 @@ class Publisher:
         self.driven = driven
         self._subscribers: list[tuple[str, Callable[[PublishedFleet], None]]] = []
         self._guard = guard or Guard()
+        self.discover = Discovery(self._guard)
         self.served: PublishedFleet | None = None
         self.earlier: CachedSnapshot | None = None
         self.send: Callable[[CachedSnapshot], None] | None = None

@@ -103,6 +103,9 @@ class Metrics:
         del node_id
         self._unmatched.inc()
 
+    def failed(self) -> None:
+        self.task_failed("xDS stream")
+
     def reloaded(self, result: Result, warnings: int = 0, key_files: int = 0) -> None:
         """The files were read; valid is what is served as it stands there. `warnings`: that were found; `key_files`:
         whose earlier content is served."""
