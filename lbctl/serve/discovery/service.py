@@ -31,7 +31,7 @@ class Discovery:
     """`follow` a topology inside a running event loop, wait for `first`, then take `changes`; one taker."""
 
     def __init__(self, guard: Guard, kinds: Registry[SourceFactory] | None = None, settle: float = 0.1) -> None:
-        """`guard` runs the tasks of the sources. `kinds`: None for all. `settle`: seconds in which changes are gathered."""
+        """`guard` runs the tasks of the sources. `kinds`: None for all. `settle`: seconds to gather changes in."""
         kinds = kinds or sources.SOURCES
         self._settle = settle
         self._changed = asyncio.Event()
