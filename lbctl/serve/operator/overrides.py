@@ -10,11 +10,14 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
 from lbctl.base.diagnostics import did_you_mean, show
 from lbctl.control import overrides
-from lbctl.control.overrides import KINDS, Kind, Override, Overrides, checked_weight
+from lbctl.control.overrides import KINDS, Override, Overrides, checked_weight
+from lbctl.control.splits import Shares, checked, shares_of
+from lbctl.ir.routes import Route
 from lbctl.serve import log
 from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.fleet.publisher import Publisher
@@ -23,7 +26,7 @@ from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.saved import SavedState
 
 _LONGEST_REASON = 200
-_KEYS = frozenset({"kind", "pool", "replica", "value", "reason", "ttl"})
+_KEYS = frozenset({"kind", "pool", "replica", "value", "route", "shares", "reason", "ttl"})
 _PAUSE = 1.0
 
 
@@ -59,31 +62,34 @@ class OverrideService:
         weight_control.freeze(overrides.frozen(publisher.overrides))
 
     async def put(self, asked: Mapping[str, Any]) -> Override:
-        """Store an override of these keys: `kind`, `pool`, `replica` (not for freeze), `value` (for weight), `reason`,
-        `ttl` in seconds. Raises BadRequestError, and NotSavedError where a restart would forget it."""
+        """Store an override and apply it.
+
+        The keys of `asked`: `kind`; `pool`, `replica` (not for freeze) and `value` (for weight), or `route` and
+        `shares` (for split); `reason`; `ttl` in seconds. Raises BadRequestError, and NotSavedError where a restart
+        would forget it.
+        """
         new = self._asked(asked)
         async with self._turn:
             wanted = overrides.put(self._publisher.overrides, new)
             await self._save(wanted)
-            reason = new.reason or None
-            log.event("held by hand", kind=new.kind, pool=new.pool, replica=new.replica or None, reason=reason)
+            log.event("held by hand", kind=new.kind, subject=new.subject, reason=new.reason or None)
             await self._apply(wanted)
         return new
 
     async def remove(self, asked: Mapping[str, Any]) -> bool:
         """Whether there was one. Raises BadRequestError, and NotSavedError where a restart would bring it back."""
-        about = kind, pool, replica = _about(asked)
+        about = _about(asked)
         async with self._turn:
-            there = any(item.key == about for item in self._publisher.overrides)
+            there = any(item.key == about.key for item in self._publisher.overrides)
             if not there:
-                self._check(*about)
-            wanted = overrides.removed(self._publisher.overrides, about)
+                self._check(about)
+            wanted = overrides.removed(self._publisher.overrides, about.key)
             if there:
                 await self._save(wanted)
-            if kind == "drain":
-                self._weight_control.readmit(pool, replica)
+            if about.kind == "drain":
+                self._weight_control.readmit(about.pool, about.replica)
             if there:
-                log.event("no longer held by hand", kind=kind, pool=pool, replica=replica or None)
+                log.event("no longer held by hand", kind=about.kind, subject=about.subject)
                 await self._apply(wanted)
         return there
 
@@ -95,12 +101,22 @@ class OverrideService:
                 await self._expire()
 
     async def _expire(self) -> None:
-        """An override whose time is up ends whether or not that can be saved: a restart sees its time as well."""
+        """End the overrides whose time is up, and the splits whose route has another split in the files.
+
+        They end whether or not that can be saved: a restart sees the time and the files as well.
+        """
         known = self._publisher.overrides
         left = overrides.current(known, self._now())
         for item in known:
             if item not in left:
-                log.event("its time is up", kind=item.kind, pool=item.pool, replica=item.replica or None)
+                log.event("its time is up", kind=item.kind, subject=item.subject)
+        served = self._publisher.served
+        if served is not None:
+            valid = overrides.within(left, served.loaded.compiled.topology)
+            for item in left:
+                if item.kind == "split" and item not in valid:
+                    log.event("the files have another split now", kind=item.kind, subject=item.subject)
+            left = tuple(item for item in left if item.kind != "split" or item in valid)
         if left != known:
             with suppress(NotSavedError):
                 await self._save(left)
@@ -119,21 +135,28 @@ class OverrideService:
         await self._changes.refresh("an override")
 
     def _asked(self, asked: Mapping[str, Any]) -> Override:
-        kind, pool, replica = _about(asked)
-        self._check(kind, pool, replica)
+        about = _about(asked)
+        route = self._check(about)
         ttl, now = _number(asked.get("ttl"), "ttl"), self._now()
-        return Override(
-            kind=kind,
-            pool=pool,
-            replica=replica,
-            value=_weight(asked.get("value")) if kind == "weight" else None,
+        return replace(
+            about,
+            value=_weight(asked.get("value")) if about.kind == "weight" else None,
+            shares=_shares(asked.get("shares"), route) if route else (),
+            replaced=shares_of(route) if route else (),
             reason=str(asked.get("reason") or "")[:_LONGEST_REASON],
             since=now,
             until=None if ttl is None else now + ttl,
         )
 
-    def _check(self, kind: Kind, pool: str, replica: str) -> None:
+    def _check(self, about: Override) -> Route | None:
+        """Return the route of a split, as the files have it; None for the other kinds. Raises BadRequestError."""
+        kind, pool, replica = about.kind, about.pool, about.replica
         served = self._publisher.served
+        if kind == "split":
+            routes = {item.name: item for item in served.loaded.compiled.topology.routes} if served else {}
+            if about.route not in routes:
+                raise BadRequestError(f"there is no route {show(about.route)}{_hint(about.route, routes)}")
+            return routes[about.route]
         pools = {item.name: item for item in served.composed.whole.topology.pools} if served else {}
         if pool not in pools:
             raise BadRequestError(f"there is no pool {show(pool)}{_hint(pool, pools)}")
@@ -142,16 +165,20 @@ class OverrideService:
             raise BadRequestError("a pool is frozen as a whole")
         if kind != "freeze" and replica not in names:
             raise BadRequestError(f"the pool {pool} has no replica {show(replica)}{_hint(replica, names)}")
+        return None
 
 
-def _about(asked: Mapping[str, Any]) -> tuple[Kind, str, str]:
+def _about(asked: Mapping[str, Any]) -> Override:
+    """Return an override with its kind and its subject alone. Raises BadRequestError."""
     unknown = sorted(asked.keys() - _KEYS)
     if unknown:
         raise BadRequestError(f"unknown key {show(unknown[0])}: the keys are {', '.join(sorted(_KEYS))}")
     kind = asked.get("kind")
     if kind not in KINDS:
         raise BadRequestError(f"kind is one of {', '.join(KINDS)}")
-    return kind, str(asked.get("pool", "")), str(asked.get("replica") or "")
+    if kind == "split":
+        return Override(kind, route=str(asked.get("route") or ""))
+    return Override(kind, str(asked.get("pool") or ""), str(asked.get("replica") or ""))
 
 
 def _hint(word: str, known: Any) -> str:
@@ -165,6 +192,13 @@ def _number(value: object, name: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e12:
         raise BadRequestError(f"{name} is a number above 0")
     return float(value)
+
+
+def _shares(value: object, route: Route) -> Shares:
+    try:
+        return checked(value, route)
+    except ValueError as error:
+        raise BadRequestError(str(error)) from None
 
 
 def _weight(value: object) -> float:
