@@ -1,4 +1,4 @@
-"""The command line: one module a command, imported when it is called, and the exit codes of contract/cli.md."""
+"""The command line: each command is a module, which is imported when it is called. It also defines the exit codes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ _COMMANDS = {
     "completion": ("lbctl.cli.completion", "What makes a shell complete commands and options."),
     "version": ("lbctl.cli.version", "The version of lbctl, of Python, and of what it is made of."),
 }
-"""Command → its module (`command` in it, or what stands after the colon), and the help that needs no import."""
+"""Maps a command to its module (`command` in it, or the name after the colon) and to its help, which needs no
+import."""
 
 
 class _Commands(click.Group):
@@ -61,7 +62,7 @@ class _Commands(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The names, without their modules: a shell asks at each key."""
+        """Return the names without importing the modules, because a shell asks at every key."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         from click.shell_completion import CompletionItem
@@ -94,10 +95,10 @@ def group() -> None:
 
 
 def main() -> None:
-    """The program. Never returns: it exits with one of the contract's codes."""
-    gc.set_threshold(100_000, 50)  # what a fleet is made of stays to the end: looking through it is a fifth of the time
+    """Run the program. It never returns: it exits with one of the exit codes of `run`."""
+    gc.set_threshold(100_000, 50)  # a fleet lives to the end; collecting it takes a fifth of the time
     code = run(sys.argv[1:])
-    gc.freeze()  # or Python looks through all of it once more as it ends: a quarter of a second with xDS's messages
+    gc.freeze()  # a last collection at exit takes a quarter of a second with xDS messages
     sys.exit(code)
 
 

@@ -60,14 +60,14 @@ def ads_options(*, patience: float = 0.0) -> Callable[[Callable[..., int]], Call
     ]
 
     def add(function: Callable[..., int]) -> Callable[..., int]:
-        def called(**given: Any) -> int:
+        def wrapper(**given: Any) -> int:
             return function(ads=_ads({name: given.pop(name) for name in _FLAGS}, patience), **given)
 
-        called.__doc__ = function.__doc__
-        called.__dict__.update(function.__dict__)
-        for each in reversed(settings):
-            called = each(called)
-        return called
+        wrapper.__doc__ = function.__doc__
+        wrapper.__dict__.update(function.__dict__)
+        for add_option in reversed(settings):
+            wrapper = add_option(wrapper)
+        return wrapper
 
     return add
 
@@ -75,49 +75,50 @@ def ads_options(*, patience: float = 0.0) -> Callable[[Callable[..., int]], Call
 def address_of(flag: str, text: str) -> Address:
     """Parse the address that an option gives. Raises click.UsageError."""
     try:
-        found = parse_address(text)
+        endpoint = parse_address(text)
     except QuantityError as error:
         raise click.UsageError(f"{flag}: {error}" + (f" ({error.hint})" if error.hint else "")) from None
-    return Address(found.host, found.port, found.path)
+    return Address(endpoint.host, endpoint.port, endpoint.path)
 
 
-def _ads(given: Mapping[str, str | None], patience: float) -> Ads:
-    if bool(given["tls_cert"]) != bool(given["tls_key"]):
+def _ads(values: Mapping[str, str | None], patience: float) -> Ads:
+    if bool(values["tls_cert"]) != bool(values["tls_key"]):
         raise click.UsageError("--tls-cert and --tls-key go together")
-    if given["tls_cert"] and not given["tls_ca"]:
+    if values["tls_cert"] and not values["tls_ca"]:
         raise click.UsageError("--tls-cert needs --tls-ca: a control plane that nobody has checked may be anybody")
-    ca, certificate, key = (os.path.abspath(name) if (name := given[flag]) else "" for flag in _FLAGS[-3:])  # noqa: PTH100 -- a str
+    ca, certificate, key = (os.path.abspath(name) if (name := values[flag]) else "" for flag in _FLAGS[-3:])  # noqa: PTH100 -- a str
     return Ads(
-        xds=address_of("--xds", given["xds"] or ("" if ca else _own_socket(patience)) or USUAL),
-        node=_word("--node", given["node"]) or socket.gethostname(),
-        region=_word("--region", given["region"]),
-        zone=_word("--zone", given["zone"]),
+        xds=address_of("--xds", values["xds"] or ("" if ca else _own_socket(patience)) or USUAL),
+        node=_printable("--node", values["node"]) or socket.gethostname(),
+        region=_printable("--region", values["region"]),
+        zone=_printable("--zone", values["zone"]),
         ca=ca,
         certificate=certificate,
         key=key,
-        chosen=bool(given["xds"]),
+        chosen=bool(values["xds"]),
     )
 
 
 def _own_socket(patience: float) -> str:
-    """`unix:PATH` of the `serve` whose API answers on this machine, if this user can connect to it; else empty.
+    """Return `unix:PATH` of the `serve` whose API answers on this machine, if this user can use it; else empty.
 
-    One that is just starting is waited for. A socket of somebody else's would make the proxy theirs, so it must be this
-    user's own; root takes anybody's."""
+    It waits for one that is just starting. A socket of another user would put the proxy under that user's control, so
+    it must belong to this user; root accepts any.
+    """
     from lbctl.cli.api_client import DEFAULT_SERVER, is_on_loopback
 
     url = os.environ.get("LBCTL_SERVER") or DEFAULT_SERVER
-    end = time.monotonic() + patience
+    deadline = time.monotonic() + patience
     path = _socket_of(url) if is_on_loopback(url) else ""
-    while path is None and time.monotonic() < end:
+    while path is None and time.monotonic() < deadline:
         time.sleep(_PAUSE)
         path = _socket_of(url)
     try:
-        seen = Path(path).stat() if path else None
+        status = Path(path).stat() if path else None
     except OSError:
         return ""
-    mine = seen is not None and stat.S_ISSOCK(seen.st_mode) and os.geteuid() in (0, seen.st_uid)
-    return f"unix:{path}" if mine else ""
+    trusted = status is not None and stat.S_ISSOCK(status.st_mode) and os.geteuid() in (0, status.st_uid)
+    return f"unix:{path}" if trusted else ""
 
 
 def _socket_of(url: str) -> str | None:
@@ -132,7 +133,7 @@ def _socket_of(url: str) -> str | None:
     return str(path or "") if path or status.get("ready") else None
 
 
-def _word(flag: str, text: str | None) -> str:
+def _printable(flag: str, text: str | None) -> str:
     if text and not text.isprintable():
         raise click.UsageError(f"{flag}: {text!r} has characters that cannot be printed")
     return text or ""

@@ -34,11 +34,10 @@ _GIVE = "give it with --token-file, or for all commands with LBCTL_TOKEN_FILE"
 _CONNECT = 5.0
 _PATIENCE = {"GET": 15.0}
 _LONGEST_PATIENCE = 60.0
-"""Seconds to connect, and for the whole answer: a reload reads all files first."""
+"""Seconds to wait for the whole answer of a request that writes, because a reload reads all files first."""
 _LARGEST = 256 * 1024 * 1024
-"""Bytes of an answer: far above that of the largest fleet."""
+"""The maximal size of an answer in bytes, far above that of the largest fleet."""
 _NO_HTTP = "what listens there does not speak HTTP, as the port for proxies does not"
-"""Characters of a reason."""
 T = TypeVar("T")
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -51,6 +50,8 @@ class RemoteError(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
+    """The status, body and Date header of an HTTP response."""
+
     status: int
     content: bytes
     date: str
@@ -60,8 +61,8 @@ class _Answer:
 class Server:
     """A running control plane.
 
-    Every method raises RemoteError where the server gives no answer of its own or one of another version's types, and
-    ClickException where it refuses what was asked.
+    Every method raises RemoteError if the server does not answer or answers with another version's types, and
+    ClickException if it rejects the request.
     """
 
     url: str
@@ -103,7 +104,7 @@ class Server:
         import requests
 
         url, patience = self.url.rstrip("/") + path, _PATIENCE.get(method, _LONGEST_PATIENCE)
-        end = time.monotonic() + patience
+        deadline = time.monotonic() + patience
         headers = {"authorization": f"Bearer {token}"} if token else {}
         verify = self.ca or os.environ.get("REQUESTS_CA_BUNDLE") or True
         try:
@@ -113,10 +114,10 @@ class Server:
                     method, url, json=body, headers=headers, timeout=(_CONNECT, patience), verify=verify,
                     allow_redirects=False, stream=True,
                 ) as response:  # fmt: skip
-                    content = _read(response, url, end)
+                    content = _read(response, url, deadline)
                     return _Answer(response.status_code, content, str(response.headers.get("date", "")))
         except (requests.RequestException, OSError) as error:
-            raise RemoteError(f"{url} does not answer: {_words(error)}; is `lbctl serve` running?") from None
+            raise RemoteError(f"{url} does not answer: {_reason(error)}; is `lbctl serve` running?") from None
 
     def _token(self) -> str:
         """Return the given token; only for a server on this machine, the one that `serve` created here."""
@@ -127,7 +128,7 @@ class Server:
         except (OSError, ValueError) as error:
             if self.token_file is None:
                 return ""
-            raise RemoteError(f"the token file {self.token_file} cannot be read: {_words(error)}") from None
+            raise RemoteError(f"the token file {self.token_file} cannot be read: {_reason(error)}") from None
         if not _is_private(self.url):
             raise RemoteError(f"no token is sent to {self.url}: it would go over the network in the clear")
         return token
@@ -139,7 +140,7 @@ def server_options(*, writes: bool = False) -> _Decorator:
     token = _WRITING if writes else "The token of its API, where it asks for one."
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for each in reversed(
+        for add_option in reversed(
             (
                 option(
                     "--server",
@@ -153,7 +154,7 @@ def server_options(*, writes: bool = False) -> _Decorator:
                 option("--tls-ca", metavar="FILE", help="Who signed its certificate; default: the system's CAs."),
             )
         ):
-            function = each(function)
+            function = add_option(function)
         return function
 
     return decorate
@@ -214,7 +215,7 @@ def is_on_loopback(url: str) -> bool:
     return is_loopback(urlsplit(url).hostname or "")
 
 
-def _read(response: requests.Response, url: str, end: float) -> bytes:
+def _read(response: requests.Response, url: str, deadline: float) -> bytes:
     """Read the answer, up to a deadline and a maximal size."""
     parts, size = [], 0
     for part in response.iter_content(1 << 16):
@@ -222,7 +223,7 @@ def _read(response: requests.Response, url: str, end: float) -> bytes:
         size += len(part)
         if size > _LARGEST:
             raise RemoteError(f"{url} is not an lbctl serve: its answer has no end")
-        if time.monotonic() > end:
+        if time.monotonic() > deadline:
             raise RemoteError(f"{url} does not answer: it is still writing; is `lbctl serve` running?")
     return b"".join(parts)
 
@@ -243,10 +244,10 @@ def _content(url: str, status: int, content: bytes) -> dict[str, Any]:
     return answer
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """Return the innermost reason, without the library's wrapping."""
     inner: BaseException = error
     while inner.__context__ is not None:
         inner = inner.__context__
-    said = reason_of(inner)
-    return said if said.isprintable() else _NO_HTTP
+    reason = reason_of(inner)
+    return reason if reason.isprintable() else _NO_HTTP

@@ -6,7 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 _VARIABLE = "_LBCTL_COMPLETE"
-"""By which the script asks the program; click makes it of the program's name."""
+"""The environment variable by which the script queries the program; click derives its name from the program's."""
 _SHELLS = ("bash", "zsh", "fish")
 
 
@@ -21,7 +21,7 @@ def command(context: click.Context, shell: str) -> None:
     zsh:  source <(lbctl completion zsh)                                   in ~/.zshrc, after compinit
     fish: lbctl completion fish > ~/.config/fish/completions/lbctl.fish
     """
-    known = get_completion_class(shell)
-    assert known is not None
-    script = known(context.find_root().command, {}, "lbctl", _VARIABLE)
-    click.echo(script.source_template % script.source_vars())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    completion = completion_class(context.find_root().command, {}, "lbctl", _VARIABLE)
+    click.echo(completion.source_template % completion.source_vars())

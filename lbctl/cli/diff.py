@@ -87,23 +87,23 @@ def _check(options: _Options) -> None:
 
 def _other(paths: tuple[str, ...], against: tuple[str, ...], diagnostics: Diagnostics) -> Loaded | None:
     """Load the other fleet; its errors are reported together with those of the first, in one run."""
-    found = Diagnostics()
+    findings = Diagnostics()
     if against[0].startswith(_GIT):
-        loaded = revision.load(paths, against[0].removeprefix(_GIT), found)
+        loaded = revision.load(paths, against[0].removeprefix(_GIT), findings)
     else:
-        loaded = load(against, found)
-    diagnostics.extend(found)
+        loaded = load(against, findings)
+    diagnostics.extend(findings)
     return loaded
 
 
 def _fleets(old: Loaded, new: Loaded, form: str) -> bool:
-    found = difference(old.compiled.topology, new.compiled.topology)
+    changes = difference(old.compiled.topology, new.compiled.topology)
     if form != "table":
-        show_value(as_json(found, new.compiled.sources), form)
-        return bool(found)
-    for line in lines(found, new.compiled.sources):
+        show_value(as_json(changes, new.compiled.sources), form)
+        return bool(changes)
+    for line in lines(changes, new.compiled.sources):
         click.echo(line)
-    return bool(found)
+    return bool(changes)
 
 
 # ── The native text ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -123,10 +123,10 @@ def _files(loaded: Loaded, new: Loaded, options: _Options) -> dict[str, File]:
     """Render one side; the old side is rendered for the proxy that the new one names, if it has it."""
     assert options.kind is not None
     topology = loaded.compiled.topology
-    wanted = chosen(new.compiled.topology, options.kind, options.proxy)
-    proxy = next((item for item in topology.proxies if item.name == wanted.name), unnamed(topology, options.kind))
+    new_proxy = chosen(new.compiled.topology, options.kind, options.proxy)
+    proxy = next((item for item in topology.proxies if item.name == new_proxy.name), unnamed(topology, options.kind))
     snapshot = Snapshot(topology, secrets=loaded.secrets)
-    prepared = prepare(target(options.kind), loaded.compiled, wanted if loaded is new else proxy, snapshot)
+    prepared = prepare(target(options.kind), loaded.compiled, new_proxy if loaded is new else proxy, snapshot)
     return {item.name: item for item in prepared.target.render(prepared.view).files}
 
 
@@ -137,8 +137,8 @@ def _file(name: str, old: File | None, new: File | None) -> Iterator[str]:
     if (old and old.secret) or (new and new.secret):
         yield f"# {name} differs; it holds secrets and is not shown"
         return
-    split: Iterable[Any] = difflib.unified_diff(
+    unified: Iterable[Any] = difflib.unified_diff(
         before.splitlines(), after.splitlines(), f"old/{name}" if old else "/dev/null",
         f"new/{name}" if new else "/dev/null", lineterm="",
     )  # fmt: skip
-    yield from split
+    yield from unified

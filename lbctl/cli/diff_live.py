@@ -1,7 +1,7 @@
 """`lbctl diff --against live`: the files beside a running `serve`, and which of the two is ahead.
 
-The files are ahead where they say what `serve` has not taken yet; the fleet is ahead where it does what no file says:
-overrides by hand, weights that follow the signals, replicas that are out. Both can be true of one replica.
+The files are ahead where they contain what `serve` has not applied yet. The fleet is ahead where it does what no file
+says: manual overrides, weights that follow the signals, replicas that are out. Both can be true of one replica.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _MOST = 40
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """`who` is ahead at `path`; `files` and `live` are the two values, None where that side has none."""
+    """A difference, and which side is ahead at `path`: the files or the running fleet.
+
+    `files` and `live` are the two values; None means that the side has none.
+    """
 
     who: Literal["files", "fleet"]
     path: str
@@ -36,7 +39,7 @@ class Ahead:
 
 
 def compare(compiled: Compiled, server: Server, form: str) -> bool:
-    """Prints what differs; whether something does."""
+    """Print what differs between the files and the running fleet, and return whether anything does."""
     status = server.get("/api/v1/status", schema.Status)
     if status.snapshot is None:
         raise RemoteError(f"{server.url} serves no fleet yet: {status.waiting}")
@@ -55,23 +58,23 @@ def compare(compiled: Compiled, server: Server, form: str) -> bool:
     return bool(differences)
 
 
-def _print(found: list[Ahead], form: str) -> None:
-    files, fleet = ([item for item in found if item.who == who] for who in ("files", "fleet"))
+def _print(differences: list[Ahead], form: str) -> None:
+    files, fleet = ([item for item in differences if item.who == side] for side in ("files", "fleet"))
     verdict = "both" if files and fleet else "files" if files else "fleet" if fleet else "neither"
     if form != "table":
-        show({"ahead": verdict, "differences": [asdict(item) for item in found]}, form)
+        show({"ahead": verdict, "differences": [asdict(item) for item in differences]}, form)
         return
     for items, head in ((files, "the files are ahead"), (fleet, "the fleet is ahead")):
         if items:
             click.echo(f"{head}:")
         for item in items[:_MOST]:
-            why = f"  ({item.why})" if item.why else ""
-            line = f"  {item.path}: {_shown(item.live)} → {_shown(item.files)}{why}"
+            reason = f"  ({item.why})" if item.why else ""
+            line = f"  {item.path}: {_shown(item.live)} → {_shown(item.files)}{reason}"
             click.echo(line if line.isprintable() else ascii(line)[1:-1])
         if len(items) > _MOST:
             click.echo(f"  … and {len(items) - _MOST} more (-o json has all)")
-    words = {"both": "both are ahead", "neither": "no difference"}
-    click.echo(words.get(verdict, f"{len(found)} difference{'' if len(found) == 1 else 's'}"))
+    summaries = {"both": "both are ahead", "neither": "no difference"}
+    click.echo(summaries.get(verdict, f"{len(differences)} difference{'' if len(differences) == 1 else 's'}"))
 
 
 def _shown(value: str | None) -> str:
@@ -98,15 +101,15 @@ def _pools(topology: Topology, pools: Iterable[schema.Pool], overrides: Iterable
 
 
 def _replicas(pool: Pool, live: dict[str, schema.Replica], by_hand: set[str | None]) -> Iterator[Ahead]:
-    """Those that a name resolves to are found by `serve` alone."""
+    """Compare the replicas of a pool. Those that a host name resolves to are known to `serve` alone."""
     written = {item.name: item for item in pool.replicas}
-    found = isinstance(pool.discovery, DnsDiscovery)
-    for name in (written.keys() | live.keys()) if not found else live.keys():
+    is_discovered = isinstance(pool.discovery, DnsDiscovery)
+    for name in (written.keys() | live.keys()) if not is_discovered else live.keys():
         path = f"pools.{pool.name}.replicas.{name}"
         replica, row = written.get(name), live.get(name)
         if row is None:
             yield Ahead("files", path, str(written[name].address), None, "new replica")
-        elif replica is None and not found:
+        elif replica is None and not is_discovered:
             yield Ahead("files", path, None, str(row.address), "removed replica")
         else:
             yield from _replica(path, replica, row, name in by_hand)
@@ -114,16 +117,16 @@ def _replicas(pool: Pool, live: dict[str, schema.Replica], by_hand: set[str | No
 
 def _replica(path: str, replica: Replica | None, row: schema.Replica, by_hand: bool) -> Iterator[Ahead]:
     for key in _COMPARED if replica else ():
-        mine, served = _word(getattr(replica, key)), _word(getattr(row, key))
-        if mine != served:
-            yield Ahead("files", f"{path}.{key}", mine, served)
-    if _word(row.weight) != _word(row.capacity):
-        yield Ahead("fleet", f"{path}.weight", _word(row.capacity), _word(row.weight), "live weight")
+        written, served = _text(getattr(replica, key)), _text(getattr(row, key))
+        if written != served:
+            yield Ahead("files", f"{path}.{key}", written, served)
+    if _text(row.weight) != _text(row.capacity):
+        yield Ahead("fleet", f"{path}.weight", _text(row.capacity), _text(row.weight), "live weight")
     if row.out:
         yield Ahead("fleet", path, "in", "out", "taken out: sick, or its drain deadline is over")
     drained = replica is not None and replica.drain
     if bool(row.drained) != drained and not row.out and not by_hand:
-        yield Ahead("files", f"{path}.drain", _word(drained), _word(bool(row.drained)))
+        yield Ahead("files", f"{path}.drain", _text(drained), _text(bool(row.drained)))
 
 
 def _overrides(rows: Iterable[schema.Override]) -> Iterator[Ahead]:
@@ -135,11 +138,11 @@ def _overrides(rows: Iterable[schema.Override]) -> Iterator[Ahead]:
             yield Ahead("fleet", f"routes.{row.route}.split", None, split, f"override{until}{reason}")
             continue
         about = f"pools.{row.pool}" + (f".replicas.{row.replica}" if row.replica else "")
-        value = "true" if row.value is None else _word(row.value)
+        value = "true" if row.value is None else _text(row.value)
         yield Ahead("fleet", f"{about} by hand, {row.kind}", None, value, f"override{until}{reason}")
 
 
-def _word(value: object) -> str | None:
+def _text(value: object) -> str | None:
     if value is None:
         return None
     if isinstance(value, bool):

@@ -14,7 +14,7 @@ from lbctl.ir.listeners import Rule
 from lbctl.ir.matching import path_text
 
 _MOST = 12
-"""Lines of one kind below one head; the rest is counted."""
+"""Lines of one kind below one heading; the rest is counted."""
 _SIGNS = {"added": "+", "removed": "-"}
 
 
@@ -95,7 +95,7 @@ def _things(things: Sequence[ObjectChange]) -> Iterator[str]:
 
 
 def _traffic(rows: Sequence[TrafficChange]) -> Iterator[str]:
-    """The largest moves first, a pool before its replicas."""
+    """Yield the shares that change, the largest changes first and a pool before its replicas."""
     if rows:
         yield "traffic (share of the route's requests, by weight)"
     for route, items in groupby(rows, key=lambda item: item.route):
@@ -123,11 +123,11 @@ def _takers(routes: tuple[str, ...]) -> str:
     return ", else ".join(name or "404" for name in routes)
 
 
-def _settings(found: Difference, sources: SourceMap) -> Iterator[str]:
-    if found.settings:
+def _settings(difference: Difference, sources: SourceMap) -> Iterator[str]:
+    if difference.settings:
         yield "settings"
     rows = []
-    for item in found.settings:
+    for item in difference.settings:
         where = _at(item, sources)
         old, new = item.old or "(not there)", item.new or "(not there)"
         rows.append(f"  {dotted(item.path)}: {old} → {new}" + (f"  {where}" if where else ""))
@@ -136,8 +136,8 @@ def _settings(found: Difference, sources: SourceMap) -> Iterator[str]:
 
 def _at(item: SettingChange, sources: SourceMap) -> str | None:
     """Return where the new value is written, or None if it is not."""
-    found = origin(sources, item.path) if item.new is not None else None
-    return str(found) if found else None
+    place = origin(sources, item.path) if item.new is not None else None
+    return str(place) if place else None
 
 
 def _capped(rows: Sequence[str], indent: int = 2, most: int = _MOST) -> Iterator[str]:
@@ -146,14 +146,14 @@ def _capped(rows: Sequence[str], indent: int = 2, most: int = _MOST) -> Iterator
         yield f"{' ' * indent}… and {len(rows) - most} more (-o json has all)"
 
 
-def _counts(found: Difference) -> Iterator[str]:
-    added = sum(item.kind == "added" for item in found.objects)
+def _counts(difference: Difference) -> Iterator[str]:
+    added = sum(item.kind == "added" for item in difference.objects)
     for count, one, many in (
         (added, "added", "added"),
-        (len(found.objects) - added, "removed", "removed"),
-        (len(found.settings), "setting changed", "settings changed"),
-        (len(found.rerouted), "way of requests moved", "ways of requests moved"),
-        (len(found.traffic), "share moved", "shares moved"),
+        (len(difference.objects) - added, "removed", "removed"),
+        (len(difference.settings), "setting changed", "settings changed"),
+        (len(difference.rerouted), "way of requests moved", "ways of requests moved"),
+        (len(difference.traffic), "share moved", "shares moved"),
     ):
         if count:
             yield f"{count} {one if count == 1 else many}"

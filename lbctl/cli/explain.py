@@ -1,6 +1,8 @@
 """`lbctl explain`: why something is as it is.
 
-`weight`: from a replica's signals to what the proxies were told; `route`: from a request to its route and pool."""
+`weight` leads from a replica's signals to the weight that the proxies received, and `route` from a request to its route
+and pool.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +68,9 @@ def route(
     URL is a whole one, or a path. Nothing is sent: what would match, what decides between routes, the pin or the draw,
     and the policy, each setting with the line that it came from.
     """
-    from lbctl.cli.explain_route import Asked, answer
+    from lbctl.cli.explain_route import RouteQuery, answer
 
-    return answer(Asked(method, url, headers, body, kind, listener, form), paths)
+    return answer(RouteQuery(method, url, headers, body, kind, listener, form), paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +109,16 @@ def _undecided(remote: Server, pool: str, replica: str) -> Undecided:
 def _few_lines(row: Undecided) -> Iterator[tuple[str, str]]:
     yield "replica", f"{row.pool}/{row.replica}, capacity {row.capacity:g}"
     yield "strategy", "none: nothing is read of this pool, so its weights are its capacities"
-    yield from _hands(row)
+    yield from _override_lines(row)
     yield "sent", _sent(row)
     yield from _ramp(row)
 
 
 def _lines(row: schema.Decision, peers: Iterable[schema.Decision]) -> Iterator[tuple[str, str]]:
-    """`peers`: the rows of its pool."""
+    """Yield the label and the text of each line about a decision.
+
+    `peers` are the decisions of its pool.
+    """
     yield "replica", f"{row.pool}/{row.replica}, capacity {row.capacity:g}"
     yield "strategy", f"{row.strategy}, {row.mode}" + (f": {row.mode_words}" if row.mode_words else "")
     for name, item in row.signals.items():
@@ -121,14 +126,14 @@ def _lines(row: schema.Decision, peers: Iterable[schema.Decision]) -> Iterator[t
     if not row.signals:
         yield "signal", "none has ever been read"
     yield "evidence", f"{age(row.evidence_age)} old" if row.evidence_age is not None else "none"
-    what = "load" if row.strategy == "composite" else "speed"
-    yield what, _number(row.load if what == "load" else row.speed, "per capacity")
+    quantity = "load" if row.strategy == "composite" else "speed"
+    yield quantity, _measure(row.load if quantity == "load" else row.speed, "per capacity")
     yield "normalised", f"{row.normalised:+.3f} against its peers, {row.across_types:+.3f} for its GPU type (ln)"
     yield "wished", _percent(row.wished)
     yield "clamped", _percent(row.clamped)
     yield "damped", f"{_percent(row.damped)}, beyond the deadband {_percent(row.beyond_deadband)}"
     yield "decided", f"{row.decided:g}" + (", not sent: a weight is held by hand" if _by_hand(row) else "")
-    yield from _hands(row)
+    yield from _override_lines(row)
     yield "sent", _sent(row)
     yield "of which", _parts(row)
     yield from _ramp(row)
@@ -140,7 +145,7 @@ def _lines(row: schema.Decision, peers: Iterable[schema.Decision]) -> Iterator[t
     yield "health", row.verdict + (f": {'; '.join(row.words)}" if row.words else "")
 
 
-def _hands(row: schema.Decision | Undecided) -> Iterator[tuple[str, str]]:
+def _override_lines(row: schema.Decision | Undecided) -> Iterator[tuple[str, str]]:
     for item in row.overrides:
         value = f" {item.value:g}" if item.value is not None else ""
         until = f", until {item.until}" if item.until else ""
@@ -148,7 +153,7 @@ def _hands(row: schema.Decision | Undecided) -> Iterator[tuple[str, str]]:
 
 
 def _ramp(row: schema.Decision | Undecided) -> Iterator[tuple[str, str]]:
-    """Slow start that lbctl does for a proxy that has none."""
+    """Yield the line about slow start, which lbctl does for a proxy that has none."""
     if row.ramp < 1:
         yield "slow start", f"nginx has {row.ramp:.0%} of the weight so far; Envoy and HAProxy ramp by themselves"
 
@@ -162,7 +167,7 @@ def _sent(row: schema.Decision | Undecided) -> str:
 
 
 def _quantised(row: schema.Decision, peers: Iterable[schema.Decision]) -> str:
-    """Each proxy's own number beside the sum of its pool: alone it says nothing."""
+    """Return each proxy's own number beside the sum of its pool, because it means nothing alone."""
     own = row.quantised
     sums = {kind: sum(peer.quantised.get(kind, 0) for peer in peers) for kind in own}
     parts = [f"{kind}: {value} of {sums[kind]}" for kind, value in own.items()]
@@ -177,5 +182,5 @@ def _percent(value: float | None) -> str:
     return "unknown" if value is None else f"{value * 100:.1f}% of its capacity"
 
 
-def _number(value: float | None, unit: str) -> str:
+def _measure(value: float | None, unit: str) -> str:
     return "unknown" if value is None else f"{value:.6g} {unit}"

@@ -1,4 +1,4 @@
-"""What holds for a request on its way, setting by setting, each with the line of YAML that it came from."""
+"""The settings that apply to a request on its way, each with the line of YAML that it comes from."""
 
 from __future__ import annotations
 
@@ -21,22 +21,29 @@ _POOL = ("protocol", "affinity", "locality", "connections", "timeouts", "circuit
 
 
 def policy(compiled: Compiled, listener: Listener, route: Route, pools: tuple[str, ...]) -> list[Row]:
-    """The listener's, the route's and those of the pools that the request may go to. `at`: None for a default."""
+    """Return the settings of the listener, of the route, and of the pools that the request may go to.
+
+    `at` is None for a default.
+    """
     return [
         {"path": dotted(path), "value": value, "at": str(place) if (place := origin(compiled.sources, path)) else None}
-        for path, value in _told(compiled, listener, route, pools)
+        for path, value in _applicable(compiled, listener, route, pools)
     ]
 
 
-def _told(compiled: Compiled, listener: Listener, route: Route, pools: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
-    yield from _some(settings.of_listener(listener), _LISTENER)
-    yield from _some(settings.of_route(route, ()), ("headers",) if isinstance(route.action, Respond) else _ROUTE)
+def _applicable(
+    compiled: Compiled, listener: Listener, route: Route, pools: tuple[str, ...]
+) -> Iterator[tuple[Path, str]]:
+    yield from _select(settings.of_listener(listener), _LISTENER)
+    yield from _select(settings.of_route(route, ()), ("headers",) if isinstance(route.action, Respond) else _ROUTE)
     for pool in compiled.topology.pools:
         if pool.name in pools:
-            told = settings.of_pool(pool)
-            yield from _some(told, _POOL)
-            yield from ((path, value) for path, value in told.items() if path[2:4] == ("health", "load_shedding"))
+            pool_settings = settings.of_pool(pool)
+            yield from _select(pool_settings, _POOL)
+            yield from (
+                (path, value) for path, value in pool_settings.items() if path[2:4] == ("health", "load_shedding")
+            )
 
 
-def _some(told: settings.Settings, keys: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
-    return ((path, value) for path, value in told.items() if path[2] in keys)
+def _select(values: settings.Settings, keys: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
+    return ((path, value) for path, value in values.items() if path[2] in keys)

@@ -1,7 +1,7 @@
 """`lbctl explain route`: from one request to its route, its pool and its policy, on each of the fleet's proxies.
 
-Nothing is sent anywhere. The proxies are asked one by one, since they do not read every request alike; where they agree
-it is said once.
+Nothing is sent anywhere. Each proxy is evaluated separately, because the proxies do not read every request alike; those
+that agree are shown together.
 """
 
 from __future__ import annotations
@@ -44,14 +44,17 @@ _METHOD = re.compile(r"[A-Z][A-Z_-]*")
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+): *(.*)", re.DOTALL)
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 _MISSED = 8
-"""Routes that do not match and are shown, nearest first."""
+"""Routes without a match that are shown, the nearest first."""
 _REPLICAS = 4
 _PROTECTING = frozenset({"LB499", *(item.code for item in FEATURES if item.protects)})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The command line's words. `kind`: of this kind of proxy alone; `listener`: instead of the one by the port."""
+class RouteQuery:
+    """The arguments of the command line.
+
+    `kind` restricts the explanation to one kind of proxy. `listener` replaces the listener at the URL's port.
+    """
 
     method: str
     url: str
@@ -62,20 +65,20 @@ class Asked:
     form: str
 
 
-def answer(asked: Asked, paths: tuple[str, ...]) -> int:
-    """Prints the explanation; the exit code."""
-    parts = _split(asked.url)
+def answer(query: RouteQuery, paths: tuple[str, ...]) -> int:
+    """Print the explanation, and return the exit code."""
+    parts = _split(query.url)
     diagnostics = Diagnostics()
-    message = _message(asked, parts, diagnostics)
+    message = _message(query, parts, diagnostics)
     loaded = load(paths, diagnostics)
     if loaded is None or message is None or diagnostics.failed:
         show(item for item in diagnostics if item.severity == "error")
         return 1
-    listener = _listener(loaded.compiled, asked.listener, parts)
-    rows = _together([_row(loaded, listener, proxy, message) for proxy in _proxies(loaded, listener, asked.kind)])
+    listener = _listener(loaded.compiled, query.listener, parts)
+    rows = _grouped([_row(loaded, listener, proxy, message) for proxy in _proxies(loaded, listener, query.kind)])
     head = {"method": message.method, "host": message.host, "path": message.path, "listener": listener.name}
-    if asked.form != "table":
-        show_value({"request": head, "proxies": rows}, asked.form)
+    if query.form != "table":
+        show_value({"request": head, "proxies": rows}, query.form)
         return 0
     click.echo(f"{message.method} {message.host}{message.path} on listener {listener.name} ({listener.bind})")
     for line in (line for row in rows for line in _lines(row)):
@@ -99,111 +102,118 @@ def _split(url: str) -> SplitResult:
     return parts
 
 
-def _message(asked: Asked, parts: SplitResult, diagnostics: Diagnostics) -> Message | None:
-    method = asked.method.upper()
+def _message(query: RouteQuery, parts: SplitResult, diagnostics: Diagnostics) -> Message | None:
+    method = query.method.upper()
     if not _METHOD.fullmatch(method) or method == "CONNECT":
-        raise click.UsageError(f"{asked.method!r} is no method of a request that has a route")
-    headers = tuple(_header(item) for item in asked.headers)
-    given = [value for name, value in headers if name == "host"]
+        raise click.UsageError(f"{query.method!r} is no method of a request that has a route")
+    headers = tuple(_header(item) for item in query.headers)
+    hosts = [value for name, value in headers if name == "host"]
     path = quote(parts.path or "/", safe=_PRINTABLE)
-    if asked.url.startswith("//"):
-        path, given = quote(asked.url.partition("?")[0].partition("#")[0], safe=_PRINTABLE), given or [""]
+    if query.url.startswith("//"):
+        path, hosts = quote(query.url.partition("?")[0].partition("#")[0], safe=_PRINTABLE), hosts or [""]
     try:
-        body = Path(asked.body).read_bytes() if asked.body is not None else b""
+        body = Path(query.body).read_bytes() if query.body is not None else b""
     except OSError as error:
-        words = f"the body cannot be read: {reason_of(error)}"
-        diagnostics.add(Diagnostic("LB001", words, Position(str(asked.body))))
+        reason = f"the body cannot be read: {reason_of(error)}"
+        diagnostics.add(Diagnostic("LB001", reason, Position(str(query.body))))
         return None
-    return Message(method, given[0] if given else parts.netloc, path, headers, body)
+    return Message(method, hosts[0] if hosts else parts.netloc, path, headers, body)
 
 
 def _header(text: str) -> tuple[str, str]:
-    found = _HEADER.fullmatch(text)
-    if found is None:
+    match = _HEADER.fullmatch(text)
+    if match is None:
         raise click.UsageError(f"{text!r} is not a header: write 'name: value'")
-    return found[1].lower(), found[2].strip()
+    return match[1].lower(), match[2].strip()
 
 
 def _listener(compiled: Compiled, name: str | None, parts: SplitResult) -> Listener:
-    """The named one, the one at the URL's port, or the only one; that another one would be wanted is told."""
-    known = {item.name: item for item in compiled.topology.listeners}
+    """Return the named listener, the one at the URL's port, or the only one.
+
+    A notice is printed if the only listener has another port. Raises UsageError if no listener can be chosen.
+    """
+    listeners = {item.name: item for item in compiled.topology.listeners}
     if name is not None:
-        if name not in known:
-            hint = did_you_mean(name, known) or f"its listeners: {', '.join(known) or 'none'}"
+        if name not in listeners:
+            hint = did_you_mean(name, listeners) or f"its listeners: {', '.join(listeners) or 'none'}"
             raise click.UsageError(f"the fleet has no listener {name!r}; {hint}")
-        return known[name]
+        return listeners[name]
     port = parts.port or ports.BY_SCHEME.get(parts.scheme)
-    at_port = [item for item in known.values() if item.bind.port == port]
-    found = at_port or list(known.values())
-    if len(found) == 1:
+    at_port = [item for item in listeners.values() if item.bind.port == port]
+    candidates = at_port or list(listeners.values())
+    if len(candidates) == 1:
         if port is not None and not at_port:
-            words = f"no listener has port {port}: the only one, {found[0].name} ({found[0].bind}), is taken"
-            click.echo(f"lbctl: {words}", err=True)
-        return found[0]
-    binds = ", ".join(f"{item.name} ({item.bind})" for item in known.values()) or "none"
+            notice = f"no listener has port {port}: the only one, {candidates[0].name} ({candidates[0].bind}), is taken"
+            click.echo(f"lbctl: {notice}", err=True)
+        return candidates[0]
+    binds = ", ".join(f"{item.name} ({item.bind})" for item in listeners.values()) or "none"
     raise click.UsageError(f"which listener takes this request? Name it with --listener: {binds}")
 
 
 def _proxies(loaded: Loaded, listener: Listener, kind: str | None) -> list[Proxy]:
-    """Those of the fleet that carry the listener, one of a kind and version; where it names none, one of each kind."""
+    """Return the fleet's proxies that carry the listener, one of each kind and version.
+
+    A fleet that names no such proxy gets one of each kind. Raises UsageError if proxies are named and none carries the
+    listener.
+    """
     topology = loaded.compiled.topology
     carrying = [item for item in topology.proxies if not item.listeners or listener.name in item.listeners]
-    wanted = [item for item in carrying if kind in (None, item.kind)]
-    if topology.proxies and not wanted and kind is None:
+    selected = [item for item in carrying if kind in (None, item.kind)]
+    if topology.proxies and not selected and kind is None:
         raise click.UsageError(f"no proxy of the fleet carries the listener {listener.name}")
-    if not wanted:
+    if not selected:
         return [unnamed(topology, each) for each in KINDS if kind in (None, each)]
-    return list({(item.kind, item.version): item for item in reversed(wanted)}.values())
+    return list({(item.kind, item.version): item for item in reversed(selected)}.values())
 
 
 # ── The answer ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _together(rows: list[tuple[str, Row]]) -> list[Row]:
-    """Proxies that say the same, said once."""
-    found: list[Row] = []
+def _grouped(rows: list[tuple[str, Row]]) -> list[Row]:
+    """Join the rows of proxies that agree."""
+    groups: list[Row] = []
     for proxy, row in rows:
-        same = next((item for item in found if {**item, "on": None} == {**row, "on": None}), None)
+        same = next((item for item in groups if {**item, "on": None} == {**row, "on": None}), None)
         if same is None:
-            found.append({"on": [proxy], **row})
+            groups.append({"on": [proxy], **row})
         else:
             same["on"].append(proxy)
-    return found
+    return groups
 
 
 def _row(loaded: Loaded, listener: Listener, proxy: Proxy, message: Message) -> tuple[str, Row]:
     compiled = loaded.compiled
     prepared = prepare(target(proxy.kind), compiled, proxy, Snapshot(compiled.topology, secrets=loaded.secrets))
-    found = explain(listener, message, proxy.kind, proxy.version)
+    explained = explain(listener, message, proxy.kind, proxy.version)
     name = f"{proxy.kind} {'.'.join(map(str, proxy.version[:2]))}"
-    row: Row = {"read": _read(found.request), "status": None, "why": None, "route": None}
-    row |= {"also": [_beaten(item) for item in found.matched[1:]], "missed": _missed(found)}
-    if found.refusal is not None:
-        return name, row | {"status": found.refusal.status, "why": found.refusal.words}
-    if found.winner is None or found.request is None:
+    row: Row = {"read": _read(explained.request), "status": None, "why": None, "route": None}
+    row |= {"also": [_beaten(item) for item in explained.matched[1:]], "missed": _missed(explained)}
+    if explained.refusal is not None:
+        return name, row | {"status": explained.refusal.status, "why": explained.refusal.words}
+    if explained.winner is None or explained.request is None:
         return name, row | {"status": 404, "why": "no route matches"}
-    return name, row | _won(compiled, prepared, listener, found, found.request)
+    return name, row | _won(compiled, prepared, listener, explained, explained.request)
 
 
-def _won(compiled: Compiled, prepared: Prepared, listener: Listener, found: Explained, request: Request) -> Row:
-    assert found.winner is not None
-    name = found.winner.route
+def _won(compiled: Compiled, prepared: Prepared, listener: Listener, explained: Explained, request: Request) -> Row:
+    assert explained.winner is not None
+    name = explained.winner.route
     route = next(item for item in compiled.topology.routes if item.name == name)
     place = origin(compiled.sources, ("routes", name))
     row: Row = {
         "route": name,
         "at": str(place),
-        "match": conditions(found.winner),
-        "conditions": [_criterion(item) for item in criteria(found.winner, request)],
+        "match": conditions(explained.winner),
+        "conditions": [_criterion(item) for item in criteria(explained.winner, request)],
     }
-    shown = next((item for item in prepared.view.listeners if item.name == listener.name), listener)
-    rule = shown.rules[listener.rules.index(found.winner)]
+    served_listener = next((item for item in prepared.view.listeners if item.name == listener.name), listener)
+    rule = served_listener.rules[listener.rules.index(explained.winner)]
     served = prepared.view.routes.get(name)
     if rule.route != name or served is None or served.action == CLOSED:
-        about = {("listeners", listener.name), ("routes", name), *(("pools", pool) for pool in pools_of(route))}
-        losses = [item for item in prepared.losses if item.path[:2] in about or item.path[:1] == ("defaults",)]
-        told = [str(item) for item in losses if item.code in _PROTECTING]
-        return row | {"status": 503, "why": "closed here: this proxy cannot protect it", "losses": told}
+        owners = {("listeners", listener.name), ("routes", name), *(("pools", pool) for pool in pools_of(route))}
+        losses = [item for item in prepared.losses if item.path[:2] in owners or item.path[:1] == ("defaults",)]
+        protection_losses = [str(item) for item in losses if item.code in _PROTECTING]
+        return row | {"status": 503, "why": "closed here: this proxy cannot protect it", "losses": protection_losses}
     return row | _action(compiled, listener, route, request)
 
 
@@ -226,17 +236,17 @@ def _choice(compiled: Compiled, route: Route, action: Forward, chosen: Choice) -
     key = {"pin": ("pin", chosen.index or 0), "only": ("pool",)}.get(chosen.by, ("split",))
     place = origin(compiled.sources, ("routes", route.name, *key)) or origin(compiled.sources, ("routes", route.name))
     sticky = action.sticky
-    words = {
+    explanations = {
         "pin": "a pin decides",
         "kept": f"the cookie {sticky.name if sticky else ''} keeps the variant that the client was given",
         "kept_by_hash": f"the header {sticky.name if sticky else ''} draws, the same value always alike",
         "draw": "drawn" + (f", then kept by the cookie {sticky.name}" if sticky and sticky.kind == "cookie" else ""),
         "only": "the route's only pool",
     }
-    then = [f"a copy of {action.mirror.percent:g}% to {action.mirror.pool}"] if action.mirror else []
-    then += [f"to {action.fallback} when no replica is fit"] if action.fallback else []
-    then += [f"never outside {', '.join(route.regions)}"] if route.regions else []
-    return {"by": chosen.by, "words": words[chosen.by], "at": str(place), "then": then}
+    additions = [f"a copy of {action.mirror.percent:g}% to {action.mirror.pool}"] if action.mirror else []
+    additions += [f"to {action.fallback} when no replica is fit"] if action.fallback else []
+    additions += [f"never outside {', '.join(route.regions)}"] if route.regions else []
+    return {"by": chosen.by, "words": explanations[chosen.by], "at": str(place), "then": additions}
 
 
 def _pool(compiled: Compiled, route: Route, name: str, share: float) -> Row:
@@ -262,15 +272,15 @@ def _beaten(item: Candidate) -> Row:
     return {"route": item.rule.route, "match": conditions(item.rule), "decided_by": item.beaten_by}
 
 
-def _missed(found: Explained) -> list[Row]:
-    """The nearest rule of each route that does not match."""
-    near: dict[str, Candidate] = {}
-    for item in found.missed:
-        near.setdefault(item.rule.route, item)
-    for item in found.matched:
-        near.pop(item.rule.route, None)
-    some = list(near.values())[:_MISSED]
-    return [{"route": item.rule.route, "failed": [_criterion(each) for each in item.failed]} for item in some]
+def _missed(explained: Explained) -> list[Row]:
+    """Return the nearest rule of each route that does not match."""
+    nearest: dict[str, Candidate] = {}
+    for item in explained.missed:
+        nearest.setdefault(item.rule.route, item)
+    for item in explained.matched:
+        nearest.pop(item.rule.route, None)
+    shown = list(nearest.values())[:_MISSED]
+    return [{"route": item.rule.route, "failed": [_criterion(each) for each in item.failed]} for item in shown]
 
 
 def _criterion(item: Criterion) -> Row:
@@ -306,12 +316,12 @@ def _lines(row: Row) -> Iterator[str]:
 
 def _failed(item: Row) -> str:
     name = f"{item['kind']} {item['name']}" if item["name"] else item["kind"]
-    found = "there is none" if item["found"] is None else f"it is {item['found']}"
-    return f"wants {name} {item['wanted']}, {found}"
+    actual = "there is none" if item["found"] is None else f"it is {item['found']}"
+    return f"wants {name} {item['wanted']}, {actual}"
 
 
 def _probability(item: Row) -> str:
     parts = sorted(item["replicas"].items(), key=lambda part: (-part[1], part[0]))
-    some = ", ".join(f"{name} {100 * share:.1f}%" for name, share in parts[:_REPLICAS])
+    shown = ", ".join(f"{name} {100 * share:.1f}%" for name, share in parts[:_REPLICAS])
     more = f", and {len(parts) - _REPLICAS} more" if len(parts) > _REPLICAS else ""
-    return f"{100 * item['probability']:.4g}% {item['pool']}, {item['algorithm']} over {some or 'discovery'}{more}"
+    return f"{100 * item['probability']:.4g}% {item['pool']}, {item['algorithm']} over {shown or 'discovery'}{more}"

@@ -24,42 +24,42 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 def written(findings: Iterable[Diagnostic], form: str) -> str:
     """Return the complete standard output, with its last newline; for `text` one finding a line."""
-    found = list(findings)
+    diagnostics = list(findings)
     match form:
         case "json":
-            return _json(found)
+            return _json(diagnostics)
         case "github":
-            return "".join(f"{line}\n" for line in _github(found))
+            return "".join(f"{line}\n" for line in _github(diagnostics))
         case "sarif":
-            return json.dumps(_sarif(found), indent=2, ensure_ascii=False) + "\n"
+            return json.dumps(_sarif(diagnostics), indent=2, ensure_ascii=False) + "\n"
         case _:
-            return "".join(f"{item}\n" for item in found)
+            return "".join(f"{item}\n" for item in diagnostics)
 
 
-def counted(found: Sequence[Diagnostic]) -> str:
+def counted(findings: Sequence[Diagnostic]) -> str:
     """Return a summary, as `3 findings: 1 error, 2 warnings`."""
-    counts = Counter(item.severity for item in found)
+    counts = Counter(item.severity for item in findings)
     parts = [_number(counts[severity], severity) for severity in _RANK if counts[severity]]
-    return f"{_number(len(found), 'finding')}: {', '.join(parts)}" if found else "no findings"
+    return f"{_number(len(findings), 'finding')}: {', '.join(parts)}" if findings else "no findings"
 
 
 def _number(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _json(found: Sequence[Diagnostic]) -> str:
-    counts = Counter(item.severity for item in found)
+def _json(findings: Sequence[Diagnostic]) -> str:
+    counts = Counter(item.severity for item in findings)
     whole = {
-        "findings": [as_json(item) for item in found],
+        "findings": [as_json(item) for item in findings],
         "counts": {severity: counts[severity] for severity in _RANK},
     }
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
-def _github(found: Sequence[Diagnostic]) -> list[str]:
-    worst = sorted(found, key=lambda item: _RANK[item.severity])
+def _github(findings: Sequence[Diagnostic]) -> list[str]:
+    worst = sorted(findings, key=lambda item: _RANK[item.severity])
     shown = f", {_MOST} of them annotated" if len(worst) > _MOST else ""
-    return [*map(_annotation, worst[:_MOST]), f"lbctl: {counted(found)}{shown}"]
+    return [*map(_annotation, worst[:_MOST]), f"lbctl: {counted(findings)}{shown}"]
 
 
 def _annotation(item: Diagnostic) -> str:
@@ -86,15 +86,15 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def _sarif(found: Sequence[Diagnostic]) -> dict[str, Any]:
-    codes = sorted({item.code for item in found})
+def _sarif(findings: Sequence[Diagnostic]) -> dict[str, Any]:
+    codes = sorted({item.code for item in findings})
     driver = {
         "name": "lbctl",
         "version": __version__,
         "semanticVersion": __version__,
         "rules": _rules(codes),
     }
-    results = [_result(item, codes.index(item.code)) for item in found]
+    results = [_result(item, codes.index(item.code)) for item in findings]
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
 
@@ -103,14 +103,14 @@ def _rules(codes: Sequence[str]) -> list[dict[str, Any]]:
     from lbctl.lint.page import markdown, terminal_text
     from lbctl.lint.pages import pages
 
-    known = pages()
+    by_code = pages()
     return [
         {
             "id": code,
-            "shortDescription": {"text": known[code].title},
-            "fullDescription": {"text": known[code].what},
-            "help": {"text": terminal_text(known[code]), "markdown": markdown(known[code])},
-            "defaultConfiguration": {"level": known[code].severity},
+            "shortDescription": {"text": by_code[code].title},
+            "fullDescription": {"text": by_code[code].what},
+            "help": {"text": terminal_text(by_code[code]), "markdown": markdown(by_code[code])},
+            "defaultConfiguration": {"level": by_code[code].severity},
         }
         for code in codes
     ]
@@ -133,5 +133,5 @@ def _result(item: Diagnostic, index: int) -> dict[str, Any]:
 
 
 def _uri(file: str) -> str:
-    """Relative to the working directory where the PATH was; an absolute one with its scheme."""
+    """Return a URI relative to the working directory if the path is relative, else an absolute one."""
     return f"file://{quote(file)}" if file.startswith("/") else quote(file.removeprefix("./"))

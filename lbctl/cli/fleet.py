@@ -22,10 +22,10 @@ def load(paths: tuple[str, ...], diagnostics: Diagnostics, require_files: bool =
 
     A finding that a comment in the fleet silences is never added to `diagnostics`, also not by a later step.
     """
-    found = texts(paths, diagnostics, sys.stdin.buffer if "-" in paths else None)
-    diagnostics.silence(silenced_by_comments(found))
-    source = parse(found, diagnostics)
-    return complete(source, diagnostics, require_files) if source else None
+    sources = texts(paths, diagnostics, sys.stdin.buffer if "-" in paths else None)
+    diagnostics.silence(silenced_by_comments(sources))
+    fleet = parse(sources, diagnostics)
+    return complete(fleet, diagnostics, require_files) if fleet else None
 
 
 def show(diagnostics: Iterable[Diagnostic]) -> None:

@@ -14,7 +14,7 @@ from lbctl.cli.options import options_of
 
 option = options_of("init")
 _EXIT = {"LB960": 4, "LB961": 1, "LB962": 64, "LB963": 1}
-"""Code → exit code."""
+"""The exit code of each code of a finding."""
 
 
 @click.command("init")
@@ -35,7 +35,7 @@ def command(urls: tuple[str, ...], file: str | None, more: tuple[str, ...]) -> i
         raise click.UsageError("URLs stand after --from")
     diagnostics = Diagnostics()
     if file is not None and os.path.lexists(file):
-        diagnostics.add(_there(file))
+        diagnostics.add(_existing_file(file))
     text = "" if diagnostics.failed else _text((*urls, *more), diagnostics)
     if text and file is None:
         click.echo(text, nl=False)
@@ -57,7 +57,7 @@ def _text(urls: tuple[str, ...], diagnostics: Diagnostics) -> str:
     return result.text
 
 
-def _there(file: str) -> Diagnostic:
+def _existing_file(file: str) -> Diagnostic:
     return Diagnostic("LB961", "there is a file already, and init writes over none", Position(_name(file)), hint="-f")
 
 
@@ -73,7 +73,7 @@ def _write(text: str, file: str, diagnostics: Diagnostics) -> None:
             place.hardlink_to(out.name)
         click.echo(f"lbctl: wrote {_name(file)}", err=True)
     except FileExistsError:
-        diagnostics.add(_there(file))
+        diagnostics.add(_existing_file(file))
     except OSError as error:
         message = f"cannot be written: {reason_of(error)}"
         diagnostics.add(Diagnostic("LB961", message, Position(_name(file))))

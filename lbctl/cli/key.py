@@ -15,9 +15,9 @@ from lbctl.cli.options import options_of
 
 option = options_of("key_new")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
-"""As `lbctl.model.values.NAME`, which is not imported: that takes longer than all of this."""
+"""It equals `lbctl.model.values.NAME`, whose import would take longer than the whole command."""
 _BYTES = 32
-"""Of randomness in a key."""
+"""Random bytes in a key."""
 
 
 @click.group("key")

@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """The flags, as they are meant."""
+    """The parsed options."""
 
     chosen: Callable[[str], bool]
     fail_on: str
@@ -69,11 +69,11 @@ def command(
         raise click.UsageError("--fix changes files, and - is standard input")
     options = _Options(CodeFilter(_codes(select), _codes(ignore)), fail_on, fix, _load(rate, mean_service), form)
     diagnostics = Diagnostics()
-    found = texts(paths, diagnostics, sys.stdin.buffer if "-" in paths else None)
-    linted = lint(found, diagnostics, options.chosen, options.load)
+    sources = texts(paths, diagnostics, sys.stdin.buffer if "-" in paths else None)
+    linted = lint(sources, diagnostics, options.chosen, options.load)
     if fix and linted.valid:
-        fixed, linted = _fixed(found, linted, options)
-        if not _saved(found, fixed):
+        fixed, linted = _fixed(sources, linted, options)
+        if not _saved(sources, fixed):
             return 1
     click.echo(written(linted.lines if form == "text" else linted.findings, form), nl=False)
     if form == "text":
@@ -83,23 +83,26 @@ def command(
 
 
 def _fails(linted: LintResult, fail_on: str) -> bool:
-    bad = {"error"} if fail_on == "error" else {"error", "warning"}
-    return any(item.severity in bad for item in linted.findings)
+    failing = {"error"} if fail_on == "error" else {"error", "warning"}
+    return any(item.severity in failing for item in linted.findings)
 
 
-def _fixed(found: Sequence[SourceText], linted: LintResult, options: _Options) -> tuple[list[SourceText], LintResult]:
-    """First what is unwise, then the comments that silence nothing any more; and what is left to say."""
+def _fixed(sources: Sequence[SourceText], linted: LintResult, options: _Options) -> tuple[list[SourceText], LintResult]:
+    """Apply the fixes, then remove comments that silence nothing any more.
+
+    Returns the new texts, and the findings that remain.
+    """
     from lbctl.lint.fix import apply_fixes, remove_comments
 
-    once = apply_fixes(found, linted.fixes)
-    if once != list(found):
-        linted = _again(once, options)
-    twice = remove_comments(once, linted.unused)
-    return twice, linted if twice == once else _again(twice, options)
+    with_fixes = apply_fixes(sources, linted.fixes)
+    if with_fixes != list(sources):
+        linted = _again(with_fixes, options)
+    without_comments = remove_comments(with_fixes, linted.unused)
+    return without_comments, linted if without_comments == with_fixes else _again(without_comments, options)
 
 
-def _again(found: Sequence[SourceText], options: _Options) -> LintResult:
-    return lint(found, Diagnostics(), options.chosen, options.load)
+def _again(sources: Sequence[SourceText], options: _Options) -> LintResult:
+    return lint(sources, Diagnostics(), options.chosen, options.load)
 
 
 def _saved(before: Sequence[SourceText], after: Sequence[SourceText]) -> bool:
@@ -117,19 +120,19 @@ def _saved(before: Sequence[SourceText], after: Sequence[SourceText]) -> bool:
     return True
 
 
-def _codes(given: Sequence[str]) -> tuple[str, ...]:
-    """Codes or their beginnings; a usage error for one that no code begins with."""
-    wanted = tuple(code.strip().upper() for item in given for code in item.split(",") if code.strip())
-    if wanted:
-        _check(wanted)
-    return wanted
+def _codes(values: Sequence[str]) -> tuple[str, ...]:
+    """Return the codes or prefixes of codes. Raises UsageError for a prefix that no code has."""
+    codes = tuple(code.strip().upper() for item in values for code in item.split(",") if code.strip())
+    if codes:
+        _check(codes)
+    return codes
 
 
-def _check(wanted: Sequence[str]) -> None:
+def _check(codes: Sequence[str]) -> None:
     from lbctl.lint.pages import pages
 
-    for code in wanted:
-        if not any(known.startswith(code) for known in pages()):
+    for code in codes:
+        if not any(page_code.startswith(code) for page_code in pages()):
             hint = did_you_mean(code, pages())
             raise click.UsageError(f"no code begins with {code!r}{f'; {hint}' if hint else ''}")
 

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _PLACES = {"FILE": "file", "F": "file", "DIR": "dir", "PATH…": "file", "[PATH…]": "file", "PATH|git:REV|live": "file"}
-"""What a value is called in the help → what a shell completes it by."""
-_WORDS = {"PATH|git:REV|live": ("git:HEAD", "live")}
-"""The same → what it may be beside a file."""
+"""Maps the name of a value in the help to the kind of path that a shell completes it by."""
+_CHOICES = {"PATH|git:REV|live": ("git:HEAD", "live")}
+"""Maps the name of a value in the help to the choices that it has beside a file."""
 
 
 def options_of(command: str) -> Callable[..., _Decorator]:
     """Return `click.option` for the options of one command, or of all that share them if it is empty."""
 
     def option(*declarations: str, **settings: Any) -> _Decorator:
-        typed = max((item for item in declarations if item.startswith("-")), key=len).lstrip("-")
-        variable = "_".join(filter(None, ("LBCTL", command, typed))).upper().replace("-", "_")
+        name = max((item for item in declarations if item.startswith("-")), key=len).lstrip("-")
+        variable = "_".join(filter(None, ("LBCTL", command, name))).upper().replace("-", "_")
         return click.option(*declarations, envvar=variable, show_envvar=True, shell_complete=completions, **settings)
 
     return option
@@ -39,5 +39,5 @@ def completions(context: click.Context, parameter: click.Parameter, incomplete: 
     kind = _PLACES.get(parameter.metavar or "")
     if kind is None:
         return parameter.type.shell_complete(context, parameter, incomplete)
-    words = [word for word in _WORDS.get(parameter.metavar or "", ()) if word.startswith(incomplete)]
-    return [CompletionItem(incomplete, type=kind), *map(CompletionItem, words)]
+    choices = [choice for choice in _CHOICES.get(parameter.metavar or "", ()) if choice.startswith(incomplete)]
+    return [CompletionItem(incomplete, type=kind), *map(CompletionItem, choices)]

@@ -16,13 +16,13 @@ from lbctl.serve.api import schema
 
 _PATH = "/api/v1/overrides"
 _DEGRADED = 3
-_LOOK = 0.2
+_POLL_INTERVAL = 0.2
 _PATIENCE = 30.0
 """Seconds that `--wait` waits for the proxies."""
 
 
-def _held(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--ttl, --reason and where the server is."""
+def _override_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --ttl, --reason and the options of the server."""
     option = options_of("")
     function = server_options(writes=True)(function)
     function = option("--reason", metavar="TEXT", help="Why; shown with it.")(function)
@@ -57,7 +57,7 @@ def _shares(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 @click.command("drain")
 @click.argument("replica", metavar="POOL/REPLICA")
 @options_of("drain")("--wait", is_flag=True, help="Until all connected proxies have it; exit code 3 if not in time.")
-@_held
+@_override_options
 def drain(
     replica: str, wait: bool, ttl: str | None, reason: str | None, server: str, token_file: str | None,
     tls_ca: str | None,
@@ -88,7 +88,7 @@ def weight() -> None:
 @weight.command("set")
 @click.argument("replica", metavar="POOL/REPLICA")
 @click.argument("value", callback=_weight)
-@_held
+@_override_options
 def set_(
     replica: str, value: float, ttl: str | None, reason: str | None, server: str, token_file: str | None,
     tls_ca: str | None,
@@ -110,7 +110,7 @@ def unset(replica: str, server: str, token_file: str | None, tls_ca: str | None)
 
 @click.command("freeze")
 @click.argument("pool", required=False)
-@_held
+@_override_options
 def freeze(
     pool: str | None, ttl: str | None, reason: str | None, server: str, token_file: str | None, tls_ca: str | None
 ) -> int:
@@ -142,7 +142,7 @@ def split() -> None:
 @click.argument("route")
 @click.argument("shares", metavar="POOL=SHARE…", nargs=-1, required=True, callback=_shares)
 @options_of("split")("--wait", is_flag=True, help="Until all connected proxies have it; exit code 3 if not in time.")
-@_held
+@_override_options
 def set_split(
     route: str, shares: dict[str, int], wait: bool, ttl: str | None, reason: str | None, server: str,
     token_file: str | None, tls_ca: str | None,
@@ -216,4 +216,4 @@ def _wait(remote: Server) -> int:
         if time.monotonic() > deadline:
             click.echo(f"lbctl: these have not taken it: {', '.join(late)}", err=True)
             return _DEGRADED
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL)

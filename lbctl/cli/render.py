@@ -30,7 +30,7 @@ option = options_of("render")
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """The flags, as they were given."""
+    """The options of the command line."""
 
     kind: str
     proxy: str | None
@@ -95,7 +95,7 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
         )
         return 1
     prepared = prepare(target(options.kind), compiled, proxy, Snapshot(compiled.topology, secrets=loaded.secrets))
-    _tell_losses(prepared, proxy, diagnostics)
+    _report_losses(prepared, proxy, diagnostics)
     bundle = prepared.target.render(prepared.rooted(_root(options, proxy)), options.form)
     diagnostics.extend(placed(bundle, compiled))
     if diagnostics.failed:
@@ -104,15 +104,20 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
     return code or _write(bundle, options)
 
 
-def _tell_losses(prepared: Prepared, proxy: Proxy, diagnostics: Diagnostics) -> None:
-    """What this file cannot say; of what `serve` does for a proxy that it drives, which is no loss there, one line."""
+def _report_losses(prepared: Prepared, proxy: Proxy, diagnostics: Diagnostics) -> None:
+    """Report what this file cannot express.
+
+    What `serve` does for a proxy that it drives is no loss there, and takes one line.
+    """
     drives = bool(proxy.nodes) if prepared.target.served_by_xds else not undriven(proxy)
-    done = made_up_for(proxy.kind) if drives else {}
-    diagnostics.extend(item for item in prepared.losses if item.code not in done)
-    left = {item.code for item in prepared.losses if item.code in done} - {BY_ID["control"].code}
-    if left:
-        words = ", ".join(f"{done[code]} ({code})" for code in sorted(left))
-        click.echo(f"lbctl: not in this file, but done by `lbctl serve`, which drives {proxy.name}: {words}", err=True)
+    replacements = made_up_for(proxy.kind) if drives else {}
+    diagnostics.extend(item for item in prepared.losses if item.code not in replacements)
+    provided = {item.code for item in prepared.losses if item.code in replacements} - {BY_ID["control"].code}
+    if provided:
+        features = ", ".join(f"{replacements[code]} ({code})" for code in sorted(provided))
+        click.echo(
+            f"lbctl: not in this file, but done by `lbctl serve`, which drives {proxy.name}: {features}", err=True
+        )
 
 
 def _check(

@@ -1,7 +1,7 @@
-"""A fleet as it stood at a revision of its git repository: the same files, and the files that they name.
+"""A fleet as it was at a revision of its git repository: the same files, and the files that they name.
 
-Nothing is checked out: git is asked for each file's content, by its own program and without a shell. What the fleet
-names beside its YAML is put into a directory of its own for as long as it is read.
+Nothing is checked out. The git program prints the content of each file, and no shell is involved. What the fleet names
+beside its YAML is written to a temporary directory while it is read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lbctl.targets.load import Loaded, complete
 
 _PATIENCE = 60
 _FILES = ("100", "120")
-"""How the modes of regular files and of links begin."""
+"""The prefixes of the modes of regular files and of links."""
 
 
 class NoGitError(click.ClickException):
@@ -54,8 +54,8 @@ class _Place:
 
     def content(self, inside: str) -> bytes:
         """Return the content of the file, or of the file that a link there leads to."""
-        asked = f"{self.commit}:{inside}\n".encode()
-        head, _, content = _git(self.top, "cat-file", "--batch", "--follow-symlinks", said=asked).partition(b"\n")
+        request = f"{self.commit}:{inside}\n".encode()
+        head, _, content = _git(self.top, "cat-file", "--batch", "--follow-symlinks", stdin=request).partition(b"\n")
         _, kind, size = head.rsplit(b" ", 2) if head.count(b" ") > 1 else (b"", b"", b"0")
         if kind != b"blob":
             raise _AbsentError(f"{show(inside)} is no file there, or leads out of the repository")
@@ -67,9 +67,9 @@ class _Place:
 
 def load(paths: Sequence[str], revision: str, diagnostics: Diagnostics) -> Loaded | None:
     """Load the fleet in `paths` at `revision`, or return None if it has errors; LB001 for a path that did not exist."""
-    with tempfile.TemporaryDirectory(prefix="lbctl-diff-") as room:
-        found = [item for path in paths for item in _texts(path, revision, room, diagnostics)]
-        places = {text.name: (place, text) for place, text in found}
+    with tempfile.TemporaryDirectory(prefix="lbctl-diff-") as workspace:
+        files = [item for path in paths for item in _texts(path, revision, workspace, diagnostics)]
+        places = {text.name: (place, text) for place, text in files}
         if diagnostics.failed:
             return None
         source = parse([text for _, (_, text) in sorted(places.items())], diagnostics)
@@ -79,11 +79,11 @@ def load(paths: Sequence[str], revision: str, diagnostics: Diagnostics) -> Loade
         return complete(source, diagnostics)
 
 
-def _texts(path: str, revision: str, room: str, diagnostics: Diagnostics) -> Iterator[tuple[_Place, SourceText]]:
+def _texts(path: str, revision: str, workspace: str, diagnostics: Diagnostics) -> Iterator[tuple[_Place, SourceText]]:
     try:
         place = _placed(path, revision)
         for inside in _files(place, revision):
-            root = Path(room) / posixpath.dirname(inside)
+            root = Path(workspace) / posixpath.dirname(inside)
             root.mkdir(parents=True, exist_ok=True)
             yield place.named(inside), SourceText(f"git:{revision}:{inside}", place.content(inside), str(root))
     except _AbsentError as absent:
@@ -95,17 +95,17 @@ def _placed(path: str, revision: str) -> _Place:
         raise _AbsentError("standard input has no revisions")
     if not revision or revision.startswith("-"):
         raise _AbsentError(f"{show(revision)} is no revision")
-    whole = Path(path).resolve()
-    there = next(item for item in (whole, *whole.parents) if item.is_dir())
+    resolved = Path(path).resolve()
+    directory = next(item for item in (resolved, *resolved.parents) if item.is_dir())
     try:
-        top = _git(str(there), "rev-parse", "--show-toplevel").decode().rstrip("\n")
+        top = _git(str(directory), "rev-parse", "--show-toplevel").decode().rstrip("\n")
     except _AbsentError as error:
         raise _AbsentError(f"this is in no git repository: {error}") from None
     try:
         commit = _git(top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").decode().strip()
     except _AbsentError:
         raise _AbsentError(f"there is no revision {show(revision)}{_shallow(top)}") from None
-    inside = os.path.relpath(whole, Path(top).resolve())
+    inside = os.path.relpath(resolved, Path(top).resolve())
     return _Place(top, commit, "" if inside == "." else inside)
 
 
@@ -125,14 +125,14 @@ def _files(place: _Place, revision: str) -> list[str]:
         return [place.inside]
     rows = place.git("ls-tree", "-z", f"{place.commit}:{place.inside}").decode(errors="replace").split("\0")
     split = (row.partition("\t") for row in rows if row.startswith(_FILES))
-    found = [posixpath.join(place.inside, name) for _, _, name in split if is_fleet_file(name)]
-    if not found:
+    files = [posixpath.join(place.inside, name) for _, _, name in split if is_fleet_file(name)]
+    if not files:
         raise _AbsentError(f"a directory without YAML at {show(revision)}")
-    return found
+    return files
 
 
 def _fetch(source: FleetSource, places: dict[str, _Place]) -> None:
-    """What the fleet names by a relative path, into the directory that stands for its own."""
+    """Write what the fleet names by a relative path to the temporary directory that replaces its own."""
     for _, node in named_files(source.root):
         written, place = str(node.value), places[node.file]
         inside = posixpath.normpath(posixpath.join(posixpath.dirname(place.inside), written))
@@ -147,12 +147,15 @@ def _fetch(source: FleetSource, places: dict[str, _Place]) -> None:
         target.write_bytes(content)
 
 
-def _git(directory: str, *arguments: str, said: bytes = b"") -> bytes:
-    """Run git and return its output. `said`: the standard input."""
+def _git(directory: str, *arguments: str, stdin: bytes = b"") -> bytes:
+    """Run git and return its output.
+
+    `stdin` is its standard input. Raises NoGitError if git is missing or too slow, and _AbsentError if it fails.
+    """
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", directory, *arguments],
-            input=said,
+            input=stdin,
             capture_output=True,
             timeout=_PATIENCE,
             check=False,
@@ -162,10 +165,10 @@ def _git(directory: str, *arguments: str, said: bytes = b"") -> bytes:
         raise NoGitError("git is not installed: a revision cannot be read") from None
     except subprocess.TimeoutExpired:
         raise NoGitError(f"git did not answer within {_PATIENCE} seconds") from None
-    if done.returncode:
-        words = done.stderr.decode(errors="replace").strip().splitlines()
-        raise _AbsentError(words[0].removeprefix("fatal: ") if words else "git refused")
-    return done.stdout
+    if process.returncode:
+        lines = process.stderr.decode(errors="replace").strip().splitlines()
+        raise _AbsentError(lines[0].removeprefix("fatal: ") if lines else "git refused")
+    return process.stdout
 
 
 def _environment() -> dict[str, str]:

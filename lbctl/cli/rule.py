@@ -18,8 +18,10 @@ def _codes(_context: click.Context, _parameter: click.Parameter, incomplete: str
 
     from lbctl.lint.pages import pages
 
-    known = pages().values()
-    return [CompletionItem(page.code, help=page.title) for page in known if page.code.startswith(incomplete.upper())]
+    code_pages = pages().values()
+    return [
+        CompletionItem(page.code, help=page.title) for page in code_pages if page.code.startswith(incomplete.upper())
+    ]
 
 
 @click.command("rule")
@@ -32,13 +34,15 @@ def command(code: str | None) -> int:
     from lbctl.lint.page import terminal_text
     from lbctl.lint.pages import pages
 
-    known = pages()
+    code_pages = pages()
     if code is None:
-        click.echo("".join(f"{page.code}  {page.severity:<7}  {page.title}\n" for page in known.values()), nl=False)
+        click.echo(
+            "".join(f"{page.code}  {page.severity:<7}  {page.title}\n" for page in code_pages.values()), nl=False
+        )
         return 0
-    page = known.get(code.upper())
+    page = code_pages.get(code.upper())
     if page is None:
-        hint = did_you_mean(code.upper(), known)
+        hint = did_you_mean(code.upper(), code_pages)
         raise click.UsageError(f"there is no code {code!r}{f'; {hint}' if hint else ''} (`lbctl rule` lists them)")
     click.echo(terminal_text(page), nl=False)
     return 0

@@ -1,6 +1,6 @@
 """`lbctl schema`: the JSON Schema of a fleet file, in draft 7, which editors understand.
 
-Put together here, above the model, because only here the registries are known whose names are choices in it.
+It is assembled here, above the model, because only here the registries are known whose names are choices in it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
 from lbctl.base.quantities import Duration, Endpoint, Percent, Size, Temperature
-from lbctl.cli.schema_defaults import laid, partial
+from lbctl.cli.schema_defaults import partial, with_defaults
 from lbctl.model.fleet import Fleet
 from lbctl.targets import KINDS
 
@@ -34,38 +34,41 @@ def page() -> str:
 
 
 def schema() -> dict[str, Any]:
-    """The schema as a dict; its verdict on a fleet is the model's, less what needs two places of it to see."""
-    made: dict[str, Any] = _worded(laid(described()))
-    return made
+    """Return the schema as a dict. It accepts a fleet as the model does, except for rules that span several places."""
+    document: dict[str, Any] = _with_grammar(with_defaults(described()))
+    return document
 
 
 def described() -> dict[str, Any]:
-    """The schema before its words are put together: `description` is what a key means, `grammar` how to write it."""
-    made: dict[str, Any] = _tidy(
+    """Return the schema before descriptions are joined.
+
+    `description` is what a key means, and `grammar` how to write it.
+    """
+    document: dict[str, Any] = _tidy(
         Fleet.model_json_schema(schema_generator=_Draft7, ref_template="#/definitions/{model}")
     )
-    definitions = made.pop("$defs")
+    definitions = document.pop("$defs")
     kind, defaults = definitions["Proxy"]["properties"]["kind"], definitions["Defaults"]["properties"]
     definitions["Proxy"]["properties"]["kind"] = {"description": kind["description"], "enum": list(KINDS)}
-    for name, told in defaults.items():
-        defaults[name] = {"description": told["description"]} | partial(name.title(), definitions)
+    for name, section in defaults.items():
+        defaults[name] = {"description": section["description"]} | partial(name.title(), definitions)
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "$id": _ID, "title": "lbctl fleet"}
-    return head | {key: value for key, value in made.items() if key != "title"} | {"definitions": definitions}
+    return head | {key: value for key, value in document.items() if key != "title"} | {"definitions": definitions}
 
 
 class _Draft7(GenerateJsonSchema):
-    """Defaults in the contract's grammar; a section's own defaults stand at its keys."""
+    """Writes defaults in the grammar of a fleet file. The defaults of a section are given at its keys."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> dict[str, Any]:
-        """A key without a value is refused."""
+        """Return the schema of the value alone, because a key without a value is refused."""
         return self.generate_inner(schema["schema"])
 
     def dict_schema(self, schema: core_schema.DictSchema) -> dict[str, Any]:
-        """A map of names: every key is one."""
-        made = super().dict_schema(schema)
-        for pattern, values in made.pop("patternProperties", {}).items():
-            made |= {"propertyNames": {"pattern": pattern}, "additionalProperties": values}
-        return made
+        """Return the schema of a map of names, in which every key is a name."""
+        document = super().dict_schema(schema)
+        for pattern, values in document.pop("patternProperties", {}).items():
+            document |= {"propertyNames": {"pattern": pattern}, "additionalProperties": values}
+        return document
 
     def encode_default(self, dft: Any) -> Any:
         if isinstance(dft, Duration | Size | Percent | Temperature):
@@ -85,14 +88,14 @@ def _tidy(node: Any) -> Any:
     return [_tidy(item) for item in node] if isinstance(node, list) else node
 
 
-def _worded(node: Any) -> Any:
-    """With `grammar` as the end of `description`, which is what editors show."""
+def _with_grammar(node: Any) -> Any:
+    """Return the schema with each `grammar` appended to its `description`, which is what editors show."""
     if isinstance(node, list):
-        return [_worded(item) for item in node]
+        return [_with_grammar(item) for item in node]
     if not isinstance(node, dict):
         return node
-    made = {key: _worded(value) for key, value in node.items() if key != "grammar"}
+    document = {key: _with_grammar(value) for key, value in node.items() if key != "grammar"}
     if isinstance(grammar := node.get("grammar"), str):
-        words = (node.get("description"), f"{grammar[:1].upper()}{grammar[1:]}.")
-        made["description"] = " ".join(filter(None, words))
-    return made
+        sentences = (node.get("description"), f"{grammar[:1].upper()}{grammar[1:]}.")
+        document["description"] = " ".join(filter(None, sentences))
+    return document

@@ -48,8 +48,8 @@ def _address(name: str, text: str | None) -> Address | None:
         return None
     try:
         host, colon, port = text.rpartition(":")
-        chosen = colon and port == "0"
-        found = parse_address(f"{host}:1" if chosen else text)
+        assigned = colon and port == "0"
+        endpoint = parse_address(f"{host}:1" if assigned else text)
     except QuantityError as error:
         raise click.UsageError(f"{name}: {error} ({error.hint})") from None
-    return Address(found.host, 0 if chosen else found.port, found.path)
+    return Address(endpoint.host, 0 if assigned else endpoint.port, endpoint.path)

@@ -22,7 +22,7 @@ T = TypeVar("T")
 _FINE = frozenset({"SYNCED", "GONE", "NOT DRIVEN"})
 _DEGRADED = 3
 _SHORT = 12
-"""Characters of a version that tell it from others."""
+"""Characters of a version that distinguish it from others."""
 
 
 @click.command("status")
@@ -71,14 +71,14 @@ def _of_pool(remote: Server, rows: Sequence[T], names: Sequence[str], pool: str 
     """Return the rows whose name is that pool, or all. Raises ClickException for a pool that does not exist."""
     if pool is None:
         return rows
-    own = [row for row, name in zip(rows, names, strict=True) if name == pool]
-    pools = () if own else [item.name for item in remote.get("/api/v1/pools", schema.Pools).pools]
-    if not own and pool not in pools:
+    selected = [row for row, name in zip(rows, names, strict=True) if name == pool]
+    pools = () if selected else [item.name for item in remote.get("/api/v1/pools", schema.Pools).pools]
+    if not selected and pool not in pools:
         near = did_you_mean(pool, pools)
         raise click.ClickException(f"there is no pool {pool!r}" + (f"; {near}" if near else ""))
-    if not own:
+    if not selected:
         click.echo(f"lbctl: nothing is read of {pool}: it has no telemetry", err=True)
-    return own
+    return selected
 
 
 # ── Judging ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -103,8 +103,6 @@ def _proxy_problems(proxies: Sequence[schema.Proxy]) -> Iterator[str]:
 
 _PROXIES = ("NODE", "PROXY", "TYPE", "STATE", "VERSION", "ACKED", "LAST GOOD", "SINCE", "WORDS")
 _POOLS = ("POOL", "REPLICA", "ADDRESS", "WEIGHT", "SHARE", "PRIORITY", "ZONE", "STATE")
-
-
 _SIGNALS = ("POOL", "REPLICA", "SIGNAL", "VALUE", "UNIT", "AGE", "SOURCE", "WORDS")
 
 
@@ -177,24 +175,24 @@ def _files(fleet: schema.FleetFiles) -> str:
 
 
 def _proxy(row: schema.Proxy) -> Iterator[tuple[str, ...]]:
-    """A line for each type; one for a node that has asked for nothing."""
-    who = (row.node, "(reader)" if row.kind == "reader" else row.proxy or "-")
+    """Yield a line for each type, or a single line for a node that has requested nothing."""
+    identity = (row.node, "(reader)" if row.kind == "reader" else row.proxy or "-")
     good = row.last_good[:_SHORT] or "-"
     if not row.types or row.reason:
-        yield (*who, "-", row.state, "-", "-", good, _since(row.since), row.reason)
+        yield (*identity, "-", row.state, "-", "-", good, _since(row.since), row.reason)
         return
     for kind in row.types:
         state = kind.state if row.connected else "GONE"
         versions = (kind.offered[:_SHORT] or "-", kind.acked[:_SHORT] or "-")
-        yield (*who, kind.type, state, *versions, good, _since(kind.since), _words(row, kind))
+        yield (*identity, kind.type, state, *versions, good, _since(kind.since), _rejection(row, kind))
 
 
 def _since(since: schema.Timestamp | None) -> str:
     return age(time.time() - datetime.fromisoformat(since).timestamp() if since else None)
 
 
-def _words(row: schema.Proxy, kind: schema.ResourceTypeStatus) -> str:
-    """What a proxy said against it, at its places in the YAML where those are known."""
+def _rejection(row: schema.Proxy, kind: schema.ResourceTypeStatus) -> str:
+    """Return why a proxy rejected a type, with its places in the YAML where those are known."""
     if kind.state != "NACKED":
         return ""
     last = next((item for item in row.nacks if item.type == kind.type), None)
@@ -214,22 +212,22 @@ def _pool(row: schema.Pool) -> Iterator[tuple[str, ...]]:
 
 
 def _signal(row: schema.ReplicaSignals) -> Iterator[tuple[str, ...]]:
-    """A line a signal, and one for each page that gives nothing, however many metrics of it are sources."""
-    who = (row.pool, row.replica)
+    """Yield a line for each signal, and one for each page that gives none, however many metrics of it are sources."""
+    identity = (row.pool, row.replica)
     for name, signal in row.signals.items():
-        old = "" if signal.fresh else "stale: not counted"
-        yield (*who, name, f"{signal.value:.6g}", signal.unit, age(signal.age), signal.source, old)
+        staleness = "" if signal.fresh else "stale: not counted"
+        yield (*identity, name, f"{signal.value:.6g}", signal.unit, age(signal.age), signal.source, staleness)
     failing: dict[tuple[str, str], list[schema.Source]] = {}
     for item in row.sources:
         if item.reason or item.age is None:
             failing.setdefault((item.kind, item.url), []).append(item)
     for (kind, url), items in failing.items():
-        words = "; ".join(dict.fromkeys(item.words or "not looked at yet" for item in items))
-        looked = min((item.age for item in items if item.age is not None), default=None)
-        yield (*who, "-", "-", "-", age(looked), kind, f"{url}: {words}")
+        problems = "; ".join(dict.fromkeys(item.words or "not looked at yet" for item in items))
+        newest = min((item.age for item in items if item.age is not None), default=None)
+        yield (*identity, "-", "-", "-", age(newest), kind, f"{url}: {problems}")
     if not row.signals and not failing:
         kinds = ", ".join(dict.fromkeys(item.kind for item in row.sources)) or "-"
-        yield (*who, "-", "-", "-", "-", kinds, "no signal yet: what was read needs requests between two looks")
+        yield (*identity, "-", "-", "-", "-", kinds, "no signal yet: what was read needs requests between two looks")
 
 
 def _one_line(text: str) -> str:

@@ -1,6 +1,6 @@
 """`lbctl xds get|watch`: what a proxy would receive from a control plane, lbctl's or any other that speaks ADS.
 
-It asks as a proxy does, and acknowledges as one. It shows no secret. It refuses to change anything.
+It sends the requests and acknowledgements of a proxy. It shows no secret, and changes nothing.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _FULL = {short: type_url for type_url, short in SHORT.items()}
 _SHOWN_NAMES = 20
-"""Of one kind of change, in a line of `watch`."""
-_AGAIN = (0.25, 5.0)
-"""Seconds before `watch` tries again: at first, at most."""
+"""Names of one kind of change in a line of `watch`."""
+_RETRY = (0.25, 5.0)
+"""The first and the longest pause in seconds before `watch` connects again."""
 
 option = options_of("xds")
 _type = option("--type", "kind", type=click.Choice(list(_FULL)), help="This type alone; default: all.")
@@ -52,10 +52,10 @@ def get(ads: Ads, kind: str | None, output: str, timeout: float) -> int:
     _quiet()
     from lbctl.xds.client.reader import Reader
 
-    reader = Reader(_node(ads), _wanted(kind))
-    code, words = asyncio.run(_get(_server(ads), reader, timeout))
-    if words:
-        click.echo(f"lbctl: {words}", err=True)
+    reader = Reader(_node(ads), _types(kind))
+    code, message = asyncio.run(_get(_server(ads), reader, timeout))
+    if message:
+        click.echo(f"lbctl: {message}", err=True)
     if code == 0 or any(reader.resources(each) for each in SHORT):
         click.echo(_text(reader, kind, output), nl=False)
     return code
@@ -72,12 +72,12 @@ def watch(ads: Ads, kind: str | None) -> int:
     _quiet()
     from lbctl.xds.client.reader import Reader
 
-    reader = Reader(_node(ads), _wanted(kind))
+    reader = Reader(_node(ads), _types(kind))
     return asyncio.run(_watch(_server(ads), reader, kind))
 
 
 def _quiet() -> None:
-    """gRPC's own log lines say what the error says, at length. Before its first import."""
+    """Silence gRPC's own log lines, which repeat the error at length. It must run before gRPC is imported."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
@@ -93,7 +93,7 @@ def _server(ads: Ads) -> Server:
     return Server(str(ads.xds), ads.ca, ads.certificate, ads.key)
 
 
-def _wanted(kind: str | None) -> tuple[str, ...]:
+def _types(kind: str | None) -> tuple[str, ...]:
     return (_FULL[kind],) if kind else tuple(SHORT)
 
 
@@ -112,11 +112,11 @@ async def _get(server: Server, reader: Reader, timeout: float) -> tuple[int, str
     except TimeoutError:
         return 3, _late(server, reader, timeout)
     except (UnreachableError, RefusedError, OSError) as error:
-        return 4 if isinstance(error, UnreachableError) else 1, _words(error)
+        return 4 if isinstance(error, UnreachableError) else 1, _reason(error)
     return 0, ""
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"cannot read {error.filename}: {reason_of(error)}" if isinstance(error, OSError) else _clean(str(error))
 
 
@@ -135,40 +135,40 @@ def _text(reader: Reader, kind: str | None, output: str) -> str:
     from lbctl.targets.envoy.text import Writer
     from lbctl.xds.client.show import tree
 
-    found: dict[str, object] = {
+    resources: dict[str, object] = {
         SHORT[each]: [
             {"name": item.name, "version": item.version, "resource": tree(item.message)}
             for item in reader.resources(each).values()
         ]
-        for each in _wanted(kind)
+        for each in _types(kind)
     }
     if output == "json":
-        return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
-    return Writer({}).write(found)[0]
+        return json.dumps(resources, indent=2, ensure_ascii=False) + "\n"
+    return Writer({}).write(resources)[0]
 
 
 async def _watch(server: Server, reader: Reader, kind: str | None) -> int:
-    """Does not return once something has come; it is interrupted."""
+    """Print changes until it is interrupted. Returns an exit code only if the first connection fails."""
     from lbctl.xds.client.ads import RefusedError, UnreachableError, read
 
-    met, lost, pause = False, False, _AGAIN[0]
+    was_connected, lost, pause = False, False, _RETRY[0]
     while True:
         try:
             async with aclosing(read(server, reader)) as messages:
                 async for changes in messages:
                     if lost:
                         click.echo(f"lbctl: {server.address} answers again", err=True)
-                    met, lost, pause = True, False, _AGAIN[0]
+                    was_connected, lost, pause = True, False, _RETRY[0]
                     _print(changes, kind)
         except (UnreachableError, RefusedError, OSError) as error:
-            if not met:
-                click.echo(f"lbctl: {_words(error)}", err=True)
+            if not was_connected:
+                click.echo(f"lbctl: {_reason(error)}", err=True)
                 return 4 if isinstance(error, UnreachableError) else 1
             if not lost:
-                click.echo(f"lbctl: {_words(error)}; trying again", err=True)
+                click.echo(f"lbctl: {_reason(error)}; trying again", err=True)
             lost = True
         await asyncio.sleep(pause)
-        pause = min(pause * 2, _AGAIN[1])
+        pause = min(pause * 2, _RETRY[1])
 
 
 def _print(changes: list[Change], kind: str | None) -> None:
@@ -180,9 +180,9 @@ def _print(changes: list[Change], kind: str | None) -> None:
 def _line(change: Change) -> str:
     now = datetime.now().astimezone().isoformat(timespec="milliseconds")
     parts = [now, SHORT[change.type_url]]
-    for word, names in (("added", change.added), ("changed", change.changed), ("removed", change.removed)):
+    for change_kind, names in (("added", change.added), ("changed", change.changed), ("removed", change.removed)):
         if names:
-            parts.append(f"{word} {_some(names)}")
+            parts.append(f"{change_kind} {_some(names)}")
     if change.refused:
         parts.append(f"refused: {_clean(change.refused)}")
     if change.version:

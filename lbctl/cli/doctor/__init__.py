@@ -1,6 +1,6 @@
-"""`lbctl doctor`: what of this machine would keep the fleet from running. It looks and changes nothing.
+"""`lbctl doctor`: what of this machine would keep the fleet from running. It changes nothing.
 
-Asked over the network is only what the fleet or the command line names, each for two seconds.
+Over the network it contacts only what the fleet or the command line names, each for two seconds.
 """
 
 from __future__ import annotations
@@ -26,8 +26,12 @@ option = options_of("doctor")
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """The command line. `server`: None where nobody named one; `expected`: it was named here, not for all commands."""
+class _Options:
+    """The options of the command line.
+
+    `server` is None if no server was named. `expected` is whether it was named on the command line rather than in the
+    environment.
+    """
 
     paths: tuple[str, ...]
     server: str | None
@@ -55,14 +59,15 @@ def command(
     sources of metrics, a running serve. Exit code 1: the fleet has errors. 4: something needed is missing or does not
     answer. 3: something else has failed. Warnings leave it 0.
     """
-    named = context.get_parameter_source("server")
-    typed, default = named is click.core.ParameterSource.COMMANDLINE, named is click.core.ParameterSource.DEFAULT
-    asked = _Asked(paths, None if default else server, typed, token_file, tls_ca, state)
+    origin = context.get_parameter_source("server")
+    expected = origin is click.core.ParameterSource.COMMANDLINE
+    is_default = origin is click.core.ParameterSource.DEFAULT
+    options = _Options(paths, None if is_default else server, expected, token_file, tls_ca, state)
     loaded, valid = _fleet(paths)
-    checks = list(_checks(asked, loaded))
+    checks = list(_checks(options, loaded))
     if form == "table":
         _table(checks)
-        click.echo(f"lbctl: {_counted(checks)}", err=True)
+        click.echo(f"lbctl: {_summary(checks)}", err=True)
     else:
         rows = [{key: value for key, value in asdict(item).items() if key != "absent"} for item in checks]
         show({"checks": rows, "counts": _counts(checks)}, form)
@@ -70,7 +75,10 @@ def command(
 
 
 def _fleet(paths: tuple[str, ...]) -> tuple[Loaded | None, bool]:
-    """Its errors are shown as everywhere; what hangs on it is left out then."""
+    """Load the fleet, and return it with whether it is valid.
+
+    Its errors are printed; checks that depend on the fleet are then skipped.
+    """
     if not paths:
         return None, True
     from lbctl.base.diagnostics import Diagnostics
@@ -82,7 +90,7 @@ def _fleet(paths: tuple[str, ...]) -> tuple[Loaded | None, bool]:
     return loaded, loaded is not None
 
 
-def _checks(asked: _Asked, loaded: Loaded | None) -> Iterator[Check]:
+def _checks(options: _Options, loaded: Loaded | None) -> Iterator[Check]:
     from lbctl.cli.doctor import machine, places, ports
     from lbctl.cli.doctor.api import api
     from lbctl.cli.doctor.programs import programs
@@ -90,12 +98,12 @@ def _checks(asked: _Asked, loaded: Loaded | None) -> Iterator[Check]:
     from lbctl.serve.settings import Options, settings
 
     source = loaded.source if loaded else None
-    chosen = settings(Options(asked.paths, state=asked.state), source)
+    chosen = settings(Options(options.paths, state=options.state), source)
     topology = loaded.compiled.topology if loaded else None
     yield from programs(topology.proxies if topology else ())
-    told, skews = sources(topology.pools) if topology else ([], [])
-    server, needed = _server(asked, source, chosen)
-    answered, more = api(server, needed)
+    source_checks, skews = sources(topology.pools) if topology else ([], [])
+    server, needed = _server(options, source, chosen)
+    api_check, api_skews = api(server, needed)
     for wanted in ports.of_fleet(topology) if topology else ():
         yield ports.port(wanted)
     if _has_control(source):
@@ -105,26 +113,29 @@ def _checks(asked: _Asked, loaded: Loaded | None) -> Iterator[Check]:
         ):
             yield ports.port(ports.Wanted(path, address, ports.SERVE))
     yield machine.files(topology.listeners if topology else ())
-    yield machine.clock([*skews, *more])
-    yield places.state(chosen, needed=asked.state is not None or _has_control(source))
+    yield machine.clock([*skews, *api_skews])
+    yield places.state(chosen, needed=options.state is not None or _has_control(source))
     if source is not None:
         yield from places.named(source, chosen)
-    yield from told
-    yield answered
+    yield from source_checks
+    yield api_check
 
 
-def _server(asked: _Asked, source: FleetSource | None, chosen: Settings) -> tuple[Server, bool]:
-    """The named one, else that of the fleet, else the default; and whether it must answer."""
-    if asked.server is not None:
-        return Server(asked.server, asked.token_file, asked.tls_ca), asked.expected
+def _server(options: _Options, source: FleetSource | None, chosen: Settings) -> tuple[Server, bool]:
+    """Return the server to check, and whether it must answer.
+
+    It is the named one, else that of the fleet, else the default.
+    """
+    if options.server is not None:
+        return Server(options.server, options.token_file, options.tls_ca), options.expected
     if not _has_control(source) or chosen.control.api_bind.path:
-        return Server(DEFAULT_SERVER, asked.token_file, asked.tls_ca), False
+        return Server(DEFAULT_SERVER, options.token_file, options.tls_ca), False
     scheme = "https" if chosen.control.api_tls else "http"
-    token = asked.token_file or (str(chosen.token) if chosen.token.is_file() else None)
-    return Server(f"{scheme}://{_reached(chosen.control.api_bind)}", token, asked.tls_ca), False
+    token = options.token_file or (str(chosen.token) if chosen.token.is_file() else None)
+    return Server(f"{scheme}://{_local_address(chosen.control.api_bind)}", token, options.tls_ca), False
 
 
-def _reached(bind: Address) -> str:
+def _local_address(bind: Address) -> str:
     from lbctl.base.hosts import from_here
     from lbctl.ir.address import Address
 
@@ -136,16 +147,16 @@ def _has_control(source: FleetSource | None) -> bool:
 
 
 def _table(checks: Sequence[Check]) -> None:
-    """What to do stands below what was found: both are sentences."""
+    """Print the checks. What to do is below what was detected, because both are sentences."""
     rows = [
         ("CHECK", "STATE", "FOUND, AND → WHAT TO DO"),
         *((plain(item.what), item.state, plain(item.found)) for item in checks),
     ]
-    width, narrow = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
-    for (what, state, found), todo in zip(rows, ["", *(item.todo for item in checks)], strict=True):
-        click.echo(f"{what:<{width}}  {state:<{narrow}}  {found}")
+    width, state_width = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
+    for (what, state, finding), todo in zip(rows, ["", *(item.todo for item in checks)], strict=True):
+        click.echo(f"{what:<{width}}  {state:<{state_width}}  {finding}")
         if todo:
-            click.echo(f"{'':<{width + narrow + 4}}→ {plain(todo)}")
+            click.echo(f"{'':<{width + state_width + 4}}→ {plain(todo)}")
 
 
 def _counts(checks: Sequence[Check]) -> dict[str, int]:
@@ -153,9 +164,9 @@ def _counts(checks: Sequence[Check]) -> dict[str, int]:
     return {state: counts[state] for state in ("ok", "warn", "failed", "skipped")}
 
 
-def _counted(checks: Sequence[Check]) -> str:
+def _summary(checks: Sequence[Check]) -> str:
     counts = _counts(checks)
     parts = [
-        f"{counts[state]} {words}" for state, words in (("failed", "failed"), ("warn", "to look at")) if counts[state]
+        f"{counts[state]} {label}" for state, label in (("failed", "failed"), ("warn", "to look at")) if counts[state]
     ]
     return ", ".join(parts) or "nothing is wrong"

@@ -1,4 +1,4 @@
-"""Whether a running serve answers, which lbctl it is, and what its clock says."""
+"""Checks whether a running `serve` answers, which version of lbctl it is, and whether its clock agrees."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ class _SlowError(Exception):
 def api(server: Server, needed: bool) -> tuple[Check, list[Skew]]:
     """Check that `serve` answers. `needed`: a user asked for it, so that no answer is a failure."""
     what = f"serve {server.url}"
-    silence = _connection(server.url)
-    if silence:
+    failure = _connection(server.url)
+    if failure:
         if not needed:
-            return Check(what, "skipped", f"no serve runs there ({silence})"), []
-        return Check(what, "failed", silence, "start `lbctl serve`, or correct --server", absent=True), []
+            return Check(what, "skipped", f"no serve runs there ({failure})"), []
+        return Check(what, "failed", failure, "start `lbctl serve`, or correct --server", absent=True), []
     try:
-        began = time.time()
+        start = time.time()
         date = _within(PATIENCE, server.date)
-        skew = skew_between(server.url, date, began, time.time())
+        skew = skew_between(server.url, date, start, time.time())
         status = _within(PATIENCE, lambda: server.get_object("/api/v1/status"))
     except (_SlowError, click.ClickException) as error:
         state: State = "failed" if needed else "warn"
-        words = str(error) or f"no answer within {PATIENCE:g} s"
-        return Check(what, state, words, "see --server, --token-file and --tls-ca", absent=True), []
+        reason = str(error) or f"no answer within {PATIENCE:g} s"
+        return Check(what, state, reason, "see --server, --token-file and --tls-ca", absent=True), []
     return _judged(what, status), [skew] if skew else []
 
 
 def _judged(what: str, status: dict[str, Any]) -> Check:
     version = status.get("version")
     if version != __version__:
-        found = f"lbctl {version} runs there, this is {__version__}"
-        return Check(what, "warn", found, "install the same, then start serve again")
+        finding = f"lbctl {version} runs there, this is {__version__}"
+        return Check(what, "warn", finding, "install the same, then start serve again")
     if not status.get("ready"):
         return Check(what, "warn", f"not ready: {status.get('waiting')}", "lbctl status")
     return Check(what, "ok", f"lbctl {version} answers")
@@ -68,22 +68,25 @@ def _connection(url: str) -> str:
         return reason_of(error).lower()
 
 
-def _within(seconds: float, ask: Callable[[], _Answer]) -> _Answer:
-    """What it returns or raises. Whoever drips an answer for ever is left behind in a thread. _SlowError."""
-    told: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+def _within(seconds: float, function: Callable[[], _Answer]) -> _Answer:
+    """Return what the function returns, or raise the ClickException that it raises.
+
+    Raises _SlowError after so many seconds; the function then goes on in its thread.
+    """
+    results: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
 
     def run() -> None:
         try:
-            told.put((True, ask()))
+            results.put((True, function()))
         except click.ClickException as error:
-            told.put((False, error))
+            results.put((False, error))
 
     threading.Thread(target=run, daemon=True).start()
     try:
-        good, value = told.get(timeout=seconds)
+        succeeded, value = results.get(timeout=seconds)
     except queue.Empty:
         raise _SlowError from None
-    if not good:
+    if not succeeded:
         raise value
     answer: _Answer = value
     return answer

@@ -12,9 +12,9 @@ from lbctl.cli.doctor.check import Check
 from lbctl.ir.listeners import Listener
 
 _UNSTATED = 8192
-"""Connections that a proxy is made ready for where a listener says no number."""
+"""Connections that a proxy is prepared for if a listener has no limit."""
 _SPARE = 1536
-"""Files beside those of connections: logs, listeners, checks."""
+"""Open files beside those of connections: logs, listeners, health checks."""
 _UNSYNCHRONISED = 0x40
 """STA_UNSYNC of adjtimex(2)."""
 _TIMEX = "@Illlli"
@@ -27,25 +27,25 @@ _HARMFUL = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """The lower bound in seconds by which the clock of `who` is ahead of ours; negative if it is behind."""
+    """The lower bound in seconds by which the clock of a server is ahead of ours; negative if it is behind."""
 
-    who: str
+    server: str
     ahead: float
 
 
 def files(listeners: Sequence[Listener]) -> Check:
     """Compare the open-file limit of this shell with two connections for each client."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    found = f"{_limit(soft)}, can be raised to {_limit(hard)}"
+    finding = f"{_limit(soft)}, can be raised to {_limit(hard)}"
     if not listeners:
-        return Check("open files", "ok", found)
-    asked = [item.max_connections for item in listeners]
-    need = 2 * (sum(item or 0 for item in asked) if all(asked) else _UNSTATED) + _SPARE
+        return Check("open files", "ok", finding)
+    limits = [item.max_connections for item in listeners]
+    need = 2 * (sum(item or 0 for item in limits) if all(limits) else _UNSTATED) + _SPARE
     if _at_least(soft, need):
-        return Check("open files", "ok", f"{found}; the fleet's connections need {need}")
-    found = f"{found}; the fleet's connections need {need}"
+        return Check("open files", "ok", f"{finding}; the fleet's connections need {need}")
+    finding = f"{finding}; the fleet's connections need {need}"
     todo = f"ulimit -n {need}; for a service LimitNOFILE={need}"
-    return Check("open files", "warn" if _at_least(hard, need) else "failed", found, todo)
+    return Check("open files", "warn" if _at_least(hard, need) else "failed", finding, todo)
 
 
 def _at_least(limit: int, need: int) -> bool:
@@ -60,28 +60,28 @@ def clock(skews: Sequence[Skew]) -> Check:
     """Check the clock. `skews`: of the servers that sent a time."""
     worst = max(skews, key=lambda item: abs(item.ahead), default=None)
     synchronised = _synchronised()
-    words = {
+    texts = {
         True: "synchronised",
         False: "not synchronised",
         None: "the system does not say whether it is synchronised",
     }
     if worst is not None and abs(worst.ahead) >= _NOTICEABLE:
         side = "ahead of" if worst.ahead > 0 else "behind"
-        found = f"{words[synchronised]}; {worst.who} is {abs(worst.ahead):.0f} s {side} this clock"
-        return Check("clock", "failed" if abs(worst.ahead) >= _HARMFUL else "warn", found, "run NTP on both machines")
+        finding = f"{texts[synchronised]}; {worst.server} is {abs(worst.ahead):.0f} s {side} this clock"
+        return Check("clock", "failed" if abs(worst.ahead) >= _HARMFUL else "warn", finding, "run NTP on both machines")
     agreed = f"; agrees with {len(skews)} other{'s' if len(skews) > 1 else ''}" if skews else ""
     if synchronised is False:
-        return Check("clock", "warn", f"{words[False]}{agreed}", "timedatectl set-ntp true, or run chrony")
-    return Check("clock", "ok" if synchronised or skews else "skipped", f"{words[synchronised]}{agreed}")
+        return Check("clock", "warn", f"{texts[False]}{agreed}", "timedatectl set-ntp true, or run chrony")
+    return Check("clock", "ok" if synchronised or skews else "skipped", f"{texts[synchronised]}{agreed}")
 
 
 def _synchronised() -> bool | None:
     """Return whether the kernel considers the clock synchronised, or None if it cannot be asked."""
     try:
-        ask = ctypes.CDLL(None, use_errno=True).adjtimex
+        adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
     except (OSError, AttributeError):
         return None
     state = ctypes.create_string_buffer(_TIMEX_SIZE)
-    if ask(state) < 0:
+    if adjtimex(state) < 0:
         return None
     return not struct.unpack_from(_TIMEX, state.raw)[-1] & _UNSYNCHRONISED

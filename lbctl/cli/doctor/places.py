@@ -1,6 +1,6 @@
-"""Files and directories: the state of serve, and the certificates and keys that the fleet names.
+"""Checks files and directories: the state of `serve`, and the certificates and keys that the fleet names.
 
-Nothing of what they hold is shown.
+Their contents are never shown.
 """
 
 from __future__ import annotations
@@ -21,24 +21,27 @@ from lbctl.serve.state.sqlite import DATABASE, VERSION
 from lbctl.xds.build.key_pairs import authority_problem, pair_problem
 
 _LARGEST = 1 << 20
-"""Bytes of one file."""
+"""The maximal size of one file in bytes."""
 _SECRET = frozenset({"key", "file", "token_file"})
-"""Keys whose files are for their owner alone."""
+"""Keys whose files only their owner may read."""
 _PAIR = 2
 _HEAD = 100
 _FORM = slice(60, 64)
-"""Where SQLite keeps `user_version`, in the first bytes of its file: read so, nothing of a running serve is locked."""
+"""The position of SQLite's `user_version` in its file. Reading it there locks nothing of a running `serve`."""
 
 
 def state(settings: Settings, needed: bool) -> Check:
-    """The directory where serve keeps what must survive. `needed`: somebody has said which it is."""
+    """Check the directory where `serve` keeps its state.
+
+    `needed` means that the user or the fleet named it, so that a problem is a failure.
+    """
     place = settings.state
     what = f"state {place}"
     try:
         return _state(what, place, needed)
     except OSError as error:
-        found = f"{error.filename}: {reason_of(error).lower()}"
-        return Check(what, "failed" if needed else "warn", found, "chown it, or choose another: --state DIR")
+        finding = f"{error.filename}: {reason_of(error).lower()}"
+        return Check(what, "failed" if needed else "warn", finding, "chown it, or choose another: --state DIR")
 
 
 def _state(what: str, place: Path, needed: bool) -> Check:
@@ -47,8 +50,8 @@ def _state(what: str, place: Path, needed: bool) -> Check:
     if not place.is_dir():
         return Check(what, "failed", "it is no directory", "give serve another one: --state DIR")
     if not os.access(place, os.R_OK | os.X_OK) or not _can_be_written(place):
-        found = "this user cannot write there"
-        return Check(what, "failed" if needed else "warn", found, "chown it, or choose another: --state DIR")
+        finding = "this user cannot write there"
+        return Check(what, "failed" if needed else "warn", finding, "chown it, or choose another: --state DIR")
     mode = stat.S_IMODE(place.stat().st_mode)
     if mode & 0o077:
         return Check(what, "warn", f"others of this machine may look into it (mode {mode:04o})", f"chmod 700 {place}")
@@ -56,15 +59,20 @@ def _state(what: str, place: Path, needed: bool) -> Check:
 
 
 def _new_state(what: str, place: Path, needed: bool) -> Check:
-    above = next(item for item in place.parents if item.exists())
-    if above.is_dir() and _can_be_written(above):
+    ancestor = next(item for item in place.parents if item.exists())
+    if ancestor.is_dir() and _can_be_written(ancestor):
         return Check(what, "ok", "not there yet; serve makes it")
-    found = f"not there, and cannot be made in {above}"
-    return Check(what, "failed" if needed else "skipped", found, "only serve needs one: --state DIR, or control.state")
+    finding = f"not there, and cannot be made in {ancestor}"
+    return Check(
+        what, "failed" if needed else "skipped", finding, "only serve needs one: --state DIR, or control.state"
+    )
 
 
 def _can_be_written(directory: Path) -> bool:
-    """Tried with a file that has no name: permissions alone say nothing to root, of /proc for one."""
+    """Return whether a file can be created in the directory.
+
+    It creates a file without a name, because permissions alone do not decide for root, in /proc for example.
+    """
     try:
         with tempfile.TemporaryFile(dir=directory):
             return True
@@ -81,33 +89,33 @@ def _database(what: str, place: Path) -> Check:
         head = opened.read(_HEAD)
     version = int.from_bytes(head[_FORM], "big")
     if version > VERSION:
-        found = f"written by a newer lbctl (in version {version} of its tables, this one knows {VERSION})"
-        return Check(what, "failed", found, "install the lbctl that wrote it")
+        finding = f"written by a newer lbctl (in version {version} of its tables, this one knows {VERSION})"
+        return Check(what, "failed", finding, "install the lbctl that wrote it")
     return Check(what, "ok", "writable, for its owner alone")
 
 
 def named(source: FleetSource, settings: Settings) -> Iterator[Check]:
-    """A line for each file that is not as it must be, and one for all the others."""
+    """Yield a check for each file with a problem, and one for all the others."""
     files = [(dotted(path), str(path[-1]), file_of(source, node)) for path, node in named_files(source.root)]
     files += list(_own(settings))
-    found = [check for what, key, place in files if (check := _file(what, key, place)) is not None]
-    found += list(_pairs(files))
-    yield from found
-    if len(files) > len({item.what for item in found}):
-        yield Check("files", "ok", f"{len(files) - len({item.what for item in found})} can be used")
+    problems = [check for what, key, place in files if (check := _file(what, key, place)) is not None]
+    problems += list(_pairs(files))
+    yield from problems
+    if len(files) > len({item.what for item in problems}):
+        yield Check("files", "ok", f"{len(files) - len({item.what for item in problems})} can be used")
 
 
 _Named = tuple[str, str, Path]
-"""What the fleet calls it, its last key, where it is."""
+"""The name of a file in the fleet, the last key of that name, and its path."""
 
 
 def _own(settings: Settings) -> Iterator[_Named]:
-    """Those of the control plane itself."""
-    for door, tls in (("xds", settings.control.xds_tls), ("api", settings.control.api_tls)):
+    """Yield the files of the control plane itself."""
+    for endpoint, tls in (("xds", settings.control.xds_tls), ("api", settings.control.api_tls)):
         for key in ("certificate", "key", "client_ca"):
             value = getattr(tls, key, None)
             if value:
-                yield f"control.{door}.tls.{key}", key, Path(value)
+                yield f"control.{endpoint}.tls.{key}", key, Path(value)
     if settings.control.api_token_file:
         yield "control.api.token_file", "token_file", settings.token
 
@@ -125,8 +133,8 @@ def _file(what: str, key: str, place: Path) -> Check | None:
     if key in ("ca", "client_ca") and (problem := authority_problem(data)):
         return Check(what, "failed", f"{show(str(place))}: {problem}", "a PEM file with the CA's certificate")
     if key in _SECRET and stat.S_IMODE(mode) & 0o077:
-        found = f"{show(str(place))} may be read by others of this machine (mode {stat.S_IMODE(mode):04o})"
-        return Check(what, "warn", found, f"chmod 600 {place}; the proxy's user must still read it")
+        finding = f"{show(str(place))} may be read by others of this machine (mode {stat.S_IMODE(mode):04o})"
+        return Check(what, "warn", finding, f"chmod 600 {place}; the proxy's user must still read it")
     return None
 
 

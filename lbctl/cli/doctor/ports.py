@@ -1,4 +1,7 @@
-"""What the fleet wants to listen on: free, or held by whom. Nothing listens here: a socket is bound and closed."""
+"""Checks the addresses that the fleet binds: free, or in use by which program.
+
+Nothing listens on them: a socket is bound and closed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _LISTEN = "0A"
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _PROGRAM = 3
-"""Words of a command line in which `lbctl` says that it is lbctl: `python -m lbctl`."""
+"""Arguments at the beginning of a command line that are searched for lbctl, as in `python -m lbctl`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +66,15 @@ def port(wanted: Wanted) -> Check:
 
 
 def _lent(what: str, wanted: Wanted) -> Check | None:
-    """An agent check needs many ports in a row, which outgoing connections may have when `serve` starts."""
+    """Warn about an agent check among the ports of outgoing connections.
+
+    It needs many consecutive ports, which outgoing connections may occupy when `serve` starts.
+    """
     with suppress(OSError, ValueError):
         low, high = map(int, _RANGE.read_text(encoding="ascii").split())
         if wanted.path.endswith(".agent_check.bind") and low <= wanted.address.port <= high:
-            words = f"free, but among the ports {low} to {high} that this machine lends to outgoing connections"
-            return Check(what, "warn", words, f"choose ports below {low}: it needs one for each replica, counting up")
+            finding = f"free, but among the ports {low} to {high} that this machine lends to outgoing connections"
+            return Check(what, "warn", finding, f"choose ports below {low}: it needs one for each replica, counting up")
     return None
 
 
@@ -111,17 +117,17 @@ def _socket_file(what: str, path: Path) -> Check:
 
 
 def _inodes(number: int) -> set[str]:
-    """Of the sockets that listen on this port, on any address; empty where the system does not tell."""
-    found = set()
+    """Return the inodes of the sockets that listen on this port, on any address; empty if the system does not say."""
+    inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):
             rows = [line.split() for line in Path(table).read_text(encoding="ascii").splitlines()[1:]]
-            found |= {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rsplit(":", 1)[1], 16) == number}
-    return found
+            inodes |= {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rsplit(":", 1)[1], 16) == number}
+    return inodes
 
 
 def _owner(inodes: set[str]) -> tuple[str, int] | None:
-    """Name and process of whoever holds one of these sockets; None where that is not ours to see."""
+    """Return the name and process id of the owner of one of these sockets, or None if this user cannot see it."""
     for entry in Path("/proc").iterdir() if inodes and Path("/proc").is_dir() else ():
         if entry.name.isdigit() and _holds(entry, inodes):
             return _name(entry), int(entry.name)
@@ -139,10 +145,10 @@ def _holds(process: Path, inodes: set[str]) -> bool:
 
 
 def _name(process: Path) -> str:
-    """A Python program goes by what it runs."""
+    """Return the name of a program; that of lbctl is found in its command line, because it runs in Python."""
     with suppress(OSError):
-        words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        if any(Path(word).name == "lbctl" for word in words[:_PROGRAM]):
+        arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        if any(Path(argument).name == "lbctl" for argument in arguments[:_PROGRAM]):
             return "lbctl"
         return (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
     return "a process that has just ended"

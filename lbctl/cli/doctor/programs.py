@@ -23,13 +23,13 @@ def programs(proxies: Sequence[Proxy]) -> Iterator[Check]:
 
 
 def _lbctl() -> Check:
-    found = f"{__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    finding = f"{__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     try:
         resources.templates()
         resources.schemas()
     except FileNotFoundError as error:
-        return Check("lbctl", "failed", f"{found}: {error}", "pip install --force-reinstall lbctl")
-    return Check("lbctl", "ok", found)
+        return Check("lbctl", "failed", f"{finding}: {error}", "pip install --force-reinstall lbctl")
+    return Check("lbctl", "ok", finding)
 
 
 def _program(kind: str, proxies: Sequence[Proxy]) -> Check:
@@ -53,11 +53,11 @@ def _missing(kind: str, proxies: Sequence[Proxy], driven: Sequence[Proxy]) -> Ch
     program = target(kind)
     if driven:
         names = ", ".join(item.name for item in driven)
-        found = f"not on this machine, and serve is to drive it here: proxies.{names}"
+        finding = f"not on this machine, and serve is to drive it here: proxies.{names}"
         return Check(
             kind,
             "failed",
-            found,
+            finding,
             f"{program.install_hint}, or name the program in LBCTL_{program.binary.upper()}",
             True,
         )
@@ -66,15 +66,15 @@ def _missing(kind: str, proxies: Sequence[Proxy], driven: Sequence[Proxy]) -> Ch
 
 
 def _judged(
-    kind: str, found: str, version: tuple[int, ...], proxies: Sequence[Proxy], driven: Sequence[Proxy]
+    kind: str, finding: str, version: tuple[int, ...], proxies: Sequence[Proxy], driven: Sequence[Proxy]
 ) -> Check:
-    """Against what the fleet says, and what lbctl renders for at all."""
+    """Compare the version of a program with the fleet's, and with the oldest that lbctl renders for."""
     oldest = target(kind).versions[0]
     if version[: len(oldest)] < oldest:
         todo = f"lbctl renders for {version_text(oldest)} and later"
-        return Check(kind, "failed" if driven else "warn", found, todo)
+        return Check(kind, "failed" if driven else "warn", finding, todo)
     newest = max((item for item in proxies), key=lambda item: item.version, default=None)
     if newest is not None and version[: len(newest.version)] < newest.version:
         todo = f"proxies.{newest.name}.version says {version_text(newest.version)}: install that, or write what runs"
-        return Check(kind, "failed" if newest in driven else "warn", found, todo)
-    return Check(kind, "ok", found)
+        return Check(kind, "failed" if newest in driven else "warn", finding, todo)
+    return Check(kind, "ok", finding)

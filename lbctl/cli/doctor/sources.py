@@ -1,4 +1,7 @@
-"""Whether the metrics that the fleet names answer, and with what its pools need. Each page is asked for once."""
+"""Checks whether the metrics that the fleet names answer, and contain what its pools need.
+
+Each page is requested once.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,16 @@ from lbctl.signals.plan import ScrapePlan, ScrapeSource, scrape_plan
 
 PATIENCE = 2.0
 """Seconds for one answer."""
-_ALTOGETHER = 15.0
-"""Seconds for all of them."""
-_AT_ONCE = 256
+_TOTAL_PATIENCE = 15.0
+"""Seconds for all answers together."""
+_CONCURRENCY = 256
 _SHOWN = 3
-"""How many that fail are named."""
+"""Failures that are named."""
 _Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _TimedAnswer:
     """An answer, and the times of our clock before and after the request."""
 
     fetched: Fetched
@@ -38,8 +41,11 @@ class _Asked:
 
 
 def sources(pools: Sequence[Pool]) -> tuple[list[Check], list[Skew]]:
-    """A line for each pool and kind of source, and for each name that is looked up."""
-    replicas = [found for pool in pools for item in pool.replicas if (found := scrape_plan(pool, item)) is not None]
+    """Check the sources of metrics and the host names to resolve.
+
+    Returns a check for each pool and kind of source and for each host name, and the clock skew of the servers.
+    """
+    replicas = [plan for pool in pools for item in pool.replicas if (plan := scrape_plan(pool, item)) is not None]
     keys = {(item.url, item.query) for each in replicas for item in each.sources}
     names = [pool for pool in pools if isinstance(pool.discovery, DnsDiscovery)]
     answers, resolved = asyncio.run(_all(keys, names))
@@ -47,72 +53,72 @@ def sources(pools: Sequence[Pool]) -> tuple[list[Check], list[Skew]]:
     return checks, [skew for key in sorted(answers) if (skew := skew_of(key[0], answers[key]))]
 
 
-async def _all(keys: Iterable[_Key], names: Sequence[Pool]) -> tuple[dict[_Key, _Asked], list[Check]]:
-    """What has not come in time is absent."""
-    turn = asyncio.Semaphore(_AT_ONCE)
+async def _all(keys: Iterable[_Key], names: Sequence[Pool]) -> tuple[dict[_Key, _TimedAnswer], list[Check]]:
+    """Request all pages and resolve all names. What does not answer in time is absent."""
+    slots = asyncio.Semaphore(_CONCURRENCY)
     async with session() as client:
 
-        async def ask(key: _Key) -> _Asked:
-            async with turn:
-                began = time.time()
-                return _Asked(await fetch(client, key[0], PATIENCE, key[1]), began, time.time())
+        async def fetch_page(key: _Key) -> _TimedAnswer:
+            async with slots:
+                start = time.time()
+                return _TimedAnswer(await fetch(client, key[0], PATIENCE, key[1]), start, time.time())
 
-        looks = [asyncio.create_task(_name(pool)) for pool in names]
-        tasks = {key: asyncio.create_task(ask(key)) for key in keys}
+        lookups = [asyncio.create_task(_name(pool)) for pool in names]
+        tasks = {key: asyncio.create_task(fetch_page(key)) for key in keys}
         if tasks:
-            _, late = await asyncio.wait(tasks.values(), timeout=_ALTOGETHER)
+            _, late = await asyncio.wait(tasks.values(), timeout=_TOTAL_PATIENCE)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        found = [await look for look in looks]
-    return {key: task.result() for key, task in tasks.items() if not task.cancelled()}, found
+        name_checks = [await lookup for lookup in lookups]
+    return {key: task.result() for key, task in tasks.items() if not task.cancelled()}, name_checks
 
 
 async def _name(pool: Pool) -> Check:
-    told = pool.discovery
-    assert isinstance(told, DnsDiscovery)
-    what = f"pools.{pool.name}.discovery.dns {told.name}"
+    discovery = pool.discovery
+    assert isinstance(discovery, DnsDiscovery)
+    what = f"pools.{pool.name}.discovery.dns {discovery.name}"
     try:
-        found = await resolve(told.name, told.resolvers, PATIENCE)
+        resolved = await resolve(discovery.name, discovery.resolvers, PATIENCE)
     except (UnresolvedError, OSError, ValueError) as error:
         return Check(what, "failed", str(error), "look at the name and its resolvers", absent=True)
-    count = len(found.addresses)
+    count = len(resolved.addresses)
     return Check(what, "ok", f"{count} address{'es' if count > 1 else ''}; their sources are for serve to ask")
 
 
-def _checks(replicas: Sequence[ScrapePlan], answers: dict[_Key, _Asked]) -> Iterator[Check]:
+def _checks(replicas: Sequence[ScrapePlan], answers: dict[_Key, _TimedAnswer]) -> Iterator[Check]:
     groups: dict[tuple[str, str], list[str]] = {}
     for replica in replicas:
-        track = ReplicaSources(replica)
-        for place, source in enumerate(replica.sources):
-            groups.setdefault((replica.pool, source.kind), []).append(_problem(track, place, source, answers))
+        replica_sources = ReplicaSources(replica)
+        for index, source in enumerate(replica.sources):
+            groups.setdefault((replica.pool, source.kind), []).append(_problem(replica_sources, index, source, answers))
     for (pool, kind), problems in groups.items():
-        bad = [item for item in problems if item]
-        shown = list(dict.fromkeys(bad))[:_SHOWN]
+        failures = [item for item in problems if item]
+        shown = list(dict.fromkeys(failures))[:_SHOWN]
         what = f"pools.{pool}.telemetry {kind}"
-        good = f"{len(problems) - len(bad)} of {len(problems)} give signals"
-        if not bad:
-            yield Check(what, "ok", good)
+        summary = f"{len(problems) - len(failures)} of {len(problems)} give signals"
+        if not failures:
+            yield Check(what, "ok", summary)
             continue
-        more = "; …" if len(set(bad)) > _SHOWN else ""
+        more = "; …" if len(set(failures)) > _SHOWN else ""
         todo = "start what should answer there, or correct the address"
-        yield Check(what, "failed", f"{good}; {'; '.join(shown)}{more}", todo, absent=True)
+        yield Check(what, "failed", f"{summary}; {'; '.join(shown)}{more}", todo, absent=True)
 
 
-def _problem(track: ReplicaSources, place: int, source: ScrapeSource, answers: dict[_Key, _Asked]) -> str:
-    """Why this source gives nothing, empty where it gives something; judged as serve does."""
-    asked = answers.get((source.url, source.query))
-    if asked is None:
+def _problem(sources: ReplicaSources, index: int, source: ScrapeSource, answers: dict[_Key, _TimedAnswer]) -> str:
+    """Return why this source gives no signal, or an empty text; it is judged as `serve` does."""
+    answer = answers.get((source.url, source.query))
+    if answer is None:
         return f"{source.display_url}: not asked, the others took too long"
-    if asked.fetched.reason:
-        return f"{source.display_url}: {asked.fetched.words}"
+    if answer.fetched.reason:
+        return f"{source.display_url}: {answer.fetched.words}"
     if source.table is None:
-        track.answer(place, asked.fetched, 0.0, 0.0)
+        sources.answer(index, answer.fetched, 0.0, 0.0)
     else:
-        page = source.table.reader().read(asked.fetched.body)
-        track.page(place, asked.fetched, page, 0.0, 0.0)
-    told = track.states[place]
-    return f"{source.display_url}: {told.words}" if told.reason else ""
+        page = source.table.reader().read(answer.fetched.body)
+        sources.page(index, answer.fetched, page, 0.0, 0.0)
+    state = sources.states[index]
+    return f"{source.display_url}: {state.words}" if state.reason else ""
 
 
 def _silent(pools: Sequence[Pool], replicas: Sequence[ScrapePlan]) -> Iterator[Check]:
@@ -120,18 +126,24 @@ def _silent(pools: Sequence[Pool], replicas: Sequence[ScrapePlan]) -> Iterator[C
         yield Check("telemetry", "skipped", "the fleet names no source")
 
 
-def skew_of(who: str, asked: _Asked) -> Skew | None:
-    """What its `Date` proves: whole seconds, sent at some moment between question and answer."""
-    return skew_between(who, asked.fetched.date, asked.began, asked.ended)
+def skew_of(server: str, answer: _TimedAnswer) -> Skew | None:
+    """Return the clock skew that the answer's `Date` proves.
+
+    The header has whole seconds, and was sent at some moment between request and answer.
+    """
+    return skew_between(server, answer.fetched.date, answer.began, answer.ended)
 
 
-def skew_between(who: str, date: str, began: float, ended: float) -> Skew | None:
-    """The same of a header; None where it has no time in it."""
+def skew_between(server: str, date: str, began: float, ended: float) -> Skew | None:
+    """Return the clock skew that a `Date` header proves, or None if it holds no time.
+
+    `began` and `ended` are the times of our clock before the request and after the answer.
+    """
     try:
-        told = parsedate_to_datetime(date)
+        sent_at = parsedate_to_datetime(date)
     except ValueError:
         return None
-    at = (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
-    if at > ended:
-        return Skew(who, at - ended)
-    return Skew(who, min(0.0, at + 1 - began))
+    timestamp = (sent_at if sent_at.tzinfo else sent_at.replace(tzinfo=UTC)).timestamp()
+    if timestamp > ended:
+        return Skew(server, timestamp - ended)
+    return Skew(server, min(0.0, timestamp + 1 - began))

@@ -1,4 +1,7 @@
-"""The access log: the contract's fields in Envoy's words, `null` where a request never got that far."""
+"""The access log of a listener: the fields that lbctl promises, written as Envoy's command operators.
+
+A field is `null` where a request did not get that far.
+"""
 
 from __future__ import annotations
 
@@ -43,17 +46,17 @@ _STREAMS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 
 
 def access_logs(listener: Listener) -> list[dict[str, object]]:
-    """Loggers of a connection manager; none where the user wants none."""
+    """Return the access loggers of a connection manager; the list is empty where the fleet wants no log."""
     log = listener.access_log
     if log.format == "none":
         return []
-    shape = _json(listener) if log.format == "json" else _text(listener)
+    log_format = _json(listener) if log.format == "json" else _text(listener)
     stream = _STREAMS.get(log.path)
     if stream == "stdout":
-        return [extension("envoy.access_loggers.stdout", stream_pb2.StdoutAccessLog(log_format=shape))]
+        return [extension("envoy.access_loggers.stdout", stream_pb2.StdoutAccessLog(log_format=log_format))]
     if stream == "stderr":
-        return [extension("envoy.access_loggers.stderr", stream_pb2.StderrAccessLog(log_format=shape))]
-    return [extension("envoy.access_loggers.file", file_pb2.FileAccessLog(path=log.path, log_format=shape))]
+        return [extension("envoy.access_loggers.stderr", stream_pb2.StderrAccessLog(log_format=log_format))]
+    return [extension("envoy.access_loggers.file", file_pb2.FileAccessLog(path=log.path, log_format=log_format))]
 
 
 def _json(listener: Listener) -> dict[str, object]:
@@ -62,7 +65,7 @@ def _json(listener: Listener) -> dict[str, object]:
 
 
 def _text(listener: Listener) -> dict[str, object]:
-    words = (
+    fields = (
         _TS,
         _FIELDS["client"],
         listener.name,
@@ -76,4 +79,4 @@ def _text(listener: Listener) -> dict[str, object]:
         _FIELDS["flags"],
         _FIELDS["request_id"],
     )
-    return {"text_format_source": {"inline_string": " ".join(words) + "\n"}}
+    return {"text_format_source": {"inline_string": " ".join(fields) + "\n"}}

@@ -1,10 +1,11 @@
-"""The same messages for a control plane: routes, replicas and the keys of TLS come by name, each on its own way.
+"""Builds the messages that a control plane sends; route tables, endpoints and TLS secrets are separate resources.
 
-What a message is made from is made small first (`routing`, `shape`): whoever keeps messages needs to compare no more
-than that, and a builder that looked further would find nothing there. So a new weight changes no cluster, a new replica
-no listener, and a new share of a split nothing but the table of routes.
+Each message is built from a reduced input (`routing`, `routed`, `shape`). A cache compares no more than that input, and
+the builder reads nothing else. So a new weight changes no cluster, a new replica changes no listener, and a new share
+of a split changes only the route table.
 
-What only a bootstrap could say goes another way: the limit of connections is a filter in front of each chain.
+A limit on connections, which a static configuration sets in its bootstrap, is a network filter in front of each filter
+chain here.
 """
 
 from __future__ import annotations
@@ -35,81 +36,100 @@ from lbctl.targets.envoy.protos import BY_ADS, extension
 from lbctl.targets.envoy.resources import Delivery
 from lbctl.targets.envoy.tls import SECRETS, authority_name, pair_name
 
-_NOBODY = Proxy("", "envoy", ())
+_NO_PROXY = Proxy("", "envoy", ())
 
 
 def routing(view: View, pools: Mapping[str, Pool]) -> View:
-    """What listeners and tables of routes are made of; `pools`: what they need of each (`routed`)."""
-    return replace(view, proxy=_NOBODY, pools=pools, weights={}, drained={}, out={})
+    """Return the view reduced to what listeners and route tables are built from.
+
+    `pools` holds each pool as `routed` reduces it.
+    """
+    return replace(view, proxy=_NO_PROXY, pools=pools, weights={}, drained={}, out={})
 
 
 def routed(pool: Pool) -> Pool:
-    """How it is spoken to and how a replica is chosen, the ranks of its replicas, and who they are where clients are
-    kept with them."""
+    """Return the pool reduced to what listeners and route tables depend on.
+
+    That is its protocol, how it chooses a replica and the priorities of its replicas. With cookie affinity it is also
+    the name and the address of each replica.
+    """
     if pool.affinity:
-        known = tuple(Replica(item.name, item.address, priority=item.priority) for item in pool.replicas)
+        replicas = tuple(Replica(item.name, item.address, priority=item.priority) for item in pool.replicas)
     else:
-        known = tuple(Replica("", Address(), priority=rank) for rank in sorted({r.priority for r in pool.replicas}))
-    return Pool(pool.name, known, protocol=pool.protocol, balance=pool.balance, affinity=pool.affinity)
+        replicas = tuple(
+            Replica("", Address(), priority=priority) for priority in sorted({r.priority for r in pool.replicas})
+        )
+    return Pool(pool.name, replicas, protocol=pool.protocol, balance=pool.balance, affinity=pool.affinity)
 
 
 def shape(upstream: Upstream) -> Upstream:
-    """What a cluster is made of: all but what its replicas carry at the moment."""
+    """Return the upstream reduced to what its cluster is built from: without weights and without drained replicas."""
     return Upstream(upstream.name, upstream.pool, (), frozenset(), upstream.placement, upstream.retry_budget)
 
 
 def listener(view: View, item: Listener) -> listener_pb2.Listener:
+    """Return the listener, whose route table and TLS secrets the proxy requests by name."""
     message = resources.listener(view, item, _DELIVERY)
     if item.max_connections is not None:
         limit = connection_limit_pb2.ConnectionLimit(
             stat_prefix=item.name, max_connections={"value": item.max_connections}
         )
-        counted = listener_components_pb2.Filter(**extension("envoy.filters.network.connection_limit", limit))
+        limit_filter = listener_components_pb2.Filter(**extension("envoy.filters.network.connection_limit", limit))
         for chain in message.filter_chains:
-            chain.filters.insert(0, counted)
+            chain.filters.insert(0, limit_filter)
     return message
 
 
 def cluster(upstream: Upstream) -> cluster_pb2.Cluster:
+    """Return the cluster, whose endpoints the proxy requests by name."""
     return resources.cluster(upstream, _DELIVERY)
 
 
-def collector(name: str, where: Address) -> cluster_pb2.Cluster:
-    message = clusters.collector(name, where)
-    if not _told(where):
+def collector(name: str, address: Address) -> cluster_pb2.Cluster:
+    """Return the cluster of a trace collector; where the address is a host name, its endpoints come by EDS."""
+    message = clusters.collector(name, address)
+    if not _needs_no_lookup(address):
         message.ClearField("load_assignment")
         _endpoints(message, name)
     return message
 
 
-def has_members(where: Address) -> bool:
-    """Whether a collector there is a name; else its cluster itself says where it is."""
-    return not _told(where)
+def has_members(address: Address) -> bool:
+    """Return whether a collector's endpoints come by EDS; otherwise its cluster holds the address itself."""
+    return not _needs_no_lookup(address)
 
 
 def collector_members(
-    name: str, where: Address, addresses: Mapping[str, tuple[str, ...]]
+    name: str, address: Address, addresses: Mapping[str, tuple[str, ...]]
 ) -> endpoint_pb2.ClusterLoadAssignment:
-    pool = Pool(name, (Replica(name, where),))
-    one = Layout(name, pool, frozenset(), _NOBODY, Placement(), _known(addresses))
-    return one.weighed((from_capacity(1.0),))
+    """Return the endpoints of a trace collector that has a host name.
+
+    `addresses` maps a host name to its IP addresses.
+    """
+    pool = Pool(name, (Replica(name, address),))
+    assignment_layout = Layout(name, pool, frozenset(), _NO_PROXY, Placement(), _resolver(addresses))
+    return assignment_layout.weighed((from_capacity(1.0),))
 
 
 def layout(upstream: Upstream, proxy: Proxy, addresses: Mapping[str, tuple[str, ...]]) -> Layout:
-    """Where the replicas of a cluster are for this proxy. `addresses`: host name → IPs; Envoy takes no names by this
-    way."""
-    hosts = _known(addresses)
+    """Return the layout of a cluster's endpoints for this proxy.
+
+    `addresses` maps a host name to its IP addresses, because Envoy accepts only IP addresses by EDS.
+    """
+    hosts = _resolver(addresses)
     return Layout(upstream.name, upstream.pool, upstream.drained, proxy, upstream.placement, hosts, upstream.out)
 
 
 def named_hosts(pool: Pool) -> tuple[str, ...]:
-    """The hosts of its replicas that have to be looked up."""
-    return tuple(sorted({item.address.host for item in pool.replicas if not _told(item.address)}))
+    """Return the host names of the pool's replicas, which have to be resolved."""
+    return tuple(sorted({item.address.host for item in pool.replicas if not _needs_no_lookup(item.address)}))
 
 
 def holds_credentials(view: View, listener: Listener) -> bool:
-    """Whether the listener or its table of routes holds what lets somebody in: Envoy compares API keys as they are, and
-    headers that are set or matched are in clear."""
+    """Return whether the listener or its route table contains credentials in plain text.
+
+    Envoy compares API keys in plain text, and a header that is set or matched may itself be a credential.
+    """
     rules = listener.rules
     return (
         auth.holds_keys(view, listener)
@@ -124,19 +144,22 @@ def holds_credentials(view: View, listener: Listener) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A secret, and where the fleet names its files: a certificate and its key, or an authority alone."""
+    """A TLS secret, the files that it is read from, and where the fleet names each of them.
+
+    The files are a certificate and its private key, or the certificate of an authority alone.
+    """
 
     name: str
     files: tuple[tuple[str, Path], ...]
 
     @property
     def private(self) -> bool:
-        """Whether a private key is in it."""
+        """Return whether the secret contains a private key."""
         return len(self.files) > 1
 
 
 def secrets(view: View) -> Iterator[Wanted]:
-    """Every secret that listeners and clusters of a view name; some more than once."""
+    """Yield every TLS secret that the listeners and pools of a view name; the same one may come several times."""
     for item in view.listeners:
         if item.tls:
             base: Path = ("listeners", item.name, "tls")
@@ -161,12 +184,12 @@ def _authority(authority: str, path: Path) -> Wanted:
 
 
 def secret(name: str, certificate: bytes, key: bytes | None = None) -> secret_pb2.Secret:
-    """`certificate`: that of an authority where there is no key."""
-    shown = {"inline_bytes": certificate}
+    """Return a TLS secret: a certificate with its private key or, without `key`, that of a trusted authority."""
+    inline = {"inline_bytes": certificate}
     if key is None:
-        return secret_pb2.Secret(name=name, validation_context={"trusted_ca": shown})
-    pair = {"certificate_chain": shown, "private_key": {"inline_bytes": key}}
-    return secret_pb2.Secret(name=name, tls_certificate=pair)
+        return secret_pb2.Secret(name=name, validation_context={"trusted_ca": inline})
+    certificate_and_key = {"certificate_chain": inline, "private_key": {"inline_bytes": key}}
+    return secret_pb2.Secret(name=name, tls_certificate=certificate_and_key)
 
 
 def _routes(manager: hcm_pb2.HttpConnectionManager, name: str) -> None:
@@ -180,19 +203,22 @@ def _endpoints(message: cluster_pb2.Cluster, name: str) -> None:
 
 
 def _replicas(message: cluster_pb2.Cluster, upstream: Upstream) -> None:
-    """Weights may come at any time, and RANDOM would not see them. It is the same cluster whether they differ now or
-    not."""
+    """Let the endpoints come by EDS.
+
+    RANDOM ignores weights, which may change at any time, so ROUND_ROBIN takes its place. The cluster is the same
+    whether the weights differ at the moment or not.
+    """
     _endpoints(message, upstream.name)
     if message.lb_policy == cluster_pb2.Cluster.RANDOM:
         message.lb_policy = cluster_pb2.Cluster.ROUND_ROBIN
         clusters.slow_start(message.round_robin_lb_config.slow_start_config, upstream.pool)
 
 
-def _told(where: Address) -> bool:
-    return bool(where.path) or is_ip(where.host)
+def _needs_no_lookup(address: Address) -> bool:
+    return bool(address.path) or is_ip(address.host)
 
 
-def _known(addresses: Mapping[str, tuple[str, ...]]) -> Hosts:
+def _resolver(addresses: Mapping[str, tuple[str, ...]]) -> Hosts:
     return lambda host: (host,) if is_ip(host) else addresses.get(host, ())
 
 

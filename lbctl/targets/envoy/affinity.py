@@ -1,8 +1,9 @@
-"""A client stays with its replica by a cookie that does not say which one that is.
+"""Cookie affinity: a client stays with its replica by a cookie that does not say which replica that is.
 
-Envoy's own filter for this writes the replica's address into the cookie, and takes any address from it. So the cookie
-holds an opaque word, which a fixed script looks up in what the route says; what is not there, or not fit, is left to
-the balancer. The cookie itself travels with the endpoint: whichever replica answers, the answer carries its cookie.
+Envoy's own filter for this writes the replica's address into the cookie, and accepts any address from it. Here the
+cookie holds an opaque token, which a fixed Lua script looks up in the configuration of the route. The load balancer
+chooses where the token is unknown or its replica is not fit. The cookie itself is part of the endpoint's metadata, so
+that every response carries the cookie of the replica that served it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from lbctl.targets.envoy.sources import NAMESPACE
 
 FILTER = "lbctl.affinity"
 _COOKIE = "cookie"
-"""In the metadata of an endpoint."""
+"""The key of the cookie in an endpoint's metadata."""
 _SCRIPT = r"""
 function envoy_on_request(handle)
   local name = handle:filterContext():get('cookie')
@@ -39,7 +40,7 @@ end
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Does nothing but where a route asks for it."""
+    """Return the filter, if the listener leads to a pool with affinity; it acts only on routes that configure it."""
     actions = [view.routes[rule.route].action for rule in listener.rules]
     if not any(view.pools[name].affinity for item in actions if isinstance(item, Forward) for name in item.pools):
         return []
@@ -48,41 +49,49 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def keeps(pool: Pool, route: Route) -> bool:
-    """Whether a route keeps its clients with their replicas: of a pool with a fallback Envoy draws each time anew."""
+    """Return whether a route keeps its clients with their replicas.
+
+    With a fallback it does not, because Envoy then chooses a replica anew for each request.
+    """
     return pool.affinity is not None and isinstance(route.action, Forward) and route.action.fallback is None
 
 
 def per_route(pool: Pool, route: Route) -> dict[str, Any]:
-    """What a route or a share says to the filter."""
+    """Return what a route or a share configures of the filter; it is empty where clients are not kept."""
     if pool.affinity is None or not keeps(pool, route):
         return {}
     config = lua_pb2.LuaPerRoute()
-    known = {replica_token.word(pool.name, item.name): str(item.address) for item in pool.replicas if _known(item)}
-    config.filter_context.update({"cookie": pool.affinity.cookie, "replicas": known})
+    addresses = {
+        replica_token.word(pool.name, item.name): str(item.address) for item in pool.replicas if _has_ip_address(item)
+    }
+    config.filter_context.update({"cookie": pool.affinity.cookie, "replicas": addresses})
     return {FILTER: pack(config)}
 
 
-def answer(pool: Pool, route: Route) -> list[dict[str, object]]:
-    """`response_headers_to_add` of a route or a share."""
+def set_cookie_headers(pool: Pool, route: Route) -> list[dict[str, object]]:
+    """Return the `response_headers_to_add` of a route or a share, which set the cookie."""
     if not keeps(pool, route):
         return []
-    told = {"key": "set-cookie", "value": f"%UPSTREAM_METADATA({NAMESPACE}:{_COOKIE})%"}
-    return [{"header": told, "append_action": "APPEND_IF_EXISTS_OR_ADD"}]
+    header = {"key": "set-cookie", "value": f"%UPSTREAM_METADATA({NAMESPACE}:{_COOKIE})%"}
+    return [{"header": header, "append_action": "APPEND_IF_EXISTS_OR_ADD"}]
 
 
-def mark(pool: Pool, replica: Replica, *, secure: bool) -> dict[str, str | bool]:
-    """What the endpoint of a replica carries: its cookie; `secure`: for HTTPS alone."""
-    if pool.affinity is None or not _known(replica):
+def endpoint_metadata(pool: Pool, replica: Replica, *, secure: bool) -> dict[str, str | bool]:
+    """Return the metadata of a replica's endpoint: its cookie, where the pool has affinity.
+
+    `secure` restricts the cookie to HTTPS.
+    """
+    if pool.affinity is None or not _has_ip_address(replica):
         return {}
-    kept = f"{pool.affinity.cookie}={replica_token.word(pool.name, replica.name)}; Path=/"
-    words = f"{kept}; Max-Age={max(1, pool.affinity.ttl // 1000)}; HttpOnly; SameSite=Lax"
-    return {_COOKIE: words + ("; Secure" if secure else "")}
+    pair = f"{pool.affinity.cookie}={replica_token.word(pool.name, replica.name)}; Path=/"
+    cookie = f"{pair}; Max-Age={max(1, pool.affinity.ttl // 1000)}; HttpOnly; SameSite=Lax"
+    return {_COOKIE: cookie + ("; Secure" if secure else "")}
 
 
-def unknown(pool: Pool) -> bool:
-    """Whether clients cannot be kept with some of the replicas: the script needs their addresses."""
-    return pool.affinity is not None and (not pool.replicas or not all(map(_known, pool.replicas)))
+def lacks_ip_addresses(pool: Pool) -> bool:
+    """Return whether clients cannot be kept with some replicas, because the script needs their IP addresses."""
+    return pool.affinity is not None and (not pool.replicas or not all(map(_has_ip_address, pool.replicas)))
 
 
-def _known(replica: Replica) -> bool:
+def _has_ip_address(replica: Replica) -> bool:
     return not replica.address.path and is_ip(replica.address.host)

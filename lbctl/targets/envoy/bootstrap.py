@@ -1,9 +1,9 @@
 """The bootstrap of an Envoy that gets everything else from a control plane by ADS.
 
-It holds what cannot come by xDS: who the node is, how the control plane is reached and checked, how large a regular
-expression may be, and the admin port where one was asked for. There is no secret in it, only paths. Envoy reads the
-certificates of a bootstrap once; it watches those that a file of secrets names, so with TLS such files lie beside it,
-unless it has to stand alone.
+It holds what cannot come by xDS: the identity of the node, how the control plane is reached and verified, how large a
+regular expression may be, and the admin port if one is configured. It contains no secret, only paths. Envoy reads the
+certificates of a bootstrap only once, but it watches those that a file of secrets names. So with TLS such files lie
+beside the bootstrap, unless it must be a single file.
 """
 
 from __future__ import annotations
@@ -28,18 +28,21 @@ from lbctl.targets.envoy.text import Writer
 from lbctl.targets.target import Bundle, File
 
 _CLUSTER = "xds|lbctl"
-"""No pool has such a name: Envoy ignores a cluster from a control plane that is named like one of its bootstrap."""
+"""No pool has such a name. Envoy ignores a cluster from a control plane that is named like one of its bootstrap."""
 _CA, _CERTIFICATE = "xds-ca", "xds-certificate"
 _CONNECT = 1_000
 _KEEPALIVE = {"interval": duration(10_000), "timeout": duration(5_000)}
 _BACK_OFF = {"base_interval": duration(100), "max_interval": duration(1_000)}
-"""A control plane that is restarted is found within a second; Envoy's own choice goes up to 30."""
+"""A restarted control plane is reached again within a second; Envoy's default backs off for up to 30."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """`ca`, `certificate`, `key`: where the proxy finds these files; without `ca` there is no TLS. `directory`: where
-    the bootstrap will lie, with the files beside it; None: it stands alone, and its certificates are read once."""
+    """How a proxy connects to a control plane.
+
+    `ca`, `certificate` and `key` are paths on the proxy's machine; without `ca` there is no TLS. `directory` is where
+    the bootstrap and the files beside it will lie. None means a single file, whose certificates are read only once.
+    """
 
     xds: Address
     node: str
@@ -53,11 +56,12 @@ class Joining:
 
 
 def bootstrap(joining: Joining) -> Bundle:
+    """Return the bootstrap and, with TLS and a directory, the files of secrets beside it."""
     files = [_file("envoy", _frame(joining))]
     if joining.ca and joining.directory is not None:
-        files.append(_file(_CA, _secrets(_CA, validation_context=_validation(joining))))
+        files.append(_file(_CA, _secret_response(_CA, validation_context=_validation(joining))))
         if joining.certificate:
-            files.append(_file(_CERTIFICATE, _secrets(_CERTIFICATE, tls_certificate=_pair(joining))))
+            files.append(_file(_CERTIFICATE, _secret_response(_CERTIFICATE, tls_certificate=_pair(joining))))
     return Bundle(tuple(files))
 
 
@@ -66,8 +70,11 @@ def _file(name: str, message: Message) -> File:
 
 
 def _frame(joining: Joining) -> bootstrap_pb2.Bootstrap:
-    """Envoy is not ready before it has had its clusters and listeners, however long that takes: with a limit it would
-    call itself ready without a listener."""
+    """Return the bootstrap itself.
+
+    Envoy is not ready before it has received its clusters and listeners, however long that takes. With a time limit it
+    would report that it is ready without a listener.
+    """
     locality = {key: value for key, value in (("region", joining.region), ("zone", joining.zone)) if value}
     source = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": duration(0)}
     ads = {
@@ -89,7 +96,7 @@ def _frame(joining: Joining) -> bootstrap_pb2.Bootstrap:
 
 
 def _cluster(joining: Joining) -> cluster_pb2.Cluster:
-    """A dead control plane, or a dead way to it, is found within fifteen seconds."""
+    """Return the cluster of the control plane; a failure of it or of the network is detected within fifteen seconds."""
     options = http_protocol_options_pb2.HttpProtocolOptions(
         explicit_http_config={"http2_protocol_options": {"connection_keepalive": _KEEPALIVE}}
     )
@@ -100,12 +107,12 @@ def _cluster(joining: Joining) -> cluster_pb2.Cluster:
         load_assignment={"cluster_name": _CLUSTER, "endpoints": [{"lb_endpoints": [endpoint]}]},
         typed_extension_protocol_options={"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": pack(options)},
         transport_socket=_socket(joining) if joining.ca else None,
-        **_kind(joining.xds),
+        **_discovery_type(joining.xds),
     )
 
 
-def _kind(where: Address) -> dict[str, object]:
-    if where.path or is_ip(where.host):
+def _discovery_type(server: Address) -> dict[str, object]:
+    if server.path or is_ip(server.host):
         return {"type": "STATIC"}
     dns = dns_cluster_pb2.DnsCluster(
         dns_refresh_rate=duration(5_000),
@@ -125,26 +132,29 @@ def _socket(joining: Joining) -> dict[str, object]:
         common["validation_context"] = _validation(joining)
         common["tls_certificates"] = [_pair(joining)] if joining.certificate else []
     else:
-        common["validation_context_sds_secret_config"] = _beside(_CA, joining.directory)
+        common["validation_context_sds_secret_config"] = _secret_file(_CA, joining.directory)
         if joining.certificate:
-            common["tls_certificate_sds_secret_configs"] = [_beside(_CERTIFICATE, joining.directory)]
+            common["tls_certificate_sds_secret_configs"] = [_secret_file(_CERTIFICATE, joining.directory)]
     name = joining.xds.host
     sni = "" if is_ip(name) else name
     return extension("envoy.transport_sockets.tls", tls_pb2.UpstreamTlsContext(common_tls_context=common, sni=sni))
 
 
-def _beside(name: str, directory: str) -> dict[str, object]:
+def _secret_file(name: str, directory: str) -> dict[str, object]:
     path = {"path": posixpath.join(directory, f"{name}.yaml")}
     return {"name": name, "sds_config": {"path_config_source": path, "resource_api_version": "V3"}}
 
 
 def _validation(joining: Joining) -> dict[str, object]:
-    """The certificate must be for the name that the control plane is reached by, not merely from the same authority."""
+    """Return how the control plane's certificate is verified.
+
+    It must be issued for the name or address that the control plane is reached by, not merely by the same authority.
+    """
     name = joining.xds.host
-    wanted = {"san_type": "IP_ADDRESS" if is_ip(name) else "DNS", "matcher": {"exact": name}}
+    subject_name = {"san_type": "IP_ADDRESS" if is_ip(name) else "DNS", "matcher": {"exact": name}}
     return {
         "trusted_ca": {"filename": joining.ca},
-        "match_typed_subject_alt_names": [wanted] if name else [],
+        "match_typed_subject_alt_names": [subject_name] if name else [],
     }
 
 
@@ -152,5 +162,5 @@ def _pair(joining: Joining) -> dict[str, object]:
     return {"certificate_chain": {"filename": joining.certificate}, "private_key": {"filename": joining.key}}
 
 
-def _secrets(name: str, **content: object) -> discovery_pb2.DiscoveryResponse:
+def _secret_response(name: str, **content: object) -> discovery_pb2.DiscoveryResponse:
     return discovery_pb2.DiscoveryResponse(resources=[pack(secret_pb2.Secret(name=name, **content))])

@@ -1,4 +1,4 @@
-"""Pools as clusters: balancing, breakers, connections. The replicas themselves are in `endpoints`."""
+"""Pools as clusters: load balancing, circuit breakers and connections. Their replicas are in `endpoints`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from lbctl.targets.envoy.protos import address, duration, extension, metadata, p
 
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 BUFFER = 65_536
-"""Bytes held for one connection in each direction: a slow reader of a stream stops the replica early, and thousands of
-streams cost little. What a retry needs of the request is held apart from it (`request_body_buffer_limit`)."""
+"""Bytes that are buffered for one connection in each direction. A slow reader of a stream stops the replica early, and
+thousands of streams cost little memory. The request that a retry needs is buffered apart from it
+(`request_body_buffer_limit`)."""
 _MIN_RETRIES = 3
 _REFRESH = 10_000
 _PING = {"interval": {"seconds": 30}, "timeout": {"seconds": 5}}
-"""A dead peer under a silent HTTP/2 stream is found within 35 s."""
+"""A dead peer of a silent HTTP/2 stream is detected within 35 s."""
 
 
 def cluster(upstream: Upstream, keys: tls.Keys) -> cluster_pb2.Cluster:
-    """The cluster without its endpoints; whoever delivers them adds them, or says where they come from."""
+    """Return the cluster without its endpoints, which the caller adds or names a source for."""
     pool = upstream.pool
     message = cluster_pb2.Cluster(
         name=upstream.name,
@@ -38,19 +39,23 @@ def cluster(upstream: Upstream, keys: tls.Keys) -> cluster_pb2.Cluster:
         ignore_health_on_host_removal=True,
         circuit_breakers=_breakers(pool.circuit_breaker, upstream),
         typed_extension_protocol_options={HTTP_OPTIONS: pack(_protocol(pool))},
-        metadata=metadata({**_marks(pool), **_retry_after(pool, upstream.placement)}),
+        metadata=metadata({**_pool_metadata(pool), **_retry_after(pool, upstream.placement)}),
         health_checks=[health.health_check(pool, pool.active)] if pool.active else None,
         outlier_detection=health.outlier_detection(pool.passive) if pool.passive else None,
         transport_socket=tls.upstream(pool, pool.tls, keys) if pool.tls else None,
         transport_socket_matches=[tls.for_checks(health.IN_CLEAR)] if health.in_clear(pool) else None,
-        **_members(pool),
+        **_endpoint_source(pool),
     )
     _balance(message, pool, upstream.placement)
     return message
 
 
 def fallback(item: Fallback) -> cluster_pb2.Cluster:
-    """Envoy counts retries here and everything else at the clusters behind; without a word it would allow three."""
+    """Return the aggregate cluster of a pool and its fallback.
+
+    Envoy counts retries at this cluster, and everything else at the two behind it. Its default would allow three
+    retries.
+    """
     retries = {"value": item.pool.circuit_breaker.max_retries}
     config = aggregate_pb2.ClusterConfig(clusters=[item.first, item.second])
     return cluster_pb2.Cluster(
@@ -59,12 +64,12 @@ def fallback(item: Fallback) -> cluster_pb2.Cluster:
         lb_policy="CLUSTER_PROVIDED",
         cluster_type=extension("envoy.clusters.aggregate", config),
         circuit_breakers={"thresholds": [{"max_retries": retries}]},
-        metadata=metadata(_marks(item.pool)),
+        metadata=metadata(_pool_metadata(item.pool)),
     )
 
 
-def collector(name: str, where: Address) -> cluster_pb2.Cluster:
-    """Where traces go: gRPC, without TLS. With its endpoint, since it is no pool."""
+def collector(name: str, server: Address) -> cluster_pb2.Cluster:
+    """Return the cluster of a trace collector: gRPC without TLS, with its endpoint."""
     options = http_protocol_options_pb2.HttpProtocolOptions(explicit_http_config={"http2_protocol_options": {}})
     return cluster_pb2.Cluster(
         name=name,
@@ -72,13 +77,13 @@ def collector(name: str, where: Address) -> cluster_pb2.Cluster:
         typed_extension_protocol_options={HTTP_OPTIONS: pack(options)},
         load_assignment={
             "cluster_name": name,
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address(where)}}]}],
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address(server)}}]}],
         },
-        **_kind([where], _REFRESH),
+        **_discovery_type([server], _REFRESH),
     )
 
 
-def _marks(pool: Pool) -> dict[str, str | bool]:
+def _pool_metadata(pool: Pool) -> dict[str, str | bool]:
     return {"pool": pool.name, "variant": variant(pool)}
 
 
@@ -89,7 +94,7 @@ def _retry_after(pool: Pool, placement: Placement) -> dict[str, str | bool]:
 
 
 def _balance(message: cluster_pb2.Cluster, pool: Pool, placement: Placement) -> None:
-    """Without panic: an unfit replica gets nothing, however few are left."""
+    """Write the load balancing, without panic: an unfit replica gets no requests, however few replicas are fit."""
     common = message.common_lb_config
     common.healthy_panic_threshold.SetInParent()
     common.update_merge_window.SetInParent()
@@ -109,18 +114,24 @@ def _balance(message: cluster_pb2.Cluster, pool: Pool, placement: Placement) -> 
 
 
 def policy(pool: Pool) -> str:
-    """RANDOM ignores weights: where they differ, round robin keeps the shares that random would give. A ring is cut
-    anew for every replica when one goes, and moves keys of the others; Maglev moves next to none but the lost one's."""
+    """Return the load balancing policy of the pool.
+
+    RANDOM ignores weights, so where they differ ROUND_ROBIN keeps the shares that random choices would give. When a
+    replica leaves, a ring hash is rebuilt for all and also moves keys of other replicas; Maglev moves almost only those
+    of the replica that left.
+    """
     if pool.balance.algorithm == "random":
         return "ROUND_ROBIN" if uneven(pool) else "RANDOM"
     return {"round_robin": "ROUND_ROBIN", "hash": "MAGLEV"}.get(pool.balance.algorithm, "LEAST_REQUEST")
 
 
 def uneven(pool: Pool) -> bool:
+    """Return whether the capacities of the pool's replicas differ."""
     return len({item.capacity for item in pool.replicas}) > 1
 
 
 def slow_start(message: cluster_pb2.Cluster.SlowStartConfig, pool: Pool) -> None:
+    """Write the pool's slow start, if it has one."""
     if pool.slow_start is None:
         return
     message.slow_start_window.CopyFrom(duration(pool.slow_start.window))
@@ -149,8 +160,11 @@ def _breakers(limits: CircuitBreaker, upstream: Upstream) -> dict[str, object]:
 
 
 def _replica_connections(limits: CircuitBreaker, pool: Pool) -> int | None:
-    """HTTP/1.1 carries one request on a connection, so a limit of requests is one of connections; with HTTP/2 it is
-    one connection with so many streams."""
+    """Return the maximum of connections to one replica, or None for no limit.
+
+    HTTP/1.1 carries one request on a connection, so a limit of requests is a limit of connections. With HTTP/2 it is
+    one connection with that many streams.
+    """
     requests, connections = limits.replica_max_requests, limits.replica_max_connections
     if pool.protocol == "http1":
         return min((item for item in (requests, connections) if item is not None), default=None)
@@ -158,31 +172,34 @@ def _replica_connections(limits: CircuitBreaker, pool: Pool) -> int | None:
 
 
 def _protocol(pool: Pool) -> http_protocol_options_pb2.HttpProtocolOptions:
-    most, streams = pool.connections.max_requests, pool.circuit_breaker.replica_max_requests
+    max_requests, max_streams = pool.connections.max_requests, pool.circuit_breaker.replica_max_requests
     http2 = {
         "connection_keepalive": _PING,
-        "max_concurrent_streams": None if streams is None else {"value": streams},
+        "max_concurrent_streams": None if max_streams is None else {"value": max_streams},
     }
     explicit = {"http_protocol_options": {}} if pool.protocol == "http1" else {"http2_protocol_options": http2}
     common = {
         "idle_timeout": duration(pool.connections.idle),
-        "max_requests_per_connection": None if most is None else {"value": most},
+        "max_requests_per_connection": None if max_requests is None else {"value": max_requests},
     }
     return http_protocol_options_pb2.HttpProtocolOptions(
         common_http_protocol_options=common, explicit_http_config=explicit
     )
 
 
-def _members(pool: Pool) -> dict[str, object]:
+def _endpoint_source(pool: Pool) -> dict[str, object]:
     if isinstance(pool.discovery, DnsDiscovery) and not pool.replicas:
         dns = pool.discovery
-        return _kind([Address(dns.name, dns.port)], dns.refresh, dns.resolvers)
-    return _kind([item.address for item in pool.replicas], _REFRESH)
+        return _discovery_type([Address(dns.name, dns.port)], dns.refresh, dns.resolvers)
+    return _discovery_type([item.address for item in pool.replicas], _REFRESH)
 
 
-def _kind(where: Sequence[Address], refresh: int, resolvers: Sequence[Address] = ()) -> dict[str, object]:
-    """Fixed addresses, or names that are looked up again every `refresh` ms; each address of a name is a replica."""
-    if all(item.path or is_ip(item.host) for item in where):
+def _discovery_type(addresses: Sequence[Address], refresh: int, resolvers: Sequence[Address] = ()) -> dict[str, object]:
+    """Return the discovery type: fixed addresses, or host names that are resolved every `refresh` ms.
+
+    Each address of a host name is a replica.
+    """
+    if all(item.path or is_ip(item.host) for item in addresses):
         return {"type": "STATIC"}
     config = cares_dns_resolver_pb2.CaresDnsResolverConfig(resolvers=[address(item) for item in resolvers])
     dns = dns_cluster_pb2.DnsCluster(

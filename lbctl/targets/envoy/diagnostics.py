@@ -1,4 +1,4 @@
-"""What Envoy cannot say of a particular fleet, though it can say each feature by itself."""
+"""What Envoy cannot do for a particular fleet, although it supports each feature by itself."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from lbctl.targets.rounding import rounded
 
 
 def remarks(view: View) -> tuple[Diagnostic, ...]:
-    found = [item for name, pool in view.pools.items() for item in _pool(view, name, pool)]
-    found += [item for route in view.routes.values() for item in _hashed_keys(view, route)]
-    found += [item for route in view.routes.values() for item in _counted_apart(view, route)]
-    found += [item for route in view.routes.values() for item in _route(view, route)]
-    return (*found, *placeless(view))
+    """Return a diagnostic for each setting of the view that Envoy implements differently or not at all."""
+    diagnostics = [item for name, pool in view.pools.items() for item in _pool(view, name, pool)]
+    diagnostics += [item for route in view.routes.values() for item in _hashed_keys(view, route)]
+    diagnostics += [item for route in view.routes.values() for item in _separate_buckets(view, route)]
+    diagnostics += [item for route in view.routes.values() for item in _route(view, route)]
+    return (*diagnostics, *placeless(view))
 
 
 def _warning(feature: str, path: Path, message: str, hint: str = "") -> Diagnostic:
@@ -38,7 +39,7 @@ def _pool(view: View, name: str, pool: Pool) -> Iterator[Diagnostic]:
         )
     if pool.balance.algorithm == "hash" and pool.slow_start:
         yield _warning("pool.slow_start", (*path, "slow_start"), "Envoy has no slow start with hash: left out")
-    if affinity.unknown(pool):
+    if affinity.lacks_ip_addresses(pool):
         yield _warning(
             "pool.affinity",
             (*path, "affinity"),
@@ -91,21 +92,25 @@ def _hashed_keys(view: View, route: Route) -> Iterator[Diagnostic]:
         )
 
 
-def _counted_apart(view: View, route: Route) -> Iterator[Diagnostic]:
-    """Buckets stand with the routes of a filter chain. Which of two a client's address leads to is not its choice."""
+def _separate_buckets(view: View, route: Route) -> Iterator[Diagnostic]:
+    """Warn about a rate limit that a client can use several times.
+
+    Token buckets belong to the routes of a filter chain. A client cannot choose between the chains for trusted networks
+    and for other addresses, so these do not count twice.
+    """
     listeners = [item for item in view.listeners if route.name in {rule.route for rule in item.rules}]
-    doors = sum(len(tls.server_names(item.tls)) if item.tls else 1 for item in listeners)
-    if doors > 1 and any(item.requests for item in route.rate_limits):
+    chains = sum(len(tls.server_names(item.tls)) if item.tls else 1 for item in listeners)
+    if chains > 1 and any(item.requests for item in route.rate_limits):
         yield _warning(
             "route.rate_limit",
             ("routes", route.name, "rate_limit"),
-            f"Envoy counts apart for each listener and certificate: a client that uses all {doors} passes as often "
+            f"Envoy counts apart for each listener and certificate: a client that uses all {chains} passes as often "
             "on each",
             "one listener with one certificate for the route",
         )
 
 
-def _forgotten(view: View, route: Route, action: Forward) -> Iterator[Diagnostic]:
+def _lost_affinity(view: View, route: Route, action: Forward) -> Iterator[Diagnostic]:
     for name in action.pools:
         if view.pools[name].affinity:
             message = f"with the fallback of route {route.name!r} Envoy keeps no client with its replica"
@@ -113,7 +118,7 @@ def _forgotten(view: View, route: Route, action: Forward) -> Iterator[Diagnostic
 
 
 def _fallback(view: View, route: Route, action: Forward) -> Iterator[Diagnostic]:
-    yield from _forgotten(view, route, action)
+    yield from _lost_affinity(view, route, action)
     if route.retry.budget is not None:
         message = "with a fallback Envoy counts no requests that a budget could be a part of: max_retries holds instead"
         yield _warning("route.retry.budget", ("routes", route.name, "retry", "budget"), message)

@@ -1,8 +1,8 @@
-"""A path's conditions as Envoy must ask them: it compares the path as it was sent, where other proxies decode it first.
+"""Path conditions as Envoy needs them: it compares the path as it was sent, where other proxies decode it first.
 
-Envoy has decoded slashes, and paths with malformed escapes or with escaped letters and digits are refused
-(`request_target`). Every other byte may be written as itself or as `%XX`, in upper or lower case, and means the same to
-the server behind: an expression here admits both, and `%` always begins an escape.
+Envoy decodes slashes. Paths with malformed escapes, or with escaped letters and digits, are refused (`request_target`).
+Every other byte may be sent as itself or as `%XX`, in upper or lower case, and means the same to the replica. An
+expression here accepts both forms, and `%` always begins an escape.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/")
-"""Bytes that stand as themselves alone."""
+"""Bytes that are sent only as themselves."""
 _BYTES = frozenset(range(256))
 _DIGITS = frozenset(b"0123456789")
 _WORD = _DIGITS | frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
@@ -27,26 +27,29 @@ _CATEGORIES = {
     "CATEGORY_NOT_SPACE": _BYTES - _SPACE,
 }
 _ATOMS = frozenset({"LITERAL", "NOT_LITERAL", "ANY", "IN", "BRANCH", "SUBPATTERN"})
-_PLACES = {"AT_BEGINNING": "^", "AT_BEGINNING_STRING": "^", "AT_END": "$", "AT_END_STRING": "$"}
+_ANCHORS = {"AT_BEGINNING": "^", "AT_BEGINNING_STRING": "^", "AT_END": "$", "AT_END_STRING": "$"}
 
 
 def is_plain(path: str) -> bool:
-    """Whether `path` can be written in one way alone."""
+    """Return whether `path` can be sent in only one form."""
     return _PLAIN.issuperset(path.encode())
 
 
 def literal(path: str) -> str:
-    """An RE2 expression that matches `path` however it is escaped, and nothing else."""
-    return "".join(_one(frozenset(character.encode())) for character in path)
+    """Return an RE2 expression that matches `path` in every escaped form, and nothing else."""
+    return "".join(_one_of(frozenset(character.encode())) for character in path)
 
 
 @lru_cache(1024)
 def expression(text: str) -> str:
-    """`text`, which is meant for the decoded path, for the path as it is sent. One of `check_regex`'s."""
+    """Return an expression for the path as it is sent, from one for the decoded path.
+
+    `text` must have passed `check_regex`.
+    """
     from re import _parser  # type: ignore[attr-defined]
 
-    found = _sequence(_parser.parse(text))
-    return found if "%" in found else text
+    translated = _sequence(_parser.parse(text))
+    return translated if "%" in translated else text
 
 
 # ── The parts of an expression ───────────────────────────────────────────────────────────────────────────────────────
@@ -66,59 +69,64 @@ def _group(argument: Any) -> str:
 
 def _repeat(argument: Any, lazy: str = "") -> str:
     low, high, inner = argument
-    most = "" if str(high) == "MAXREPEAT" else str(high)
-    times = {("0", ""): "*", ("1", ""): "+", ("0", "1"): "?"}.get((str(low), most), f"{{{low},{most}}}")
-    return f"{_atom(inner)}{times}{lazy}"
+    maximum = "" if str(high) == "MAXREPEAT" else str(high)
+    quantifier = {("0", ""): "*", ("1", ""): "+", ("0", "1"): "?"}.get((str(low), maximum), f"{{{low},{maximum}}}")
+    return f"{_atom(inner)}{quantifier}{lazy}"
 
 
 def _atom(parsed: Sequence[Any]) -> str:
-    """What a repeat may stand behind."""
-    written = _sequence(parsed)
-    return written if len(parsed) == 1 and str(parsed[0][0]) in _ATOMS else f"(?:{written})"
+    """Return the expression in a form that a repeat can follow."""
+    translated = _sequence(parsed)
+    return translated if len(parsed) == 1 and str(parsed[0][0]) in _ATOMS else f"(?:{translated})"
 
 
 def _class(items: Iterable[Any]) -> str:
-    found: frozenset[int] = frozenset()
+    members: frozenset[int] = frozenset()
     negated = False
     for operation, argument in items:
         match str(operation):
             case "NEGATE":
                 negated = True
             case "LITERAL":
-                found |= {argument}
+                members |= {argument}
             case "RANGE":
-                found |= frozenset(range(argument[0], argument[1] + 1))
+                members |= frozenset(range(argument[0], argument[1] + 1))
             case _:
-                found |= _CATEGORIES[str(argument)]
-    return _one(_BYTES - found if negated else found)
+                members |= _CATEGORIES[str(argument)]
+    return _one_of(_BYTES - members if negated else members)
 
 
 _PARTS: dict[str, Callable[[Any], str]] = {
-    "LITERAL": lambda code: _one(frozenset((code,))),
-    "NOT_LITERAL": lambda code: _one(_BYTES - {code}),
-    "ANY": lambda _: _one(_BYTES),
+    "LITERAL": lambda code: _one_of(frozenset((code,))),
+    "NOT_LITERAL": lambda code: _one_of(_BYTES - {code}),
+    "ANY": lambda _: _one_of(_BYTES),
     "IN": _class,
     "BRANCH": _branch,
     "SUBPATTERN": _group,
     "MAX_REPEAT": _repeat,
     "MIN_REPEAT": lambda argument: _repeat(argument, "?"),
-    "AT": lambda place: _PLACES[str(place)],
+    "AT": lambda place: _ANCHORS[str(place)],
 }
 
 
 # ── One byte of a set ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _one(wanted: frozenset[int]) -> str:
-    """One byte of `wanted`, as itself or escaped. Nothing matches the empty set."""
-    itself = _bracketed(byte for byte in wanted if 0x20 < byte < 0x7F and byte != ord("%"))
-    ways = [itself, *_escaped(wanted)] if itself else list(_escaped(wanted))
-    return ways[0] if len(ways) == 1 and itself else f"(?:{'|'.join(ways)})" if ways else "[^\\x00-\\x{10FFFF}]"
+def _one_of(members: frozenset[int]) -> str:
+    """Return an expression for one byte of the set, as itself or escaped. Nothing matches the empty set."""
+    unescaped = _bracketed(byte for byte in members if 0x20 < byte < 0x7F and byte != ord("%"))
+    alternatives = [unescaped, *_escaped(members)] if unescaped else list(_escaped(members))
+    if not alternatives:
+        return "[^\\x00-\\x{10FFFF}]"
+    return unescaped if alternatives == [unescaped] else f"(?:{'|'.join(alternatives)})"
 
 
-def _escaped(wanted: frozenset[int]) -> Iterable[str]:
-    """`%3[Aa]` and so on; what is never escaped may stand in it where that makes it shorter."""
-    needed, allowed = wanted - _PLAIN, wanted | _PLAIN
+def _escaped(members: frozenset[int]) -> Iterable[str]:
+    """Yield expressions such as `%3[Aa]` for the escaped bytes.
+
+    Bytes that are never escaped may be included where that makes an expression shorter.
+    """
+    needed, allowed = members - _PLAIN, members | _PLAIN
     rows: dict[frozenset[int], set[int]] = {}
     for high in sorted({byte >> 4 for byte in needed}):
         lows = frozenset(range(16))
@@ -134,7 +142,7 @@ def _digit(values: Iterable[int]) -> str:
 
 
 def _bracketed(codes: Iterable[int]) -> str:
-    """The shortest way to say one of these printable characters; "" for none."""
+    """Return the shortest expression for one of these printable characters, or an empty text if there are none."""
     runs: list[list[int]] = []
     for code in sorted(codes):
         if runs and runs[-1][1] == code - 1:

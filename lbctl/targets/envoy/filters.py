@@ -1,4 +1,4 @@
-"""The HTTP filters of a listener, and what a route says to them. Each is there only where something asks for it."""
+"""The HTTP filters of a listener and their configuration by route. A filter is present only if something needs it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ REQUEST_ID = "x-request-id"
 
 
 def http_filters(view: View, listener: Listener, *, streams: bool = False) -> list[dict[str, object]]:
-    """In the order in which a request passes them; the router ends them. Where the body decides about the route, it
-    is read before anybody asks who may take that route; else nobody's body is held before he was let in. `streams`:
-    for requests whose body does not end."""
+    """Return the filters in the order in which a request passes them; the router is the last.
+
+    Where the body decides about the route, it is read before authentication. Otherwise no body is held before its
+    request is authenticated. `streams` selects the filters for requests whose body does not end.
+    """
     access = [*auth.http_filters(view, listener), *_limits(view, listener)]
     bodies = [] if streams else [*_max_body(view, listener), *_body_fields(view, listener)]
     return [
@@ -39,37 +41,45 @@ def http_filters(view: View, listener: Listener, *, streams: bool = False) -> li
 
 
 def websocket(view: View, listener: Listener) -> dict[str, object]:
-    """An `UpgradeConfig`: refused but by routes that allow it."""
+    """Return an `UpgradeConfig`, which refuses WebSockets except on routes that allow them."""
     off: dict[str, object] = {"upgrade_type": "websocket", "enabled": {"value": False}}
     allowed = any(view.routes[rule.route].websocket for rule in listener.rules)
-    return {**off, "filters": http_filters(view, listener, streams=True)} if allowed and _read(view, listener) else off
+    if not allowed or not _body_rules(view, listener):
+        return off
+    return {**off, "filters": http_filters(view, listener, streams=True)}
 
 
 def per_route(view: View, listener: Listener, route: Route) -> dict[str, Any]:
-    """What the filters do otherwise on this route, whoever takes it."""
-    found: dict[str, Any] = {}
+    """Return the filter configuration of this route."""
+    configs: dict[str, Any] = {}
     if listener.max_body is not None and _streams(view, route):
-        found[BUFFER] = pack(buffer_pb2.BufferPerRoute(disabled=True))
-    return {**found, **prompts.per_route(view, route)}
+        configs[BUFFER] = pack(buffer_pb2.BufferPerRoute(disabled=True))
+    return {**configs, **prompts.per_route(view, route)}
 
 
 def unrouted(view: View, listener: Listener) -> dict[str, Any]:
-    """What the filters do where no pool takes the request. What a route holds of a body counts for pools alone, and
-    many a request has none before its body was read."""
-    if listener.max_body is not None or not _read(view, listener):
+    """Return the filter configuration of routes that Envoy answers itself.
+
+    The limit that a route sets on held bodies takes effect only if a pool takes the request, and many requests match no
+    such route before their body is read.
+    """
+    if listener.max_body is not None or not _body_rules(view, listener):
         return {}
-    whole = buffer_pb2.BufferPerRoute(buffer={"max_request_bytes": {"value": reading.HELD}})
-    return {BUFFER: pack(whole)}
+    limit = buffer_pb2.BufferPerRoute(buffer={"max_request_bytes": {"value": reading.HELD}})
+    return {BUFFER: pack(limit)}
 
 
 def per_table(view: View, listener: Listener) -> dict[str, Any]:
-    """What the filters hold for all routes of the table together."""
+    """Return the filter configuration that all routes of the table share."""
     routes = _limited(view, listener)
     return {limits.FILTER: pack(limits.limited(routes))} if routes else {}
 
 
 def _request_id(listener: Listener) -> list[dict[str, object]]:
-    """Envoy's own id is always in x-request-id; another header name gets a copy, both ways."""
+    """Return the filter that copies the request id to the configured header of the request and the response.
+
+    Envoy's own id is always in x-request-id.
+    """
     if listener.request_id == REQUEST_ID:
         return []
     copy = {
@@ -82,15 +92,15 @@ def _request_id(listener: Listener) -> list[dict[str, object]]:
 
 
 def _max_body(view: View, listener: Listener) -> list[dict[str, object]]:
-    """413 as soon as more arrives; the request is held until it is whole."""
+    """Return the filter that holds a request until it is whole, and answers 413 as soon as it exceeds the limit."""
     if listener.max_body is not None:
         return [extension(BUFFER, buffer_pb2.Buffer(max_request_bytes={"value": listener.max_body}))]
     idle = extension(BUFFER, buffer_pb2.Buffer(max_request_bytes={"value": reading.HELD}))
-    return [{**idle, "disabled": True}] if _read(view, listener) else []
+    return [{**idle, "disabled": True}] if _body_rules(view, listener) else []
 
 
 def _streams(view: View, route: Route) -> bool:
-    """A request that is a stream cannot be held until it ends."""
+    """Return whether the route takes streams, which cannot be held until they end."""
     if route.websocket:
         return True
     return isinstance(route.action, Forward) and any(view.pools[name].protocol == "grpc" for name in route.action.pools)
@@ -101,31 +111,33 @@ def _limits(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def _limited(view: View, listener: Listener) -> list[Route]:
-    """By name."""
+    """Return the routes of the listener with rate limits, sorted by name."""
     routes = (view.routes[name] for name in sorted({rule.route for rule in listener.rules}))
     return [route for route in routes if any(item.requests for item in route.rate_limits)]
 
 
 def _body_fields(view: View, listener: Listener) -> list[dict[str, object]]:
-    rules = _read(view, listener)
+    rules = _body_rules(view, listener)
     if not rules:
         return []
     types = {"allow_content_types_regex": {"regex": reading.JSON}, "allow_empty_content_type": True}
     config = json_to_metadata_pb2.JsonToMetadata(request_rules={"rules": rules, **types})
-    found = [extension("envoy.filters.http.json_to_metadata", config)]
-    return [*found, *models.http_filters(listener), _model_header()] if _by_model(listener) else found
+    body_filters = [extension("envoy.filters.http.json_to_metadata", config)]
+    return [*body_filters, *models.http_filters(listener), _model_header()] if _by_model(listener) else body_filters
 
 
-def _read(view: View, listener: Listener) -> list[dict[str, object]]:
-    """What routes and hashes of this listener want to know of JSON bodies: `model` and hash keys."""
+def _body_rules(view: View, listener: Listener) -> list[dict[str, object]]:
+    """Return the rules that extract what the listener needs of JSON bodies: `model` and hash keys."""
     model = [_field("model", ["model"])] if _by_model(listener) else []
     return [*model, *(_field(hashing.field(key), json_path(key.name)) for key in hashing.body_fields(view, listener))]
 
 
 def _model_header() -> dict[str, object]:
-    """What the access log calls the model where the header names it."""
-    told = {"metadata_namespace": NAMESPACE, "key": "model"}
-    config = header_to_metadata_pb2.Config(request_rules=[{"header": matches.MODEL_HEADER, "on_header_present": told}])
+    """Return the filter that gives the access log the model that the header x-model names."""
+    model_metadata = {"metadata_namespace": NAMESPACE, "key": "model"}
+    config = header_to_metadata_pb2.Config(
+        request_rules=[{"header": matches.MODEL_HEADER, "on_header_present": model_metadata}]
+    )
     return extension("envoy.filters.http.header_to_metadata", config)
 
 
@@ -141,10 +153,5 @@ def _field(name: str, path: Sequence[str]) -> dict[str, object]:
 
 
 def json_path(name: str) -> list[str]:
-    """`$.user.id` → user, id."""
+    """Split a JSON path into its keys: `$.user.id` becomes `user` and `id`."""
     return name.removeprefix("$.").split(".")
-
-
-def _pools(view: View, listener: Listener) -> list[str]:
-    actions = [view.routes[rule.route].action for rule in listener.rules]
-    return sorted({name for action in actions if isinstance(action, Forward) for name in action.pools})

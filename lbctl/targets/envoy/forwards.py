@@ -1,6 +1,6 @@
-"""Where a matched request goes: pins, sticky variants, the draw; timeouts and retries on the way.
+"""Where a matched request goes: pins, sticky variants and the weighted draw, with timeouts and retries.
 
-Each of a route's ways is a pair: further header conditions, and the clusters that the request is drawn between.
+A route has one or several ways. Each is a pair of additional header conditions and the clusters to draw from.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ _WHEN = {
     "reset_before_request": "reset-before-request",
 }
 _ANOTHER_HOST = 128
-"""Draws until a host is found that was not tried yet: with two of three dead, the power of two choices finds the third
-at one draw in nine, because the dead look idle. (8/9)^128 is one in three million."""
+"""Attempts to choose a host that was not tried yet. With two of three replicas dead, the power of two choices finds the
+third at one attempt in nine, because the dead ones look idle. (8/9)^128 is one in three million."""
 _TRIES_IN_A_RANK = 2
 HOST = "host"
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Shares to draw from, and whether the client is told by a cookie what it has drawn; `secure`: a
-    cookie for HTTPS alone."""
+    """The shares to draw from, and the cookie that tells the client which variant was drawn, if there is one.
+
+    `secure` restricts the cookie to HTTPS.
+    """
 
     shares: tuple[Share, ...]
     sticky: StickySplit | None = None
@@ -46,8 +48,11 @@ Way = tuple[list[dict[str, object]], Draw]
 
 
 def targets(action: Forward, *, secure: bool) -> Iterator[Way]:
-    """In the order in which they decide. The cookie of a variant that gets nothing any more counts for nothing, and
-    whoever shows it is told another: a later share of that variant begins with nobody."""
+    """Yield the ways of a route in the order in which they decide.
+
+    The cookie of a variant that no longer gets traffic is ignored, and its client is given another one. So if the
+    variant gets a share again later, that share begins without clients.
+    """
     for pin in action.pins:
         yield [matches.pinned(pin)], Draw((Share(pin.pool, 1),))
     shares = tuple(share for share in action.shares if share.weight > 0)
@@ -62,21 +67,22 @@ def targets(action: Forward, *, secure: bool) -> Iterator[Way]:
 
 
 def marks(route: Route, action: Forward) -> dict[str, object] | None:
-    """Tells the access log that the pool is a variant, and the limits what they count."""
-    found: dict[str, str | bool] = {**limits.marks(route), **({"split": True} if len(action.shares) > 1 else {})}
-    return metadata(found) if found else None
+    """Return the metadata of a route: whether its pools are variants, for the access log, and what its limits count."""
+    values: dict[str, str | bool] = {**limits.marks(route), **({"split": True} if len(action.shares) > 1 else {})}
+    return metadata(values) if values else None
 
 
 def only_pool(view: View, draw: Draw) -> Pool | None:
-    """Of a way that has one; those of a draw say for themselves how they keep their clients."""
-    return view.pools[draw.shares[0].pool] if _decided(draw) else None
+    """Return the pool of a way that has only one; the shares of a draw configure cookie affinity themselves."""
+    return view.pools[draw.shares[0].pool] if _has_one_cluster(draw) else None
 
 
-def _decided(draw: Draw) -> bool:
+def _has_one_cluster(draw: Draw) -> bool:
     return len(draw.shares) == 1 and draw.sticky is None
 
 
 def route_action(view: View, plan: Plan, route: Route, rule: Rule, draw: Draw) -> route_components_pb2.RouteAction:
+    """Return the action of a route: its clusters, timeouts, retries, hash policies, rewrites and mirror."""
     return route_components_pb2.RouteAction(
         timeout=duration(route.request_timeout or 0),
         idle_timeout=duration(route.idle_timeout or 0),
@@ -99,15 +105,18 @@ def _mirror(plan: Plan, route: Route) -> list[dict[str, object]]:
 
 
 def retry_policy(retry: Retry, ranked: bool) -> dict[str, object] | None:
-    """Never on a status. A request that may have reached a replica is tried again only where the user called that
-    harmless; else the three conditions alone, in which nothing of it was sent or taken. `ranked`: a replica of another
-    priority may be the only one left to try."""
-    on = [_WHEN[item] for item in retry.when] + (["reset"] if retry.idempotent else [])
-    if not retry.attempts or not on:
+    """Return the retry policy, or None without retries. No status is ever retried.
+
+    A request that may have reached a replica is retried only where the fleet declares that harmless. Otherwise only the
+    three conditions apply in which nothing of the request was sent or accepted. `ranked` means that a replica of
+    another priority may be the only one left to try.
+    """
+    conditions = [_WHEN[item] for item in retry.when] + (["reset"] if retry.idempotent else [])
+    if not retry.attempts or not conditions:
         return None
     previous = extension("envoy.retry_host_predicates.previous_hosts", previous_hosts_pb2.PreviousHostsPredicate())
     return {
-        "retry_on": ",".join(on),
+        "retry_on": ",".join(conditions),
         "num_retries": {"value": retry.attempts},
         "retry_back_off": {
             "base_interval": duration(max(1, retry.backoff.base)),
@@ -129,7 +138,7 @@ def _ranked(view: View, draw: Draw) -> bool:
 
 
 def _clusters(view: View, plan: Plan, route: Route, draw: Draw) -> dict[str, object]:
-    if _decided(draw):
+    if _has_one_cluster(draw):
         return {"cluster": plan.names[route.name, draw.shares[0].pool]}
     weighted: dict[str, object] = {"clusters": [_weighted(view, plan, route, draw, share) for share in draw.shares]}
     if draw.sticky and draw.sticky.kind == "header":
@@ -143,29 +152,32 @@ def _weighted(view: View, plan: Plan, route: Route, draw: Draw, share: Share) ->
         "weight": {"value": share.weight},
         "typed_per_filter_config": affinity.per_route(view.pools[share.pool], route),
     }
-    told = affinity.answer(view.pools[share.pool], route)
+    headers = affinity.set_cookie_headers(view.pools[share.pool], route)
     if draw.sticky and draw.sticky.kind == "cookie":
-        words = f"{draw.sticky.name}={share.pool}; Path=/; Max-Age={max(1, draw.sticky.ttl // 1000)}"
-        words += "; HttpOnly; SameSite=Lax" + ("; Secure" if draw.secure else "")
-        told.append(
+        cookie = f"{draw.sticky.name}={share.pool}; Path=/; Max-Age={max(1, draw.sticky.ttl // 1000)}"
+        cookie += "; HttpOnly; SameSite=Lax" + ("; Secure" if draw.secure else "")
+        headers.append(
             {
-                "header": {"key": "set-cookie", "value": words.replace("%", "%%")},
+                "header": {"key": "set-cookie", "value": cookie.replace("%", "%%")},
                 "append_action": "APPEND_IF_EXISTS_OR_ADD",
             }
         )
-    item["response_headers_to_add"] = told
+    item["response_headers_to_add"] = headers
     return item
 
 
 def _hash_policies(view: View, route: Route, draw: Draw) -> list[dict[str, object]]:
-    """Envoy keeps the key with the route. A header that holds the client to its variant comes first, alone."""
+    """Return the hash policies of a route, to which Envoy attaches the key.
+
+    A header that keeps a client with its variant comes first, and ends the list.
+    """
     if draw.sticky and draw.sticky.kind == "header":
         return [{"header": {"header_name": draw.sticky.name}, "terminal": True}]
     return [hashing.policy(key, route) for key in hashing.keys(view, [share.pool for share in draw.shares])]
 
 
 def _rewrite(route: Route, rule: Rule) -> dict[str, object]:
-    """Envoy sets the host here alone; a header rule has the last word about it."""
+    """Return the rewrites of host and path. A header rule for the host is part of it and takes precedence."""
     fields: dict[str, object] = {}
     host = dict(route.request_headers.set).get(HOST) or (route.rewrite.host if route.rewrite else None)
     if host:
@@ -175,11 +187,14 @@ def _rewrite(route: Route, rule: Rule) -> dict[str, object]:
     return fields
 
 
-def _path_rewrite(rule: Rule, wanted: str) -> dict[str, object]:
-    """Whole segments on both sides: the slash between the prefix and the rest is neither lost nor doubled."""
+def _path_rewrite(rule: Rule, replacement: str) -> dict[str, object]:
+    """Return the rewrite of a path prefix in whole segments.
+
+    The slash between the prefix and the rest is neither lost nor doubled.
+    """
     if rule.path.kind != "prefix":
-        return {"prefix_rewrite": wanted}
-    matched, stripped = rule.path.value.rstrip("/"), wanted.rstrip("/")
+        return {"prefix_rewrite": replacement}
+    matched, stripped = rule.path.value.rstrip("/"), replacement.rstrip("/")
     if not matched:
         return {"prefix_rewrite": f"{stripped}/"}
     if stripped and escapes.is_plain(matched):

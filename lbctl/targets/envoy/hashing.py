@@ -1,7 +1,7 @@
-"""What the replica of a request is chosen by, where Envoy's hash policies cannot find it by themselves.
+"""Hash keys, and how Envoy's hash policies get those that they cannot read themselves.
 
-They read headers, and read them when those that no replica may see are gone. A key out of the body, or out of a header
-that goes no further, is put into the request's filter state before: a value that no client can write.
+Hash policies read headers, and only after the headers that no replica may see have been removed. A key from the body,
+or from a header that is removed, is stored in the request's filter state before that, where no client can write.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from lbctl.targets.envoy.sources import NAMESPACE
 
 
 def policy(key: HashKey, route: Route) -> dict[str, object]:
-    """A `HashPolicy`."""
-    if _carried(key, route):
-        return {"filter_state": {"key": _state(key)}}
+    """Return the `HashPolicy` of a key."""
+    if _needs_filter_state(key, route):
+        return {"filter_state": {"key": _filter_state_name(key)}}
     if key.kind == "header":
         return {"header": {"header_name": key.name}}
     if key.kind == "cookie":
@@ -33,57 +33,58 @@ def policy(key: HashKey, route: Route) -> dict[str, object]:
 
 
 def keys(view: View, pools: Sequence[str]) -> list[HashKey]:
-    """Of those of `pools` that hash, in their order."""
+    """Return the hash keys of those of `pools` that hash, in their order and without repetition."""
     balances = [view.pools[name].balance for name in pools]
     return list(dict.fromkeys(item.key for item in balances if item.algorithm == "hash" and item.key))
 
 
 def body_fields(view: View, listener: Listener) -> list[HashKey]:
-    """The keys that are fields of a JSON body."""
-    return [key for key in _all_carried(view, listener) if key.kind == "json_body"]
+    """Return the hash keys of a listener that are fields of a JSON body."""
+    return [key for key in _filter_state_keys(view, listener) if key.kind == "json_body"]
 
 
 def field(key: HashKey) -> str:
-    """Where in the request's metadata a key of the body stands."""
+    """Return the key under which the request's metadata holds a hash key of the body."""
     return f"hash.{key.name.removeprefix('$.')}" if key.kind == "json_body" else f"prompt.{key.bytes}"
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    found = _all_carried(view, listener)
-    if not found:
+    """Return the filter that stores hash keys in the request's filter state, if the listener needs it."""
+    hash_keys = _filter_state_keys(view, listener)
+    if not hash_keys:
         return []
-    config = set_filter_state_pb2.Config(on_request_headers=[_value(key) for key in found])
+    config = set_filter_state_pb2.Config(on_request_headers=[_value(key) for key in hash_keys])
     return [extension("envoy.filters.http.set_filter_state", config)]
 
 
 def _value(key: HashKey) -> dict[str, object]:
-    words = f"%REQ({key.name})%" if key.kind == "header" else f"%DYNAMIC_METADATA({NAMESPACE}:{field(key)})%"
+    source = f"%REQ({key.name})%" if key.kind == "header" else f"%DYNAMIC_METADATA({NAMESPACE}:{field(key)})%"
     return {
-        "object_key": _state(key),
+        "object_key": _filter_state_name(key),
         "factory_key": "envoy.hashable_string",
-        "format_string": {"text_format_source": {"inline_string": words}, "omit_empty_values": True},
+        "format_string": {"text_format_source": {"inline_string": source}, "omit_empty_values": True},
         "skip_if_empty": True,
     }
 
 
-def _state(key: HashKey) -> str:
+def _filter_state_name(key: HashKey) -> str:
     return f"{NAMESPACE}.header.{key.name}" if key.kind == "header" else f"{NAMESPACE}.{field(key)}"
 
 
-def _carried(key: HashKey, route: Route) -> bool:
-    """Whether the key has to be put aside before the replica is chosen."""
+def _needs_filter_state(key: HashKey, route: Route) -> bool:
+    """Return whether the key must be stored before the replica is chosen."""
     if key.kind == "header":
-        return key.name.lower() in {*auth.presented(route.auth), *route.request_headers.remove}
+        return key.name.lower() in {*auth.credential_headers(route.auth), *route.request_headers.remove}
     return key.kind in ("json_body", "prompt_prefix")
 
 
-def _all_carried(view: View, listener: Listener) -> list[HashKey]:
+def _filter_state_keys(view: View, listener: Listener) -> list[HashKey]:
     routes = [view.routes[name] for name in sorted({rule.route for rule in listener.rules})]
-    found = {
+    hash_keys = {
         key
         for route in routes
         if isinstance(route.action, Forward)
         for key in keys(view, route.action.pools)
-        if _carried(key, route)
+        if _needs_filter_state(key, route)
     }
-    return sorted(found, key=_state)
+    return sorted(hash_keys, key=_filter_state_name)

@@ -1,4 +1,4 @@
-"""Which replica is fit: active checks and outlier detection."""
+"""Which replica is fit: active health checks and outlier detection."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, PassiveCheck, Pool
 from lbctl.targets.envoy.protos import duration, struct
 
 IN_CLEAR: Mapping[str, str | bool] = {"checks": "in_clear"}
-"""By this a check finds the socket without TLS among the `transport_socket_matches` of its cluster."""
+"""The criteria by which a check selects the socket without TLS among its cluster's `transport_socket_matches`."""
 _BODY = 65_536
-"""How much of a check's answer is looked at for `body_contains`."""
+"""Bytes of a check's response that are searched for `body_contains`."""
 
 
 def health_check(pool: Pool, check: ActiveCheck) -> health_check_pb2.HealthCheck:
-    """Unhealthy replicas and idle pools are asked as often as the others: Envoy's default would wait a minute."""
+    """Return the active health check of a pool.
+
+    Unhealthy replicas and idle pools are checked as often as the others; Envoy's default would wait a minute.
+    """
     interval = duration(check.interval)
     return health_check_pb2.HealthCheck(
         timeout=duration(check.timeout),
@@ -33,7 +36,7 @@ def health_check(pool: Pool, check: ActiveCheck) -> health_check_pb2.HealthCheck
 
 
 def in_clear(pool: Pool) -> bool:
-    """Whether the checks of a pool with TLS do without it."""
+    """Return whether the health checks of a pool with TLS do without it."""
     return pool.tls is not None and pool.active is not None and pool.active.port is not None
 
 
@@ -46,7 +49,10 @@ def _probe(pool: Pool, check: ActiveCheck) -> dict[str, object]:
 
 
 def _http(pool: Pool, check: ActiveCheck, probe: HttpCheck) -> dict[str, object]:
-    """A health port of its own speaks HTTP/1.1, as model servers' do; else the pool's protocol."""
+    """Return the HTTP check.
+
+    A separate health port speaks HTTP/1.1, as those of model servers do; otherwise the check uses the pool's protocol.
+    """
     fields: dict[str, object] = {
         "path": probe.path,
         "host": probe.host or pool.name,
@@ -60,21 +66,21 @@ def _http(pool: Pool, check: ActiveCheck, probe: HttpCheck) -> dict[str, object]
 
 
 def _runs(statuses: Sequence[int]) -> list[tuple[int, int]]:
-    """Neighbouring numbers put together: 200, 201, 204 → (200, 201), (204, 204)."""
-    found: list[tuple[int, int]] = []
+    """Join consecutive numbers: 200, 201, 204 become (200, 201), (204, 204)."""
+    ranges: list[tuple[int, int]] = []
     for status in sorted(set(statuses)):
-        if found and status == found[-1][1] + 1:
-            found[-1] = (found[-1][0], status)
+        if ranges and status == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], status)
         else:
-            found.append((status, status))
-    return found
+            ranges.append((status, status))
+    return ranges
 
 
 def outlier_detection(check: PassiveCheck) -> outlier_detection_pb2.OutlierDetection:
-    """Everything that Envoy judges by default and nobody asked for is switched off.
+    """Return the outlier detection; everything that Envoy detects by default and the fleet does not configure is off.
 
-    A replica of a pool of any size may be ejected (Envoy's minimum of five hosts is for statistics over many), and a
-    passing `/health` does not bring back one that answers 500 to everything else.
+    A replica of a pool of any size may be ejected, because Envoy's minimum of five hosts is meant for statistics over
+    many. A passing `/health` does not readmit a replica that answers 500 to everything else.
     """
     return outlier_detection_pb2.OutlierDetection(
         interval=duration(check.error_window),

@@ -1,11 +1,11 @@
-"""Rate limits of routes: one token bucket for each tenant, client or header value, in this Envoy's own memory.
+"""Rate limits of routes: a token bucket for each tenant, client or header value, in the memory of this Envoy.
 
-All buckets stand with the table of routes, and each of Envoy's routes names those that it is counted in. Of one route
-of the fleet Envoy has several, for hosts, pins and variants; with buckets of their own a client would have as many
-limits as it finds ways.
+All buckets belong to the route table, and each of Envoy's routes names those that count its requests. A route of the
+fleet becomes several of Envoy's routes, for hosts, pins and variants. If each of these had buckets of its own, a client
+could use the limit several times.
 
-A request that says nothing of what is counted (no such header, no tenant) does not slip past: all of those share one
-bucket. Limits of requests at once are none of Envoy's filters' business; such a route is closed before it gets here.
+Requests without the counted property (no such header, no tenant) are limited too: all of them share one bucket. Envoy's
+filters cannot limit concurrent requests; a route with such a limit is closed before it gets here.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from lbctl.targets.envoy.sources import NAMESPACE
 FILTER = "envoy.filters.http.local_ratelimit"
 _ALL = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}
 _BUCKETS = 10_000
-"""Values that are counted apart; beyond, the one that was seen longest ago is forgotten."""
+"""Values that are counted separately. Beyond that number the least recently used bucket is dropped."""
 _UNLIMITED = {"max_tokens": 2**32 - 1, "tokens_per_fill": {"value": 2**32 - 1}, "fill_interval": {"seconds": 1}}
-"""Envoy wants a bucket for what no limit counts."""
+"""Envoy requires a bucket for requests that no limit counts."""
 _LIMIT = "limit"
 _OF = "of"
 _WITHOUT = "-"
@@ -33,12 +33,12 @@ _RETRY_AFTER = {"key": "retry-after", "value": f"%METADATA(ROUTE:{NAMESPACE}:{_R
 
 
 def idle() -> local_rate_limit_pb2.LocalRateLimit:
-    """The listener's filter: counts nothing unless its routes say what."""
+    """Return the listener's filter, which limits nothing unless a route table configures it."""
     return local_rate_limit_pb2.LocalRateLimit(stat_prefix="rate_limit")
 
 
 def limited(routes: Sequence[Route]) -> local_rate_limit_pb2.LocalRateLimit:
-    """The buckets of these routes. All limits of a route hold at once."""
+    """Return the buckets of these routes. All limits of a route apply at once."""
     kinds = {_kind(number, item): item for route in routes for number, item in _rates(route)}
     return local_rate_limit_pb2.LocalRateLimit(
         stat_prefix="rate_limit",
@@ -55,7 +55,7 @@ def limited(routes: Sequence[Route]) -> local_rate_limit_pb2.LocalRateLimit:
 
 
 def marks(route: Route) -> dict[str, str]:
-    """For the metadata of Envoy's routes: what is counted of a request, and in which bucket."""
+    """Return the metadata of Envoy's routes that names what is counted of a request, and in which bucket."""
     counted = {_kind(number, item): _name(route, number) for number, item in _rates(route)}
     return {**counted, _RETRY: str(retry_after(route.rate_limits))} if counted else {}
 
@@ -65,7 +65,7 @@ def _rates(route: Route) -> Iterator[tuple[int, RateLimit]]:
 
 
 def _kind(number: int, limit: RateLimit) -> str:
-    """A route may have several limits of a kind."""
+    """Return the kind of a limit; its number is part of it, because a route may have several limits by one property."""
     return f"limit {number} by {limit.by} {limit.header}".rstrip()
 
 
@@ -74,7 +74,7 @@ def _name(route: Route, number: int) -> str:
 
 
 def _actions(kind: str, limit: RateLimit) -> list[list[dict[str, object]]]:
-    """A route without a limit of this kind is not counted by it."""
+    """Return the rate limit actions of a kind; they skip routes without a limit of this kind."""
     key = {"key": NAMESPACE, "path": [{"key": kind}]}
     first: dict[str, object] = {"metadata": {"descriptor_key": _LIMIT, "metadata_key": key, "source": "ROUTE_ENTRY"}}
     if limit.by == "all":

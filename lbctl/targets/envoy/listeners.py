@@ -1,8 +1,8 @@
-"""Where clients come in: sockets, filter chains, and the connection manager with its limits and defaults.
+"""Where clients connect: sockets, filter chains, and the connection manager with its limits and defaults.
 
-With `client_address` a listener has two kinds of filter chains, told apart by the peer's address: from the trusted
-networks headers about the client are believed; from anybody else they are removed. Envoy's connection manager has no
-such condition within one chain.
+With `client_address` a listener has two kinds of filter chains, which Envoy selects by the address of the peer. Headers
+about the client are accepted from the trusted networks and removed from all other requests. Envoy's connection manager
+cannot make that distinction within one chain.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from lbctl.targets.envoy.clusters import BUFFER
 from lbctl.targets.envoy.protos import address, duration, extension
 
 Specify = Callable[[hcm_pb2.HttpConnectionManager], None]
-"""Writes the routes, or where they come from, into a connection manager."""
+"""Writes the routes, or the place where they come from, into a connection manager."""
 
 _STREAMS = 100
 _STREAM_WINDOW = 65_536
 _CONNECTION_WINDOW = 1_048_576
-_NOBODY = {"address_prefix": "255.255.255.255", "prefix_len": {"value": 32}}
-"""Envoy believes private addresses more than others unless a list says who is inside; an empty one counts as none."""
+_NO_ADDRESS = {"address_prefix": "255.255.255.255", "prefix_len": {"value": 32}}
+"""Envoy trusts private addresses more than others unless a list names the internal ones; an empty list does not
+count."""
 _OWN = "x-envoy-"
-"""Headers with which a client could change Envoy's timeouts and retries."""
+"""The prefix of headers with which a client could change Envoy's timeouts and retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """A filter chain: whom it is for, and with which certificate."""
+    """A filter chain: the peers and server names that it is for, and its certificate."""
 
     name: str
     trusted: ClientAddress | None = None
@@ -51,6 +52,7 @@ class _Chain:
 
 
 def listener(view: View, item: Listener, specify: Specify, keys: tls.Keys) -> listener_pb2.Listener:
+    """Return the listener, with one filter chain for each certificate and each kind of peer."""
     return listener_pb2.Listener(
         name=item.name,
         address=address(item.bind),
@@ -61,16 +63,17 @@ def listener(view: View, item: Listener, specify: Specify, keys: tls.Keys) -> li
 
 
 def tracing_cluster(item: Listener) -> str:
+    """Return the name of the cluster of a listener's trace collector."""
     return f"tracing|{item.name}"
 
 
 def _listener_filters(item: Listener) -> list[dict[str, object]]:
-    found = []
+    extensions = []
     if item.proxy_protocol:
-        found.append(extension("envoy.filters.listener.proxy_protocol", proxy_protocol_pb2.ProxyProtocol()))
+        extensions.append(extension("envoy.filters.listener.proxy_protocol", proxy_protocol_pb2.ProxyProtocol()))
     if item.tls:
-        found.append(extension("envoy.filters.listener.tls_inspector", tls_inspector_pb2.TlsInspector()))
-    return found
+        extensions.append(extension("envoy.filters.listener.tls_inspector", tls_inspector_pb2.TlsInspector()))
+    return extensions
 
 
 def _chains(item: Listener) -> Iterator[_Chain]:
@@ -94,16 +97,16 @@ def _filter_chain(
         name=chain.name,
         filter_chain_match=match or None,
         filters=[extension("envoy.filters.network.http_connection_manager", manager)],
-        transport_socket=_secure(item, chain, keys),
+        transport_socket=_transport_socket(item, chain, keys),
     )
 
 
-def _secure(item: Listener, chain: _Chain, keys: tls.Keys) -> dict[str, object] | None:
+def _transport_socket(item: Listener, chain: _Chain, keys: tls.Keys) -> dict[str, object] | None:
     return tls.downstream(item, item.tls, chain.certificate, keys) if item.tls and chain.certificate else None
 
 
 def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.HttpConnectionManager:
-    """Streams have no total time here: a route's idle timeout ends them."""
+    """Return the connection manager. It sets no total time on streams: a route's idle timeout ends them."""
     return hcm_pb2.HttpConnectionManager(
         codec_type="AUTO" if item.http2 else "HTTP1",
         stat_prefix=item.name,
@@ -114,18 +117,18 @@ def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.Htt
         normalize_path={"value": False},
         strip_trailing_host_dot=True,
         path_with_escaped_slashes_action="UNESCAPE_AND_FORWARD",
-        internal_address_config={"cidr_ranges": [_NOBODY]},
+        internal_address_config={"cidr_ranges": [_NO_ADDRESS]},
         always_set_request_id_in_response=True,
         generate_request_id={"value": True},
         preserve_external_request_id=chain.trusted is None or chain.believed,
         upgrade_configs=[filters.websocket(view, item)],
-        early_header_mutation_extensions=[_first(view, item, chain)],
+        early_header_mutation_extensions=[_early_mutations(view, item, chain)],
         access_log=access_log.access_logs(item),
         local_reply_config=local_reply.local_replies(),
         http_filters=filters.http_filters(view, item),
         http2_protocol_options=_http2() if item.http2 else None,
         tracing=_tracing(item, item.tracing) if item.tracing else None,
-        **_client(chain),
+        **_client_detection(chain),
     )
 
 
@@ -138,39 +141,42 @@ def _http2() -> dict[str, object]:
     }
 
 
-def _client(chain: _Chain) -> dict[str, object]:
-    """The peer is the client, or what the header says where the peer is believed."""
+def _client_detection(chain: _Chain) -> dict[str, object]:
+    """Return how the client's address is determined: from the header of a trusted peer, else it is the peer."""
     client = chain.trusted
     if client is None or not chain.believed:
         return {"use_remote_address": {"value": True}}
     if client.header == matches.FORWARDED_FOR:
         trusted = {"cidrs": [_cidr(network) for network in client.trusted]}
-        found = extension(
+        detection = extension(
             "envoy.http.original_ip_detection.xff",
             xff_pb2.XffConfig(xff_trusted_cidrs=trusted, skip_xff_append={"value": False}),
         )
     else:
-        found = extension(
+        detection = extension(
             "envoy.http.original_ip_detection.custom_header",
             custom_header_pb2.CustomHeaderConfig(header_name=client.header),
         )
     return {
         "use_remote_address": {"value": False},
         "forward_client_cert_details": "ALWAYS_FORWARD_ONLY",
-        "original_ip_detection_extensions": [found],
+        "original_ip_detection_extensions": [detection],
     }
 
 
-def _first(view: View, item: Listener, chain: _Chain) -> dict[str, object]:
-    """Before anything looks at the request: what a client may not say, and its own name for the request id."""
+def _early_mutations(view: View, item: Listener, chain: _Chain) -> dict[str, object]:
+    """Return the header mutations that apply before anything reads the request.
+
+    They remove what a client may not send, and adopt its own name for the request id.
+    """
     mutations: list[dict[str, object]] = [{"remove_on_match": {"key_matcher": {"prefix": _OWN}}}]
-    mutations += auth.first_words(view, item)
+    mutations += auth.early_mutations(view, item)
     believed = chain.trusted is None or chain.believed
     if chain.trusted is None or not believed:
         names = [chain.trusted.header] if chain.trusted else []
-        mutations += map(auth.without, client_headers.claim_groups(names))
+        mutations += map(auth.header_removal, client_headers.claim_groups(names))
     if chain.trusted and believed and chain.trusted.header != matches.FORWARDED_FOR:
-        mutations.append(_joined(chain.trusted.header))
+        mutations.append(_joined_header(chain.trusted.header))
     if item.request_id != filters.REQUEST_ID:
         mutations.append({"remove": filters.REQUEST_ID})
         if believed:
@@ -186,19 +192,22 @@ def _first(view: View, item: Listener, chain: _Chain) -> dict[str, object]:
     return extension("envoy.http.early_header_mutation.header_mutation", config)
 
 
-def _joined(header: str) -> dict[str, object]:
-    """Several lines of a header as one: of several, Envoy would believe the first one, which the client can write."""
+def _joined_header(header: str) -> dict[str, object]:
+    """Return the mutation that joins several lines of a header into one.
+
+    Envoy would use the first of several lines, which the client can write.
+    """
     value = f"%CEL(request.headers['{header.lower()}'])%"
     return {"append": {"header": {"key": header, "value": value}, "append_action": "OVERWRITE_IF_EXISTS"}}
 
 
-def _tracing(item: Listener, wanted: Tracing) -> dict[str, object]:
+def _tracing(item: Listener, tracing: Tracing) -> dict[str, object]:
     config = opentelemetry_pb2.OpenTelemetryConfig(
-        service_name=wanted.service,
+        service_name=tracing.service,
         grpc_service={"envoy_grpc": {"cluster_name": tracing_cluster(item)}, "timeout": {"seconds": 1}},
     )
     return {
-        "random_sampling": {"value": wanted.sample},
+        "random_sampling": {"value": tracing.sample},
         "provider": extension("envoy.tracers.opentelemetry", config),
     }
 

@@ -1,7 +1,8 @@
-"""What Envoy answers by itself: JSON of lbctl's form, whatever Envoy would have said.
+"""Envoy's own replies, as JSON in lbctl's form instead of Envoy's texts.
 
-Answers that the fleet itself gives (`respond`, a redirect) are left as they are. What Envoy marks with a flag is told
-by it: no fit replica, none that could be reached or no room are one answer; silence and a broken answer are others.
+Answers that the fleet itself gives (`respond`, a redirect) are left as they are. Where Envoy sets a response flag, the
+flag decides: no fit or reachable replica and no capacity are 503, a silent replica is 504, and a broken response is
+502.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _REFUSED = {
     "Audience": ("this token is for another audience", "forbidden"),
     "rbac_access_denied": ("the credentials name no tenant", "forbidden"),
 }
-"""A word of the details with which Envoy's filters refuse → what is said."""
+"""A part of the response code details with which Envoy's filters refuse a request → the message and its type."""
 _NO_ROOM = ["UO"]
 _NO_REPLICA = ["UH", "UF", "NC"]
 _SILENCE = ["SI", "UT", "DT"]
@@ -45,7 +46,7 @@ _RETRY_AFTER = {"header": {"key": "retry-after", "value": f"%METADATA(CLUSTER:{N
 
 
 def error(status: int) -> str:
-    """The body for one of the statuses that Envoy gives."""
+    """Return the body for one of the statuses that Envoy replies with."""
     return _error(*_STATUSES[status])
 
 
@@ -58,14 +59,14 @@ METHOD = _error(request_method.MESSAGE, "bad_request")
 
 
 def local_replies() -> dict[str, object]:
-    """A `LocalReplyConfig`."""
+    """Return the `LocalReplyConfig` of a connection manager."""
     flagged = [
         {**_flags(_NO_ROOM), "status_code": {"value": 503}, **_body(503), "headers_to_add": [_SOON]},
         {**_flags(_NO_REPLICA), "status_code": {"value": 503}, **_body(503), "headers_to_add": [_RETRY_AFTER]},
         {**_flags(_SILENCE), **_body(504)},
         {**_flags(_BROKEN), "status_code": {"value": 502}, **_body(502)},
     ]
-    refused = [_by_details(word, _error(*said)) for word, said in _REFUSED.items()]
+    refused = [_by_details(detail, _error(*reply)) for detail, reply in _REFUSED.items()]
     return {"mappers": [*flagged, *refused, *(_by_status(status) for status in _STATUSES)]}
 
 
@@ -73,25 +74,25 @@ def _flags(names: list[str]) -> dict[str, object]:
     return {"filter": {"response_flag_filter": {"flags": names}}}
 
 
-def _by_details(word: str, body: str) -> dict[str, object]:
-    return {**_where(f"response.code == 403 && response.code_details.contains('{word}')"), **_form(body)}
+def _by_details(detail: str, body: str) -> dict[str, object]:
+    return {**_filter(f"response.code == 403 && response.code_details.contains('{detail}')"), **_json_body(body)}
 
 
 def _by_status(status: int) -> dict[str, object]:
-    words = f"response.code == {status} && response.code_details != 'direct_response'"
-    mapper = {**_where(words), **_body(status)}
+    expression = f"response.code == {status} && response.code_details != 'direct_response'"
+    mapper = {**_filter(expression), **_body(status)}
     return {**mapper, "headers_to_add": [_BEARER]} if status == 401 else mapper
 
 
-def _where(words: str) -> dict[str, object]:
-    condition = extension("envoy.access_loggers.extension_filters.cel", cel_pb2.ExpressionFilter(expression=words))
+def _filter(expression: str) -> dict[str, object]:
+    condition = extension("envoy.access_loggers.extension_filters.cel", cel_pb2.ExpressionFilter(expression=expression))
     return {"filter": {"extension_filter": condition}}
 
 
 def _body(status: int) -> dict[str, object]:
-    return _form(error(status))
+    return _json_body(error(status))
 
 
-def _form(body: str) -> dict[str, object]:
+def _json_body(body: str) -> dict[str, object]:
     form = {"text_format_source": {"inline_string": body}, "content_type": "application/json"}
     return {"body_format_override": form}

@@ -17,20 +17,20 @@ FORWARDED_FOR = "x-forwarded-for"
 
 
 def route_matches(rule: Rule) -> Iterator[route_components_pb2.RouteMatch]:
-    """One, or two where the model decides: named by the header, else by the body."""
+    """Yield one match, or two if the model decides: the header x-model names it, or else the body."""
     headers = _headers(rule)
     if not rule.models:
         yield without_model(rule)
         return
-    named = _header(MODEL_HEADER, {"safe_regex": {"regex": "|".join(map(_named, rule.models))}})
-    yield route_components_pb2.RouteMatch(headers=[*headers, named], **path(rule.path))
-    unnamed = {"name": MODEL_HEADER, "present_match": True, "invert_match": True}
-    read = [_model(rule.models)]
-    yield route_components_pb2.RouteMatch(headers=[*headers, unnamed], dynamic_metadata=read, **path(rule.path))
+    model_header = _header(MODEL_HEADER, {"safe_regex": {"regex": "|".join(map(_model_regex, rule.models))}})
+    yield route_components_pb2.RouteMatch(headers=[*headers, model_header], **path(rule.path))
+    no_header = {"name": MODEL_HEADER, "present_match": True, "invert_match": True}
+    body_model = [_body_model(rule.models)]
+    yield route_components_pb2.RouteMatch(headers=[*headers, no_header], dynamic_metadata=body_model, **path(rule.path))
 
 
 def without_model(rule: Rule) -> route_components_pb2.RouteMatch:
-    """What a rule asks of a request beside its model."""
+    """Return the match of a rule without its condition on the model."""
     return route_components_pb2.RouteMatch(headers=_headers(rule), **path(rule.path))
 
 
@@ -39,29 +39,31 @@ def _headers(rule: Rule) -> list[dict[str, object]]:
     return [method(*rule.methods), *headers] if rule.methods else headers
 
 
-def path(wanted: PathMatch) -> dict[str, object]:
-    """Of a path that can be written in one way alone, what is cheap; else an expression for every way."""
-    if wanted.kind == "regex":
-        return _regex(escapes.expression(wanted.value))
-    if wanted.kind == "exact":
-        plain = escapes.is_plain(wanted.value)
-        return {"path": wanted.value} if plain else _regex(escapes.literal(wanted.value))
-    prefix = wanted.value.rstrip("/")
+def path(path_match: PathMatch) -> dict[str, object]:
+    """Return the path condition: a cheap one if the path has a single form, else an expression for every form."""
+    if path_match.kind == "regex":
+        return _regex(escapes.expression(path_match.value))
+    if path_match.kind == "exact":
+        plain = escapes.is_plain(path_match.value)
+        return {"path": path_match.value} if plain else _regex(escapes.literal(path_match.value))
+    prefix = path_match.value.rstrip("/")
     if not escapes.is_plain(prefix):
         return _regex(f"{escapes.literal(prefix)}(?:/.*)?")
     return {"path_separated_prefix": prefix} if prefix else {"prefix": "/"}
 
 
 def ambiguous_path() -> dict[str, object]:
+    """Return the path condition of an ambiguous path, which every proxy refuses."""
     return _regex(f".*(?:{request_target.AMBIGUOUS}).*")
 
 
 def malformed_host() -> dict[str, object]:
-    """The header condition of a Host that is none; Envoy joins several lines with commas."""
+    """Return the header condition of an invalid Host; Envoy joins several lines with commas."""
     return {**_header(":authority", {"safe_regex": {"regex": request_host.HOST_WITHOUT_DOT}}), "invert_match": True}
 
 
 def refused_method() -> dict[str, object]:
+    """Return the header condition of a method that every proxy refuses."""
     regex = "|".join((*request_method.NAMES, f".*{request_method.UNFIT}.*"))
     return _header(":method", {"safe_regex": {"regex": regex}})
 
@@ -71,29 +73,30 @@ def _regex(expression: str) -> dict[str, object]:
 
 
 def several(header: str) -> dict[str, object]:
-    """The header condition of several values: Envoy joins the lines of a header with commas."""
+    """Return the header condition of several values; Envoy joins the lines of a header with commas."""
     return _header(header.lower(), {"contains": ","})
 
 
 def method(*names: str) -> dict[str, object]:
+    """Return the header condition that matches one of the methods."""
     if len(names) == 1:
         return _header(":method", {"exact": names[0]})
     return _header(":method", {"safe_regex": {"regex": "|".join(literal(name) for name in sorted(names))}})
 
 
 def pinned(pin: Pin) -> dict[str, object]:
-    """The header condition of a pin."""
+    """Return the header condition of a pin."""
     return cookie(pin.name, pin.value) if pin.kind == "cookie" else _header(pin.name.lower(), {"exact": pin.value})
 
 
 def cookie(name: str, value: str) -> dict[str, object]:
-    """One cookie among others: several `cookie` headers arrive joined."""
+    """Return the header condition of one cookie among others; several `cookie` headers arrive joined."""
     regex = f"(?:.*[;,])? *{literal(name)}={literal(value)} *(?:[;,].*)?"
     return _header("cookie", {"safe_regex": {"regex": regex}})
 
 
 def literal(text: str) -> str:
-    """`text` as an RE2 expression that matches it and nothing else."""
+    """Return an RE2 expression that matches `text` and nothing else."""
     return "".join(c if c.isalnum() or c in "_ " or ord(c) > 127 else f"\\{c}" for c in text)
 
 
@@ -101,12 +104,12 @@ def _header(name: str, matcher: dict[str, object]) -> dict[str, object]:
     return {"name": name, "string_match": matcher}
 
 
-def _named(model: str) -> str:
+def _model_regex(model: str) -> str:
     return f"{literal(model[:-1])}.*" if model.endswith("*") else literal(model)
 
 
-def _model(models: tuple[str, ...]) -> dict[str, object]:
-    """The body's `model`, as the listener's JSON filter left it in the request's metadata."""
-    names = [{"string_match": {"prefix": item[:-1]} if item.endswith("*") else {"exact": item}} for item in models]
-    value = names[0] if len(names) == 1 else {"or_match": {"value_matchers": names}}
+def _body_model(models: tuple[str, ...]) -> dict[str, object]:
+    """Return the condition on the body's `model`, which the listener's JSON filter stored in the request's metadata."""
+    matchers = [{"string_match": {"prefix": item[:-1]} if item.endswith("*") else {"exact": item}} for item in models]
+    value = matchers[0] if len(matchers) == 1 else {"or_match": {"value_matchers": matchers}}
     return {"filter": NAMESPACE, "path": [{"key": "model"}], "value": value}

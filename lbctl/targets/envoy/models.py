@@ -1,8 +1,9 @@
-"""Which model a request names, where that decides whether it is let in: one that Envoy and every replica read alike.
+"""The check that a request names its model unambiguously, where the model decides about authentication.
 
-Envoy's JSON filter takes the last of two keys and leaves alone what is no JSON, or says that it is none. So a script
-reads the whole body by the grammar of JSON and marks in the request's metadata that its model is clear; the routes want
-that mark. It is fixed, without a word of any fleet in it. Where it fails there is no mark, and the answer is 400.
+Envoy's JSON filter takes the last of two equal keys, and ignores a body that is not JSON or not declared as JSON. A
+replica may read such a body differently. So a Lua script parses the whole body by the grammar of JSON, and marks in the
+request's metadata that the model is clear; the routes require that mark. The script is fixed and contains nothing of a
+fleet. If it fails there is no mark, and the answer is 400.
 """
 
 from __future__ import annotations
@@ -143,15 +144,21 @@ end
 
 
 def http_filters(listener: Listener) -> list[dict[str, object]]:
-    """Where a rule of the listener wants a clear model. It comes after the JSON filter, and corrects what that says."""
+    """Return the filter, if a rule of the listener requires a clear model.
+
+    It comes after the JSON filter, and corrects what that filter stored.
+    """
     if not wants_clear_model(listener):
         return []
     return [extension(_FILTER, lua_pb2.Lua(default_source_code={"inline_string": _SCRIPT}))]
 
 
 def unclear(match: route_components_pb2.RouteMatch) -> route_components_pb2.RouteMatch:
-    """The same, of requests alone whose model is not clear; those of a WebSocket never are."""
-    found = route_components_pb2.RouteMatch()
-    found.CopyFrom(match)
-    found.dynamic_metadata.add(filter=NAMESPACE, path=[{"key": _CLEAR}], value={"bool_match": True}, invert=True)
-    return found
+    """Return the match restricted to requests whose model is not clear.
+
+    The model of a WebSocket request is never clear.
+    """
+    narrowed = route_components_pb2.RouteMatch()
+    narrowed.CopyFrom(match)
+    narrowed.dynamic_metadata.add(filter=NAMESPACE, path=[{"key": _CLEAR}], value={"bool_match": True}, invert=True)
+    return narrowed

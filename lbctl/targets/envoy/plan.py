@@ -1,7 +1,8 @@
-"""Which clusters a view needs, and what they are called: a pool may stand in more than one.
+"""Which clusters a view needs, and their names: one pool may need several clusters.
 
-Envoy decides about regions and about a fallback per cluster, not per route. So a pool becomes one cluster of its own
-name, one more for each set of regions that leaves some of its replicas out, and one in front of it and its fallback.
+Envoy decides about regions and about a fallback by cluster, not by route. So a pool becomes one cluster of its own
+name, one more for each set of regions that excludes some of its replicas, and one aggregate cluster in front of it and
+its fallback.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from lbctl.targets.envoy.endpoints import Placement, allowed
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """One cluster with replicas. `weights` stands beside `pool.replicas`; `out`: those of `drained` that are sick."""
+    """One cluster with replicas.
+
+    `weights` are those of `pool.replicas`, in the same order. `out` are those of `drained` that are faulty.
+    """
 
     name: str
     pool: Pool
@@ -32,7 +36,7 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """A cluster that is `first` while that has a fit replica, else `second` (names of clusters)."""
+    """An aggregate cluster: it sends to the cluster `first` while that has a fit replica, else to `second`."""
 
     name: str
     first: str
@@ -42,7 +46,10 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Sorted by name. `names`: (route, pool) → the cluster that the route sends to."""
+    """The clusters of a view, sorted by name.
+
+    `names` maps a route and a pool to the cluster that the route sends to.
+    """
 
     upstreams: tuple[Upstream, ...]
     fallbacks: tuple[Fallback, ...]
@@ -50,16 +57,17 @@ class Plan:
 
 
 def variant(pool: Pool) -> str:
-    """The access log's word for a pool of a split."""
+    """Return the name of a pool of a split in the access log."""
     return (pool.model.version if pool.model else None) or pool.name
 
 
 def sheds(pool: Pool) -> bool:
-    """Whether Envoy can shed for this pool: it looks at one rank of replicas only."""
+    """Return whether Envoy can shed load for this pool, which requires that all replicas have one priority."""
     return pool.load_shedding is not None and pool.locality is None and len({r.priority for r in pool.replicas}) < 2
 
 
 def plan(view: View) -> Plan:
+    """Return the clusters that the routes of a view need."""
     upstreams: dict[str, Upstream] = {}
     fallbacks: dict[str, Fallback] = {}
     names: dict[tuple[str, str], str] = {}
@@ -79,42 +87,44 @@ def plan(view: View) -> Plan:
 
 
 def _uses(view: View) -> list[tuple[Route, str]]:
-    found = []
+    """Return each route with each pool that it sends to, mirrors included."""
+    uses = []
     for route in view.routes.values():
         if isinstance(route.action, Forward):
             mirror = route.action.mirror
             pools = sorted({*route.action.pools, mirror.pool}) if mirror else route.action.pools
-            found += [(route, name) for name in pools]
-    return found
+            uses += [(route, name) for name in pools]
+    return uses
 
 
 def _upstream(
     view: View, pool: str, regions: tuple[str, ...], strict: bool, secure: bool, budget: float | None
 ) -> Upstream:
-    body = view.pools[pool]
-    inside = regions and body.replicas and all(allowed(item, regions) for item in body.replicas)
-    narrowed = () if inside else regions
-    name = f"{pool}|{'+'.join(narrowed)}" if narrowed else pool
-    placement = Placement(narrowed, strict, sheds(body) and not strict, secure)
+    settings = view.pools[pool]
+    all_allowed = regions and settings.replicas and all(allowed(item, regions) for item in settings.replicas)
+    restricted = () if all_allowed else regions
+    name = f"{pool}|{'+'.join(restricted)}" if restricted else pool
+    placement = Placement(restricted, strict, sheds(settings) and not strict, secure)
     out = view.out.get(pool, frozenset())
-    return Upstream(name, body, view.weights[pool], view.drained[pool], placement, budget, out)
+    return Upstream(name, settings, view.weights[pool], view.drained[pool], placement, budget, out)
 
 
 def _with_fallback(view: View) -> set[str]:
-    found: set[str] = set()
+    """Return the pools that a fallback follows."""
+    pools: set[str] = set()
     for route in view.routes.values():
         if isinstance(route.action, Forward) and route.action.fallback:
-            found |= set(route.action.pools) - {route.action.fallback}
-    return found
+            pools |= set(route.action.pools) - {route.action.fallback}
+    return pools
 
 
 def _budgets(view: View) -> dict[str, float]:
-    """Envoy has one retry budget a pool: the smallest of its routes."""
-    found: dict[str, float] = {}
+    """Return the retry budget of each pool; Envoy has one for a pool, so it is the smallest of its routes."""
+    budgets: dict[str, float] = {}
     for route, pool in _uses(view):
         if route.retry.budget is not None:
-            found[pool] = min(route.retry.budget, found.get(pool, route.retry.budget))
-    return found
+            budgets[pool] = min(route.retry.budget, budgets.get(pool, route.retry.budget))
+    return budgets
 
 
 def _fallbacks(view: View, route: Route, names: Mapping[tuple[str, str], str]) -> list[Fallback]:

@@ -1,8 +1,8 @@
-"""The beginning of a prompt as a hash key: requests that begin alike go to the replica that has that beginning cached.
+"""The beginning of a prompt as a hash key: requests that begin alike go to the replica that has it cached.
 
-Envoy's own filters take short values out of JSON bodies, and nothing out of lists; a prompt is long and chats are
-lists. So this is a script: fixed, without a word of any fleet in it. It leaves the body untouched and puts the key into
-the request's metadata, once for each length in bytes that the route's pools ask for.
+Envoy's own filters extract short values from JSON bodies, and nothing from lists; a prompt is long, and chats are
+lists. So a Lua script does it, which is fixed and contains nothing of a fleet. It leaves the body unchanged and stores
+the key in the request's metadata, once for each length in bytes that the route's pools need.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ end
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Does nothing but where a route asks for it."""
+    """Return the filter, if a route of the listener needs it; it acts only on routes that configure it."""
     if not any(_lengths(view, view.routes[rule.route]) for rule in listener.rules):
         return []
     config = lua_pb2.Lua(default_source_code={"inline_string": _SCRIPT}, clear_route_cache={"value": False})
@@ -111,6 +111,7 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def per_route(view: View, route: Route) -> dict[str, Any]:
+    """Return the filter configuration of a route: the lengths of the keys that its pools need."""
     lengths = _lengths(view, route)
     if not lengths:
         return {}
@@ -120,7 +121,10 @@ def per_route(view: View, route: Route) -> dict[str, Any]:
 
 
 def _lengths(view: View, route: Route) -> list[int]:
-    """Of the pools that the route may choose a replica in. A gRPC stream is no JSON, and cannot be held."""
+    """Return the lengths in bytes of the keys that the route's pools need.
+
+    A gRPC stream is not JSON and cannot be held.
+    """
     if not isinstance(route.action, Forward):
         return []
     pools = [name for name in route.action.pools if view.pools[name].protocol != "grpc"]

@@ -1,4 +1,4 @@
-"""Small hands for Envoy's messages: durations, wrapped messages, addresses. Knows nothing of fleets."""
+"""Constructors for Envoy's messages: durations, addresses, metadata and packed messages; they know no fleet."""
 
 from __future__ import annotations
 
@@ -13,39 +13,40 @@ from lbctl.ir.address import Address
 from lbctl.targets.envoy.sources import NAMESPACE
 
 BY_ADS: dict[str, object] = {"ads": {}, "resource_api_version": "V3"}
-"""A `ConfigSource`: from the control plane that the bootstrap names."""
+"""The `ConfigSource` of what comes from the control plane that the bootstrap names."""
 
 
 def duration(ms: int) -> Duration:
+    """Return a `Duration` of so many milliseconds."""
     return Duration(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
 
 
 def pack(message: Message) -> Any:
-    """Map fields in the order of their keys: same message, same bytes."""
+    """Return the message in an `Any`. Map fields are sorted by key, so that equal messages have equal bytes."""
     packed = Any()
     packed.Pack(message, deterministic=True)
     return packed
 
 
 def extension(name: str, message: Message) -> dict[str, object]:
-    """A `TypedExtensionConfig`, or one of the older messages of the same form (network and HTTP filters, loggers)."""
+    """Return a `TypedExtensionConfig`, or an older message of the same form (network and HTTP filters, loggers)."""
     return {"name": name, "typed_config": pack(message)}
 
 
-def address(where: Address) -> dict[str, object]:
-    """A `core.v3.Address`."""
-    if where.path:
-        return {"pipe": {"path": where.path}}
-    return {"socket_address": {"address": where.host, "port_value": where.port}}
+def address(target: Address) -> dict[str, object]:
+    """Return a `core.v3.Address`."""
+    if target.path:
+        return {"pipe": {"path": target.path}}
+    return {"socket_address": {"address": target.host, "port_value": target.port}}
 
 
 def percent(value: float) -> dict[str, object]:
-    """A `FractionalPercent`, to a ten-thousandth of a percent."""
+    """Return a `FractionalPercent`, to a ten-thousandth of a percent."""
     return {"numerator": round(value * 10_000), "denominator": "MILLION"}
 
 
 def header_option(name: str, value: str) -> dict[str, object]:
-    """A `HeaderValueOption` that replaces; `value` is literal: Envoy's `%` substitution is switched off."""
+    """Return a `HeaderValueOption` that replaces a header; Envoy does not substitute `%` in the value."""
     return {
         "header": {"key": name, "value": value.replace("%", "%%")},
         "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
@@ -54,11 +55,12 @@ def header_option(name: str, value: str) -> dict[str, object]:
 
 
 def metadata(values: Mapping[str, str | bool]) -> dict[str, object]:
-    """A `core.v3.Metadata` with lbctl's own namespace."""
+    """Return a `core.v3.Metadata` in lbctl's own namespace."""
     return {"filter_metadata": {NAMESPACE: struct(values)}}
 
 
 def struct(values: Mapping[str, str | bool]) -> Struct:
-    found = Struct()
-    found.update(values)
-    return found
+    """Return a `Struct` with these values."""
+    message = Struct()
+    message.update(values)
+    return message

@@ -1,7 +1,7 @@
-"""A view as Envoy's files: the messages, their text, and whose each line is.
+"""A view as Envoy's files: the messages, their text, and the owner of each line.
 
-A route for any host stands in the virtual host of every name. It is turned into a tree once, and that tree stands in
-many places: what is written of it is written once, too.
+A route for any host is part of the virtual host of every name. It is converted into one tree, which stands in many
+places, and its text is also produced only once.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ _MAPS = _STRUCTS | {"typed_per_filter_config", "typed_extension_protocol_options
 
 
 def render(view: View, form: str) -> Bundle:
-    found = static(view, f"{SECRETS}.{form}")
-    tables = _tables(found.tables)
-    files = [_file("envoy", found.bootstrap, tables, form)]
-    if found.apart.resources:
-        files.append(_file(SECRETS, found.apart, tables, form))
+    """Return Envoy's files for a view, in YAML or JSON, with what Envoy cannot do of it."""
+    configuration = static(view, f"{SECRETS}.{form}")
+    tables = _tables(configuration.tables)
+    files = [_file("envoy", configuration.bootstrap, tables, form)]
+    if configuration.secret_listeners.resources:
+        files.append(_file(SECRETS, configuration.secret_listeners, tables, form))
     return Bundle(tuple(files), remarks(view))
 
 
@@ -44,25 +45,25 @@ def _file(name: str, message: Message, tables: Mapping[str, Tree], form: str) ->
 
 
 def _tables(messages: Sequence[route_pb2.RouteConfiguration]) -> dict[str, Tree]:
-    """By name. Equal routes are one tree."""
-    known: dict[bytes, Tree] = {}
-    found = {}
+    """Return the route tables by name. Equal routes share one tree."""
+    trees: dict[bytes, Tree] = {}
+    tables = {}
     for message in messages:
         bare = route_pb2.RouteConfiguration()
         bare.CopyFrom(message)
         del bare.virtual_hosts[:]
-        hosts = [_virtual_host(item, known) for item in message.virtual_hosts]
-        found[message.name] = {"name": message.name, "virtual_hosts": hosts, **_tree(bare)}
-    return found
+        hosts = [_virtual_host(item, trees) for item in message.virtual_hosts]
+        tables[message.name] = {"name": message.name, "virtual_hosts": hosts, **_tree(bare)}
+    return tables
 
 
-def _virtual_host(message: route_components_pb2.VirtualHost, known: dict[bytes, Tree]) -> Tree:
+def _virtual_host(message: route_components_pb2.VirtualHost, trees: dict[bytes, Tree]) -> Tree:
     routes = []
     for item in message.routes:
         key = item.SerializeToString(deterministic=True)
-        if key not in known:
-            known[key] = _tree(item)
-        routes.append(known[key])
+        if key not in trees:
+            trees[key] = _tree(item)
+        routes.append(trees[key])
     bare = route_components_pb2.VirtualHost()
     bare.CopyFrom(message)
     del bare.routes[:]
@@ -71,21 +72,21 @@ def _virtual_host(message: route_components_pb2.VirtualHost, known: dict[bytes, 
 
 def _tree(message: Message) -> Tree:
     tree: Tree = MessageToDict(message, preserving_proto_field_name=True)
-    _settle(tree)
+    _sort_maps(tree)
     return tree
 
 
-def _settle(node: object) -> None:
-    """Protobuf's maps have no order, and a new one in every process: their keys are sorted, in place."""
+def _sort_maps(node: object) -> None:
+    """Sort the keys of protobuf's maps in place, because their order differs from process to process."""
     if isinstance(node, list):
         for item in node:
-            _settle(item)
+            _sort_maps(item)
     elif isinstance(node, dict):
         for key in node.keys() & _MAPS:
             node[key] = _sorted(node[key], deep=key in _STRUCTS)
         for key, value in node.items():
             if key != "lb_endpoints":
-                _settle(value)
+                _sort_maps(value)
 
 
 def _sorted(tree: Tree, deep: bool) -> Tree:

@@ -1,7 +1,7 @@
-"""Everything that one Envoy needs of a view, as messages, one by one. One builder for the file and for xDS.
+"""All resources that an Envoy needs of a view, as messages; files and xDS use the same builder.
 
-Where an Envoy gets a listener's routes, a cluster's replicas and the keys of TLS from is the `Delivery`: in the same
-file and beside it, or by name from a control plane. The messages themselves are the same.
+Where an Envoy gets a listener's routes, a cluster's replicas and TLS secrets from is the `Delivery`: the same file and
+files beside it, or a control plane that sends them by name. The messages themselves are the same.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ from lbctl.targets.envoy.tls import Keys
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Writes into a connection manager where the table of routes of that name comes from, and into a cluster where its
-    replicas do; `keys`: where those of TLS come from."""
+    """Where an Envoy gets routes, endpoints and TLS secrets from.
+
+    `routes` writes the source of the route table with that name into a connection manager, and `endpoints` that of the
+    replicas into a cluster.
+    """
 
     routes: Callable[[hcm_pb2.HttpConnectionManager, str], None]
     endpoints: Callable[[cluster_pb2.Cluster, Upstream], None]
@@ -32,15 +35,17 @@ class Delivery:
 
 
 def listener(view: View, item: Listener, delivery: Delivery) -> listener_pb2.Listener:
-    """Its table of routes has its name."""
+    """Return the listener. Its route table has the listener's name."""
     return listeners.listener(view, item, lambda manager: delivery.routes(manager, item.name), delivery.keys)
 
 
-def table(view: View, item: Listener, wanted: Plan) -> route_pb2.RouteConfiguration:
-    return routes.route_configuration(routes.Table(view, item, wanted))
+def table(view: View, item: Listener, plan: Plan) -> route_pb2.RouteConfiguration:
+    """Return the route table of the listener."""
+    return routes.route_configuration(routes.Table(view, item, plan))
 
 
 def cluster(upstream: Upstream, delivery: Delivery) -> cluster_pb2.Cluster:
+    """Return the cluster, with its endpoints or the source of them."""
     message = clusters.cluster(upstream, delivery.keys)
     delivery.endpoints(message, upstream)
     return message

@@ -1,8 +1,9 @@
-"""A listener's table of rules as one `RouteConfiguration`.
+"""The rules of a listener as one `RouteConfiguration`.
 
-Envoy picks one virtual host by its best domain and never looks at another. So the virtual host of a name holds, in the
-order of the table, every rule that a request for that name could match: its own, those of wildcards that cover it, and
-those for any host. One rule may need several of Envoy's routes (pins, sticky variants), which stand together.
+Envoy selects one virtual host by its best domain and never considers another. So the virtual host of a name contains,
+in the order of the table, every rule that can match a request for that name: its own rules, those of wildcards that
+cover it, and those for any host. One rule may need several of Envoy's routes (pins, sticky variants), which are
+adjacent.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SAFE = ("GET", "HEAD")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What the routes of one listener are made from."""
+    """The inputs from which the routes of one listener are built."""
 
     view: View
     listener: Listener
@@ -35,6 +36,7 @@ class Table:
 
 
 def route_configuration(table: Table) -> route_pb2.RouteConfiguration:
+    """Return the route table of a listener, with one virtual host for each host that its rules name."""
     rules = table.listener.rules
     ways = [(rule, list(_rule(table, rule))) for rule in rules]
     bodies = [r.action.body for r in table.view.routes.values() if isinstance(r.action, Respond)]
@@ -49,15 +51,18 @@ def route_configuration(table: Table) -> route_pb2.RouteConfiguration:
 
 
 def covers(pattern: str, host: str) -> bool:
-    """Whether a rule for `pattern` holds for every request that Envoy sends to the virtual host of `host`."""
+    """Return whether a rule for `pattern` applies to all requests that Envoy sends to the virtual host of `host`."""
     return not pattern or pattern == host or (pattern.startswith("*.") and host.endswith(pattern[1:]))
 
 
 def _virtual_host(
     table: Table, host: str, ways: Sequence[tuple[Rule, list[route_components_pb2.Route]]]
 ) -> route_components_pb2.VirtualHost:
-    """`ways`: each rule of the table with its routes."""
-    routes = [*_refused(table), *(item for rule, found in ways if covers(rule.host, host) for item in found)]
+    """Return the virtual host of a host name; an empty one stands for all other hosts.
+
+    `ways` holds each rule of the table with its routes.
+    """
+    routes = [*_refused(table), *(item for rule, built in ways if covers(rule.host, host) for item in built)]
     return route_components_pb2.VirtualHost(
         name=host or "*",
         domains=[host or "*"],
@@ -67,7 +72,7 @@ def _virtual_host(
 
 
 def _body_limit(listener: Listener) -> int:
-    """A filter that needs the whole body (a model in it, a limit of it) holds what the listener allows."""
+    """Return the bytes that a filter may hold if it needs the whole body, for the model in it or for its limit."""
     return max(reading.HELD, listener.max_body or 0)
 
 
@@ -109,7 +114,7 @@ def _matched(table: Table, rule: Rule, match: route_components_pb2.RouteMatch) -
         for message in _redirects(table, match, route.name):
             _headers(message, route)
             yield message
-    elif auth.shut(table.view, route):
+    elif auth.admits_nobody(table.view, route):
         message = _direct(table, match, route.name, 401, local_reply.error(401), _JSON)
         message.response_headers_to_add.add(**header_option("www-authenticate", "Bearer"))
         yield message
@@ -130,7 +135,10 @@ def _direct(
 
 
 def _redirects(table: Table, match: route_components_pb2.RouteMatch, name: str) -> Iterator[route_components_pb2.Route]:
-    """308 keeps the method of a POST; browsers of old know 301 better."""
+    """Yield the redirects of a match.
+
+    Status 308 keeps the method of a POST; older browsers understand 301 better.
+    """
     for methods, code in ((_SAFE, "MOVED_PERMANENTLY"), ((), "PERMANENT_REDIRECT")):
         narrowed = _narrowed(match, [matches.method(*methods)] if methods else [])
         yield route_components_pb2.Route(
@@ -146,19 +154,19 @@ def _forward(
 ) -> Iterator[route_components_pb2.Route]:
     secure = table.listener.tls is not None
     ways = [(way, gate) for way in forwards.targets(action, secure=secure) for gate in auth.gates(table.view, route)]
-    for (conditions, target), (proofs, checks) in ways:
+    for (conditions, target), (credentials, auth_filters) in ways:
         only = forwards.only_pool(table.view, target)
         message = route_components_pb2.Route(
             name=route.name,
-            match=_narrowed(match, [*conditions, *proofs]),
+            match=_narrowed(match, [*conditions, *credentials]),
             route=forwards.route_action(table.view, table.plan, route, rule, target),
             typed_per_filter_config={
-                **checks,
+                **auth_filters,
                 **filters.per_route(table.view, table.listener, route),
                 **(affinity.per_route(only, route) if only else {}),
             },
             metadata=forwards.marks(route, action),
-            response_headers_to_add=affinity.answer(only, route) if only else None,
+            response_headers_to_add=affinity.set_cookie_headers(only, route) if only else None,
         )
         _headers(message, route)
         yield message
@@ -182,8 +190,8 @@ def _headers(message: route_components_pb2.Route, route: Route) -> None:
             message.request_headers_to_add.add(**header_option(name, value))
     for name, value in route.response_headers.set:
         message.response_headers_to_add.add(**header_option(name, value))
-    tenant = auth.told(route)
+    tenant = auth.tenant_header(route)
     if tenant:
         message.request_headers_to_add.add(**tenant)
-    message.request_headers_to_remove.extend([*route.request_headers.remove, *auth.presented(route.auth)])
+    message.request_headers_to_remove.extend([*route.request_headers.remove, *auth.credential_headers(route.auth)])
     message.response_headers_to_remove.extend(route.response_headers.remove)

@@ -1,7 +1,7 @@
-"""Whose each part of a rendered file is: listeners, routes, pools and replicas found again in the finished tree.
+"""The owner of each part of a rendered file: listeners, routes, pools and replicas located in the finished tree.
 
-The tree is Envoy's configuration as plain maps and lists. lbctl's own parts (the cluster of a trace collector, the last
-route of a host) belong to nobody.
+The tree is Envoy's configuration as plain maps and lists. What lbctl adds itself (the cluster of a trace collector, the
+last route of a host) has no owner.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from lbctl.base.diagnostics import Path
 
 Tree = dict[str, Any]
 NAMESPACE = "lbctl"
-"""Of metadata: on clusters, routes and requests."""
+"""The namespace of lbctl's metadata on clusters, routes and requests."""
 
 SECRETS = "envoy-listeners"
-"""The name, without its ending, of the file of the listeners that hold API keys."""
+"""The name, without its suffix, of the file of the listeners that contain API keys."""
 
 
 def sources(tree: Tree) -> Iterator[tuple[int, Path]]:
-    """(`id` of a map in the tree, path of the YAML value that it stands for)."""
+    """Yield the `id` of each map in the tree that has an owner, and the path of the YAML value that it stands for."""
     for listener in listeners(tree):
         yield id(listener), ("listeners", listener["name"])
         for host in virtual_hosts(listener):
@@ -32,24 +32,25 @@ def sources(tree: Tree) -> Iterator[tuple[int, Path]]:
 
 
 def listeners(tree: Tree) -> list[Tree]:
-    """Of a bootstrap, or of the file of listeners beside it."""
-    found: list[Tree] = tree.get("static_resources", {}).get("listeners", []) + tree.get("resources", [])
-    return found
+    """Return the listeners of a bootstrap, or of the file of listeners beside it."""
+    items: list[Tree] = tree.get("static_resources", {}).get("listeners", []) + tree.get("resources", [])
+    return items
 
 
 def clusters(tree: Tree) -> list[Tree]:
-    found: list[Tree] = tree.get("static_resources", {}).get("clusters", [])
-    return found
+    """Return the clusters of a bootstrap."""
+    items: list[Tree] = tree.get("static_resources", {}).get("clusters", [])
+    return items
 
 
 def managers(tree: Tree) -> Iterator[Tree]:
-    """Every connection manager of a file."""
+    """Yield every connection manager of a file."""
     for listener in listeners(tree):
         yield from _managers(listener)
 
 
 def virtual_hosts(listener: Tree) -> Iterator[Tree]:
-    """Of every filter chain, one chain after the other."""
+    """Yield the virtual hosts of every filter chain, one chain after the other."""
     for manager in _managers(listener):
         yield from manager.get("route_config", {}).get("virtual_hosts", ())
 
@@ -59,9 +60,9 @@ def _managers(listener: Tree) -> Iterator[Tree]:
 
 
 def pool_of(cluster: Tree) -> Path:
-    """Of the pool that a cluster stands for; empty for a cluster that is lbctl's own."""
-    marks = cluster.get("metadata", {}).get("filter_metadata", {}).get(NAMESPACE)
-    return ("pools", marks["pool"]) if marks else ()
+    """Return the path of the pool that a cluster stands for; it is empty for a cluster that lbctl adds itself."""
+    values = cluster.get("metadata", {}).get("filter_metadata", {}).get(NAMESPACE)
+    return ("pools", values["pool"]) if values else ()
 
 
 def _cluster(cluster: Tree) -> Iterator[tuple[int, Path]]:

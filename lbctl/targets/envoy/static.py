@@ -1,9 +1,9 @@
-"""A bootstrap that holds everything, routes inside the listeners and replicas inside the clusters; but the listeners
-with API keys stand in a file of their own, which the bootstrap names. The tables of routes are given beside the
-messages: they repeat themselves for each host, and whoever writes them need not.
+"""A bootstrap that contains everything: routes inside the listeners, and replicas inside the clusters.
 
-Envoy takes that path as relative to the directory that it was started in, so it is absolute where the fleet says where
-the proxy's configuration lies.
+Only the listeners with API keys stand in a file of their own, which the bootstrap names. Envoy takes the path of that
+file as relative to the directory that it was started in, so the path is absolute where the fleet says where the proxy's
+configuration lies. The route tables are returned beside the messages, because they repeat themselves for each host and
+need not be written as often.
 """
 
 from __future__ import annotations
@@ -31,45 +31,52 @@ from lbctl.targets.envoy.tls import FILES
 
 @dataclass(frozen=True, slots=True)
 class Static:
-    """`apart`: the listeners with keys. A `route_config` in them is a name alone, of one of `tables`."""
+    """A static configuration.
+
+    `secret_listeners` are the listeners with API keys. The `route_config` of a listener holds only the name of one of
+    `tables`.
+    """
 
     bootstrap: bootstrap_pb2.Bootstrap
-    apart: discovery_pb2.DiscoveryResponse
+    secret_listeners: discovery_pb2.DiscoveryResponse
     tables: tuple[route_pb2.RouteConfiguration, ...]
 
 
 def static(view: View, secret_file: str) -> Static:
-    """`secret_file`: the name of the file of the listeners with keys, which lies beside that of the bootstrap."""
-    message, apart = frame(view), discovery_pb2.DiscoveryResponse()
-    wanted, delivery = plan(view), Delivery(_routes, lambda built, item: _endpoints(built, item, view), FILES)
+    """Return the static configuration of a view.
+
+    `secret_file` is the name of the file of the listeners with API keys, which lies beside that of the bootstrap.
+    """
+    message, secret_listeners = frame(view), discovery_pb2.DiscoveryResponse()
+    needed, delivery = plan(view), Delivery(_routes, lambda built, item: _endpoints(built, item, view), FILES)
     for item in view.listeners:
         built = resources.listener(view, item, delivery)
         if auth.holds_keys(view, item):
-            apart.resources.append(pack(built))
+            secret_listeners.resources.append(pack(built))
         else:
             message.static_resources.listeners.append(built)
-    message.static_resources.clusters.extend(_clusters(view, wanted, delivery))
-    if apart.resources:
-        _named(message, posixpath.join(posixpath.dirname(view.proxy.config or "") or ".", secret_file))
-    return Static(message, apart, tuple(resources.table(view, item, wanted) for item in view.listeners))
+    message.static_resources.clusters.extend(_clusters(view, needed, delivery))
+    if secret_listeners.resources:
+        _name_listener_file(message, posixpath.join(posixpath.dirname(view.proxy.config or "") or ".", secret_file))
+    return Static(message, secret_listeners, tuple(resources.table(view, item, needed) for item in view.listeners))
 
 
-def _clusters(view: View, wanted: Plan, delivery: Delivery) -> Iterator[cluster_pb2.Cluster]:
-    yield from (resources.cluster(item, delivery) for item in wanted.upstreams)
-    yield from (clusters.fallback(item) for item in wanted.fallbacks)
+def _clusters(view: View, needed: Plan, delivery: Delivery) -> Iterator[cluster_pb2.Cluster]:
+    yield from (resources.cluster(item, delivery) for item in needed.upstreams)
+    yield from (clusters.fallback(item) for item in needed.fallbacks)
     for item in view.listeners:
         if item.tracing:
             yield clusters.collector(listeners.tracing_cluster(item), item.tracing.otlp)
 
 
-def _named(message: bootstrap_pb2.Bootstrap, path: str) -> None:
+def _name_listener_file(message: bootstrap_pb2.Bootstrap, path: str) -> None:
     source = message.dynamic_resources.lds_config
     source.resource_api_version = config_source_pb2.V3
     source.path_config_source.path = path
 
 
 def frame(view: View) -> bootstrap_pb2.Bootstrap:
-    """What is Envoy's own: who it is, its admin port where one was asked for, how much it takes."""
+    """Return the bootstrap without listeners and clusters: its node, admin port and connection limits."""
     proxy = view.proxy
     locality = {key: value for key, value in (("region", proxy.region), ("zone", proxy.zone)) if value}
     message = bootstrap_pb2.Bootstrap(
@@ -98,7 +105,7 @@ def _routes(manager: hcm_pb2.HttpConnectionManager, name: str) -> None:
 def _endpoints(cluster: cluster_pb2.Cluster, item: Upstream, view: View) -> None:
     pool = item.pool
     layout = endpoints.Layout(item.name, pool, item.drained, view.proxy, item.placement, endpoints.as_written, item.out)
-    members = layout.weighed(item.weights)
+    assignment = layout.weighed(item.weights)
     if isinstance(pool.discovery, DnsDiscovery) and not pool.replicas and not item.placement.regions:
-        endpoints.ask(members, pool.discovery, pool.active.port if pool.active else None)
-    cluster.load_assignment.CopyFrom(members)
+        endpoints.add_dns_name(assignment, pool.discovery, pool.active.port if pool.active else None)
+    cluster.load_assignment.CopyFrom(assignment)

@@ -1,4 +1,4 @@
-"""Envoy as a target. Its messages are imported when something is rendered, not before."""
+"""Envoy as a target. Its protobuf messages are imported only when something is rendered."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from lbctl.targets.target import Bundle, Capability, Complaint, Version
 
 
 class EnvoyTarget:
+    """The target for Envoy, which takes its configuration from files or by xDS."""
+
     kind = "envoy"
     title = "Envoy"
     binary = "envoy"
@@ -28,22 +30,27 @@ class EnvoyTarget:
     capabilities: Mapping[str, Capability] = CAPABILITIES
 
     def render(self, view: View, form: str = "yaml") -> Bundle:
+        """Return Envoy's files for a view, in YAML or JSON."""
         from lbctl.targets.envoy.render import render
 
         return render(view, form)
 
     def remarks(self, view: View) -> tuple[Diagnostic, ...]:
+        """Return what Envoy cannot do of a view, without rendering it."""
         from lbctl.targets.envoy.diagnostics import remarks
 
         return remarks(view)
 
     def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
+        """Return Envoy's whole-numbered weights of the pool's replicas, in the same order."""
         from lbctl.targets.envoy.endpoints import envoy_weights
 
         return envoy_weights(pool, weights)
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
+        """Return the command that checks a configuration; `prefix` is a directory that it may write to."""
         return check_command(binary, prefix, main)
 
     def complaints(self, output: str, bundle: Bundle) -> Iterable[Complaint]:
+        """Return the errors in the output of Envoy's checker, with their places in the bundle."""
         return complaints(output, bundle)

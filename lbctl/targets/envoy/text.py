@@ -1,8 +1,8 @@
-"""Envoy's configuration as YAML that people can read: block style, and what is short on one line.
+"""Envoy's configuration as readable YAML: block style, and short values on one line.
 
-PyYAML would need most of a render's time for ten thousand endpoints, and could not say which line a value went to. The
-values are those of protobuf's JSON form (maps with known keys, lists, texts, numbers, booleans), so the grammar that
-is written here is small: a text stands bare only where every reader of YAML takes it for a text, else in double quotes.
+PyYAML would need most of a render's time for ten thousand endpoints, and could not say which line a value is on. The
+values are those of protobuf's JSON form (maps with known keys, lists, texts, numbers, booleans), so a small part of the
+grammar suffices: a text is written without quotes only if every YAML reader takes it for a text, else in double quotes.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from lbctl.base.diagnostics import Path
 
 WIDTH = 140
 _BARE = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*|\d+\.\d+\.\d+\.\d+|\d+(?:\.\d+)?s", re.ASCII)
-_WORDS = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf", "infinity"))
+_RESERVED = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf", "infinity"))
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]")
 
 Sources = Mapping[int, Path]
-"""`id` of a map in the tree → the path of the YAML value that it came from."""
+"""Maps the `id` of a map in the tree to the path of the YAML value that it came from."""
 
 
 class Writer:
-    """Writes trees of plain values, line by line, and remembers whose each line is."""
+    """Writes trees of plain values line by line, and records the owner of each line."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -34,7 +34,7 @@ class Writer:
         """(`id` of a list's map, column) → the lines that it was written to: one map may stand in many lists."""
 
     def write(self, tree: Mapping[str, object]) -> tuple[str, dict[int, Path]]:
-        """The text, and line (from 1) → path."""
+        """Return the text, and the owner of each line by its number, from 1 on."""
         self._map(tree, 0, "", ())
         return "\n".join(self._lines) + "\n", self._owners
 
@@ -44,10 +44,13 @@ class Writer:
             self._owners[len(self._lines)] = owner
 
     def _map(self, tree: Mapping[str, object], column: int, lead: str, owner: Path) -> None:
-        """Keys stand at `column`; `lead` (`- ` of a list item) is written before the first of them."""
+        """Write a map with its keys at `column`.
+
+        `lead` (`- ` of a list item) precedes the first key.
+        """
         owner = self._sources.get(id(tree), owner)
         head = " " * (column - len(lead)) + lead
-        for key, value in _named(tree):
+        for key, value in _name_first(tree):
             self._entry(f"{head}{scalar(key)}:", value, column, owner)
             head = " " * column
 
@@ -71,10 +74,10 @@ class Writer:
                 self._item(item, column, owner)
 
     def _item(self, item: Mapping[str, object], column: int, owner: Path) -> None:
-        """A map of a list. One with an owner of its own that was written before is copied."""
-        before = self._written.get((id(item), column)) if id(item) in self._sources else None
-        if before is not None:
-            for number in before:
+        """Write a map of a list. One that has an owner and was written before is copied."""
+        written = self._written.get((id(item), column)) if id(item) in self._sources else None
+        if written is not None:
+            for number in written:
                 self._line(self._lines[number], self._owners.get(number + 1, ()))
             return
         start = len(self._lines)
@@ -85,21 +88,21 @@ class Writer:
         return self._sources.get(id(value), owner)
 
     def _short(self, value: object, room: int) -> str | None:
-        """The value on one line, unless it is too long for that or a list of things with names."""
+        """Return the value on one line, or None if it is too long for that or a list of maps."""
         if isinstance(value, list) and value and isinstance(value[0], dict):
             return None
         return flow(value, room)
 
 
-def _named(tree: Mapping[str, object]) -> Iterable[tuple[str, object]]:
-    """The items, a name first: people look for it there."""
+def _name_first(tree: Mapping[str, object]) -> Iterable[tuple[str, object]]:
+    """Return the items of a map with its name first, where people look for it."""
     if "name" not in tree:
         return tree.items()
     return [("name", tree["name"]), *(item for item in tree.items() if item[0] != "name")]
 
 
 def flow(value: object, room: int) -> str | None:
-    """On one line; `None` as soon as that is sure to need more than `room` characters."""
+    """Return the value on one line, or None as soon as it is sure to need more than `room` characters."""
     if isinstance(value, dict):
         return _joined("{", [(f"{scalar(key)}: ", item) for key, item in value.items()], "}", room)
     if isinstance(value, list):
@@ -122,6 +125,7 @@ def _joined(first: str, items: list[tuple[str, object]], last: str, room: int) -
 
 
 def scalar(value: object) -> str:
+    """Return a text, number or boolean as YAML."""
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, bool):
@@ -130,12 +134,12 @@ def scalar(value: object) -> str:
 
 
 def _number(text: str) -> str:
-    """`1e-05` is a text for a reader of YAML 1.1; `1.0e-05` is a number for all."""
+    """Return a number that every reader takes for one: in YAML 1.1 `1e-05` is a text and `1.0e-05` is a number."""
     return text.replace("e", ".0e") if "e" in text and "." not in text else text
 
 
 @lru_cache(maxsize=16_384)
 def _text(value: str) -> str:
-    if _BARE.fullmatch(value) and value.lower() not in _WORDS:
+    if _BARE.fullmatch(value) and value.lower() not in _RESERVED:
         return value
-    return _ESCAPED.sub(lambda found: f"\\u{ord(found.group()):04x}", json.dumps(value, ensure_ascii=False))
+    return _ESCAPED.sub(lambda match: f"\\u{ord(match.group()):04x}", json.dumps(value, ensure_ascii=False))

@@ -1,5 +1,7 @@
-"""TLS on both sides. Where an Envoy gets certificates, keys and authorities from is the `Keys`: files on its own
-machine, or secrets by name from a control plane.
+"""TLS towards clients and towards replicas.
+
+Where an Envoy gets certificates, keys and authorities from is the `Keys`: files on its own machine, or secrets that a
+control plane sends by name.
 """
 
 from __future__ import annotations
@@ -21,15 +23,21 @@ _VERSIONS = {"1.2": "TLSv1_2", "1.3": "TLSv1_3"}
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Fields of a `CommonTlsContext`. `pair`: for the paths of a certificate and its key; `trust`: for that of an
-    authority, and what else a certificate is asked."""
+    """The source of certificates and keys; both functions return fields of a `CommonTlsContext`.
+
+    `pair` takes the paths of a certificate and its key. `trust` takes the path of an authority's certificate, and
+    further constraints on the certificates that it signs.
+    """
 
     pair: Callable[[str, str], dict[str, object]]
     trust: Callable[[str, Mapping[str, object]], dict[str, object]]
 
 
 def downstream(listener: Listener, tls: ListenerTls, certificate: Certificate, keys: Keys) -> dict[str, object]:
-    """The transport socket of a filter chain. With `client_ca`, a certificate that is shown must be good."""
+    """Return the transport socket of a filter chain.
+
+    With `client_ca`, a client certificate is verified if the client presents one.
+    """
     common: dict[str, object] = {
         "tls_params": {"tls_minimum_protocol_version": _VERSIONS[tls.min_version]},
         **keys.pair(certificate.certificate, certificate.key),
@@ -43,10 +51,11 @@ def downstream(listener: Listener, tls: ListenerTls, certificate: Certificate, k
 
 
 def server_names(tls: ListenerTls) -> list[tuple[Certificate, tuple[str, ...]]]:
-    """Each certificate with the SNI names of its chain; without names: every other one, which is the first's part.
+    """Return each certificate with the SNI names of its filter chain.
 
-    Envoy takes the longest name that fits, so the first certificate's own hosts are named only where another's wildcard
-    would take them.
+    The last chain has no names: it serves all other names with the first certificate. Envoy selects the longest name
+    that matches, so the first certificate's own hosts are named only where the wildcard of another certificate would
+    match them.
     """
     first, *others = tls.certificates
     chains = [(item, item.hosts) for item in others if item.hosts]
@@ -59,7 +68,10 @@ def _covered(host: str, names: Iterable[str]) -> bool:
 
 
 def upstream(pool: Pool, tls: PoolTls, keys: Keys) -> dict[str, object]:
-    """Without `ca` the replica's certificate is not looked at. With it, one of the names must be right too."""
+    """Return the transport socket to the replicas of a pool.
+
+    Without `ca` the replica's certificate is not verified. With it, the certificate must also name one of the hosts.
+    """
     names = _names(pool, tls)
     common: dict[str, object] = {}
     if tls.certificate and tls.key:
@@ -74,39 +86,45 @@ def upstream(pool: Pool, tls: PoolTls, keys: Keys) -> dict[str, object]:
 
 
 def for_checks(criteria: Mapping[str, str | bool]) -> dict[str, object]:
-    """A socket without TLS, for checks that ask by `criteria`: no replica has them, so that requests never take it."""
+    """Return a socket without TLS, for health checks that select it by `criteria`.
+
+    No replica has these criteria, so requests never use it.
+    """
     socket = extension("envoy.transport_sockets.raw_buffer", raw_buffer_pb2.RawBuffer())
     return {"name": "checks", "match": struct(criteria), "transport_socket": socket}
 
 
 def _names(pool: Pool, tls: PoolTls) -> list[str]:
-    """The one that is given, else those of the replicas; none where one of them has an address alone."""
+    """Return the server names of a pool: the given one, else the hosts of its replicas.
+
+    The list is empty if one of the replicas has only an IP address.
+    """
     if tls.server_name:
         return [tls.server_name]
-    hosts = {item.address.host for item in pool.replicas}
-    found = {pool.discovery.name} if isinstance(pool.discovery, DnsDiscovery) else hosts
-    return sorted(found) if all(host and not is_ip(host) for host in found) else []
+    replica_hosts = {item.address.host for item in pool.replicas}
+    hosts = {pool.discovery.name} if isinstance(pool.discovery, DnsDiscovery) else replica_hosts
+    return sorted(hosts) if all(host and not is_ip(host) for host in hosts) else []
 
 
-def _files(certificate: str, key: str) -> dict[str, object]:
+def _pair_files(certificate: str, key: str) -> dict[str, object]:
     pair = {"certificate_chain": {"filename": certificate}, "private_key": {"filename": key}}
     return {"tls_certificates": [pair]}
 
 
-def _file(authority: str, asked: Mapping[str, object]) -> dict[str, object]:
-    return {"validation_context": {"trusted_ca": {"filename": authority}, **asked}}
+def _authority_file(authority: str, constraints: Mapping[str, object]) -> dict[str, object]:
+    return {"validation_context": {"trusted_ca": {"filename": authority}, **constraints}}
 
 
-def _secrets(certificate: str, _key: str) -> dict[str, object]:
+def _pair_secret(certificate: str, _key: str) -> dict[str, object]:
     return {"tls_certificate_sds_secret_configs": [_secret(pair_name(certificate))]}
 
 
-def _secret_of(authority: str, asked: Mapping[str, object]) -> dict[str, object]:
+def _authority_secret(authority: str, constraints: Mapping[str, object]) -> dict[str, object]:
     secret = _secret(authority_name(authority))
-    if not asked:
+    if not constraints:
         return {"validation_context_sds_secret_config": secret}
-    both = {"default_validation_context": asked, "validation_context_sds_secret_config": secret}
-    return {"combined_validation_context": both}
+    combined = {"default_validation_context": constraints, "validation_context_sds_secret_config": secret}
+    return {"combined_validation_context": combined}
 
 
 def _secret(name: str) -> dict[str, object]:
@@ -114,13 +132,14 @@ def _secret(name: str) -> dict[str, object]:
 
 
 def pair_name(certificate: str) -> str:
-    """Of the secret that holds a certificate and its key."""
+    """Return the name of the secret that holds a certificate and its key."""
     return f"certificate:{certificate}"
 
 
 def authority_name(authority: str) -> str:
+    """Return the name of the secret that holds the certificate of an authority."""
     return f"ca:{authority}"
 
 
-FILES = Keys(_files, _file)
-SECRETS = Keys(_secrets, _secret_of)
+FILES = Keys(_pair_files, _authority_file)
+SECRETS = Keys(_pair_secret, _authority_secret)
