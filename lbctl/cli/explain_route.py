@@ -179,7 +179,7 @@ def _row(loaded: Loaded, listener: Listener, proxy: Proxy, message: Message) -> 
     row: Row = {"read": _read(found.request), "status": None, "why": None, "route": None}
     row |= {"also": [_beaten(item) for item in found.matched[1:]], "missed": _missed(found)}
     if found.refusal is not None:
-        return name, row | {"status": found.refusal.status, "why": found.refusal.words}
+        return name, row | {"status": found.refusal.status, "why": found.refusal.message}
     if found.winner is None or found.request is None:
         return name, row | {"status": 404, "why": "no route matches"}
     return name, row | _won(compiled, prepared, listener, found, found.request)

@@ -44,7 +44,7 @@ class Refusal:
     """The proxy answers by itself before it matches any rule."""
 
     status: int
-    words: str
+    message: str
 
 
 AMBIGUOUS_PATH = Refusal(400, request_target.MESSAGE)

@@ -37,19 +37,19 @@ def places(view: View) -> Mapping[tuple[str, str], Address]:
     return {name: Address(host, port) for name, port in zip(names, ports, strict=False)}
 
 
-def who(pool: str, replica: Replica) -> str:
+def identity(pool: str, replica: Replica) -> str:
     """Return the replica as a question names it; a replica that has moved to another address counts as a new one."""
     return f"{pool}/{replica.name} {replica.address}"
 
 
-def base(replica: Replica) -> float:
+def full_weight(replica: Replica) -> float:
     """Return the weight of which the agent's answer is a percentage; the weight in the file is proportional to it."""
     return 0.0 if replica.drain else replica.capacity
 
 
 def question(pool: str, replica: Replica) -> str:
     """Return what HAProxy sends first, without the line feed that ends it."""
-    return f"{who(pool, replica)} {base(replica):g}"
+    return f"{identity(pool, replica)} {full_weight(replica):g}"
 
 
 def ports(text: str, first: Address) -> frozenset[int]:

@@ -25,7 +25,7 @@ _LEFT_OUT = {"track": 2, "init-addr": 2, "no-check": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class DesiredServer:
     """A server as it should be in the running HAProxy."""
 
     backend: str
@@ -33,7 +33,7 @@ class Server:
     address: Address
     weight: int
     state: State
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     """The arguments that follow the address in `add server`."""
     checked: bool = False
     """Whether health checks decide if it is up."""
@@ -51,7 +51,7 @@ class Desired:
 
     backends: frozenset[str]
     """All backends for replicas, including those that have none."""
-    servers: tuple[Server, ...]
+    servers: tuple[DesiredServer, ...]
     """The servers; one that another tracks is before it."""
     limits: tuple[tuple[str, int], ...] = ()
     """(variable, value) of `request_limits`."""
@@ -76,7 +76,7 @@ def pool_name(backend: str) -> str:
     return locality_tiers.pool_name(backend.removeprefix(_PREFIX))
 
 
-def _servers(part: Part) -> Iterator[Server]:
+def _servers(part: Part) -> Iterator[DesiredServer]:
     pool = part.pool
     ids, backups = servers.ids_of(pool), locality_tiers.backups(pool)
     default_arguments = _arguments(servers.default(pool).text)[1:]
@@ -88,15 +88,15 @@ def _servers(part: Part) -> Iterator[Server]:
         yield _server(part, replica, weight, state, (*default_arguments, *own_arguments[3:]))
 
 
-def _server(part: Part, replica: Replica, weight: int, state: State, arguments: tuple[str, ...]) -> Server:
+def _server(part: Part, replica: Replica, weight: int, state: State, arguments: tuple[str, ...]) -> DesiredServer:
     pool = part.pool
-    return Server(
+    return DesiredServer(
         backend=request_limits.backend(part),
         name=replica.name,
         address=replica.address,
         weight=weight,
         state=state,
-        words=tuple(_for_runtime(arguments)),
+        arguments=tuple(_for_runtime(arguments)),
         checked=pool.active is not None,
         cookie="cookie" in arguments and state == "ready",
         backup="backup" in arguments,

@@ -32,7 +32,8 @@ def read(message: r.Message, listener: Listener, version: r.Version) -> Request 
         is_clear, body_model = clear_model(message)
         model = body_model if is_clear and body_model and not message.values(r.MODEL_HEADER) else model
         beyond_inspect = r.body_too_large(message, listener.inspect)
-        unclear = (
-            (beyond_inspect.status, beyond_inspect.words) if beyond_inspect else None if is_clear else (400, r.UNCLEAR)
-        )
+        if beyond_inspect:
+            unclear = (beyond_inspect.status, beyond_inspect.message)
+        elif not is_clear:
+            unclear = (400, r.UNCLEAR)
     return Request(message.method, r.host_of(message), path, r.headers(message), model, unclear)

@@ -66,8 +66,8 @@ def haproxy_weights(pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
 def _is_drained(part: Part, replica: Replica) -> bool:
     """Return whether the replica has the weight 0.
 
-    With an agent it has only if the fleet drains it: the agent must be able to readmit a replica that it has drained
-    itself, and any percentage of 0 is 0.
+    Where an agent sets the weights, only the fleet's own drain counts: the agent must be able to readmit a replica that
+    it has drained itself, and any percentage of 0 is 0.
     """
     if part.view.proxy.agent_check:
         return replica.drain
