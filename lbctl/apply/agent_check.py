@@ -75,7 +75,7 @@ class AgentCheck:
         """Answer for this view from now on; return why some addresses cannot be listened on."""
         answers, ports = lines(view, down or {}), agents.places(view)
         agents_of = {
-            (pool, item.name): (agents.who(pool, item), agents.base(item))
+            (pool, item.name): (agents.identity(pool, item), agents.full_weight(item))
             for pool, each in view.pools.items()
             for item in each.replicas
         }

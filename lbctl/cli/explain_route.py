@@ -189,7 +189,7 @@ def _row(loaded: Loaded, listener: Listener, proxy: Proxy, message: Message) -> 
     row: Row = {"read": _read(explained.request), "status": None, "why": None, "route": None}
     row |= {"also": [_beaten(item) for item in explained.matched[1:]], "missed": _missed(explained)}
     if explained.refusal is not None:
-        return name, row | {"status": explained.refusal.status, "why": explained.refusal.words}
+        return name, row | {"status": explained.refusal.status, "why": explained.refusal.message}
     if explained.winner is None or explained.request is None:
         return name, row | {"status": 404, "why": "no route matches"}
     return name, row | _won(compiled, prepared, listener, explained, explained.request)

@@ -1,4 +1,7 @@
-"""The kinds of proxies that lbctl renders for. A new one is a package beside these and one line here."""
+"""The kinds of proxies that lbctl renders for.
+
+A new kind is a package beside these and one line in `PACKAGES`.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +22,25 @@ KINDS = PACKAGES.names
 
 
 def target(kind: str) -> Target:
-    """The target of that name, imported when it is first asked for. UnknownName for any other."""
-    found: Target = import_module(PACKAGES.get(kind)).TARGET
-    return found
+    """Return the target of that kind; its package is imported at the first call.
+
+    Raises UnknownName if there is no such kind.
+    """
+    implementation: Target = import_module(PACKAGES.get(kind)).TARGET
+    return implementation
 
 
 def reader(kind: str) -> Reader:
-    """How that kind of proxy reads a request."""
-    found: Reader = import_module(f"{PACKAGES.get(kind)}.reading").read
-    return found
+    """Return the function that predicts how that kind of proxy reads a request."""
+    read: Reader = import_module(f"{PACKAGES.get(kind)}.reading").read
+    return read
 
 
 def oldest_versions() -> dict[str, tuple[int, ...]]:
-    """Kind → the oldest version that lbctl renders for."""
+    """Return, for every kind, the oldest version that lbctl renders for."""
     return {kind: target(kind).versions[0] for kind in KINDS}
 
 
 def xds_kinds() -> dict[str, tuple[int, ...]]:
-    """Of the kinds that the xDS server serves: kind → the oldest version that lbctl renders for."""
+    """Return, for every kind that the xDS server serves, the oldest version that lbctl renders for."""
     return {kind: target(kind).versions[0] for kind in KINDS if target(kind).served_by_xds}

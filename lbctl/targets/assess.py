@@ -1,8 +1,10 @@
-"""What a proxy cannot say of this fleet, and which routes it must therefore not serve.
+"""Which features of a fleet a proxy cannot render, and which routes it must therefore not serve.
 
-Every feature that the YAML asks for is looked up in the target's table. What the proxy cannot do is a warning with the
-reason, what it was rendered as, and its place; what *protects* and cannot be said closes the routes that it covers: on
-that proxy they answer 503, never open. A proxy that reads no bodies closes, too, what leads around a protected model.
+Every feature that the YAML uses is looked up in the target's table of capabilities. A feature that the proxy lacks
+becomes a warning with the reason, what is rendered instead, and the place in the YAML. If that feature *protects* the
+routes that it covers, they are closed: on this proxy they answer 503 instead of being served without protection. A
+proxy that reads no bodies also closes the routes by which a client could reach a protected model without its
+protection.
 """
 
 from __future__ import annotations
@@ -27,59 +29,63 @@ CLOSED = Respond(
     "application/json",
 )
 _MOOT = {"pool.balance.hash.bounded_load": ("pool.balance.hash.json_body", "pool.balance.hash.prompt_prefix")}
-"""Feature → those without which there is nothing to say of it: a bound on a hash that is not taken."""
+"""Feature → the features without which it has no effect: a bound on a hash that is not computed needs no warning."""
 _CLOSED_ROUTE = "CLOSED"
-"""Not a name that a user can give: names have no capitals."""
+"""The name of the route that answers 503; no user can give it, since names have no capitals."""
 _TWO_FEATURES = "listener.http2"
-"""Which of them it is, `cleartext` tells."""
+"""The key of this feature stands for two; `cleartext` decides which of them is meant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """`closed`: scope (listener, route, pool) → names whose routes must not be served. `ways_around`: (listener, route)
-    that must not be served there."""
+    """What one proxy cannot render of a fleet, and which routes it must therefore not serve."""
 
     diagnostics: tuple[Diagnostic, ...]
     closed: Mapping[str, frozenset[str]]
+    """Scope (listener, route, pool) → the names of the objects whose routes must not be served."""
     ways_around: frozenset[tuple[str, str]] = frozenset()
+    """The pairs (listener, route) that must not be served, because they bypass another route's protection."""
 
 
 def assess(target: Target, version: Version, view: View, sources: SourceMap) -> Assessment:
-    """What `target` cannot say of the part of the fleet that `view` holds."""
-    found: dict[tuple[str, Path], Diagnostic] = {}
-    laid = _laid(sources.root)
+    """Return what `target` in `version` cannot render of the part of the fleet that `view` holds."""
+    warnings: dict[tuple[str, Path], Diagnostic] = {}
+    kind_of_default = _kinds_of_defaults(sources.root)
     closed: dict[str, set[str]] = {"listener": set(), "route": set(), "pool": set()}
-    carried: dict[str, frozenset[str]] = {
+    names_in_view: dict[str, frozenset[str]] = {
         "listener": frozenset(item.name for item in view.listeners),
         "route": frozenset(view.routes),
         "pool": frozenset(view.pools),
     }
     losses = {name: _loss(capability, version) for name, capability in target.capabilities.items()}
-    sought = {name for name, loss in losses.items() if loss}
-    for written, path in used(sources.root, sought | {_TWO_FEATURES}):
-        feature = cleartext(written, path, sources.root)
+    lacking = {name for name, loss in losses.items() if loss}
+    for used_feature, path in used(sources.root, lacking | {_TWO_FEATURES}):
+        feature = cleartext(used_feature, path, sources.root)
         loss = losses[feature.id]
-        if loss is None or (feature.scope != "fleet" and path[1] not in carried[feature.scope]):
+        if loss is None or (feature.scope != "fleet" and path[1] not in names_in_view[feature.scope]):
             continue
         if path[0] == "proxies" and path[1] != view.proxy.name:
             continue
         owner = path[: 2 if feature.scope != "fleet" else 1]
         warning = _warning(target, feature, loss, path, sources)
-        if warning.position in laid:
-            owner, warning = ("defaults",), replace(warning, path=("defaults", laid[warning.position], *path[2:]))
-        found.setdefault((feature.id, owner), warning)
+        if warning.position in kind_of_default:
+            owner = ("defaults",)
+            warning = replace(warning, path=("defaults", kind_of_default[warning.position], *path[2:]))
+        warnings.setdefault((feature.id, owner), warning)
         if feature.protects:
             closed[feature.scope].add(str(path[1]))
-    around = {} if target.reads_bodies else _ways_around(view)
-    told = [item for (feature_id, owner), item in found.items() if not _moot(feature_id, owner, found)]
-    told += [_way_around(target, sources, *way, protected) for way, protected in around.items()]
-    return Assessment(tuple(told), {scope: frozenset(names) for scope, names in closed.items()}, frozenset(around))
+    bypasses = {} if target.reads_bodies else _ways_around(view)
+    diagnostics = [item for (feature_id, owner), item in warnings.items() if not _moot(feature_id, owner, warnings)]
+    diagnostics += [_way_around(target, sources, *way, protected) for way, protected in bypasses.items()]
+    return Assessment(
+        tuple(diagnostics), {scope: frozenset(names) for scope, names in closed.items()}, frozenset(bypasses)
+    )
 
 
 def _ways_around(view: View) -> dict[tuple[str, str], str]:
-    """(listener, route) → the route whose protection it leaves out for a request that names its model in its body."""
-    found = ((item.name, ways_around(item.rules, view.routes)) for item in view.listeners)
-    return {(name, way): protected for name, ways in found for way, protected in sorted(ways.items())}
+    """Return (listener, route) → the route whose protection it bypasses for a model named in the body alone."""
+    bypasses_by_listener = ((item.name, ways_around(item.rules, view.routes)) for item in view.listeners)
+    return {(name, way): protected for name, ways in bypasses_by_listener for way, protected in sorted(ways.items())}
 
 
 def _way_around(target: Target, sources: SourceMap, listener: str, route: str, protected: str) -> Diagnostic:
@@ -92,50 +98,50 @@ def _way_around(target: Target, sources: SourceMap, listener: str, route: str, p
     return Diagnostic(BY_ID["route.match.model"].code, message, position_of(sources.root, path), path, hint, "warning")
 
 
-def _laid(root: Node) -> dict[Position | None, str]:
-    """Where each value of the defaults stands, and whose default it is: pool or route."""
+def _kinds_of_defaults(root: Node) -> dict[Position | None, str]:
+    """Return the position of every value in `defaults` → the kind that it is a default of: pool or route."""
     defaults = root.value.get("defaults") if isinstance(root.value, dict) else None
     kinds = defaults.value if defaults is not None and isinstance(defaults.value, dict) else {}
-    return {position: kind for kind, node in kinds.items() for position in _positions(node)}
+    return {position: kind for kind, node in kinds.items() for position in _positions_below(node)}
 
 
-def _positions(node: Node) -> Iterator[Position]:
+def _positions_below(node: Node) -> Iterator[Position]:
     yield node.position
-    below = node.value
-    for child in below.values() if isinstance(below, dict) else below if isinstance(below, list) else ():
-        yield from _positions(child)
+    children = node.value
+    for child in children.values() if isinstance(children, dict) else children if isinstance(children, list) else ():
+        yield from _positions_below(child)
 
 
-def _moot(feature: str, owner: Path, found: Mapping[tuple[str, Path], Diagnostic]) -> bool:
-    return any((other, owner) in found for other in _MOOT.get(feature, ()))
+def _moot(feature: str, owner: Path, warnings: Mapping[tuple[str, Path], Diagnostic]) -> bool:
+    return any((other, owner) in warnings for other in _MOOT.get(feature, ()))
 
 
 def close(view: View, assessed: Assessment) -> View:
-    """The same view, with every route that a closed thing covers answering 503."""
-    closed = _with_ways_around(view, assessed)
+    """Return `view` with every route answering 503 that the assessment says must not be served."""
+    closed = _closed_names(view, assessed)
     if not any(closed.values()) and not assessed.ways_around:
         return view
     routes = {name: _closed_route(route, closed) for name, route in view.routes.items()}
     listeners = tuple(_closed_listener(item, closed, assessed.ways_around) for item in view.listeners)
     if any(rule.route == _CLOSED_ROUTE for item in listeners for rule in item.rules):
         routes[_CLOSED_ROUTE] = Route(_CLOSED_ROUTE, CLOSED)
-    ruled = {rule.route for item in listeners for rule in item.rules}
-    kept = {name: item for name, item in routes.items() if name in ruled}
-    reached = {pool for item in kept.values() for pool in pools_of(item)}
-    pools = {name: item for name, item in view.pools.items() if name in reached}
-    return replace(view, listeners=listeners, routes=kept, pools=pools)
+    routes_in_rules = {rule.route for item in listeners for rule in item.rules}
+    reachable_routes = {name: item for name, item in routes.items() if name in routes_in_rules}
+    reachable_pools = {pool for item in reachable_routes.values() for pool in pools_of(item)}
+    pools = {name: item for name, item in view.pools.items() if name in reachable_pools}
+    return replace(view, listeners=listeners, routes=reachable_routes, pools=pools)
 
 
 def capability_at(capability: Capability, version: Version) -> Capability:
-    """What holds for `version`."""
+    """Return the capability that holds for `version`."""
     if isinstance(capability, Since) and version < capability.version:
         return capability.below
     return capability
 
 
 def _loss(capability: Capability, version: Version) -> NotYet | Unsupported | None:
-    held = capability_at(capability, version)
-    return held if isinstance(held, NotYet | Unsupported) else None
+    effective = capability_at(capability, version)
+    return effective if isinstance(effective, NotYet | Unsupported) else None
 
 
 def _warning(
@@ -155,39 +161,45 @@ def _warning(
 def _closed_route(route: Route, closed: Mapping[str, frozenset[str]]) -> Route:
     pools = set(route.action.pools) if isinstance(route.action, Forward) else set()
     if route.name in closed["route"] or pools & closed["pool"]:
-        return Route(route.name, CLOSED, route.listeners, auth=_claims(route.auth))
+        return Route(route.name, CLOSED, route.listeners, auth=_reserved_header(route.auth))
     if isinstance(route.action, Forward) and route.action.mirror and route.action.mirror.pool in closed["pool"]:
         return replace(route, action=replace(route.action, mirror=None))
     return route
 
 
-def _claims(auth: Auth | None) -> Auth | None:
-    """The name under which tenants are told stays the gateway's: no client may send it on the routes that are open."""
+def _reserved_header(auth: Auth | None) -> Auth | None:
+    """Return what keeps clients from sending the header that names the tenant to replicas.
+
+    A closed route needs no authentication, but the header stays reserved for the gateway on the open routes.
+    """
     return Auth(forward_tenant=auth.forward_tenant) if auth and auth.forward_tenant else None
 
 
-def _with_ways_around(view: View, assessed: Assessment) -> Mapping[str, frozenset[str]]:
-    """A way around on every listener that has it is closed under its own name, which the access log then tells."""
-    open_ = {
+def _closed_names(view: View, assessed: Assessment) -> Mapping[str, frozenset[str]]:
+    """Return the closed names, with every route that is a way around on each listener that uses it.
+
+    Such a route is closed under its own name, so that the access log shows that name.
+    """
+    open_somewhere = {
         rule.route
         for item in view.listeners
         for rule in item.rules
         if (item.name, rule.route) not in assessed.ways_around
     }
-    ways = {route for _, route in assessed.ways_around} - open_
-    return {**assessed.closed, "route": assessed.closed["route"] | ways}
+    closed_everywhere = {route for _, route in assessed.ways_around} - open_somewhere
+    return {**assessed.closed, "route": assessed.closed["route"] | closed_everywhere}
 
 
 def _closed_listener(
     listener: Listener, closed: Mapping[str, frozenset[str]], ways_around: Collection[tuple[str, str]]
 ) -> Listener:
-    shut = {
+    closed_routes = {
         rule.route
         for rule in listener.rules
         if listener.name in closed["listener"]
         or ((listener.name, rule.route) in ways_around and rule.route not in closed["route"])
     }
-    if not shut:
+    if not closed_routes:
         return listener
-    rules = (replace(rule, route=_CLOSED_ROUTE) if rule.route in shut else rule for rule in listener.rules)
+    rules = (replace(rule, route=_CLOSED_ROUTE) if rule.route in closed_routes else rule for rule in listener.rules)
     return replace(listener, rules=tuple(rules))

@@ -1,6 +1,6 @@
-"""The capability table as a page: docs/capabilities.md, made of the features and of each target's own table.
+"""The page docs/capabilities.md, generated from the features and from every target's table of capabilities.
 
-It says nothing that the tables do not say; a proxy's word on a feature is changed there.
+The page holds nothing that the tables do not hold: a proxy's text about a feature is changed in its table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Features with a † protect something. Where a proxy cannot say one of them, or 
 
 
 def page() -> str:
-    """The text of docs/capabilities.md."""
+    """Return the text of docs/capabilities.md."""
     targets = [target(kind) for kind in KINDS]
     blocks = [_INTRODUCTION, "## Oldest supported versions\n\n" + "".join(map(_oldest, targets))]
     blocks += (f"## {title}\n\n{_table(scope, targets)}" for scope, title in _SCOPES.items())
@@ -82,7 +82,7 @@ def _cell(feature: Feature, capability: Capability) -> str:
 
 
 def _details(item: Target) -> str:
-    """What a proxy cannot, and what is done instead; what is to come; how far it does what it does."""
+    """Return the section of one proxy: what it cannot do, what is not rendered yet, and notes on the rest."""
     sections = {
         f"What {item.title} cannot say": "".join(_refusals(item)),
         f"Not rendered for {item.title} yet (LB499)": "".join(_missing(item)),
@@ -94,27 +94,28 @@ def _details(item: Target) -> str:
 def _refusals(item: Target) -> Iterator[str]:
     for feature in FEATURES:
         capability = item.capabilities[feature.id]
-        before = f", before {_dotted(capability.version)}" if isinstance(capability, Since) else ""
-        held = capability.below if isinstance(capability, Since) else capability
-        if isinstance(held, Unsupported):
-            yield f"- **{_name(feature)}** ({feature.code}{before}): {held.reason}. Instead: {held.instead}.\n"
+        before_version = f", before {_dotted(capability.version)}" if isinstance(capability, Since) else ""
+        effective = capability.below if isinstance(capability, Since) else capability
+        if isinstance(effective, Unsupported):
+            codes = f"{feature.code}{before_version}"
+            yield f"- **{_name(feature)}** ({codes}): {effective.reason}. Instead: {effective.instead}.\n"
 
 
 def _missing(item: Target) -> Iterator[str]:
     for feature in FEATURES:
         capability = item.capabilities[feature.id]
         if isinstance(capability, NotYet):
-            yield f"- {_name(feature)}{_after(capability.note)}\n"
+            yield f"- {_name(feature)}{_with_note(capability.note)}\n"
 
 
 def _notes(item: Target) -> Iterator[str]:
     for feature in FEATURES:
         capability = item.capabilities[feature.id]
         if isinstance(capability, Rendered | Since) and capability.note:
-            yield f"- {_name(feature)}{_after(capability.note)}\n"
+            yield f"- {_name(feature)}{_with_note(capability.note)}\n"
 
 
-def _after(note: str) -> str:
+def _with_note(note: str) -> str:
     return f": {note}" if note else ""
 
 

@@ -1,5 +1,7 @@
-"""Which model a request names where every replica must read the same one: what HAProxy and Envoy do by the grammar of
-JSON, said in advance."""
+"""Which model a request names, where every replica must read the same model in it.
+
+HAProxy and Envoy decide this by the grammar of JSON; this module predicts their decision.
+"""
 
 from __future__ import annotations
 
@@ -17,56 +19,59 @@ class _UnclearError(ValueError):
 
 
 def clear_model(message: Message) -> tuple[bool, str | None]:
-    """Whether the request is clear about its model, and the one that its body names."""
-    named = message.values(MODEL_HEADER)
+    """Return whether the request is clear about its model, and the model that its body names."""
+    header_models = message.values(MODEL_HEADER)
     upgrades = [value.lower() for value in message.values("upgrade")]
-    if len(named) > 1 or "websocket" in upgrades:
+    if len(header_models) > 1 or "websocket" in upgrades:
         return False, None
     if not message.body:
         return True, None
     types, codings = message.values("content-type"), message.values("content-encoding")
-    typed = not types or (len(types) == 1 and _TYPE.fullmatch(types[0]) is not None)
-    if not typed or [item.lower() for item in codings] not in ([], ["identity"]):
+    is_json = not types or (len(types) == 1 and _TYPE.fullmatch(types[0]) is not None)
+    if not is_json or [item.lower() for item in codings] not in ([], ["identity"]):
         return False, None
     try:
         model = _model(message.body.decode("latin-1"))
     except (ValueError, RecursionError):
         return False, None
-    return not (model and named and named[0].encode() != model.encode()), model
+    return not (model and header_models and header_models[0].encode() != model.encode()), model
 
 
 def _model(text: str) -> str | None:
-    """Of a whole JSON object, one character a byte; None where it names none. ValueError where it is unclear."""
-    decoder = json.JSONDecoder(parse_constant=_refused)
-    at, found = _past(text, 0, "{"), None
-    more = text[at : at + 1] != "}"
-    while more:
-        key, stop = decoder.raw_decode(text, at)
-        if not isinstance(key, str) or "\\" in text[at:stop]:
+    """Return the model that a JSON object names, or None.
+
+    `text` has one character for each byte of the body. Raises ValueError if the text is no JSON object or is unclear.
+    """
+    decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+    position, model = _skip(text, 0, "{"), None
+    has_next = text[position : position + 1] != "}"
+    while has_next:
+        key, key_end = decoder.raw_decode(text, position)
+        if not isinstance(key, str) or "\\" in text[position:key_end]:
             raise _UnclearError
-        start = _past(text, stop, ":")
-        value, end = decoder.raw_decode(text, start)
+        value_start = _skip(text, key_end, ":")
+        value, value_end = decoder.raw_decode(text, value_start)
         if key.lower() == "model":
-            if found is not None or key != "model" or not isinstance(value, str):
+            if model is not None or key != "model" or not isinstance(value, str):
                 raise _UnclearError
-            found = text[start + 1 : end - 1].replace("\\/", "/")
-        at = _SPACE.match(text, end).end()  # type: ignore[union-attr]  # it matches nothing, too
-        more = text[at : at + 1] == ","
-        at = _past(text, at, ",") if more else at
-    if found and "\\" in found:
+            model = text[value_start + 1 : value_end - 1].replace("\\/", "/")
+        position = _SPACE.match(text, value_end).end()  # type: ignore[union-attr]  # it matches nothing, too
+        has_next = text[position : position + 1] == ","
+        position = _skip(text, position, ",") if has_next else position
+    if model and "\\" in model:
         raise _UnclearError
-    if _past(text, at, "}") != len(text):
+    if _skip(text, position, "}") != len(text):
         raise _UnclearError
-    return found.encode("latin-1").decode(errors="replace") if found else None
+    return model.encode("latin-1").decode(errors="replace") if model else None
 
 
-def _past(text: str, at: int, character: str) -> int:
-    """Behind `character` and the space around it."""
-    found = re.compile(rf"[ \t\r\n]*{re.escape(character)}[ \t\r\n]*").match(text, at)
-    if found is None:
+def _skip(text: str, position: int, character: str) -> int:
+    """Return the position after `character` and the white space around it; raises _UnclearError if it is not there."""
+    match = re.compile(rf"[ \t\r\n]*{re.escape(character)}[ \t\r\n]*").match(text, position)
+    if match is None:
         raise _UnclearError
-    return found.end()
+    return match.end()
 
 
-def _refused(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise _UnclearError(name)

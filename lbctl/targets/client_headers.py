@@ -1,8 +1,8 @@
-"""Request headers with which a client could speak in the name of a proxy: removed from peers that are not trusted.
+"""Request headers that would let a client speak in the name of a proxy; they are removed from untrusted peers.
 
-They say who the client is, how and for which host it came, or that another method or path is meant than those that the
-proxy chose a route by. A peer in `client_address.trusted` may send them; without `client_address` nobody may.
-Names are compared with `_` as `-`, since many a server (CGI, WSGI) takes one for the other.
+They say who the client is, how and for which host its request came, or that a method or path is meant that differs from
+the one by which the proxy chose a route. A peer in `client_address.trusted` may send them; without `client_address`
+nobody may. Names are compared with `_` as `-`, since many servers (CGI, WSGI) treat the two alike.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 FORWARDED_PREFIX = "x-forwarded-"
-"""All such headers; nginx, which removes headers by whole names, those in `CLAIMS`."""
+"""All headers with this prefix are removed; nginx removes headers by whole names, those in `CLAIMS`."""
 CLAIMS = (
     "cf-connecting-ip",
     "forwarded",
@@ -40,46 +40,59 @@ CLAIMS = (
     "x-rewrite-url",
     "x-ssl-client-cert",
 )
-"""Besides `x-forwarded-for` and `x-forwarded-proto`, which every proxy writes itself."""
+"""Further such headers, besides `x-forwarded-for` and `x-forwarded-proto`, which every proxy writes itself."""
 INTERNAL_PREFIX = "x-lbctl-internal-"
-"""How headers begin that only lbctl's own filters write and read: removed from everybody."""
+"""The prefix of headers that only lbctl's own filters write and read; they are removed from every request."""
 INTERNAL = tuple(f"{INTERNAL_PREFIX}{name}" for name in ("anyone", "tenant", "token"))
 HOP_BY_HOP = ("http2-settings", "keep-alive", "proxy-connection")
-"""What speaks of the client's connection to the proxy alone: removed from everybody, as is `upgrade` to anything but
-WebSocket. `te` stays, since gRPC asks for it."""
+"""Headers that concern the connection between client and proxy alone; they are removed from every request.
+
+So is `upgrade` to anything but WebSocket. `te` stays, since gRPC needs it.
+"""
 _FRAMING = ("content_length", "transfer_encoding")
-"""What servers that take `_` for `-` would read as the framing of the message: removed from everybody."""
+"""Headers that servers which treat `_` as `-` would read as the framing; they are removed from every request."""
 
 
 _LONGEST_GROUP = 64
-"""Characters of the names in one of `claim_groups`. Envoy refuses an expression of over 100 instructions unless its
-bootstrap says otherwise, and a character is one instruction or, as `[-_]`, two."""
+"""The number of characters of all names in one of the `claim_groups`.
+
+Envoy refuses an expression of more than 100 instructions unless its bootstrap says otherwise, and a character is one
+instruction or, as `[-_]`, two.
+"""
 
 
 def claim_groups(names: Iterable[str] = ()) -> list[str]:
-    """`claims` as several expressions, each short enough for an Envoy with any bootstrap."""
-    groups: list[list[str]] = [[f"{_spelled(FORWARDED_PREFIX)}.*"]]
+    """Return `claims` as several expressions, each short enough for an Envoy with any bootstrap."""
+    groups: list[list[str]] = [[f"{_name_pattern(FORWARDED_PREFIX)}.*"]]
     size = len(FORWARDED_PREFIX)
     for name in _whole_names(names):
         if size + len(name) > _LONGEST_GROUP:
             groups.append([])
             size = 0
-        groups[-1].append(_spelled(name))
+        groups[-1].append(_name_pattern(name))
         size += len(name)
     return [f"^(?:{'|'.join(group)})$" for group in groups]
 
 
 def claims(names: Iterable[str] = ()) -> str:
-    """A regular expression for the whole name of a header that only a trusted peer may send; `names`: further ones."""
-    whole = "|".join(map(_spelled, _whole_names(names)))
-    return f"^(?:{_spelled(FORWARDED_PREFIX)}.*|{whole})$"
+    """Return a regular expression for the whole name of a header that only a trusted peer may send.
+
+    `names` are further such headers.
+    """
+    whole = "|".join(map(_name_pattern, _whole_names(names)))
+    return f"^(?:{_name_pattern(FORWARDED_PREFIX)}.*|{whole})$"
 
 
 def forgeries(names: Iterable[str] = ()) -> str:
-    """A regular expression for the whole name of a header that no client may send; `names`: further ones."""
+    """Return a regular expression for the whole name of a header that no client may send.
+
+    `names` are further such headers.
+    """
     return (
         "^(?:"
-        + "|".join((f"{_spelled(INTERNAL_PREFIX)}.*", *_FRAMING, *map(_spelled, (*HOP_BY_HOP, *sorted(names)))))
+        + "|".join(
+            (f"{_name_pattern(INTERNAL_PREFIX)}.*", *_FRAMING, *map(_name_pattern, (*HOP_BY_HOP, *sorted(names))))
+        )
         + ")$"
     )
 
@@ -88,5 +101,5 @@ def _whole_names(names: Iterable[str]) -> list[str]:
     return [name for name in sorted({*CLAIMS, *names}) if not name.startswith(FORWARDED_PREFIX)]
 
 
-def _spelled(name: str) -> str:
+def _name_pattern(name: str) -> str:
     return "".join("[-_]" if char in "-_" else re.escape(char) for char in name.lower())

@@ -1,8 +1,8 @@
-"""The features of the model, each with the YAML keys that ask for it: the rows of the capability table.
+"""The features of the model, each with the YAML keys that use it: the rows of the capability table.
 
-A key pattern is a path with `*` for a name and without list positions (`routes.*.pin.header`); it stands for all
-below it that no longer pattern claims. `=value` limits it to one value of a scalar. Every key of the schema belongs to
-a feature (a test walks the schema), and every target has a `Capability` for every feature (another test).
+A key pattern is a path with `*` for a name and without list positions (`routes.*.pin.header`); it covers all keys below
+it that no longer pattern claims. `=value` limits it to one value of a scalar. Every key of the schema belongs to a
+feature (a test walks the schema), and every target has a `Capability` for every feature (another test).
 """
 
 from __future__ import annotations
@@ -15,18 +15,22 @@ Scope = Literal["listener", "route", "pool", "fleet"]
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """`code`: the LB4xx with which a target says that it cannot. `protects`: where a proxy cannot say it, every route
-    that it covers answers 503 there instead of going on without it. `neutral`: values that ask for nothing."""
+    """One feature of the model, for which every target has a `Capability`."""
 
     id: str
     title: str
     keys: tuple[str, ...]
+    """The key patterns that use the feature."""
     code: str
+    """The LB4xx code of the warning for a proxy that does not support the feature."""
     protects: bool = False
+    """Whether every route that the feature covers answers 503 on a proxy that does not support it."""
     neutral: tuple[object, ...] = ()
+    """The values of its keys that do not use the feature, such as false."""
 
     @property
     def scope(self) -> Scope:
+        """The kind of object that the feature belongs to."""
         root = self.keys[0].split(".")[0]
         scopes: dict[str, Scope] = {"listeners": "listener", "routes": "route", "pools": "pool"}
         return scopes.get(root, "fleet")

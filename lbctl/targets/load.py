@@ -1,6 +1,6 @@
-"""From paths to a fleet that targets can write: read, compiled, its key files opened. Every command starts here.
+"""How the paths of a fleet become a fleet that targets can render: read, compiled, its key files opened.
 
-Nothing is shown and nothing ends the program: findings go to the caller's `Diagnostics`.
+Every command starts here. Nothing is printed and nothing ends the program: problems go to the caller's `Diagnostics`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lbctl.targets import oldest_versions
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A fleet without errors: as written, as meant, and what its key files hold."""
+    """A fleet without errors: its YAML, the compiled fleet, and the content of its key files."""
 
     source: FleetSource
     compiled: Compiled
@@ -30,7 +30,10 @@ class Loaded:
 def load(
     paths: Sequence[str], diagnostics: Diagnostics, require_files: bool = False, stdin: IO[bytes] | None = None
 ) -> Loaded | None:
-    """The fleet, or None where it has errors; they are in `diagnostics`. `require_files`: a missing one is an error."""
+    """Read and compile the fleet at `paths`; return None if it has errors, which are added to `diagnostics`.
+
+    With `require_files` a missing file is an error.
+    """
     source = read(paths, diagnostics, stdin)
     return complete(source, diagnostics, require_files) if source else None
 
@@ -38,8 +41,10 @@ def load(
 def complete(
     source: FleetSource, diagnostics: Diagnostics, require_files: bool = False, secrets: Secrets | None = None
 ) -> Loaded | None:
-    """The rest of the way, from what the YAML says. `secrets`: what the key files hold, where the caller has read
-    them."""
+    """Compile a fleet whose YAML is already read; return None if it has errors.
+
+    `secrets` is the content of the key files, if the caller has read them.
+    """
     compiled = compile_fleet(source, oldest_versions(), diagnostics)
     check_files(source, require_files, diagnostics)
     if secrets is None:

@@ -12,14 +12,19 @@ from lbctl.targets.features import BY_ID
 
 
 def rank(replica: Replica, pool: Pool, proxy: Proxy) -> tuple[int, int]:
-    """(priority, distance), the lowest first. Distance: 0 own zone, 1 own region, 2 the rest; 0 for all without
-    `locality`."""
+    """Return (priority, distance) of a replica; the lowest rank serves first.
+
+    The distance is 0 in the proxy's zone, 1 in its region and 2 elsewhere; without `locality` it is 0 for all replicas.
+    """
     return replica.priority, _distance(replica, pool.locality.prefer, proxy) if pool.locality else 0
 
 
 def _distance(replica: Replica, prefer: str, proxy: Proxy) -> int:
-    """Two regions may each have a zone of one name: a zone is the same within its region. Where the proxy or the
-    replica names no region, the zone alone decides."""
+    """Return 0 in the proxy's zone, 1 in its region, else 2.
+
+    Two regions may each have a zone of the same name, so zones are equal only within one region. Where the proxy or the
+    replica names no region, the zone alone decides.
+    """
     same_region = proxy.region is not None and replica.region == proxy.region
     unknown = proxy.region is None or replica.region is None
     if prefer == "zone" and proxy.zone is not None and replica.zone == proxy.zone and (same_region or unknown):
@@ -28,7 +33,10 @@ def _distance(replica: Replica, prefer: str, proxy: Proxy) -> int:
 
 
 def placeless(view: View) -> Iterator[Diagnostic]:
-    """Envoys that are told apart by their nodes say themselves where they are."""
+    """Yield a warning for each pool with `locality` if the proxy has neither region nor zone.
+
+    Envoys with `nodes` are exempt: each reports its own place when it connects.
+    """
     if view.proxy.region is not None or view.proxy.zone is not None or view.proxy.nodes:
         return
     for pool in view.pools.values():

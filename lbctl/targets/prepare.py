@@ -1,5 +1,7 @@
-"""From a compiled fleet to the view that a target writes: one proxy's part, what it cannot protect closed, files where
-the proxy will find them. `render` and the control plane take the same way.
+"""How a compiled fleet becomes the view that a target renders.
+
+The view is one proxy's part of the fleet; routes that the proxy cannot protect are closed in it. `render` and the
+control plane both prepare their views here.
 """
 
 from __future__ import annotations
@@ -18,24 +20,29 @@ from lbctl.targets.target import Bundle, Target
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """`view` as the target writes it, but with the fleet's own file paths; `losses`: what the target cannot say."""
+    """A view that a target can render, and what the target cannot render of the fleet."""
 
     target: Target
     view: View
+    """The view with the fleet's own file paths."""
     losses: tuple[Diagnostic, ...]
+    """The warnings about features that the target does not support."""
 
     def rooted(self, root: str) -> View:
-        """With `root` before every relative path."""
+        """Return the view with `root` before every relative file path."""
         return with_files(self.view, lambda path, _kind: posixpath.join(root, path)) if root else self.view
 
 
 def prepare(target: Target, compiled: Compiled, proxy: Proxy, snapshot: Snapshot) -> Prepared:
-    """`snapshot`: of the compiled topology, with what the key files hold, and live state where there is some."""
+    """Return the view of `proxy` as `target` renders it.
+
+    `snapshot` holds the compiled topology, the content of the key files and, where there is some, live state.
+    """
     whole = view(snapshot, proxy)
-    assessed = assess(target, proxy.version, whole, compiled.sources)
-    return Prepared(target, close(whole, assessed), assessed.diagnostics)
+    assessment = assess(target, proxy.version, whole, compiled.sources)
+    return Prepared(target, close(whole, assessment), assessment.diagnostics)
 
 
 def placed(bundle: Bundle, compiled: Compiled) -> list[Diagnostic]:
-    """The bundle's own findings, at their places in the YAML."""
+    """Return the bundle's own diagnostics with their positions in the YAML."""
     return [compiled.sources.with_position(item) for item in bundle.diagnostics]

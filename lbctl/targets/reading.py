@@ -1,7 +1,7 @@
-"""A request as it is sent, and what the kinds of proxies share in reading it before their rules are asked.
+"""A request as it is sent, and the steps that all kinds of proxies share in reading it before they match rules.
 
-Each `targets.<kind>.reading` has one function `read`: they differ in which escapes of a path they decode, in what they
-refuse, and in whether they look for a model in a body. Nothing here decides about a route.
+Each `targets.<kind>.reading` has one function `read`: the kinds differ in which escapes of a path they decode, in what
+they refuse, and in whether they look for a model in a body. Nothing here chooses a route.
 """
 
 from __future__ import annotations
@@ -17,88 +17,97 @@ from lbctl.targets import request_host, request_method, request_target
 
 MODEL_HEADER = "x-model"
 UNCLEAR = "send the body as one plain JSON object with one model, and no other one in x-model"
-"""What a client is told whose request does not say clearly which model it is for."""
+"""The error message for a client whose request does not say clearly which model it is for."""
 _ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`path` as it stands in the request line, escapes and all, without query; `host` as in the Host header, empty
-    for one that no rule names; `headers` in their order, names in lower case."""
+    """A request as a client sends it."""
 
     method: str
     host: str
+    """The value of the Host header; empty for a host that no rule names."""
     path: str
+    """The path as in the request line, with its escapes and without the query."""
     headers: tuple[tuple[str, str], ...] = ()
+    """The headers in their order, with names in lower case."""
     body: bytes = b""
 
     def values(self, name: str) -> list[str]:
-        return [value for known, value in self.headers if known == name]
+        """Return the values of all header lines of that name, which is in lower case."""
+        return [value for header, value in self.headers if header == name]
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The proxy answers by itself before any rule is asked."""
+    """The proxy answers by itself before it matches any rule."""
 
     status: int
-    words: str
+    message: str
 
 
 AMBIGUOUS_PATH = Refusal(400, request_target.MESSAGE)
 
 Version = tuple[int, ...]
 Reader = Callable[[Message, Listener, Version], Request | Refusal]
-"""(as sent, on which listener, by which version of the proxy) → as the rules see it."""
+"""The type of `read`: (message, its listener, the proxy's version) → the request as rules see it, or a refusal."""
 
 
 def refused(message: Message) -> Refusal | None:
-    """What every proxy says to a method or a host that servers read in two ways."""
+    """Return the refusal of a method or host that servers read in two ways, which every proxy gives, or None."""
     if request_method.is_refused(message.method):
         return Refusal(405, request_method.MESSAGE)
     return None if not message.host or request_host.is_host(message.host) else Refusal(400, request_host.MESSAGE)
 
 
 def host_of(message: Message) -> str:
-    """Without case, port and the dot that a full name may end with."""
+    """Return the host in lower case, without port and without the dot that a full name may end with."""
     host = re.sub(r":[0-9]*\Z", "", message.host.lower())
     return host.removesuffix(".")
 
 
 def decoded(path: str) -> str | None:
-    """Every escape as the byte that it stands for; None where the path is ambiguous, which every proxy refuses."""
+    """Return the path with every escape decoded, or None if it is ambiguous: every proxy refuses such a path."""
     if request_target.is_ambiguous(path):
         return None
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), path)
+    return _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), path)
 
 
 def by_model(listener: Listener) -> bool:
+    """Return whether a rule of the listener matches by model."""
     return any(rule.models for rule in listener.rules)
 
 
 def wants_clear_model(listener: Listener) -> bool:
+    """Return whether a rule of the listener refuses requests that do not name their model clearly."""
     return any(rule.clear_model for rule in listener.rules)
 
 
 def model_in(body: bytes, first: bool) -> str | None:
-    """The text of `model` in a JSON object. `first`: where it stands twice the first counts, else the last."""
+    """Return the string `model` of a JSON object, or None.
+
+    Where the key is repeated, `first` takes its first value, otherwise the last one counts.
+    """
 
     def pairs(items: list[tuple[str, object]]) -> dict[str, object]:
         return dict(reversed(items)) if first else dict(items)
 
     try:
-        found = json.loads(body, object_pairs_hook=pairs)
+        document = json.loads(body, object_pairs_hook=pairs)
     except (ValueError, RecursionError):
         return None
-    model = found.get("model") if isinstance(found, dict) else None
+    model = document.get("model") if isinstance(document, dict) else None
     return model if isinstance(model, str) else None
 
 
 def headers(message: Message) -> dict[str, tuple[str, ...]]:
-    """Each line of a header by itself."""
+    """Return name → values of the headers, with one value for each header line."""
     return {name: tuple(message.values(name)) for name, _ in message.headers}
 
 
-def body_too_large(message: Message, most: int | None) -> Refusal | None:
-    if most is None or len(message.body) <= most:
+def body_too_large(message: Message, limit: int | None) -> Refusal | None:
+    """Return the refusal of a body with more than `limit` bytes, or None; None as limit allows any size."""
+    if limit is None or len(message.body) <= limit:
         return None
-    return Refusal(413, f"the body has {len(message.body)} bytes, and {most} are allowed or held")
+    return Refusal(413, f"the body has {len(message.body)} bytes, and {limit} are allowed or held")

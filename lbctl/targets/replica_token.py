@@ -1,4 +1,4 @@
-"""What a client is told instead of a replica's name or address: the same for every proxy, and of no use elsewhere."""
+"""What clients see in place of a replica's name or address: the same on every proxy, and of no use elsewhere."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from lbctl.ir.snapshot import View
 
 
 def word(pool: str, replica: str) -> str:
-    """16 hexadecimal digits."""
+    """Return the 16 hexadecimal digits that stand for this replica."""
     return hashlib.sha256(f"{pool}/{replica}".encode()).hexdigest()[:16]
 
 
 def for_https_alone(pool: str, view: View) -> bool:
-    """Whether clients reach this pool by TLS only, so that its cookie may be marked Secure."""
+    """Return whether clients reach this pool by TLS only, so that its cookie may be marked Secure."""
     return pool in https_alone(view)
 
 
 def https_alone(view: View) -> frozenset[str]:
-    """All pools of which that is so."""
+    """Return the names of all pools that clients reach by TLS only."""
     secured: set[str] = set()
-    open_: set[str] = set()
+    in_clear_text: set[str] = set()
     for item in view.listeners:
-        reached = {pool for rule in item.rules for pool in _pools(view, rule.route)}
-        (secured if item.tls else open_).update(reached)
-    return frozenset(secured - open_)
+        pools = {pool for rule in item.rules for pool in _pools(view, rule.route)}
+        (secured if item.tls else in_clear_text).update(pools)
+    return frozenset(secured - in_clear_text)
 
 
 def _pools(view: View, route: str) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
-"""Which methods every proxy refuses with 405, or with 400 where it has refused them already while it parses.
+"""Which methods every proxy refuses with 405, or with 400 if the proxy's parser refuses them already.
 
-TRACE answers with what the request holds when it arrives, credentials of the proxy included; CONNECT asks for a tunnel.
-Methods are compared as written, but many a server takes `get` for `GET`: it would pass by a route of `GET`.
+The answer to TRACE repeats the request as it arrives, including credentials that the proxy has added; CONNECT opens a
+tunnel. Methods are compared as written, but many servers take `get` for `GET`: such a request would bypass a rule for
+`GET`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import re
 
 NAMES = ("CONNECT", "TRACE")
 UNFIT = "[^A-Z_-]"
-"""An expression that is found in a method with other characters than capitals, `-` and `_`."""
+"""An expression that matches a method with characters other than capitals, `-` and `_`."""
 MESSAGE = "this method is not allowed"
 
 
 def is_refused(method: str) -> bool:
+    """Return whether every proxy refuses `method`."""
     return method in NAMES or re.search(UNFIT, method) is not None

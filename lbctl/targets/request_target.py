@@ -27,11 +27,11 @@ _PARTS = (
     "[^!-~]|#",
 )
 AMBIGUOUS = "|".join(_PARTS)
-"""An expression that is found in an ambiguous path: what a request line holds before the first `?`."""
+"""An expression that matches in an ambiguous path: the part of a request line's target before the first `?`."""
 MESSAGE = "the path is ambiguous"
 _AMBIGUOUS = re.compile(AMBIGUOUS.replace("$", r"\Z"))
 
 
 def is_ambiguous(path: str) -> bool:
-    """Whether the proxies refuse `path`, which is written as in a request line and has no query."""
+    """Return whether the proxies refuse `path`, which is written as in a request line and has no query."""
     return _AMBIGUOUS.search(path) is not None

@@ -1,7 +1,7 @@
-"""Which rule takes a request, and why: what one kind of proxy will do, said in advance.
+"""Which rule matches a request, and why: a prediction of what one kind of proxy will do.
 
-It asks `targets.<kind>.reading` how that proxy reads the request, and then the listener's own table; a test holds it
-against the real proxies. It draws no lot: where chance decides it says with which probabilities.
+`targets.<kind>.reading` predicts how that proxy reads the request; the listener's rules do the rest. A test compares
+the prediction with the real proxies. No random draw is made: where chance decides, the result holds the probabilities.
 """
 
 from __future__ import annotations
@@ -22,44 +22,49 @@ _COOKIE = re.compile(r"[;,] *")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A rule that one could expect to take the request. `failed`: its conditions that do not hold; `beaten_by`: of one
-    that matches and does not win, by what the winner is the more specific."""
+    """A rule that one could expect to match the request."""
 
     rule: Rule
     failed: tuple[Criterion, ...] = ()
+    """The conditions of the rule that the request does not meet."""
     beaten_by: str = ""
+    """If the rule matches but another one wins: the criterion by which the winner is more specific."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """`winner`: None where nothing matches (404), or where `refusal` says what the proxy answers before any rule.
-    `request` stands beside a `refusal` where rules were asked before.
-    `matched`: every rule that matches, the winner first; `missed`: the others, nearest first."""
+    """What one kind of proxy does with a request."""
 
     kind: str
     request: Request | None
+    """The request as the rules see it; None if it is refused before any rule is matched."""
     refusal: Refusal | None
+    """What the proxy answers by itself instead of following a rule."""
     winner: Rule | None
+    """The rule that takes the request; None if no rule matches (404) or the request is refused."""
     matched: tuple[Candidate, ...]
+    """Every rule that matches, the winner first."""
     missed: tuple[Candidate, ...]
+    """The rules that do not match, those with the fewest failed conditions first."""
 
 
 def explain(listener: Listener, message: Message, kind: str, version: Version) -> Explained:
-    read = reader(kind)(message, listener, version)
-    if isinstance(read, Refusal):
-        return Explained(kind, None, read, None, (), ())
-    judged = [(rule, tuple(item for item in criteria(rule, read) if not item.holds)) for rule in listener.rules]
-    refusing = next((rule for rule, failed in judged if not failed or refuses(rule, read)), None)
-    if refusing is not None and read.unclear and refuses(refusing, read):
-        return Explained(kind, read, Refusal(*read.unclear), None, (), ())
-    matching = [rule for rule, failed in judged if not failed]
+    """Return what a proxy of `kind` in `version` does with a message that arrives on `listener`."""
+    request = reader(kind)(message, listener, version)
+    if isinstance(request, Refusal):
+        return Explained(kind, None, request, None, (), ())
+    evaluated = [(rule, tuple(item for item in criteria(rule, request) if not item.holds)) for rule in listener.rules]
+    refusing = next((rule for rule, failed in evaluated if not failed or refuses(rule, request)), None)
+    if refusing is not None and request.unclear and refuses(refusing, request):
+        return Explained(kind, request, Refusal(*request.unclear), None, (), ())
+    matching = [rule for rule, failed in evaluated if not failed]
     winner = matching[0] if matching else None
     matched = (
         Candidate(rule, (), deciding_criterion(winner, rule) if winner and rule is not winner else "")
         for rule in matching
     )
-    missed = sorted((item for item in judged if item[1]), key=lambda item: len(item[1]))
-    return Explained(kind, read, None, winner, tuple(matched), tuple(Candidate(*item) for item in missed))
+    missed = sorted((item for item in evaluated if item[1]), key=lambda item: len(item[1]))
+    return Explained(kind, request, None, winner, tuple(matched), tuple(Candidate(*item) for item in missed))
 
 
 # ── The pool ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -67,46 +72,53 @@ def explain(listener: Listener, message: Message, kind: str, version: Version) -
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How the pool is found. `by`: pin and kept are certain, and `index` is the pin's place; kept_by_hash: one of
-    `shares`, always the same for this client; draw: by chance. `shares`: pool → probability, 0…1."""
+    """How the pool of a request is chosen among the pools of its route."""
 
     by: Literal["pin", "kept", "kept_by_hash", "draw", "only"]
+    """`pin` and `kept` are certain; `kept_by_hash` is one of `shares`, always the same for this client.
+
+    `draw` is one of `shares` by chance; `only` means that there is no other pool.
+    """
     shares: dict[str, float]
+    """Pool → its probability, 0…1."""
     index: int | None = None
+    """The position of the pin that decides."""
 
 
 def choice(action: Forward, request: Request) -> Choice:
-    """Pins first, then the variant that the client has, then the draw."""
+    """Return how the pool is chosen: by the first pin that matches, else by the client's variant, else by draw."""
     for index, pin in enumerate(action.pins):
-        if _holds(pin, request):
+        if _pin_matches(pin, request):
             return Choice("pin", {pin.pool: 1.0}, index)
-    live = [share for share in action.shares if share.weight > 0]
-    if len(live) == 1:
-        return Choice("only", {live[0].pool: 1.0})
+    active = [share for share in action.shares if share.weight > 0]
+    if len(active) == 1:
+        return Choice("only", {active[0].pool: 1.0})
     sticky = action.sticky
     if sticky is not None and sticky.kind == "cookie":
-        kept = next((value for value in cookies(request, sticky.name) if value in {item.pool for item in live}), None)
-        if kept is not None:
-            return Choice("kept", {kept: 1.0})
+        variant = next(
+            (value for value in cookies(request, sticky.name) if value in {item.pool for item in active}), None
+        )
+        if variant is not None:
+            return Choice("kept", {variant: 1.0})
     if sticky is not None and sticky.kind == "header" and sticky.name in request.headers:
-        return Choice("kept_by_hash", _probabilities(live))
-    return Choice("draw", _probabilities(live))
+        return Choice("kept_by_hash", _probabilities(active))
+    return Choice("draw", _probabilities(active))
 
 
 def cookies(request: Request, name: str) -> Iterator[str]:
-    """Every value of the cookie, in the order in which they stand."""
+    """Yield every value of the cookie `name`, in the order in which they appear."""
     for item in _COOKIE.split(";".join(request.headers.get("cookie", ()))):
-        known, equals, value = item.strip().partition("=")
-        if equals and known == name:
+        cookie, equals, value = item.strip().partition("=")
+        if equals and cookie == name:
             yield value
 
 
-def _holds(pin: Pin, request: Request) -> bool:
+def _pin_matches(pin: Pin, request: Request) -> bool:
     if pin.kind == "header":
         return pin.value in request.headers.get(pin.name.lower(), ())
     return next(cookies(request, pin.name), None) == pin.value
 
 
-def _probabilities(live: list[Share]) -> dict[str, float]:
-    total = sum(share.weight for share in live)
-    return {share.pool: share.weight / total for share in live}
+def _probabilities(active: list[Share]) -> dict[str, float]:
+    total = sum(share.weight for share in active)
+    return {share.pool: share.weight / total for share in active}

@@ -1,7 +1,8 @@
-"""What a kind of proxy must offer to lbctl, and what it says of itself.
+"""The interface that a kind of proxy must implement, and the types by which it describes itself.
 
-A target turns a `View` into a `Bundle`. It never leaves something out in silence: for every feature of the model it has
-a `Capability`, and a written feature that it cannot say becomes a diagnostic with the reason and what was done instead.
+A target turns a `View` into a `Bundle`. It never leaves something out silently: for every feature of the model it has a
+`Capability`, and a feature that the fleet uses and the proxy does not support becomes a diagnostic with the reason and
+with what is rendered instead.
 """
 
 from __future__ import annotations
@@ -20,29 +21,32 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The proxy does it. `note`: how far, where that is not obvious from the key."""
+    """The proxy supports the feature and lbctl renders it."""
 
     note: str = ""
+    """How far the support goes, where that is not obvious from the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """The proxy could; lbctl does not render it in this version (LB499)."""
+    """The proxy supports the feature, but lbctl does not render it in this version (LB499)."""
 
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """The proxy cannot. `reason`: why; `instead`: what lbctl renders, or what the user can do."""
+    """The proxy does not support the feature."""
 
     reason: str
+    """Why the proxy cannot do it."""
     instead: str
+    """What lbctl renders instead, or what the user can do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The proxy does it from `version` on; before, `below` holds."""
+    """The proxy supports the feature from `version` on; before that, `below` holds."""
 
     version: Version
     below: Unsupported
@@ -70,40 +74,49 @@ CONTROL_PLANE: Mapping[str, Capability] = {
     "proxies.weights": Unsupported("this is a way into HAProxy", "it is not read"),
     "control": Unsupported("no proxy reads it: it is for the control plane", "`lbctl serve` acts on it"),
 }
-"""What no proxy does by itself: it takes a control plane. Every proxy's table says it alike."""
+"""Features that no proxy provides by itself, since they need a control plane; every table includes these."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One rendered file. `sources`: line (from 1) → path of the YAML value, replicas by name; `secret`: mode 0600."""
+    """One rendered file."""
 
     name: str
     text: str
     sources: Mapping[int, Path] = field(default_factory=dict)
+    """Line number (from 1) → path of the YAML value that the line comes from, with replicas by name."""
     secret: bool = False
+    """Whether only the owner may read the file (mode 0600)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A target's files, the main one first, and what the target could not say of this particular fleet (paths of
-    replicas by name, no positions: whoever holds the YAML adds them)."""
+    """The files that a target renders for one proxy."""
 
     files: tuple[File, ...]
+    """The files, with the main configuration first."""
     diagnostics: tuple[Diagnostic, ...] = ()
+    """What the target could not render of this particular fleet.
+
+    Paths have replicas by name, and there are no positions: the caller, who has the YAML, adds them.
+    """
 
     @property
     def main(self) -> File:
+        """The main configuration file."""
         return self.files[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """What a proxy's own checker said: the words, and where in the bundle, or in the model, as far as it told."""
+    """One error of a proxy's own checker: its message and, as far as the checker reports it, the place."""
 
     message: str
     file: str | None = None
+    """The name of the file in the bundle."""
     line: int | None = None
     path: Path = ()
+    """The path of the YAML value that the error is about."""
 
 
 class Target(Protocol):
@@ -139,36 +152,44 @@ class Target(Protocol):
 
     @property
     def done_by_control_plane(self) -> frozenset[str]:
-        """Features that this proxy lacks and `lbctl serve` provides while it drives the proxy, beside those that it
-        provides for every kind."""
+        """The features that this proxy lacks and `lbctl serve` provides while it drives the proxy.
+
+        Features that `lbctl serve` provides for every kind are not among them.
+        """
 
     @property
     def prefers_idle_replicas(self) -> bool:
-        """Whether `least_request` sends to an idle replica first, whatever the weights are."""
+        """Whether `least_request` prefers an idle replica regardless of the weights."""
 
     @property
     def versions(self) -> Sequence[Version]:
-        """The versions between which its configuration differs; the first is the oldest supported."""
+        """The versions from which on the rendered configuration differs; the first is the oldest supported one."""
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
-        """Feature id (`targets.features.FEATURES`) → what this proxy can do of it."""
+        """Feature id (`targets.features.FEATURES`) → whether and how this proxy supports the feature."""
 
     @property
     def reads_bodies(self) -> bool:
-        """Whether it can tell which model a JSON body names."""
+        """Whether the proxy can read the model in a JSON body."""
 
     def render(self, view: View, form: str = "yaml") -> Bundle:
-        """Same view, same bytes. `form` (yaml, json) is for a target whose configuration has several."""
+        """Render a view to files; the same view gives the same bytes.
+
+        `form` (yaml, json) is for a target whose configuration has several forms.
+        """
 
     def remarks(self, view: View) -> tuple[Diagnostic, ...]:
-        """What the bundle of `render` says of the view, for whoever needs no files."""
+        """Return the diagnostics of `render` for this view without rendering files."""
 
     def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
-        """The proxy's own weights for the replicas of `pool` that have these weights, in the same order."""
+        """Return the proxy's own weights for replicas of `pool` that have `weights`, in the same order."""
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
-        """The proxy's own checker on `main`, without root; `prefix` is a directory that it may write to."""
+        """Return the command that runs the proxy's own checker on the file `main`, without root.
+
+        `prefix` is a directory that the checker may write to.
+        """
 
     def complaints(self, output: str, bundle: Bundle) -> Iterable[Complaint]:
-        """The checker's output taken apart."""
+        """Parse the output of the proxy's own checker."""

@@ -1,8 +1,8 @@
-"""What a template may write: a `Token`, quoted by its target's own rules, or an int. Nothing else gets through.
+"""What a template may write: a `Token`, quoted by its target's own rules, or an int; anything else is refused.
 
 Templates lay out, Python decides: `finalize` refuses every value that is not one of the two, so a forgotten quote is an
-error at the first render, not a hole. A Token may carry the path of the YAML value that it came from; the finished text
-then knows, line by line, where in the YAML it was asked for.
+error at the first render, not a vulnerability. A Token may carry the path of the YAML value that it comes from; the
+rendered text then has, for each line, the place in the YAML that asked for it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ _MARK = re.compile("\x00([^\x00]*)\x00")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Text in the grammar of one proxy, already quoted. `source`: path of the YAML value, replicas by name."""
+    """Text in the grammar of one proxy, already quoted."""
 
     text: str
     source: Path = ()
+    """The path of the YAML value that the text comes from, with replicas by name."""
 
 
 class UnquotedError(TypeError):
@@ -35,10 +36,14 @@ class UnquotedError(TypeError):
 
 
 def finalize(value: object) -> str:
+    """Return the text that a template writes for `value`, with a mark for the value's source.
+
+    Raises UnquotedError for anything but a Token of one line or an int.
+    """
     if type(value) is Token:
         if "\x00" in value.text or "\n" in value.text:
             raise UnquotedError(f"a token must be one line of text: {value.text!r}")
-        return f"{value.text}\x00{_written(value.source)}\x00" if value.source else value.text
+        return f"{value.text}\x00{_encoded_path(value.source)}\x00" if value.source else value.text
     if type(value) is int:
         return str(value)
     raise UnquotedError(f"a template may write a Token or an int, not {value!r}")
@@ -46,7 +51,7 @@ def finalize(value: object) -> str:
 
 @cache
 def environment(folder: str) -> Environment:
-    """The templates of one proxy. Shipped with lbctl, never a user's."""
+    """Return the Jinja environment for the templates of one proxy, which ship with lbctl."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
@@ -62,22 +67,25 @@ def environment(folder: str) -> Environment:
 
 
 def write(folder: str, template: str, values: Mapping[str, object]) -> tuple[str, dict[int, Path]]:
-    """The text, and for each of its lines (from 1) that came from the YAML the path of the first value on it."""
+    """Render a template.
+
+    Return the text and, for each line (from 1) that comes from the YAML, the path of the first value on it.
+    """
     marked = environment(folder).get_template(template).render(values)
     sources: dict[int, Path] = {}
     lines = marked.split("\n")
     for number, line in enumerate(lines, 1):
-        found = _MARK.search(line)
-        if found:
-            sources[number] = _read(found.group(1))
+        mark = _MARK.search(line)
+        if mark:
+            sources[number] = _decoded_path(mark.group(1))
             lines[number - 1] = _MARK.sub("", line)
     return "\n".join(lines), sources
 
 
-def _written(path: Path) -> str:
-    """A list position is told from a name of digits by the character before it."""
+def _encoded_path(path: Path) -> str:
+    """Return the path as one string; a character before it marks a list position, so that it differs from a name."""
     return "\x1f".join(f"\x1e{step}" if isinstance(step, int) else step for step in path)
 
 
-def _read(text: str) -> Path:
+def _decoded_path(text: str) -> Path:
     return tuple(int(step[1:]) if step.startswith("\x1e") else step for step in text.split("\x1f"))

@@ -1,4 +1,4 @@
-"""Which features a fleet asks for, and where: its YAML held against the key patterns of the features."""
+"""Which features a fleet uses, and where: its YAML is matched against the key patterns of the features."""
 
 from __future__ import annotations
 
@@ -20,31 +20,36 @@ class _Pattern:
     values: dict[str, Feature] = field(default_factory=dict)
 
 
-_NOTHING = _Pattern()
+_NO_PATTERN = _Pattern()
 
 
-def used(root: Node, sought: Collection[str] = BY_ID.keys()) -> list[tuple[Feature, Path]]:
-    """Each of the features `sought` (ids) with every place that asks for it, in the order of the file. What holds none
-    of them is passed over: replicas are many, and few of the features are theirs."""
-    found: list[tuple[Feature, Path]] = []
-    _walk(root, _patterns(frozenset(sought)), (), None, found)
-    return [item for item in found if item[0].id in sought]
+def used(root: Node, feature_ids: Collection[str] = BY_ID.keys()) -> list[tuple[Feature, Path]]:
+    """Return each feature in `feature_ids` with every place that uses it, in the order of the file.
+
+    Parts of the file that can hold none of these features are skipped: replicas are many and have few features.
+    """
+    uses: list[tuple[Feature, Path]] = []
+    _walk(root, _patterns(frozenset(feature_ids)), (), None, uses)
+    return [item for item in uses if item[0].id in feature_ids]
 
 
 @cache
-def _patterns(sought: frozenset[str]) -> _Pattern:
+def _patterns(feature_ids: frozenset[str]) -> _Pattern:
     top = _every_pattern()
-    _prune(top, sought)
+    _prune(top, feature_ids)
     return top
 
 
-def _prune(pattern: _Pattern, sought: frozenset[str]) -> bool:
-    """Takes out what leads to none of them. Whether anything is left. Below one of them all stays: it may be taken."""
-    if pattern.feature and pattern.feature.id in sought:
+def _prune(pattern: _Pattern, feature_ids: frozenset[str]) -> bool:
+    """Remove the patterns that lead to none of the features; return whether anything is left.
+
+    Patterns below a wanted feature stay, since a longer pattern takes a key away from it.
+    """
+    if pattern.feature and pattern.feature.id in feature_ids:
         return True
     pattern.feature = None
-    pattern.below = {key: below for key, below in pattern.below.items() if _prune(below, sought)}
-    pattern.values = {value: feature for value, feature in pattern.values.items() if feature.id in sought}
+    pattern.below = {key: below for key, below in pattern.below.items() if _prune(below, feature_ids)}
+    pattern.values = {value: feature for value, feature in pattern.values.items() if feature.id in feature_ids}
     return bool(pattern.below or pattern.values)
 
 
@@ -53,49 +58,48 @@ def _every_pattern() -> _Pattern:
     for feature in FEATURES:
         for key in feature.keys:
             path, _, value = key.partition("=")
-            here = top
+            pattern = top
             for step in path.split("."):
-                here = here.below.setdefault(step, _Pattern())
+                pattern = pattern.below.setdefault(step, _Pattern())
             if value:
-                here.values[value] = feature
+                pattern.values[value] = feature
             else:
-                here.feature = feature
+                pattern.feature = feature
     return top
 
 
-def _walk(
-    node: Node, pattern: _Pattern, path: Path, feature: Feature | None, found: list[tuple[Feature, Path]]
-) -> None:
+def _walk(node: Node, pattern: _Pattern, path: Path, feature: Feature | None, uses: list[tuple[Feature, Path]]) -> None:
     feature = pattern.feature or feature
     value = node.value
     if isinstance(value, dict) and value and pattern.below:
-        other = pattern.below.get("*") or _NOTHING
+        other = pattern.below.get("*") or _NO_PATTERN
         for key, child in value.items():
-            below = pattern.below.get(key, other)
-            if feature is not None or below is not _NOTHING:
-                _walk(child, below, (*path, key), feature, found)
+            child_pattern = pattern.below.get(key, other)
+            if feature is not None or child_pattern is not _NO_PATTERN:
+                _walk(child, child_pattern, (*path, key), feature, uses)
     elif isinstance(value, list) and value and pattern.below:
-        every = feature is not None or "*" in pattern.below
+        visit_all = feature is not None or "*" in pattern.below
         for index, child in enumerate(value):
-            if every or not isinstance(child.value, dict) or not pattern.below.keys().isdisjoint(child.value):
-                _walk(child, pattern, (*path, index), feature, found)
+            if visit_all or not isinstance(child.value, dict) or not pattern.below.keys().isdisjoint(child.value):
+                _walk(child, pattern, (*path, index), feature, uses)
     else:
-        asked = _asked(node, pattern, feature)
-        if asked is not None:
-            found.append((asked, path))
+        requested = _requested(node, pattern, feature)
+        if requested is not None:
+            uses.append((requested, path))
 
 
-def _asked(node: Node, pattern: _Pattern, feature: Feature | None) -> Feature | None:
-    found = pattern.values.get(str(node.value), feature) if pattern.values else feature
-    return None if found is None or _neutral(node.value, found) else found
+def _requested(node: Node, pattern: _Pattern, feature: Feature | None) -> Feature | None:
+    """Return the feature that the value of this node uses, or None."""
+    requested = pattern.values.get(str(node.value), feature) if pattern.values else feature
+    return None if requested is None or _is_neutral(node.value, requested) else requested
 
 
-def _neutral(value: object, feature: Feature) -> bool:
+def _is_neutral(value: object, feature: Feature) -> bool:
     return any(value == item and type(value) is type(item) for item in feature.neutral)
 
 
 def cleartext(feature: Feature, path: Path, root: Node) -> Feature:
-    """HTTP/2 asked for on a listener without TLS is a feature of its own."""
+    """Return `listener.h2c` instead of `listener.http2` if the listener has no TLS."""
     if feature.id != "listener.http2" or not isinstance(root.value, dict):
         return feature
     listener = root.value["listeners"].value

@@ -14,7 +14,7 @@ from lbctl.apply.haproxy import commands, running
 from lbctl.apply.haproxy.running import Place, Running
 from lbctl.base.hosts import is_ip
 from lbctl.targets.haproxy import desired
-from lbctl.targets.haproxy.desired import Desired, Server
+from lbctl.targets.haproxy.desired import Desired, DesiredServer
 
 Addresses = Mapping[str, tuple[str, ...]]
 """Host name → its IPs."""
@@ -62,27 +62,27 @@ def _limits(wanted: Desired, now: Running) -> Iterator[str]:
     yield from (commands.UNLOCK, *moved) if moved else ()
 
 
-def _added(item: Server, hosts: Addresses) -> Iterator[str]:
+def _added(item: DesiredServer, hosts: Addresses) -> Iterator[str]:
     host = _host(item, hosts)
     if host is None or next(_unsayable(item, hosts), None):
         return
     at = (item.backend, item.name)
     if item.state != "ready" or not item.checked:
-        yield commands.add(*at, host, item.address.port, item.words)
+        yield commands.add(*at, host, item.address.port, item.arguments)
         if item.state == "ready":
             yield from commands.enable(*at, checked=False)
         return
-    yield commands.add(*at, host, item.address.port, _without_weight(item.words))
+    yield commands.add(*at, host, item.address.port, _without_weight(item.arguments))
     yield from commands.enable(*at, checked=True)
     yield commands.weight(*at, item.weight)
 
 
-def _without_weight(words: tuple[str, ...]) -> tuple[str, ...]:
-    place = words.index("weight") + 1
-    return (*words[:place], "0", *words[place + 1 :])
+def _without_weight(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    place = arguments.index("weight") + 1
+    return (*arguments[:place], "0", *arguments[place + 1 :])
 
 
-def _host(item: Server, hosts: Addresses) -> str | None:
+def _host(item: DesiredServer, hosts: Addresses) -> str | None:
     """Return the IP of a new server, or None if it has none."""
     if item.address.path:
         return None
@@ -91,19 +91,19 @@ def _host(item: Server, hosts: Addresses) -> str | None:
     return next(iter(hosts.get(item.address.host, ())), None)
 
 
-def _unsayable(item: Server, hosts: Addresses) -> Iterator[str]:
+def _unsayable(item: DesiredServer, hosts: Addresses) -> Iterator[str]:
     at = (item.backend, item.name)
     host = _host(item, hosts)
     if host is None:
         yield f"{'/'.join(at)} is new, and the Runtime API resolves no names"
         return
     try:
-        commands.add(*at, host, item.address.port, item.words)
+        commands.add(*at, host, item.address.port, item.arguments)
     except commands.UnsafeError as error:
         yield f"{'/'.join(at)} is new: {error}"
 
 
-def _moved(item: Server, old: running.Server, hosts: Addresses) -> Iterator[str]:
+def _moved(item: DesiredServer, old: running.Server, hosts: Addresses) -> Iterator[str]:
     """Yield the change of address; a name with several IPs keeps the current one while it is among them."""
     if item.address.path:
         return
@@ -114,14 +114,14 @@ def _moved(item: Server, old: running.Server, hosts: Addresses) -> Iterator[str]
         yield commands.address(item.backend, item.name, host, item.address.port)
 
 
-def _ready(item: Server, old: running.Server) -> Iterator[str]:
+def _ready(item: DesiredServer, old: running.Server) -> Iterator[str]:
     if old.weight != item.weight:
         yield commands.weight(item.backend, item.name, item.weight)
     if old.own_maint or old.own_drain:
         yield commands.state(item.backend, item.name, "ready")
 
 
-def _drained(item: Server, old: running.Server) -> Iterator[str]:
+def _drained(item: DesiredServer, old: running.Server) -> Iterator[str]:
     """Yield the drain; a server without weight and cookie gets nothing new anyway, as the file writes it."""
     if old.maint or (not old.weight and not old.cookie):
         return
@@ -142,7 +142,7 @@ def _cut(leaving: list[tuple[Place, running.Server]], cut: Cut) -> Iterator[str]
             yield commands.cut(backend, server)
 
 
-def _fixed(item: Server, old: running.Server) -> Iterator[str]:
+def _fixed(item: DesiredServer, old: running.Server) -> Iterator[str]:
     """Yield what no command can change on an existing server. A server added at runtime has its own checks."""
     at = f"{item.backend}/{item.name}"
     if item.backup != old.backup:

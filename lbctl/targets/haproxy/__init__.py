@@ -1,4 +1,4 @@
-"""HAProxy from 2.6 on: one haproxy.cfg."""
+"""HAProxy from version 2.6 on: one haproxy.cfg."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from lbctl.targets.target import Bundle, Capability, Complaint, Target, Version
 
 @dataclass(frozen=True, slots=True)
 class Haproxy:
+    """The target for HAProxy; it has no state, and `render` builds everything anew."""
+
     kind: str = "haproxy"
     title: str = "HAProxy"
     binary: str = "haproxy"
@@ -29,29 +31,35 @@ class Haproxy:
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
+        """Feature id → whether and how HAProxy supports the feature."""
         return CAPABILITIES
 
     def render(self, view: View, form: str = "yaml") -> Bundle:  # noqa: ARG002 -- haproxy.cfg has one form
+        """Render a view to haproxy.cfg and the files that it reads."""
         from lbctl.targets.haproxy.render import render
 
         return render(view)
 
     def remarks(self, view: View) -> tuple[Diagnostic, ...]:
+        """Return the diagnostics of `render` for this view without rendering files."""
         from lbctl.targets.haproxy.render import remarks
 
         return remarks(view)
 
     def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
+        """Return HAProxy's own weights for replicas of `pool` that have `weights`, in the same order."""
         from lbctl.targets.haproxy.servers import haproxy_weights
 
         return haproxy_weights(pool, weights)
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:  # noqa: ARG002 -- `-c` writes nothing
+        """Return the command that checks the file `main`."""
         from lbctl.targets.haproxy.check import command
 
         return command(binary, main)
 
     def complaints(self, output: str, bundle: Bundle) -> Iterable[Complaint]:
+        """Return the errors in the output of the checker."""
         from lbctl.targets.haproxy.check import complaints
 
         return complaints(output, bundle)

@@ -1,9 +1,10 @@
-"""Where a replica's agent is, and how HAProxy says for which replica it asks.
+"""Agent checks: on which port HAProxy asks for a replica's weight, and how a question names the replica.
 
-HAProxy asks there how much of its weight a replica shall have, where a site allows the Runtime API to nobody. There is
-one TCP port a replica, counting up from the first in the order of pools and replicas. When a replica goes, the ports of
-those after it are others in the next file, while HAProxy may run the last one for as long as it likes. So a port says
-nothing sure: each question says the replica's name, its address and its capacity, as they stand in the file that runs.
+An agent check asks which percentage of its weight a replica shall have; it serves sites that allow nobody to use the
+Runtime API. Every replica has one TCP port, counting up from the first in the order of pools and replicas. When a
+replica goes, the ports of those after it change in the next file, while HAProxy may run the last file for as long as it
+likes. So a port does not identify a replica: each question states the replica's name, address and capacity as in the
+file that HAProxy runs.
 """
 
 from __future__ import annotations
@@ -17,38 +18,41 @@ from lbctl.ir.pools import Replica
 from lbctl.ir.snapshot import View
 
 INTERVAL = 2_000
-"""ms between two questions."""
+"""Milliseconds between two questions."""
 _LAST_PORT = 65_535
 _PORT = re.compile(r"(?m)^ +server .* agent-addr (\S+) agent-port (\d{1,5})\b")
 
 
 def places(view: View) -> Mapping[tuple[str, str], Address]:
-    """(pool, replica) → where HAProxy asks; empty without an agent. What finds no port any more has none."""
+    """Return (pool, replica) → the address at which HAProxy asks; empty without an agent.
+
+    A replica for which no port is left is missing.
+    """
     first = view.proxy.agent_check
     if first is None or not first.port:
         return {}
     host = from_here(first.host)
-    names = [(pool, item.name) for pool, known in sorted(view.pools.items()) for item in known.replicas]
+    names = [(pool, item.name) for pool, settings in sorted(view.pools.items()) for item in settings.replicas]
     ports = range(first.port, _LAST_PORT + 1)
     return {name: Address(host, port) for name, port in zip(names, ports, strict=False)}
 
 
-def who(pool: str, replica: Replica) -> str:
-    """The replica as a question names it. At another address it is another one."""
+def identity(pool: str, replica: Replica) -> str:
+    """Return the replica as a question names it; a replica that has moved to another address counts as a new one."""
     return f"{pool}/{replica.name} {replica.address}"
 
 
-def base(replica: Replica) -> float:
-    """What a percentage is of: what the weight in the file is in proportion to."""
+def full_weight(replica: Replica) -> float:
+    """Return the weight of which the agent's answer is a percentage; the weight in the file is proportional to it."""
     return 0.0 if replica.drain else replica.capacity
 
 
 def question(pool: str, replica: Replica) -> str:
-    """What HAProxy says first, without the line feed that ends it."""
-    return f"{who(pool, replica)} {base(replica):g}"
+    """Return what HAProxy sends first, without the line feed that ends it."""
+    return f"{identity(pool, replica)} {full_weight(replica):g}"
 
 
 def ports(text: str, first: Address) -> frozenset[int]:
-    """Those that an older file, which may still run, has of this agent."""
+    """Return the ports that the configuration `text`, which may be older, uses for the agent at `first`."""
     host = from_here(first.host)
-    return frozenset(int(port) for where, port in _PORT.findall(text) if where == host and int(port) <= _LAST_PORT)
+    return frozenset(int(port) for address, port in _PORT.findall(text) if address == host and int(port) <= _LAST_PORT)

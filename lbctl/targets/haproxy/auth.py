@@ -1,7 +1,7 @@
-"""Who may pass: API keys, tokens, or either. Nobody passes unless something of the request proves it.
+"""Authentication by API keys, tokens, or either; a request without valid credentials is refused.
 
-Keys stand as hashes in a file of their own; what a client presents is hashed before it is looked up. What proves a
-client does not reach a replica unless the fleet says so, and nothing of it is logged but the tenant.
+Keys are stored as hashes in a file of their own; a client's key is hashed before it is looked up. Credentials do not
+reach a replica unless the fleet says so, and nothing of them is logged but the tenant.
 """
 
 from __future__ import annotations
@@ -24,89 +24,99 @@ _NO_LENGTH = quote.error("send a content-length", "no_length")
 _NOBODY = quote.error("the credentials name no tenant", "forbidden")
 
 _BODY_STARTS = "10s"
-"""Within this time a request of HTTP/2 without a length ends or its body begins."""
+"""The time within which an HTTP/2 request without a length must end or its body must begin."""
 
 
 def files(view: View) -> Iterator[File]:
-    """What the lines of all routes read."""
+    """Yield the key files of all routes."""
     for route in view.routes.values():
         if route.auth and route.auth.api_keys:
-            yield File(_map(route), _hashed(view.api_keys[route.name]), secret=True)
+            yield File(_map_file(route), _hashed_keys(view.api_keys[route.name]), secret=True)
         yield from jwt.files(route, view)
 
 
 def diagnostics(view: View) -> Iterator[Diagnostic]:
+    """Yield the warnings about keys that HAProxy cannot use, for all routes."""
     for route in view.routes.values():
         yield from jwt.diagnostics(route, view)
 
 
 def lines(route: Route, view: View, acls: Acls) -> Iterator[Token]:
-    """Sets txn.tenant where there is one; else answers 401 or 403, or lets a token of no tenant pass."""
+    """Yield the lines that authenticate a request of `route`.
+
+    They set txn.tenant if the credentials name a tenant. Other requests are answered 401 or 403, unless a valid token
+    without a tenant is enough.
+    """
     auth = route.auth
     if auth is None:
         return
-    here, path = f"if route_{quote.name(route.name).text}", ("routes", route.name, "auth")
+    if_route, path = f"if route_{quote.name(route.name).text}", ("routes", route.name, "auth")
     if auth.api_keys:
-        yield from _api_keys(route, auth.api_keys, here)
+        yield from _api_keys(route, auth.api_keys, if_route)
     if auth.jwt:
-        yield from jwt.lines(route, auth.jwt, view, acls, here)
+        yield from jwt.lines(route, auth.jwt, view, acls, if_route)
     denied = f"http-request return status 401 {_DENIED} hdr www-authenticate Bearer"
-    unknown = "!{ var(txn.tenant) -m found }"
-    yield line(denied, here, unknown, "!{ var(txn.issued) -m found }" if auth.jwt else "", source=path)
+    without_tenant = "!{ var(txn.tenant) -m found }"
+    yield line(denied, if_route, without_tenant, "!{ var(txn.issued) -m found }" if auth.jwt else "", source=path)
     if any(limit.by == "tenant" for limit in route.rate_limits):
-        yield line(f"http-request return status 403 {_NOBODY}", here, unknown, source=path)
-    yield from _passed_on(auth, here, path)
-    yield from _without_trailers(route, auth, view, here)
+        yield line(f"http-request return status 403 {_NOBODY}", if_route, without_tenant, source=path)
+    yield from _forwarded_tenant(auth, if_route, path)
+    yield from _without_trailers(route, auth, view, if_route)
 
 
-def _api_keys(route: Route, keys: ApiKeys, here: str) -> Iterator[Token]:
+def _api_keys(route: Route, keys: ApiKeys, if_route: str) -> Iterator[Token]:
     path = ("routes", route.name, "auth", "api_keys")
     presented = quote.sample("req.fhdr", keys.header, 'regsub("^[Bb]earer +","")', "sha2(256),hex,lower")
-    found = quote.word(f'{presented},map_str("{_map(route)}")')
-    yield line("http-request set-var(txn.tenant)", found, here, source=path)
+    tenant = quote.word(f'{presented},map_str("{_map_file(route)}")')
+    yield line("http-request set-var(txn.tenant)", tenant, if_route, source=path)
 
 
-def _passed_on(auth: Auth, here: str, path: tuple[str, ...]) -> Iterator[Token]:
-    known = "{ var(txn.tenant) -m found }"
-    yield line("http-request set-var-fmt(txn.tenant_json)", Token("'\"%[var(txn.tenant),json(utf8s)]\"'"), here, known)
+def _forwarded_tenant(auth: Auth, if_route: str, path: tuple[str, ...]) -> Iterator[Token]:
+    has_tenant = "{ var(txn.tenant) -m found }"
+    yield line(
+        "http-request set-var-fmt(txn.tenant_json)", Token("'\"%[var(txn.tenant),json(utf8s)]\"'"), if_route, has_tenant
+    )
     if auth.forward_tenant:
         header = quote.word(auth.forward_tenant)
-        yield line("http-request del-header", header, here, source=path)
-        yield line("http-request set-header", header, "'%[var(txn.tenant)]'", here, known)
+        yield line("http-request del-header", header, if_route, source=path)
+        yield line("http-request set-header", header, "'%[var(txn.tenant)]'", if_route, has_tenant)
 
 
-def _without_trailers(route: Route, auth: Auth, view: View, here: str) -> Iterator[Token]:
-    """Servers that read trailers as headers would take the tenant from one. HAProxy cannot remove trailers; it forwards
-    none of a message with a length. HTTP/2 tells only at the end of a message whether it has a body."""
+def _without_trailers(route: Route, auth: Auth, view: View, if_route: str) -> Iterator[Token]:
+    """Yield the lines that keep trailers from requests whose tenant is forwarded to HTTP/1 replicas.
+
+    Servers that read trailers as headers would take the tenant from one. HAProxy cannot remove trailers, but it
+    forwards none of a message with a length. Only the end of an HTTP/2 message shows whether it has a body.
+    """
     if not auth.forward_tenant or not isinstance(route.action, Forward):
         return
     if all(view.pools[name].protocol != "http1" for name in route.action.pools):
         return
     path = ("routes", route.name, "auth", "forward_tenant")
-    unknown = f"{here} !{{ req.hdr(content-length) -m found }}"
-    h2 = f"{unknown} {{ req.ver -m beg 2 }}" + (" !{ req.hdr(upgrade) -m found }" if route.websocket else "")
+    without_length = f"{if_route} !{{ req.hdr(content-length) -m found }}"
+    h2 = f"{without_length} {{ req.ver -m beg 2 }}" + (" !{ req.hdr(upgrade) -m found }" if route.websocket else "")
     refuse = f"http-request return status 411 {_NO_LENGTH}"
-    yield line(refuse, unknown, "{ req.hdr(transfer-encoding) -m found }", source=path)
+    yield line(refuse, without_length, "{ req.hdr(transfer-encoding) -m found }", source=path)
     yield line(f"http-request wait-for-body time {_BODY_STARTS} at-least 1", h2, source=path)
     yield line(refuse, h2, "{ req.body_size gt 0 }", source=path)
     yield line("http-request set-header content-length 0", h2, source=path)
 
 
-def kept_back(route: Route) -> Iterator[Token]:
-    """The credentials, taken off when limits and pins have seen them."""
+def credential_removal(route: Route) -> Iterator[Token]:
+    """Yield the lines that remove the credentials, after limits and pins have read them."""
     auth = route.auth
     if auth is not None and not auth.forward_credentials:
-        here, path = f"if route_{quote.name(route.name).text}", ("routes", route.name, "auth")
+        if_route, path = f"if route_{quote.name(route.name).text}", ("routes", route.name, "auth")
         presented = {auth.api_keys.header} if auth.api_keys else set()
         for name in sorted(presented | ({"authorization"} if auth.jwt else set())):
-            yield line("http-request del-header", quote.word(name), here, source=path)
+            yield line("http-request del-header", quote.word(name), if_route, source=path)
 
 
-def _hashed(keys: Sequence[ApiKey]) -> str:
-    """SHA-256 in hex, and the tenant; one key a line."""
-    found = {key.sha256 or hashlib.sha256(key.key.encode()).hexdigest(): key.tenant for key in keys}
-    return "".join(f"{digest} {quote.name(found[digest]).text}\n" for digest in sorted(found))
+def _hashed_keys(keys: Sequence[ApiKey]) -> str:
+    """Return the map file: one line for each key, with its SHA-256 in hex and its tenant."""
+    tenants = {key.sha256 or hashlib.sha256(key.key.encode()).hexdigest(): key.tenant for key in keys}
+    return "".join(f"{digest} {quote.name(tenants[digest]).text}\n" for digest in sorted(tenants))
 
 
-def _map(route: Route) -> str:
+def _map_file(route: Route) -> str:
     return f"haproxy-api-keys-{quote.name(route.name).text}.map"

@@ -1,4 +1,7 @@
-"""What a pool hashes of a JSON body. Where the value lies beyond what is held of a body: 413, never a guess."""
+"""The value of a JSON body that a pool hashes.
+
+If the value lies beyond the part of the body that HAProxy holds, the answer is 413.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,18 @@ from lbctl.targets.haproxy import quote
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
-_UNSEEN = quote.error("what decides lies too deep in the body", "too_large")
+_TOO_DEEP = quote.error("what decides lies too deep in the body", "too_large")
 _PROMPT = "http-request set-var-fmt(txn.hashed)"
 
 
 def lines(pool: Pool, view: View) -> Iterator[Token]:
-    """Sets txn.hashed."""
+    """Yield the lines that set txn.hashed to the value that the pool hashes."""
     key, path = pool.balance.key, ("pools", pool.name, "balance", "hash", "key")
     if key is None or key.kind not in ("json_body", "prompt_prefix"):
         return
     yield from _value(key, path)
-    held = f"{{ req.body_size gt {_held(pool, view)} }}"
-    yield line(f"http-request return status 413 {_UNSEEN} if !{{ var(txn.hashed) -m found }}", held, source=path)
+    too_long = f"{{ req.body_size gt {_inspected_bytes(pool, view)} }}"
+    yield line(f"http-request return status 413 {_TOO_DEEP} if !{{ var(txn.hashed) -m found }}", too_long, source=path)
     if key.kind == "prompt_prefix":
         model = "%[req.body,json_query('$.model')]"
         yield line(_PROMPT, quote.word(f"{model} %[var(txn.hashed),bytes(0,{key.bytes})]"), "if prompted", source=path)
@@ -39,11 +42,11 @@ def _value(key: HashKey, path: tuple[str, ...]) -> Iterator[Token]:
     yield Token("acl prompted var(txn.hashed) -m found")
 
 
-def _held(pool: Pool, view: View) -> int:
-    """The least that a listener before this pool holds of a body."""
-    found = [
-        each.inspect
-        for each in view.listeners
-        if any(pool.name in getattr(view.routes[rule.route].action, "pools", ()) for rule in each.rules)
+def _inspected_bytes(pool: Pool, view: View) -> int:
+    """Return how many bytes of a body every listener that leads to this pool holds at least."""
+    limits = [
+        listener.inspect
+        for listener in view.listeners
+        if any(pool.name in getattr(view.routes[rule.route].action, "pools", ()) for rule in listener.rules)
     ]
-    return min(found, default=0)
+    return min(limits, default=0)

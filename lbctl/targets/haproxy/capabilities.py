@@ -1,4 +1,4 @@
-"""What HAProxy can do of each feature."""
+"""What HAProxy supports of each feature, and what is rendered where it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HAProxy's own checker: how it is called, and what it says taken apart."""
+"""HAProxy's own checker: its command, and the parser of its output."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ _SUMMARY = re.compile(r"^(Error\(s\) found in configuration file|Fatal errors fo
 
 
 def command(binary: str, main: str) -> list[str]:
+    """Return the command that checks the configuration `main`."""
     return [binary, "-c", "-f", main]
 
 
 def complaints(output: str, bundle: Bundle) -> Iterator[Complaint]:
-    """One for each alert; HAProxy's closing sentences say nothing new."""
+    """Yield one complaint for each alert, except HAProxy's closing summary."""
     for line in output.splitlines():
         alert = _ALERT.match(line)
         if alert and not _SUMMARY.match(alert["text"]):
@@ -38,15 +39,18 @@ def _complaint(text: str, bundle: Bundle) -> Complaint:
 
 
 def _path(text: str) -> Path:
-    server = _SERVER.search(text)
-    if server:
-        return ("pools", locality_tiers.pool_name(server["pool"]), "replicas", server["server"])
-    named, own = _NAMED.search(text), _OWN.search(text)
-    if named is None:
+    """Return the path of the YAML value that an alert names, as far as it names one."""
+    qualified_match = _SERVER.search(text)
+    if qualified_match:
+        return ("pools", locality_tiers.pool_name(qualified_match["pool"]), "replicas", qualified_match["server"])
+    section_match, server_match = _NAMED.search(text), _OWN.search(text)
+    if section_match is None:
         return ()
-    kind, _, name = named["name"].partition("_")
+    kind, _, name = section_match["name"].partition("_")
     section = {"pool": "pools", "listener": "listeners"}.get(kind)
     if section is None:
         return ()
     name = locality_tiers.pool_name(name)
-    return (section, name, "replicas", own["server"]) if own and section == "pools" else (section, name)
+    return (
+        (section, name, "replicas", server_match["server"]) if server_match and section == "pools" else (section, name)
+    )

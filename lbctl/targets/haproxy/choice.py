@@ -1,4 +1,4 @@
-"""Which pool a request goes to: pins, then what a sticky client was given, then the draw, then the fallback."""
+"""How a route chooses the pool of a request: by pins, by the variant of a sticky client, by a draw, by the fallback."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from lbctl.targets.token import Token
 
 
 def pools(route: Route, action: Forward, view: View, acls: Acls) -> Iterator[Token]:
-    """Lines that set txn.pool for this route, and txn.variant where the route has a split."""
-    here = f"route_{quote.name(route.name).text}"
+    """Yield the lines that set txn.pool for this route, and txn.variant if the route has a split."""
+    route_acl = f"route_{quote.name(route.name).text}"
     for pin in action.pins:
         path = ("routes", route.name, "pin")
-        yield quote.line(_to(pin.pool), "if", here, "!chosen", _pin(pin, acls), source=path)
-    live = [share for share in action.shares if share.weight > 0]
-    if len(live) == 1:
-        yield quote.line(_to(live[0].pool), "if", here, "!chosen", source=("routes", route.name))
+        yield quote.line(_set_pool(pin.pool), "if", route_acl, "!chosen", _pin(pin, acls), source=path)
+    active = [share for share in action.shares if share.weight > 0]
+    if len(active) == 1:
+        yield quote.line(_set_pool(active[0].pool), "if", route_acl, "!chosen", source=("routes", route.name))
     else:
-        yield from _split(route, action, here, acls)
+        yield from _split(route, action, route_acl, acls)
     if action.fallback:
-        yield from _fallback(route, action, view, here)
+        yield from _fallback(route, action, view, route_acl)
     if route.regions:
-        yield from _resident(route, action, view, here)
+        yield from _regional_backend(route, action, view, route_acl)
     for pool in action.pools:
-        yield from _nearest(route, pool, view, here)
+        yield from _nearest_tier(route, pool, view, route_acl)
     if len(action.shares) > 1:
-        yield from _variants(action, view, here)
+        yield from _variants(action, view, route_acl)
 
 
-def _to(pool: str) -> str:
+def _set_pool(pool: str) -> str:
     return f"http-request set-var(txn.pool) str({quote.name(pool).text})"
 
 
@@ -41,92 +41,102 @@ def _pin(pin: Pin, acls: Acls) -> str:
     return equals(acls, quote.sample("req.fhdr" if pin.kind == "header" else "req.cook", pin.name), pin.value)
 
 
-def _split(route: Route, action: Forward, here: str, acls: Acls) -> Iterator[Token]:
+def _split(route: Route, action: Forward, route_acl: str, acls: Acls) -> Iterator[Token]:
     path = ("routes", route.name, "split")
-    live = [share for share in action.shares if share.weight > 0]
-    total = sum(share.weight for share in live)
+    active = [share for share in action.shares if share.weight > 0]
+    total = sum(share.weight for share in active)
     if action.sticky:
-        yield from _sticky(route, action.sticky, [share.pool for share in live], total, here, acls)
-    yield quote.line(f"http-request set-var(txn.draw) rand({total}) if", here, "!chosen !drawn", source=path)
+        yield from _sticky(route, action.sticky, [share.pool for share in active], total, route_acl, acls)
+    yield quote.line(f"http-request set-var(txn.draw) rand({total}) if", route_acl, "!chosen !drawn", source=path)
     threshold = 0
-    for share in live:
+    for share in active:
         threshold += share.weight
-        yield quote.line(_to(share.pool), "if", here, f"!chosen {{ var(txn.draw) -m int lt {threshold} }}", source=path)
+        yield quote.line(
+            _set_pool(share.pool), "if", route_acl, f"!chosen {{ var(txn.draw) -m int lt {threshold} }}", source=path
+        )
     if action.sticky and action.sticky.kind == "cookie":
-        yield quote.line("http-request set-var(txn.given) var(txn.pool) if", _fresh(route), source=path)
+        yield quote.line("http-request set-var(txn.given) var(txn.pool) if", _is_new_client(route), source=path)
 
 
-def _sticky(route: Route, sticky: StickySplit, live: list[str], total: int, here: str, acls: Acls) -> Iterator[Token]:
-    """A cookie holds the pool's name; a header is its own memory: its hash is the draw."""
+def _sticky(
+    route: Route, sticky: StickySplit, active: list[str], total: int, route_acl: str, acls: Acls
+) -> Iterator[Token]:
+    """Yield the lines that keep a client with its variant.
+
+    A cookie holds the pool's name; a header needs no memory, since its hash takes the place of the draw.
+    """
     path = ("routes", route.name, "sticky_split")
     if sticky.kind == "header":
         drawn = quote.word(quote.sample("req.fhdr", sticky.name, "djb2(1)", f"mod({total})"))
-        yield quote.line("http-request set-var(txn.draw)", drawn, "if", here, "!chosen", source=path)
+        yield quote.line("http-request set-var(txn.draw)", drawn, "if", route_acl, "!chosen", source=path)
         return
     cookie = quote.sample("req.cook", sticky.name)
-    for pool in live:
-        yield quote.line(_to(pool), "if", here, "!chosen", equals(acls, cookie, pool), source=path)
-    yield quote.line(f"http-request set-var(txn.fresh) str({route.name}) if", here, "!chosen", source=path)
+    for pool in active:
+        yield quote.line(_set_pool(pool), "if", route_acl, "!chosen", equals(acls, cookie, pool), source=path)
+    yield quote.line(f"http-request set-var(txn.fresh) str({route.name}) if", route_acl, "!chosen", source=path)
 
 
 def cookies(route: Route, action: Forward, *, secure: bool) -> Iterator[Token]:
-    """The answer tells the client which variant it was given."""
+    """Yield the lines by which the response gives the client a cookie with its variant."""
     if action.sticky and action.sticky.kind == "cookie":
         cookie = action.sticky.name.replace("%", "%%")
         value = f"{cookie}=%[var(txn.given)]; Path=/; Max-Age={max(1, action.sticky.ttl // 1000)}"
         value += "; HttpOnly; SameSite=Lax" + ("; Secure" if secure else "")
         path = ("routes", route.name, "sticky_split")
-        added = "http-after-response add-header set-cookie"
-        yield quote.line(added, quote.word(value), "if", _fresh(route), source=path)
+        add_header = "http-after-response add-header set-cookie"
+        yield quote.line(add_header, quote.word(value), "if", _is_new_client(route), source=path)
 
 
-def _fresh(route: Route) -> str:
+def _is_new_client(route: Route) -> str:
     return f"{{ var(txn.fresh) -m str -- {quote.name(route.name).text} }}"
 
 
-def _resident(route: Route, action: Forward, view: View, here: str) -> Iterator[Token]:
-    """After the pool is known: which backend of it this route may reach."""
+def _regional_backend(route: Route, action: Forward, view: View, route_acl: str) -> Iterator[Token]:
+    """Yield the lines that set, once the pool is chosen, the backend of it that this route may reach."""
     for pool in action.pools:
         backend = residency.backend_name(view.pools[pool], route.regions)
         if backend != pool:
             condition = f"{{ var(txn.pool) -m str -- {quote.name(pool).text} }}"
             path = ("routes", route.name, "regions")
-            yield quote.line(f"http-request set-var(txn.backend) str({backend}) if", here, condition, source=path)
+            yield quote.line(f"http-request set-var(txn.backend) str({backend}) if", route_acl, condition, source=path)
 
 
-def _nearest(route: Route, pool: str, view: View, here: str) -> Iterator[Token]:
-    """Which part of the pool serves. The nearest stands last, and so has the last word."""
+def _nearest_tier(route: Route, pool: str, view: View, route_acl: str) -> Iterator[Token]:
+    """Yield the lines that choose which tier of the pool serves.
+
+    The line of the nearest tier is last, and so overrides the others.
+    """
     backend = residency.backend_name(view.pools[pool], route.regions)
-    known, within = residency.within(view.pools[pool], route.regions, view)
-    parts = locality_tiers.parts(known, within, backend)[:-1]
-    this, path = f"{{ var(txn.pool) -m str -- {quote.name(pool).text} }}", ("pools", pool, "locality")
-    for place, part in reversed(list(enumerate(parts))):
-        fit = f"nbsrv(pool_{part.name})"
-        if place:
-            nearer = f"nbsrv(pool_{parts[place - 1].name})"
-            yield quote.line(f"http-request set-var(txn.nearer) {nearer} if", here, this, source=path)
-            fit += ",sub(txn.nearer)"
-        chosen = f"http-request set-var(txn.backend) str({part.name}) if"
-        yield quote.line(chosen, here, this, f"{{ {fit} ge {part.least} }}", source=path)
+    pool_in_regions, view_in_regions = residency.within(view.pools[pool], route.regions, view)
+    tiers = locality_tiers.parts(pool_in_regions, view_in_regions, backend)[:-1]
+    is_pool, path = f"{{ var(txn.pool) -m str -- {quote.name(pool).text} }}", ("pools", pool, "locality")
+    for position, tier in reversed(list(enumerate(tiers))):
+        fit_servers = f"nbsrv(pool_{tier.name})"
+        if position:
+            fit_in_nearer = f"nbsrv(pool_{tiers[position - 1].name})"
+            yield quote.line(f"http-request set-var(txn.nearer) {fit_in_nearer} if", route_acl, is_pool, source=path)
+            fit_servers += ",sub(txn.nearer)"
+        set_backend = f"http-request set-var(txn.backend) str({tier.name}) if"
+        yield quote.line(set_backend, route_acl, is_pool, f"{{ {fit_servers} ge {tier.min_fit} }}", source=path)
 
 
-def _fallback(route: Route, action: Forward, view: View, here: str) -> Iterator[Token]:
+def _fallback(route: Route, action: Forward, view: View, route_acl: str) -> Iterator[Token]:
     for pool in action.pools:
         if pool != action.fallback:
-            known = quote.name(pool).text
+            name = quote.name(pool).text
             backend = residency.backend_name(view.pools[pool], route.regions)
             yield quote.line(
-                _to(action.fallback or ""),
+                _set_pool(action.fallback or ""),
                 "if",
-                here,
-                f"{{ var(txn.pool) -m str -- {known} }} {{ nbsrv(pool_{backend}) lt 1 }}",
+                route_acl,
+                f"{{ var(txn.pool) -m str -- {name} }} {{ nbsrv(pool_{backend}) lt 1 }}",
                 source=("routes", route.name, "fallback"),
             )
 
 
-def _variants(action: Forward, view: View, here: str) -> Iterator[Token]:
+def _variants(action: Forward, view: View, route_acl: str) -> Iterator[Token]:
     for pool in action.pools:
         model = view.pools[pool].model
         label = json.dumps((model and model.version) or pool)
         condition = f"{{ var(txn.pool) -m str -- {quote.name(pool).text} }}"
-        yield quote.line("http-request set-var-fmt(txn.variant)", quote.formatted(label), "if", here, condition)
+        yield quote.line("http-request set-var-fmt(txn.variant)", quote.formatted(label), "if", route_acl, condition)

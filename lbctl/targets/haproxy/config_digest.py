@@ -1,7 +1,7 @@
-"""What a running HAProxy says of the configuration that it has loaded: a digest of all that needs a reload.
+"""The digest by which a running HAProxy shows which configuration it has loaded; it covers all that needs a reload.
 
-It stands in the `description`, which `show info` repeats. So whoever drives the proxy knows whether weights and servers
-are all that differ, whatever was loaded, reloaded or written meanwhile, and by whom.
+It is in the `description`, which `show info` returns. So the driver of the proxy knows whether weights and servers are
+the only differences, no matter who has loaded or written what in the meantime.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from lbctl.targets.target import Bundle, File
 
 _MARK = "lbctl-"
 BLANK = f"description {_MARK}"
-"""The line, before the digest is known."""
+"""The line in which the digest is still missing."""
 _CHANGEABLE = ("    server ", f"    {request_limits.PREFIX}")
 _LENGTH = 16
 
 
 def marked(text: str, others: Iterable[File]) -> str:
-    """The text with its digest in the place that `BLANK` keeps, if it keeps one."""
+    """Return the text with the digest put into its `BLANK` line, if it has one; `others` are further files to cover."""
     line = f"    {BLANK}\n"
     if line not in text:
         return text
@@ -34,6 +34,6 @@ def marked(text: str, others: Iterable[File]) -> str:
 
 
 def of(bundle: Bundle) -> str:
-    """The description that a proxy with this configuration gives; empty without one."""
+    """Return the description that a proxy with this configuration shows; empty if it has none."""
     start = f"    {BLANK}"
     return next((row.split()[1] for row in bundle.main.text.splitlines() if row.startswith(start)), "")

@@ -1,7 +1,7 @@
-"""The servers that a view wants, backend by backend, as the Runtime API speaks of them.
+"""The servers that a view calls for, backend by backend, in the terms of the Runtime API.
 
-The file and this say the same: both are made of the same parts, the same weights, the same words. A replica that stands
-in several backends is wanted in each of them.
+The rendered file and this list agree, since both are built from the same parts, weights and arguments. A replica that
+is in several backends is listed for each of them.
 """
 
 from __future__ import annotations
@@ -21,37 +21,44 @@ from lbctl.targets.quantise import quantise
 State = Literal["ready", "drain", "maint"]
 _PREFIX = "pool_"
 _LEFT_OUT = {"track": 2, "init-addr": 2, "no-check": 1}
-"""Words of the file that a server made at runtime does not take, with how many words go."""
+"""Arguments that a server added at runtime does not accept, with the number of words that each takes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """`words`: what follows the address in `add server`. `checked`: its checks say when it is fit. `cookie`, `backup`,
-    `tracks`: what its line in the file says and no command changes."""
+class DesiredServer:
+    """A server as it should be in the running HAProxy."""
 
     backend: str
     name: str
     address: Address
     weight: int
     state: State
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
+    """The arguments that follow the address in `add server`."""
     checked: bool = False
+    """Whether health checks decide if it is up."""
     cookie: bool = False
+    """Whether an affinity cookie can lead to it; no command changes this."""
     backup: bool = False
+    """Whether it is a backup; no command changes this."""
     tracks: bool = False
+    """Whether it follows the health of the same replica's server in another backend; no command changes this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """`backends`: all that hold replicas, those without any too. Homes come before what tracks them. `limits`: of
-    `most`, variable and value."""
+    """All servers that should be in the running HAProxy."""
 
     backends: frozenset[str]
-    servers: tuple[Server, ...]
+    """All backends for replicas, including those that have none."""
+    servers: tuple[DesiredServer, ...]
+    """The servers; one that another tracks is before it."""
     limits: tuple[tuple[str, int], ...] = ()
+    """(variable, value) of `request_limits`."""
 
 
 def desired(view: View) -> Desired:
+    """Return the servers and limits that the view calls for."""
     parts = tuple(locality_tiers.all_parts(view))
     return Desired(
         frozenset(map(request_limits.backend, parts)),
@@ -65,50 +72,54 @@ def desired(view: View) -> Desired:
 
 
 def pool_name(backend: str) -> str:
-    """The pool that a backend serves, whichever part of it."""
+    """Return the pool that a backend serves, whichever part of the pool it holds."""
     return locality_tiers.pool_name(backend.removeprefix(_PREFIX))
 
 
-def _servers(part: Part) -> Iterator[Server]:
+def _servers(part: Part) -> Iterator[DesiredServer]:
     pool = part.pool
-    ids, backups, shared = servers.ids_of(pool), locality_tiers.backups(pool), _words(servers.default(pool).text)[1:]
+    ids, backups = servers.ids_of(pool), locality_tiers.backups(pool)
+    default_arguments = _arguments(servers.default(pool).text)[1:]
     weights = quantise(servers.shares_of(part), servers.MAX_WEIGHT)
     drained = part.view.drained[pool.name]
     for replica, weight in zip(pool.replicas, weights, strict=True):
-        state = _drained(pool) if replica.name in drained else "ready"
-        own = _words(servers.server(part, replica, weight, ids, backups).text)
-        yield _server(part, replica, weight, state, (*shared, *own[3:]))
+        state = _drain_state(pool) if replica.name in drained else "ready"
+        own_arguments = _arguments(servers.server(part, replica, weight, ids, backups).text)
+        yield _server(part, replica, weight, state, (*default_arguments, *own_arguments[3:]))
 
 
-def _server(part: Part, replica: Replica, weight: int, state: State, words: tuple[str, ...]) -> Server:
+def _server(part: Part, replica: Replica, weight: int, state: State, arguments: tuple[str, ...]) -> DesiredServer:
     pool = part.pool
-    return Server(
+    return DesiredServer(
         backend=request_limits.backend(part),
         name=replica.name,
         address=replica.address,
         weight=weight,
         state=state,
-        words=tuple(_for_runtime(words)),
+        arguments=tuple(_for_runtime(arguments)),
         checked=pool.active is not None,
-        cookie="cookie" in words and state == "ready",
-        backup="backup" in words,
-        tracks="track" in words,
+        cookie="cookie" in arguments and state == "ready",
+        backup="backup" in arguments,
+        tracks="track" in arguments,
     )
 
 
-def _drained(pool: Pool) -> State:
-    """A cookie leads to a replica in drain; in maintenance nothing new comes, and what runs there goes on."""
+def _drain_state(pool: Pool) -> State:
+    """Return the state of a drained replica.
+
+    A cookie still leads to a replica in drain; in maintenance it receives nothing new, and its requests go on.
+    """
     return "maint" if pool.affinity else "drain"
 
 
-def _words(line: str) -> tuple[str, ...]:
+def _arguments(line: str) -> tuple[str, ...]:
     return tuple(shlex.split(line))
 
 
-def _for_runtime(words: tuple[str, ...]) -> Iterator[str]:
-    left = 0
-    for word in words:
-        left = max(left, _LEFT_OUT.get(word, 0))
-        if not left:
-            yield word
-        left = max(0, left - 1)
+def _for_runtime(arguments: tuple[str, ...]) -> Iterator[str]:
+    skipped = 0
+    for argument in arguments:
+        skipped = max(skipped, _LEFT_OUT.get(argument, 0))
+        if not skipped:
+            yield argument
+        skipped = max(0, skipped - 1)

@@ -1,6 +1,6 @@
-"""Hash keys that stand in a header which the replica must not see: kept in a variable before the header is taken off.
+"""Variables for hash keys in headers that the replica must not see; they are set before the header is removed.
 
-HAProxy chooses the replica after the frontend's rules have run, when such a header is gone.
+HAProxy chooses the replica after the frontend's rules have run, when such a header is already gone.
 """
 
 from __future__ import annotations
@@ -16,29 +16,35 @@ from lbctl.targets.token import Token
 
 
 def variable(pool: Pool, view: View) -> str | None:
-    """The variable that holds the pool's key; None where the header itself reaches the pool."""
+    """Return the variable that holds the pool's hash key, or None if the header itself reaches the pool."""
     key = pool.balance.key
-    if key is None or key.kind != "header" or not any(key.name in _taken_off(item) for item in _to(pool.name, view)):
+    if (
+        key is None
+        or key.kind != "header"
+        or not any(key.name in _removed_headers(item) for item in _routes_to(pool.name, view))
+    ):
         return None
     return f"txn.key.{key.name.replace('-', '.')}"
 
 
 def lines(route: Route, view: View) -> Iterator[Token]:
-    """Before the route takes its headers off."""
+    """Yield the lines that set the variables, for use before the route removes its headers."""
     names = sorted({pool for item in [route.action] if isinstance(item, Forward) for pool in item.pools})
-    kept = {variable(pool, view): pool for pool in (view.pools[name] for name in names if name in view.pools)}
-    for name, pool in kept.items():
+    pool_of_variable = {
+        variable(pool, view): pool for pool in (view.pools[name] for name in names if name in view.pools)
+    }
+    for name, pool in pool_of_variable.items():
         if name is not None and pool.balance.key is not None:
             fetch = quote.word(quote.sample("req.fhdr", pool.balance.key.name))
             path = ("pools", pool.name, "balance", "hash", "key")
             yield line(f"http-request set-var({name})", fetch, f"if route_{quote.name(route.name).text}", source=path)
 
 
-def _to(pool: str, view: View) -> list[Route]:
+def _routes_to(pool: str, view: View) -> list[Route]:
     return [item for item in view.routes.values() if isinstance(item.action, Forward) and pool in item.action.pools]
 
 
-def _taken_off(route: Route) -> set[str]:
+def _removed_headers(route: Route) -> set[str]:
     names = {*route.request_headers.remove, *(name for name, _ in route.request_headers.set)}
     auth = route.auth
     if auth is None or auth.forward_credentials:

@@ -1,4 +1,4 @@
-"""Active and passive checks of a pool's replicas."""
+"""Active and passive health checks of a pool's replicas."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.token import Token
 
 _SERVING = b"\x08\x01"
-"""HealthCheckResponse{status: SERVING}."""
+"""The message HealthCheckResponse{status: SERVING}."""
 _INTERVAL = 10_000
-"""ms between the TCP checks that passive ejection needs where no active check is asked for."""
+"""Milliseconds between the TCP checks that passive ejection needs if the pool has no active check."""
 
 
 def lines(pool: Pool) -> Iterator[Token]:
-    """The backend's part: how a check is done."""
+    """Yield the lines of the backend that say how a check is done."""
     if pool.active is None:
         if pool.passive:
             yield line("timeout check", duration(3_000))
@@ -29,9 +29,12 @@ def lines(pool: Pool) -> Iterator[Token]:
         yield from _grpc(pool, pool.active.probe)
 
 
-def server_words(pool: Pool) -> Iterator[str]:
-    """The servers' part: when, how often, what counts. After an ejection a replica comes back by good checks; without
-    active ones the checks are timed so that two of them take the ejection time."""
+def default_server_arguments(pool: Pool) -> Iterator[str]:
+    """Yield the arguments of `default-server`: when to check, how often, and what counts.
+
+    After an ejection a replica is readmitted by good checks; without active checks the interval is such that two of
+    them take the ejection time.
+    """
     active, passive = pool.active, pool.passive
     if active:
         fall, rise = active.unhealthy_threshold, active.healthy_threshold
@@ -45,9 +48,11 @@ def server_words(pool: Pool) -> Iterator[str]:
         yield f"observe layer7 error-limit {passive.consecutive_5xx} on-error mark-down"
 
 
-def own_words(pool: Pool) -> Iterator[str]:
-    """What stands with each server, since no `default-server` hands it on: a port of its own for checks speaks
-    HTTP/1.1, as model servers' do."""
+def server_arguments(pool: Pool) -> Iterator[str]:
+    """Yield the arguments that each server needs, since `default-server` cannot hold them.
+
+    A separate port for checks speaks HTTP/1.1, as that of model servers does.
+    """
     active = pool.active
     if active and active.port is not None and isinstance(active.probe, HttpCheck) and pool.protocol != "http1":
         yield "check-proto h1"
@@ -66,36 +71,42 @@ def _http(pool: Pool, probe: HttpCheck) -> Iterator[Token]:
 
 
 def _host(pool: Pool) -> str:
-    """HTTP/1.1 wants a name, and a check has no access to the replica's own address."""
+    """Return the host of an HTTP check: HTTP/1.1 needs one, and a check cannot read its own replica's address."""
     first = pool.replicas[0].address if pool.replicas else None
     return str(first) if first and first.host else "localhost"
 
 
 def _grpc(pool: Pool, probe: GrpcCheck) -> Iterator[Token]:
-    """The standard health service, asked in HTTP/2's own frames: HAProxy's HTTP checks send no body with a zero byte in
-    it, and find none, and every message of gRPC begins with one. An answer other than SERVING is waited out."""
+    """Yield the lines that call the standard gRPC health service by frames of HTTP/2.
+
+    HAProxy's HTTP checks can neither send nor match a zero byte, and every gRPC message begins with one. An answer
+    other than SERVING is noticed when the check times out.
+    """
     path = ("pools", pool.name, "health", "active", "grpc")
     yield line("option tcp-check", source=path)
-    yield line("tcp-check send-binary", _question(probe.service, "https" if pool.tls else "http").hex())
+    yield line("tcp-check send-binary", _request_bytes(probe.service, "https" if pool.tls else "http").hex())
     yield line("tcp-check expect binary", _message(_SERVING).hex())
 
 
-def _question(service: str, scheme: str) -> bytes:
-    """A whole HTTP/2 conversation of one request, `HealthCheckRequest{service}`; headers as literals of HPACK."""
-    encoded = service.encode()
-    asked = (b"\x0a" + _varint(len(encoded)) + encoded) if encoded else b""
+def _request_bytes(service: str, scheme: str) -> bytes:
+    """Return an HTTP/2 connection with one request, `HealthCheckRequest{service}`.
+
+    The headers are HPACK literals.
+    """
+    service_bytes = service.encode()
+    request = (b"\x0a" + _varint(len(service_bytes)) + service_bytes) if service_bytes else b""
     headers = b"".join(
         (
             b"\x83",  # :method POST
             b"\x86" if scheme == "http" else b"\x87",
-            b"\x04" + _text("/grpc.health.v1.Health/Check"),
-            b"\x01" + _text("localhost"),
-            b"\x0f\x10" + _text("application/grpc"),
-            b"\x00" + _text("te") + _text("trailers"),
+            b"\x04" + _string("/grpc.health.v1.Health/Check"),
+            b"\x01" + _string("localhost"),
+            b"\x0f\x10" + _string("application/grpc"),
+            b"\x00" + _string("te") + _string("trailers"),
         )
     )
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    return preface + _frame(4, 0, 0, b"") + _frame(1, 4, 1, headers) + _frame(0, 1, 1, _message(asked))
+    return preface + _frame(4, 0, 0, b"") + _frame(1, 4, 1, headers) + _frame(0, 1, 1, _message(request))
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -103,17 +114,17 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _message(body: bytes) -> bytes:
-    """gRPC's five bytes of length before it."""
+    """Return a gRPC message: five bytes with its length, and the body."""
     return b"\x00" + len(body).to_bytes(4) + body
 
 
-def _text(word: str) -> bytes:
-    return bytes((len(word),)) + word.encode()
+def _string(text: str) -> bytes:
+    return bytes((len(text),)) + text.encode()
 
 
 def _varint(number: int) -> bytes:
-    found = bytearray()
+    low_bytes = bytearray()
     while number >= 0x80:
-        found.append(number & 0x7F | 0x80)
+        low_bytes.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*found, number])
+    return bytes([*low_bytes, number])

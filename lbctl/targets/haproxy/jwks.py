@@ -1,6 +1,6 @@
-"""A JSON Web Key Set as HAProxy needs it: one PEM for each key, with the one algorithm that it may verify.
+"""The keys of a JSON Web Key Set as HAProxy needs them: a PEM for each key, with the one algorithm that it may verify.
 
-A key that names no algorithm verifies the usual one of its kind, never what a token asks for. A key that is not fit is
+A key that names no algorithm verifies the usual one of its type, never the one that a token names. An unusable key is
 left out with a reason, which repeats nothing of the key; tokens signed with it are then refused.
 """
 
@@ -19,14 +19,14 @@ _RSA = {"RS256", "RS384", "RS512"}
 _PSS = {"PS256", "PS384", "PS512"}
 _PSS_SINCE = (2, 8)
 _SMALLEST = 2048
-"""Bits of an RSA key (RFC 7518, section 3.3)."""
+"""The least number of bits of an RSA key (RFC 7518, section 3.3)."""
 _BASE64 = re.compile(r"[A-Za-z0-9_-]{1,4096}", re.ASCII)
 _KID = re.compile(r"[ -~]{0,1024}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """y² = x³ - 3x + b over the prime p."""
+    """The curve y² = x³ - 3x + b over the prime p."""
 
     algorithm: str
     bytes: int
@@ -57,7 +57,7 @@ _CURVES = {
         0x0051953EB9618E1C9A1F929A21A0B68540EEA2DA725B99B315F3B8B489918EF109E156193951EC7E937B1652C0BD3BB1BF073573DF883D2C34F1EF451FD46B503F00,
     ),
 }
-"""FIPS 186-4, appendix D.1.2."""
+"""The curves of FIPS 186-4, appendix D.1.2."""
 
 
 class UnfitKeyError(Exception):
@@ -66,19 +66,23 @@ class UnfitKeyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class VerificationKey:
-    """`kid` empty: for tokens of any key id."""
+    """A key with which HAProxy can verify tokens."""
 
     pem: str
     algorithm: str
     kid: str
+    """The key id of the tokens that it verifies; empty if it verifies tokens of any key id."""
 
 
 def read(text: str, version: Version) -> tuple[VerificationKey | UnfitKeyError, ...]:
-    """One for each key of the set, in its order. `text` is an object with a list of objects `keys`."""
-    return tuple(_tried(item, version) for item in json.loads(text)["keys"])
+    """Return, for each key of the set in its order, the key or the reason why HAProxy cannot use it.
+
+    `text` is a JSON object with a list of objects `keys`.
+    """
+    return tuple(_key_or_error(item, version) for item in json.loads(text)["keys"])
 
 
-def _tried(item: Mapping[str, object], version: Version) -> VerificationKey | UnfitKeyError:
+def _key_or_error(item: Mapping[str, object], version: Version) -> VerificationKey | UnfitKeyError:
     try:
         return _key(item, version)
     except UnfitKeyError as error:
@@ -92,12 +96,12 @@ def _key(item: Mapping[str, object], version: Version) -> VerificationKey:
     if not isinstance(kid, str) or not _KID.fullmatch(kid):
         raise UnfitKeyError("its kid is not printable ASCII")
     if item["kty"] == "RSA":
-        written, algorithm = _rsa(item, version)
+        pem_text, algorithm = _rsa(item, version)
     elif item["kty"] == "EC":
-        written, algorithm = _ec(item)
+        pem_text, algorithm = _ec(item)
     else:
         raise UnfitKeyError("HAProxy verifies RSA and EC alone")
-    return VerificationKey(written, algorithm, kid)
+    return VerificationKey(pem_text, algorithm, kid)
 
 
 def _rsa(item: Mapping[str, object], version: Version) -> tuple[str, str]:

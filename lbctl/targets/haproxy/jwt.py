@@ -1,7 +1,8 @@
-"""JSON Web Tokens: whose signature holds, until when, for whom, and for which tenant.
+"""JSON Web Tokens: whether the signature, the time, the issuer and the audience are valid, and which tenant they name.
 
-Every key verifies its one algorithm, whatever the token says of itself (a token "signed" with none, or with a public
-key as a secret, finds no key). Everything that must hold is asked for as such: what cannot be read does not hold.
+Every key verifies its one algorithm, whatever the token says of itself: a token "signed" with none, or with a public
+key as a secret, matches no key. Every requirement is checked explicitly, and a claim that cannot be read does not meet
+it.
 """
 
 from __future__ import annotations
@@ -22,23 +23,26 @@ from lbctl.targets.token import Token
 _UNFIT = quote.error("the credentials name no tenant", "forbidden")
 _NOT_FOR_US = quote.error("this token is for another audience", "forbidden")
 _TENANT = r"^(?![\[{])[!-~][ -~]*\z"
-"""Printable ASCII: HAProxy makes one byte of `\\u00f6`. Later versions give arrays and objects as their JSON."""
+"""Printable ASCII: HAProxy turns `\u00f6` into one byte. Later versions return arrays and objects as their JSON."""
 _CONTROLS = "[[:cntrl:]]"
 _NUMBER = r"^[0-9]+\z"
 _AUDIENCES = 8
-"""Of a token that has several, as many are looked at; HAProxy reads an array by its places."""
+"""How many audiences of a token with several are checked; HAProxy reads an array by its positions."""
 _CLAIM = "var(txn.token),jwt_payload_query("
 
 
 def files(route: Route, view: View) -> Iterator[File]:
-    """One for each key; public, and apart because HAProxy reads keys from files only."""
+    """Yield one file for each key.
+
+    The keys are public; they are files of their own because HAProxy reads keys from files only.
+    """
     if route.auth and route.auth.jwt:
         for number, key in _keys(route, view):
             yield File(_file(route, number), key.pem)
 
 
 def diagnostics(route: Route, view: View) -> Iterator[Diagnostic]:
-    """The keys that HAProxy cannot use."""
+    """Yield a warning for each key that HAProxy cannot use."""
     if route.auth is None or route.auth.jwt is None:
         return
     for number, key in enumerate(read(view.jwks[route.name], view.proxy.version), 1):
@@ -51,15 +55,18 @@ def diagnostics(route: Route, view: View) -> Iterator[Diagnostic]:
             )
 
 
-def lines(route: Route, jwt: Jwt, view: View, acls: Acls, here: str) -> Iterator[Token]:
-    """Sets txn.issued where the token is good, and txn.tenant where it names one; answers 403 where the token is good
-    and for others, or its tenant no word. A request that has a tenant already has no token here."""
+def lines(route: Route, jwt: Jwt, view: View, acls: Acls, if_route: str) -> Iterator[Token]:
+    """Yield the lines that verify the token of a request.
+
+    They set txn.issued if the token is valid, and txn.tenant if it names a tenant. A valid token for another audience
+    or with an unusable tenant is answered 403. A request that already has a tenant needs no token.
+    """
     path = ("routes", route.name, "auth", "jwt")
-    unknown = "!{ var(txn.tenant) -m found }"
-    yield line("http-request set-var(txn.token) http_auth_bearer", here, unknown, source=path)
+    without_tenant = "!{ var(txn.tenant) -m found }"
+    yield line("http-request set-var(txn.token) http_auth_bearer", if_route, without_tenant, source=path)
     verified = acls.name("var(txn.verified)", "int", ["1"])
-    yield from _verified(route, view, acls, here, verified)
-    yield from _current(here)
+    yield from _verify_signature(route, view, acls, if_route, verified)
+    yield from _read_times(if_route)
     conditions = (
         verified,
         acls.name("var(txn.exp),sub(txn.now)", "int", ["1:"]),
@@ -67,44 +74,52 @@ def lines(route: Route, jwt: Jwt, view: View, acls: Acls, here: str) -> Iterator
         acls.name("var(txn.now),sub(txn.nbf)", "int", ["0:"]),
         acls.name(_claim("iss"), "str", [jwt.issuer]),
     )
-    yield line("http-request set-var(txn.issued) bool(true)", here, *conditions, source=(*path, "issuer"))
+    yield line("http-request set-var(txn.issued) bool(true)", if_route, *conditions, source=(*path, "issuer"))
     issued = acls.name("var(txn.issued)", "bool", ["true"])
-    yield from _audience(jwt, acls, f"{here} {issued}", path)
+    yield from _audience(jwt, acls, f"{if_route} {issued}", path)
     if jwt.tenant_claim:
         claim = _claim(jwt.tenant_claim)
-        named, unfit = acls.name(claim, "reg", [_TENANT]), acls.name(claim, "reg", [_CONTROLS])
-        yield line(f"http-request return status 403 {_UNFIT}", here, issued, unfit, source=path)
-        yield line("http-request set-var(txn.tenant)", quote.word(claim), here, issued, named, source=path)
+        has_usable_tenant = acls.name(claim, "reg", [_TENANT])
+        has_control_characters = acls.name(claim, "reg", [_CONTROLS])
+        yield line(f"http-request return status 403 {_UNFIT}", if_route, issued, has_control_characters, source=path)
+        yield line(
+            "http-request set-var(txn.tenant)", quote.word(claim), if_route, issued, has_usable_tenant, source=path
+        )
 
 
-def _verified(route: Route, view: View, acls: Acls, here: str, verified: str) -> Iterator[Token]:
-    """Key ids are compared behind a slash, so that the absent one is a word, too."""
-    yield line("http-request set-var(txn.alg)", quote.word('var(txn.token),jwt_header_query("$.alg")'), here)
-    yield line("http-request set-var-fmt(txn.kid)", quote.word('/%[var(txn.token),jwt_header_query("$.kid")]'), here)
+def _verify_signature(route: Route, view: View, acls: Acls, if_route: str, verified: str) -> Iterator[Token]:
+    """Yield the lines that verify the signature; key ids have a slash before them, so that none is ever empty."""
+    yield line("http-request set-var(txn.alg)", quote.word('var(txn.token),jwt_header_query("$.alg")'), if_route)
+    yield line(
+        "http-request set-var-fmt(txn.kid)", quote.word('/%[var(txn.token),jwt_header_query("$.kid")]'), if_route
+    )
     for number, key in _keys(route, view):
-        fits = [acls.name("var(txn.alg)", "str", [key.algorithm])]
+        conditions = [acls.name("var(txn.alg)", "str", [key.algorithm])]
         if key.kid:
-            fits.append(acls.name("var(txn.kid)", "str", ["/", f"/{key.kid}"]))
+            conditions.append(acls.name("var(txn.kid)", "str", ["/", f"/{key.kid}"]))
         check = quote.word(f'var(txn.token),jwt_verify("{key.algorithm}","{_file(route, number)}")')
         path = ("routes", route.name, "auth", "jwt", "jwks_file")
-        yield line("http-request set-var(txn.verified)", check, here, f"!{verified}", *fits, source=path)
+        yield line("http-request set-var(txn.verified)", check, if_route, f"!{verified}", *conditions, source=path)
 
 
-def _current(here: str) -> Iterator[Token]:
-    """What is no number comes as text, and counts as 0: too long ago for an end, but not for a beginning."""
-    yield line("http-request set-var(txn.now) date()", here)
-    yield line("http-request set-var(txn.exp)", quote.word(f'{_CLAIM}"$.exp","int")'), here)
-    yield line("http-request set-var(txn.nbf) int(0)", here)
-    yield line("http-request set-var(txn.nbf)", quote.word(f'{_CLAIM}"$.nbf","int")'), here)
+def _read_times(if_route: str) -> Iterator[Token]:
+    """Yield the lines that read when the token expires and from when on it is valid.
+
+    A claim that is no number counts as 0: that is in the past for the end, but allowed for the beginning.
+    """
+    yield line("http-request set-var(txn.now) date()", if_route)
+    yield line("http-request set-var(txn.exp)", quote.word(f'{_CLAIM}"$.exp","int")'), if_route)
+    yield line("http-request set-var(txn.nbf) int(0)", if_route)
+    yield line("http-request set-var(txn.nbf)", quote.word(f'{_CLAIM}"$.nbf","int")'), if_route)
 
 
-def _audience(jwt: Jwt, acls: Acls, here: str, path: tuple[str, ...]) -> Iterator[Token]:
-    """`aud` is a string or an array of them."""
+def _audience(jwt: Jwt, acls: Acls, if_route: str, path: tuple[str, ...]) -> Iterator[Token]:
+    """Yield the line that refuses tokens for other audiences; `aud` is a string or an array of strings."""
     if not jwt.audiences:
         return
     places = ["aud", *(f"aud[{place}]" for place in range(_AUDIENCES))]
-    others = [f"!{acls.name(_claim(place), 'str', jwt.audiences)}" for place in places]
-    yield line(f"http-request return status 403 {_NOT_FOR_US}", here, *others, source=(*path, "audiences"))
+    not_ours = [f"!{acls.name(_claim(place), 'str', jwt.audiences)}" for place in places]
+    yield line(f"http-request return status 403 {_NOT_FOR_US}", if_route, *not_ours, source=(*path, "audiences"))
 
 
 def _claim(name: str) -> str:
@@ -112,7 +127,7 @@ def _claim(name: str) -> str:
 
 
 def _keys(route: Route, view: View) -> Iterator[tuple[int, VerificationKey]]:
-    """With their places in the set, from 1."""
+    """Yield the usable keys with their positions in the set, from 1."""
     for number, key in enumerate(read(view.jwks[route.name], view.proxy.version), 1):
         if isinstance(key, VerificationKey):
             yield number, key

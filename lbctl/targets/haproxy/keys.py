@@ -1,7 +1,7 @@
-"""Where HAProxy looks for a private key: by the certificate's file name alone.
+"""Where HAProxy looks for a private key: it knows only the certificate's file name.
 
-Either both stand in one file, or the key is beside its certificate: x.crt and x.key (with `ssl-load-extra-del-ext`),
-anything else and the same name with .key behind it.
+Either one file holds both, or the key is beside its certificate: x.crt and x.key (with `ssl-load-extra-del-ext`), or
+any other name and the same name followed by .key.
 """
 
 from __future__ import annotations
@@ -12,23 +12,29 @@ from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.ir.snapshot import View
 
 
-def beside(certificate: str) -> str:
+def key_file_beside(certificate: str) -> str:
+    """Return the name of the file in which HAProxy looks for the key of `certificate`."""
     return certificate.removesuffix(".crt") + ".key"
 
 
-def unfit(certificate: str, key: str, path: Path, code: str) -> Iterator[Diagnostic]:
-    """An error where HAProxy would not find `key`."""
-    if key not in (certificate, beside(certificate)):
+def unusable_key(certificate: str, key: str, path: Path, code: str) -> Iterator[Diagnostic]:
+    """Yield an error if HAProxy would not find `key`."""
+    if key not in (certificate, key_file_beside(certificate)):
         yield Diagnostic(
             code,
             "HAProxy finds a key by its certificate's name alone, and would not find this one",
             path=path,
-            hint=f"name it {beside(certificate)}, or put certificate and key into one file",
+            hint=f"name it {key_file_beside(certificate)}, or put certificate and key into one file",
         )
 
 
-def shortened(view: View) -> bool:
-    """Whether some key stands beside an x.crt."""
-    pairs = [(item.certificate, item.key) for each in view.listeners if each.tls for item in each.tls.certificates]
-    pairs += [(each.tls.certificate or "", each.tls.key or "") for each in view.pools.values() if each.tls]
-    return any(name.endswith(".crt") and key == beside(name) for name, key in pairs)
+def needs_short_names(view: View) -> bool:
+    """Return whether some key is x.key beside x.crt."""
+    pairs = [
+        (item.certificate, item.key)
+        for listener in view.listeners
+        if listener.tls
+        for item in listener.tls.certificates
+    ]
+    pairs += [(pool.tls.certificate or "", pool.tls.key or "") for pool in view.pools.values() if pool.tls]
+    return any(name.endswith(".crt") and key == key_file_beside(name) for name, key in pairs)

@@ -1,8 +1,8 @@
-"""Rate limits and limits of requests at once, as stick tables.
+"""Rate limits and limits of concurrent requests, as stick tables.
 
-HAProxy counts in sliding windows. A window of burst ÷ rate in which `burst` requests pass is never wider than the
-bucket that the fleet asks for, and lets the same rate through. Only admitted requests count, so that a client that
-keeps knocking is served again as soon as its window allows. HAProxy has three counters for a request.
+HAProxy counts in sliding windows. A window of burst ÷ rate in which `burst` requests pass never admits more than the
+bucket that the fleet describes, and admits the same rate. Only admitted requests count, so that a client that keeps
+retrying is served again as soon as its window allows. HAProxy has three counters for a request.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ _REFUSAL = quote.error("too many requests", "rate_limited")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A backend that holds nothing but counters."""
+    """A backend that holds a stick table and nothing else."""
 
     name: Token
     line: Token
 
 
 def diagnostics(route: Route) -> Iterator[Diagnostic]:
+    """Yield a warning if the route has more limits than HAProxy can count."""
     if len(route.rate_limits) > COUNTERS:
         message = f"HAProxy counts {COUNTERS} limits of a request; this route answers 503 there"
         path = ("routes", route.name, "rate_limit")
@@ -36,6 +37,7 @@ def diagnostics(route: Route) -> Iterator[Diagnostic]:
 
 
 def tables(route: Route) -> Iterator[Table]:
+    """Yield the stick tables of the route's limits."""
     for index, limit in enumerate(_counted(route)):
         key = {"client_ip": "ipv6", "all": "integer"}.get(limit.by, "string len 128")
         size = 10 if limit.by == "all" else 100_000
@@ -46,38 +48,38 @@ def tables(route: Route) -> Iterator[Table]:
 
 
 def lines(route: Route) -> Iterator[Token]:
-    """Track all, refuse by any, and count when none refused."""
-    here = f"route_{quote.name(route.name).text}"
+    """Yield the lines that track a request in all tables, refuse it if any limit is reached, and otherwise count it."""
+    route_acl = f"route_{quote.name(route.name).text}"
     limits = tuple(enumerate(_counted(route)))
     for index, limit in limits:
-        yield from _track(route, index, limit, here)
+        yield from _track(route, index, limit, route_acl)
     for index, limit in limits:
         retry = 1 if limit.concurrent else max(1, -(-_window(limit) // 1000))
-        over = f"sc_conn_cur({index}) gt {limit.concurrent}" if limit.concurrent else _full(index, limit)
+        exceeded = f"sc_conn_cur({index}) gt {limit.concurrent}" if limit.concurrent else _limit_reached(index, limit)
         refuse = f"http-request return status 429 {_REFUSAL} hdr Retry-After {retry}"
-        yield quote.line(refuse, "if", here, f"{{ {over} }}", source=_path(route, index))
+        yield quote.line(refuse, "if", route_acl, f"{{ {exceeded} }}", source=_path(route, index))
     for index, limit in limits:
         if not limit.concurrent:
-            yield quote.line(f"http-request sc-inc-gpc0({index}) if", here, source=_path(route, index))
+            yield quote.line(f"http-request sc-inc-gpc0({index}) if", route_acl, source=_path(route, index))
 
 
 def _counted(route: Route) -> tuple[RateLimit, ...]:
     return route.rate_limits if len(route.rate_limits) <= COUNTERS else ()
 
 
-def _track(route: Route, index: int, limit: RateLimit, here: str) -> Iterator[Token]:
-    """A request without the header or tenant counts too, all such together."""
+def _track(route: Route, index: int, limit: RateLimit, route_acl: str) -> Iterator[Token]:
+    """Yield the lines that track a request; all requests without the header or tenant share one counter."""
     key = {"client_ip": "src", "all": "int(1)", "tenant": "var(txn.tenant)"}.get(limit.by, "")
     if limit.by in ("client_ip", "all"):
-        yield quote.line(f"http-request track-sc{index} {key} table {_table(route, index)} if", here)
+        yield quote.line(f"http-request track-sc{index} {key} table {_table(route, index)} if", route_acl)
         return
     fetch = quote.word(key or quote.sample("req.fhdr", limit.header))
-    yield quote.line(f"http-request set-var(txn.key{index}) str(-) if", here)
-    yield quote.line(f"http-request set-var(txn.key{index})", fetch, "if", here)
-    yield quote.line(f"http-request track-sc{index} var(txn.key{index}) table {_table(route, index)} if", here)
+    yield quote.line(f"http-request set-var(txn.key{index}) str(-) if", route_acl)
+    yield quote.line(f"http-request set-var(txn.key{index})", fetch, "if", route_acl)
+    yield quote.line(f"http-request track-sc{index} var(txn.key{index}) table {_table(route, index)} if", route_acl)
 
 
-def _full(index: int, limit: RateLimit) -> str:
+def _limit_reached(index: int, limit: RateLimit) -> str:
     return f"sc_gpc0_rate({index}) ge {_capacity(limit)}"
 
 
@@ -86,7 +88,7 @@ def _capacity(limit: RateLimit) -> int:
 
 
 def _window(limit: RateLimit) -> int:
-    """ms in which the capacity passes at the asked rate."""
+    """Return the milliseconds in which as many requests as the burst pass at the wanted rate."""
     return max(1, -(-_capacity(limit) * limit.per // limit.requests))
 
 

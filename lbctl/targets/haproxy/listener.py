@@ -1,4 +1,4 @@
-"""A listener as a frontend: where it listens, what it believes of a client, a request's way through its rules."""
+"""A listener as a frontend: where it listens, what it trusts a client to say, and how a request passes its rules."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from lbctl.targets.token import Token
 _LOGS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 _TOO_LARGE = quote.error("the body is too large", "too_large")
 USUAL_BUFFER = 16 * 1024
-"""Bytes; HAProxy's own choice."""
+"""The size of HAProxy's buffers by default, in bytes."""
 _HEADROOM = 16 * 1024
-"""Of a buffer, beside the body: the request's headers, and what HAProxy keeps for changes to them."""
+"""The bytes of a buffer beside the body: the request's headers, and HAProxy's reserve for changes to them."""
 _SPARE = 5 * 1024
-"""Of a buffer that is full: what HAProxy keeps for changes, and its notes about headers and body."""
+"""The bytes of a full buffer that hold no body: HAProxy's reserve for changes, and its notes about the message."""
 _NO_LENGTH = quote.error("send a content-length", "no_length")
 
 
@@ -40,9 +40,9 @@ class Frontend:
     options: tuple[Token, ...]
     log: Token | None
     json: int
-    """1: the contract's JSON; 0: a readable line."""
+    """1 for the JSON of the contract, 0 for a readable line."""
     trusts: int
-    """1: what trusted peers say of the client is kept."""
+    """1 if what trusted peers say of the client is kept."""
     client: tuple[Token, ...]
     request_id: tuple[Token, ...]
     refusals: tuple[Token, ...]
@@ -54,8 +54,9 @@ class Frontend:
 
 
 def frontend(listener: Listener, view: View) -> Frontend:
+    """Return the frontend of a listener."""
     acls = Acls()
-    table = tuple(rules(listener.rules, acls))
+    rule_lines = tuple(rules(listener.rules, acls))
     routes = [view.routes[name] for name in dict.fromkeys(rule.route for rule in listener.rules)]
     actions = tuple(token for item in routes for token in _actions(item, listener, view, acls))
     return Frontend(
@@ -66,26 +67,26 @@ def frontend(listener: Listener, view: View) -> Frontend:
         log=_log(listener),
         json=int(listener.access_log.format == "json"),
         trusts=int(listener.client_address is not None),
-        client=(*_client(listener.client_address), *_forgeable(view)),
+        client=(*_client(listener.client_address), *_forged_headers(view)),
         request_id=tuple(_request_id(listener)),
         refusals=tuple(refusals.lines()),
-        body=(*_guards(listener, view), *_model(listener, view)),
+        body=(*_body_limit(listener, view), *_model(listener, view)),
         acls=(*acls.lines, *(_route_acl(item) for item in routes)),
-        rules=table,
+        rules=rule_lines,
         actions=actions,
-        answers=tuple(token for item in routes for token in route.answers(item, listener)),
+        answers=tuple(token for item in routes for token in route.response_changes(item, listener)),
     )
 
 
 def diagnostics(listener: Listener) -> Iterator[Diagnostic]:
-    """What HAProxy cannot do of this listener in particular."""
+    """Yield what HAProxy cannot do of this particular listener."""
     log, path = listener.access_log, ("listeners", listener.name, "access_log", "path")
     if log.format != "none" and log.path not in _LOGS:
         message = "HAProxy writes no log files; this access log goes to /dev/stdout"
         yield Diagnostic(BY_ID["listener.access_log"].code, message, path=path, severity="warning")
     for index, item in enumerate(_certificates(listener)):
-        place = ("listeners", listener.name, "tls", "certificates", index, "key")
-        yield from keys.unfit(item.certificate, item.key, place, BY_ID["listener.tls"].code)
+        key_path = ("listeners", listener.name, "tls", "certificates", index, "key")
+        yield from keys.unusable_key(item.certificate, item.key, key_path, BY_ID["listener.tls"].code)
 
 
 def _certificates(listener: Listener) -> tuple[Certificate, ...]:
@@ -126,21 +127,24 @@ def _options(listener: Listener, routes: list[Route], view: View) -> Iterator[To
     if reads_bodies(listener, view):
         yield Token("option http-buffer-request")
     idles = [item.idle_timeout for item in routes if isinstance(item.action, Forward)]
-    known = [item for item in idles if item is not None]
-    yield line("timeout client", duration(max(known, default=60_000) if len(known) == len(idles) else None))
+    limited = [item for item in idles if item is not None]
+    yield line("timeout client", duration(max(limited, default=60_000) if len(limited) == len(idles) else None))
     yield line("timeout http-request", duration(listener.request_headers_timeout), source=(*path, "request_headers"))
     yield line("timeout http-keep-alive", duration(listener.idle_timeout), source=(*path, "idle"))
 
 
 def reads_bodies(listener: Listener, view: View) -> bool:
-    """Whether something on this listener depends on what stands in a JSON body."""
+    """Return whether a rule or a pool of this listener depends on the content of a JSON body."""
     pools = [view.pools[name] for rule in listener.rules for name in _pools(view.routes[rule.route])]
     return any(rule.models for rule in listener.rules) or any(map(_hashes_body, pools))
 
 
 def buffer(view: View) -> int:
-    """Bytes of each of HAProxy's buffers: what is read of a body, and what HAProxy says itself, must fit into one."""
-    inspected = [each.inspect for each in view.listeners if reads_bodies(each, view)]
+    """Return the bytes of each of HAProxy's buffers.
+
+    The part of a body that is read must fit into one, and so must a response of HAProxy's own.
+    """
+    inspected = [listener.inspect for listener in view.listeners if reads_bodies(listener, view)]
     bodies = [len(getattr(route.action, "body", "").encode()) for route in view.routes.values()]
     if inspected or max(bodies, default=0) > _HEADROOM // 2:
         return max(inspected + bodies) + _HEADROOM
@@ -162,15 +166,20 @@ def _log(listener: Listener) -> Token | None:
     return line(f"log {target} len 65535 format raw local0 info", source=("listeners", listener.name, "access_log"))
 
 
-def _forgeable(view: View) -> Iterator[Token]:
-    """What only the gateway may say is removed from every request, whatever its route."""
-    told = {route.auth.forward_tenant for route in view.routes.values() if route.auth and route.auth.forward_tenant}
-    yield line("http-request del-header", quote.word(client_headers.forgeries(told)), "-m reg")
+def _forged_headers(view: View) -> Iterator[Token]:
+    """Yield the line that removes, from every request, the headers that only the gateway may set."""
+    tenant_headers = {
+        route.auth.forward_tenant for route in view.routes.values() if route.auth and route.auth.forward_tenant
+    }
+    yield line("http-request del-header", quote.word(client_headers.forgeries(tenant_headers)), "-m reg")
 
 
 def _client(settings: ClientAddress | None) -> Iterator[Token]:
-    """The header is read from its end: what a trusted peer wrote last is true, and further as long as that, too, is
-    trusted. Four balancers in a row are as many as any fleet has."""
+    """Yield the lines that find the client's address, and remove such headers of untrusted peers.
+
+    The header is read from its end: the last address is from the trusted peer itself, and each one before it counts
+    only if the one behind it is trusted too. At most four balancers in a row are followed.
+    """
     yield Token("http-request set-var(txn.peer) src")
     if settings is None:
         yield line("http-request del-header", quote.word(client_headers.claims()), "-m reg")
@@ -178,9 +187,9 @@ def _client(settings: ClientAddress | None) -> Iterator[Token]:
     networks = [quote.word(item) for item in settings.trusted]
     yield line("acl trusted src --", *networks)
     yield Token("http-request set-var(txn.trusted) bool(true) if trusted")
-    for place in range(1, 5):
-        written = quote.word(quote.sample("req.hdr_ip", settings.header, place=-place))
-        yield line("http-request set-src", written, "if trusted {", written, "-m found }")
+    for position in range(1, 5):
+        address = quote.word(quote.sample("req.hdr_ip", settings.header, place=-position))
+        yield line("http-request set-src", address, "if trusted {", address, "-m found }")
     yield Token("acl believed var(txn.trusted) -m bool")
     yield line("http-request del-header", quote.word(client_headers.claims([settings.header])), "-m reg if !believed")
 
@@ -191,45 +200,51 @@ def _request_id(listener: Listener) -> Iterator[Token]:
     if listener.client_address:
         yield line("http-request del-header", header, "if !believed")
     yield line("http-request set-var(txn.request_id)", fetch)
-    fit = r"'^[!#-\[\]-~]{1,200}$'"
-    yield Token(f"http-request set-var(txn.request_id) uuid() if !{{ var(txn.request_id) -m reg {fit} }}")
+    acceptable = r"'^[!#-\[\]-~]{1,200}$'"
+    yield Token(f"http-request set-var(txn.request_id) uuid() if !{{ var(txn.request_id) -m reg {acceptable} }}")
     yield line("http-request set-header", header, "'%[var(txn.request_id)]'")
     yield line("http-after-response set-header", header, "'%[var(txn.request_id)]' if { var(txn.request_id) -m found }")
 
 
-def _guards(listener: Listener, view: View) -> Iterator[Token]:
-    """A body without a length is waited for, since it cannot be counted while it passes. One that fills the buffer may
-    go on for ever: it must have a length."""
+def _body_limit(listener: Listener, view: View) -> Iterator[Token]:
+    """Yield the lines that enforce `max_body`.
+
+    A body without a length is awaited, since it cannot be counted while it passes. A body that fills the buffer may be
+    endless: it must have a length.
+    """
     if listener.max_body is None:
         return
-    path, most, held = ("listeners", listener.name, "max_body"), listener.max_body, buffer(view) - _SPARE
+    path, maximum, held = ("listeners", listener.name, "max_body"), listener.max_body, buffer(view) - _SPARE
     refuse = f"http-request return status 413 {_TOO_LARGE} if"
-    yield line(refuse, f"{{ req.hdr_val(content-length) gt {most} }}", source=path)
-    unknown = "!{ req.hdr(content-length) -m found }"
+    yield line(refuse, f"{{ req.hdr_val(content-length) gt {maximum} }}", source=path)
+    without_length = "!{ req.hdr(content-length) -m found }"
     time = f"{listener.request_headers_timeout}ms"
-    wait = f"http-request wait-for-body time {time} at-least {min(most, held) + 1} if {unknown}"
+    wait = f"http-request wait-for-body time {time} at-least {min(maximum, held) + 1} if {without_length}"
     yield line(wait, "{ req.hdr(transfer-encoding) -m found }", source=path)
     yield line(wait, "{ req.ver -m beg 2 } !{ req.hdr(upgrade) -m found }", source=path)
-    yield line("http-request set-var(txn.headers) req.hdrs,length if", unknown, source=path)
-    yield line(refuse, unknown, f"{{ req.body_size gt {most} }}", source=path)
-    full = f"{{ req.body_size gt 0 }} {{ req.body_size,add(txn.headers) gt {held} }}"
-    yield line(f"http-request return status 411 {_NO_LENGTH} if", unknown, full, source=path)
+    yield line("http-request set-var(txn.headers) req.hdrs,length if", without_length, source=path)
+    yield line(refuse, without_length, f"{{ req.body_size gt {maximum} }}", source=path)
+    fills_buffer = f"{{ req.body_size gt 0 }} {{ req.body_size,add(txn.headers) gt {held} }}"
+    yield line(f"http-request return status 411 {_NO_LENGTH} if", without_length, fills_buffer, source=path)
 
 
 def _model(listener: Listener, view: View) -> Iterator[Token]:
-    """The header if there is one, else the body's field; a body too long to be seen whole and without it is refused."""
+    """Yield the lines that set txn.model to the header x-model, else to the `model` of the body.
+
+    A body without that header that is too long to be read whole is refused.
+    """
     if not any(rule.models for rule in listener.rules):
         return
     path = ("listeners", listener.name, "inspect")
     yield Token("http-request set-var(txn.model) req.fhdr(x-model)")
-    unknown = "!{ var(txn.model) -m found }"
+    without_model = "!{ var(txn.model) -m found }"
     if wants_clear_model(listener):
         yield from models.lines(listener, buffer(view) - _SPARE)
-    yield line("http-request set-var(txn.model)", quote.word("req.body,json_query('$.model')"), "if", unknown)
-    unseen = f"{unknown} {{ req.body_size gt {listener.inspect} }}"
-    yield line(f"http-request return status 413 {_TOO_LARGE} if", unseen, source=path)
-    written = Token("'\"%[var(txn.model),json(utf8s)]\"'")
-    yield line("http-request set-var-fmt(txn.model_json)", written, "if { var(txn.model) -m found }")
+    yield line("http-request set-var(txn.model)", quote.word("req.body,json_query('$.model')"), "if", without_model)
+    too_long = f"{without_model} {{ req.body_size gt {listener.inspect} }}"
+    yield line(f"http-request return status 413 {_TOO_LARGE} if", too_long, source=path)
+    model_json = Token("'\"%[var(txn.model),json(utf8s)]\"'")
+    yield line("http-request set-var-fmt(txn.model_json)", model_json, "if { var(txn.model) -m found }")
 
 
 def _route_acl(item: Route) -> Token:
@@ -239,14 +254,14 @@ def _route_acl(item: Route) -> Token:
 
 def _actions(item: Route, listener: Listener, view: View, acls: Acls) -> Iterator[Token]:
     if not isinstance(item.action, Forward):
-        yield from route.answered(item, item.action)
+        yield from route.own_response(item, item.action)
         return
     if len(item.rate_limits) > limits.COUNTERS:
-        yield from route.answered(item, CLOSED)
+        yield from route.own_response(item, CLOSED)
         return
     yield from auth.lines(item, view, acls)
     yield from limits.lines(item)
     yield from choice.pools(item, item.action, view, acls)
     yield from hash_vars.lines(item, view)
-    yield from auth.kept_back(item)
-    yield from route.changed(item, listener)
+    yield from auth.credential_removal(item)
+    yield from route.request_changes(item, listener)

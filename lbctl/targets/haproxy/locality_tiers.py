@@ -1,11 +1,12 @@
-"""Who serves first: replicas ranked by priority, own zone, own region and the rest, as backends.
+"""The tiers of a pool as backends: replicas ranked by priority, own zone, own region and the rest.
 
-HAProxy knows servers and their backups, no more. So each rank but the last has a backend with the replicas of that rank
-and of all before it; the pool's own backend has all. A request goes to the first whose own rank is fit: with `locality`
-while `spill_below` of it are up, else while one is. A step, not a ramp: below it the next rank shares by weight.
+HAProxy has only servers and their backups. So each rank but the last has a backend with the replicas of that rank and
+of all before it; the pool's own backend has all. A request goes to the first backend whose own rank is fit: with
+`locality` as long as `spill_below` percent of the rank are up, otherwise as long as one replica is. The change is a
+step, not a ramp: below that percentage the next rank shares by weight.
 
-A replica is checked once, in the first backend that has it; the others track it there. Each backend counts requests
-for itself, so a replica can get up to twice its limit for as long as requests from before a step last.
+A replica is checked once, in the first backend that has it; its servers in the other backends track that one. Each
+backend counts requests for itself, so a replica can get up to twice its limit while requests from before a step last.
 """
 
 from __future__ import annotations
@@ -25,50 +26,67 @@ _MARK = ".NEAR."
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A backend of a pool: `pool` and `view` have no more than its replicas. `name` and `whole`: backends without their
-    `pool_`, this one and the one with all `size` replicas. `least`: how many of its last rank must be fit, 0 for the
-    whole. `homes`: replica → the backend that checks it, where that is another. `agents`: of `agents.places`."""
+    """A backend of a pool; `pool` and `view` hold only its replicas."""
 
     name: str
+    """The backend's name without its `pool_`."""
     pool: Pool
     view: View
     whole: str
+    """The name of the backend with all replicas, without its `pool_`."""
     size: int
-    least: int = 0
+    """The number of replicas in the whole pool."""
+    min_fit: int = 0
+    """How many replicas of its last rank must be up for it to serve; 0 for the whole."""
     homes: Mapping[str, str] = field(default_factory=dict)
+    """Replica → the backend that checks it, if that is another one."""
     agents: Mapping[tuple[str, str], Address] = field(default_factory=dict)
+    """The addresses of `agents.places`."""
 
 
 def all_parts(view: View) -> Iterator[Part]:
-    """Every backend with servers, a replica's home before those that track it there."""
-    known = agents.places(view)
-    for each in view.pools.values():
-        yield from (replace(part, agents=known) for part in parts(each, view, each.name))
-    for name, each, within in residency.copies(view):
-        yield from (replace(part, agents=known) for part in parts(each, within, name))
+    """Yield every backend with servers; the one that checks a replica is before those that track it."""
+    agent_addresses = agents.places(view)
+    for pool in view.pools.values():
+        yield from (replace(part, agents=agent_addresses) for part in parts(pool, view, pool.name))
+    for name, pool, restricted_view in residency.copies(view):
+        yield from (replace(part, agents=agent_addresses) for part in parts(pool, restricted_view, name))
 
 
 def parts(pool: Pool, view: View, name: str) -> tuple[Part, ...]:
-    """The nearest first, the whole last. `name`: of the whole, without its `pool_`."""
+    """Return the backends of a pool, the nearest first and the whole last.
+
+    `name` is the name of the whole, without its `pool_`.
+    """
     ranks = _ranks(pool, view.proxy)
-    found: list[Part] = []
+    tiers: list[Part] = []
     homes: dict[str, str] = {}
-    for place, rank in enumerate(ranks[:-1]):
+    for position, rank in enumerate(ranks[:-1]):
         new = [item.name for item in pool.replicas if locality.rank(item, pool, view.proxy) == rank]
-        near, within = residency.only(pool, view, {*homes, *new})
-        own = f"{name}{_MARK}{place}"
-        found.append(Part(own, near, within, name, len(pool.replicas), _least(pool, len(new)), dict(homes)))
-        homes |= dict.fromkeys(new, own)
-    return (*found, Part(name, pool, view, name, len(pool.replicas), homes=homes))
+        restricted_pool, restricted_view = residency.with_replicas(pool, view, {*homes, *new})
+        tier_name = f"{name}{_MARK}{position}"
+        tiers.append(
+            Part(
+                tier_name,
+                restricted_pool,
+                restricted_view,
+                name,
+                len(pool.replicas),
+                _min_fit(pool, len(new)),
+                dict(homes),
+            )
+        )
+        homes |= dict.fromkeys(new, tier_name)
+    return (*tiers, Part(name, pool, view, name, len(pool.replicas), homes=homes))
 
 
 def has_backups(pool: Pool) -> bool:
-    """Two priorities and nothing else: HAProxy's own `backup`."""
+    """Return whether HAProxy's own `backup` is enough: two priorities, and no `locality`."""
     return pool.locality is None and len({item.priority for item in pool.replicas}) == 2
 
 
 def backups(pool: Pool) -> frozenset[str]:
-    """The names of the replicas that stand by so."""
+    """Return the names of the replicas that are rendered as `backup`."""
     if not has_backups(pool):
         return frozenset()
     first = min(item.priority for item in pool.replicas)
@@ -76,10 +94,11 @@ def backups(pool: Pool) -> frozenset[str]:
 
 
 def pool_name(backend: str) -> str:
+    """Return the pool of a backend, both without their `pool_`."""
     return residency.pool_name(backend.partition(_MARK)[0])
 
 
-def _least(pool: Pool, size: int) -> int:
+def _min_fit(pool: Pool, size: int) -> int:
     return max(1, int(-(-size * pool.locality.spill_below // 100))) if pool.locality else 1
 
 

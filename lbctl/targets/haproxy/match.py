@@ -1,11 +1,11 @@
-"""Which route a request belongs to: the listener's table as ACLs, in the order of the table, first match wins.
+"""How a request finds its route: the listener's table as ACLs, in the order of the table; the first match wins.
 
-The path is matched decoded, as the replicas will read it; otherwise `/a%3Ab` would slip past a rule of `/a:b` into a
-wider one. What is forwarded is the client's own path; one that has two readings was refused before (`refusals`).
+The path is matched decoded, as the replicas will read it; otherwise `/a%3Ab` would bypass a rule for `/a:b` and match a
+wider one. The client's own path is forwarded; a path with two readings has been refused before (`refusals`).
 
-HAProxy takes an expression that gives up (PCRE's limits, on a long path) for one that does not match, which would hand
-the request to a later, wider rule. So each expression of the fleet is asked for in two ways: one ACL holds only where
-it matches, the other only where it does not. Where neither holds nobody knows, and the answer is 400.
+HAProxy treats an expression that gives up (PCRE's limits, on a long path) like one that does not match, which would
+hand the request to a later, wider rule. So each expression of the fleet becomes two ACLs: one holds only where it
+matches, the other only where it does not. Where neither holds, the outcome is unknown and the answer is 400.
 """
 
 from __future__ import annotations
@@ -20,35 +20,37 @@ from lbctl.targets.token import Token
 
 _UNDECIDED = quote.error("the path is too complex to match", "bad_request")
 _HAS_PATH = "{ path -m found }"
-"""Not so in `OPTIONS *`, which no expression matches."""
+"""This does not hold for `OPTIONS *`, which no expression matches."""
 _WORDS = 48
-"""Values in one line; HAProxy takes 64 words."""
+"""The number of values in one line; HAProxy accepts 64 words."""
 
 
 class Acls:
-    """Named ACLs of one frontend; the same criterion gets one name. Values stand in `acl` lines alone, never between
-    braces: there a value `}` would end the condition."""
+    """The named ACLs of one frontend; the same criterion gets the same name.
+
+    Values are in `acl` lines only, never between braces: a value `}` there would end the condition.
+    """
 
     def __init__(self) -> None:
         self.lines: list[Token] = []
         self._names: dict[tuple[str, str, tuple[str, ...]], str] = {}
 
     def name(self, criterion: str, method: str, values: Sequence[str]) -> str:
-        """The ACL that holds when the sample `criterion` equals (`-m method`) one of `values`."""
+        """Return the ACL that holds if the sample `criterion` matches (by `-m method`) one of `values`."""
         key = (criterion, method, tuple(values))
         if key not in self._names:
-            self._names[key] = found = f"m{len(self._names)}"
-            self.lines.extend(_acl(found, *key))
+            self._names[key] = acl = f"m{len(self._names)}"
+            self.lines.extend(_acl(acl, *key))
         return self._names[key]
 
 
 def equals(acls: Acls, criterion: str, value: str) -> str:
-    """An empty word ends a line in HAProxy, so emptiness is compared by length."""
+    """Return the ACL for equality; an empty string is compared by length, since an empty word ends HAProxy's line."""
     return acls.name(criterion, "str", [value]) if value else acls.name(f"{criterion},length", "int", ["0"])
 
 
 def rules(table: Iterable[Rule], acls: Acls) -> Iterator[Token]:
-    """Lines that set txn.route, and refuse what an expression gave up on."""
+    """Yield the lines that set txn.route, and that refuse requests on which an expression gave up."""
     for rule in table:
         conditions, source = list(_conditions(rule, acls)), ("routes", rule.route, "match")
         route = f"http-request set-var(txn.route) str({quote.name(rule.route).text}) if !routed"
@@ -65,12 +67,12 @@ def rules(table: Iterable[Rule], acls: Acls) -> Iterator[Token]:
 
 def _acl(acl: str, criterion: str, method: str, values: tuple[str, ...]) -> Iterator[Token]:
     for start in range(0, len(values), _WORDS):
-        some = [quote.word(value) for value in values[start : start + _WORDS]]
-        yield quote.line("acl", acl, quote.word(criterion), "-m", method, "--", *some)
+        chunk = [quote.word(value) for value in values[start : start + _WORDS]]
+        yield quote.line("acl", acl, quote.word(criterion), "-m", method, "--", *chunk)
 
 
 def _conditions(rule: Rule, acls: Acls) -> Iterator[str]:
-    """All but the path's expression, which takes the most time and so comes last."""
+    """Yield all conditions but the path's expression, which takes the most time and so is last."""
     if rule.host:
         yield _host(rule.host.lower(), acls)
     yield from _path(rule.path, acls)
@@ -83,7 +85,7 @@ def _conditions(rule: Rule, acls: Acls) -> Iterator[str]:
 
 
 def _conditions_but_model(rule: Rule, acls: Acls) -> Iterator[str]:
-    """A path on which the expression gives up counts as one that matches."""
+    """Yield the conditions without the model; a path on which the expression gives up counts as a match."""
     yield from _conditions(replace(rule, models=()), acls)
     if rule.path.kind == "regex":
         yield _HAS_PATH
@@ -104,14 +106,17 @@ def _path(path: PathMatch, acls: Acls) -> Iterator[str]:
 
 
 def _expression(pattern: str, acls: Acls) -> tuple[str, str]:
-    """The ACL that holds where the path surely matches, and the one that holds where it surely does not."""
+    """Return two ACLs: one holds if the path certainly matches, the other if it certainly does not."""
     whole = rf"(?s:{pattern})\z"
     matches, differs = (acls.name("var(txn.path)", "reg", [regex]) for regex in (f"^{whole}", f"^(?!{whole})"))
     return matches, differs
 
 
 def _model(models: tuple[str, ...], acls: Acls) -> str:
-    """Exact names and prefixes in one regex: the two would need an `or` within the `and` of the conditions. What
-    follows a prefix may hold line feeds: a body's JSON can escape one."""
+    """Return the ACL for exact names and prefixes of models.
+
+    Both are in one expression, since separate ones would need an `or` within the `and` of the conditions. The part
+    after a prefix may contain line feeds, since a body's JSON can escape one.
+    """
     alternatives = [re.escape(item[:-1]) + ".*" if item.endswith("*") else re.escape(item) for item in models]
     return acls.name("var(txn.model)", "reg", [rf"^(?s:{'|'.join(alternatives)})\z"])

@@ -1,8 +1,8 @@
-"""Which model a request names, where that decides whether it is let in: one that HAProxy and every replica read alike.
+"""The model that a request names, where access depends on it: one that HAProxy and every replica read alike.
 
-HAProxy's own JSON converter finds the first of two keys, gives up on deep bodies and takes what is no JSON at all. So
-the whole body must match the grammar of JSON first, as an expression whose groups call each other; they keep nothing to
-come back to, so a body takes time in proportion to its length.
+HAProxy's own JSON converter returns the first of two equal keys, gives up on deep bodies and accepts text that is no
+JSON. So the whole body must match the grammar of JSON first, as an expression whose groups call each other; they are
+possessive and never backtrack, so the time is proportional to the body's length.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ _GRAMMAR = "".join(
 )
 _MODEL = r'"model"(?&space):(?&space)"((?>[^"\\\x00-\x1f]|\\/)*+)"(?&space)(?&next)'
 _BODY = rf"^{_GRAMMAR}(?&space)\{{(?&space)(?&other)*+(?>{_MODEL}(?&other)*+)?+\}}(?&space)\z"
-"""An object whose keys hold no escape, with at most one `model`, in whatever case; the last group, the ninth, is its
-text. The grammar comes first: the old PCRE does not compile calls of groups that follow."""
+"""An object whose keys have no escapes, with at most one `model` in any case; the ninth and last group is its text.
+
+The grammar is first, since the old PCRE does not compile calls of groups that follow.
+"""
 _TYPE = r'^application/(?:[a-z0-9._-]+\+)?json *(?:; *(?:charset="?utf-8"?)? *)?$'
 
 _REFUSED = quote.error(UNCLEAR, "bad_request")
@@ -40,46 +42,52 @@ _TOO_LARGE = quote.error("the body is too large", "too_large")
 
 
 def lines(listener: Listener, held: int) -> Iterator[Token]:
-    """Sets txn.model to what the body names, unless the header does; and txn.unclear and txn.unseen. `held`: bytes of
-    headers and body that certainly fit into a buffer."""
+    """Yield the lines that set txn.model to the model in the body, unless the header names one.
+
+    They also set txn.unclear and txn.unseen. `held` is the number of bytes of headers and body that certainly fit into
+    a buffer.
+    """
     yield Token("acl has_body req.body_size gt 0")
     yield Token("acl has_length req.hdr(content-length) -m found")
     yield line("acl is_json req.body -m reg --", quote.word(_BODY))
     yield line("acl is_json_type req.fhdr(content-type) -m reg -i --", quote.word(_TYPE))
     yield from _unseen(listener, held)
     yield from _named()
-    yield from (line("http-request set-var(txn.unclear) bool(true) if", found) for found in _unclear())
+    yield from (line("http-request set-var(txn.unclear) bool(true) if", condition) for condition in _unclear())
 
 
 def refusals(*conditions: str) -> Iterator[Token]:
-    """What is answered instead of a rule's route to a request that meets `conditions`, and whose model is not clear."""
-    for status, answer, found in ((413, _TOO_LARGE, "unseen"), (400, _REFUSED, "unclear")):
+    """Yield the lines that refuse a request that meets `conditions` and does not name its model clearly."""
+    for status, body, flag in ((413, _TOO_LARGE, "unseen"), (400, _REFUSED, "unclear")):
         yield line(
-            f"http-request return status {status} {answer} if !routed", *conditions, f"{{ var(txn.{found}) -m bool }}"
+            f"http-request return status {status} {body} if !routed", *conditions, f"{{ var(txn.{flag}) -m bool }}"
         )
 
 
 def _unseen(listener: Listener, held: int) -> Iterator[Token]:
-    unseen, path = "http-request set-var(txn.unseen) bool(true) if", ("listeners", listener.name, "inspect")
+    set_unseen, path = "http-request set-var(txn.unseen) bool(true) if", ("listeners", listener.name, "inspect")
     yield Token("http-request set-var(txn.size) req.body_size")
     yield Token("http-request set-var(txn.headers) req.hdrs,length")
-    yield line(unseen, f"{{ req.body_size gt {listener.inspect} }}", source=path)
+    yield line(set_unseen, f"{{ req.body_size gt {listener.inspect} }}", source=path)
     yield Token("http-request set-var(txn.held) req.body_len")
-    yield line(unseen, "has_length { req.body_len,sub(txn.size) lt 0 }", source=path)
-    yield line(unseen, f"has_body !has_length {{ req.body_size,add(txn.headers) gt {held} }}", source=path)
+    yield line(set_unseen, "has_length { req.body_len,sub(txn.size) lt 0 }", source=path)
+    yield line(set_unseen, f"has_body !has_length {{ req.body_size,add(txn.headers) gt {held} }}", source=path)
 
 
 def _named() -> Iterator[Token]:
     pattern = _BODY.replace("\\", "\\\\").replace('"', '\\"')
-    read = quote.word(rf'req.body,regsub("{pattern}","\\9"),regsub("\\\\/","/",g)')
-    yield line("http-request set-var(txn.named)", read, "if has_body is_json")
+    model_in_body = quote.word(rf'req.body,regsub("{pattern}","\\9"),regsub("\\\\/","/",g)')
+    yield line("http-request set-var(txn.named)", model_in_body, "if has_body is_json")
     yield Token("acl is_named var(txn.named),length gt 0")
     yield Token("acl has_header req.fhdr(x-model) -m found")
     yield Token("http-request set-var(txn.model) var(txn.named) if is_named !has_header")
 
 
 def _unclear() -> Iterator[str]:
-    """What a replica may read otherwise than HAProxy. What goes through a WebSocket is not read at all."""
+    """Yield the conditions under which a replica may read another model than HAProxy.
+
+    Messages in a WebSocket are not read at all.
+    """
     yield "has_body !is_json"
     yield "has_body !{ req.body,lower,length,sub(txn.held) eq 0 }"  # as text a body ends at its first zero byte
     yield "has_body { req.hdr(content-type) -m found } !is_json_type"

@@ -1,6 +1,6 @@
-"""Public keys as PEM: what a JSON Web Key says in numbers, in the encoding that HAProxy reads (SubjectPublicKeyInfo).
+"""Public keys as PEM: the numbers of a JSON Web Key in the encoding that HAProxy reads (SubjectPublicKeyInfo).
 
-Encoding alone; whether a key is fit to verify anything is for the caller to decide.
+This module only encodes; the caller decides whether a key may verify anything.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _INTEGER, _BITS, _SEQUENCE = 0x02, 0x03, 0x30
 
 
 def rsa(modulus: int, exponent: int) -> str:
-    """Both > 0."""
+    """Return the PEM of an RSA key; both numbers are > 0."""
     return _pem(_RSA, _der(_SEQUENCE, _integer(modulus), _integer(exponent)))
 
 
 def ec(curve: str, x: bytes, y: bytes) -> str:
-    """`curve`: P-256, P-384 or P-521; the coordinates in the full length of its field."""
+    """Return the PEM of a key on `curve` (P-256, P-384 or P-521); the coordinates have the full length of its field."""
     return _pem(_EC + _CURVES[curve], b"\x04" + x + y)
 
 
@@ -35,7 +35,7 @@ def _pem(algorithm: bytes, key: bytes) -> str:
 
 
 def _integer(value: int) -> bytes:
-    """With room for the sign."""
+    """Return the DER of a positive integer, with a leading zero bit for the sign."""
     return _der(_INTEGER, value.to_bytes(value.bit_length() // 8 + 1))
 
 

@@ -1,7 +1,8 @@
 """A pool as a backend: balance, servers, checks, limits.
 
-An idle connection to a replica has no age limit in HAProxy (`pool-purge-delay` only thins them out, and requests were
-lost with it), so each HTTP/1 request gets a connection of its own: no request meets one that the replica just closed.
+HAProxy has no age limit for idle connections to a replica (`pool-purge-delay` only thins them out, and requests were
+lost with it), so each HTTP/1 request gets a connection of its own: no request meets one that the replica has just
+closed.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.token import Token
 
 _BALANCE = {"least_request": "leastconn", "least_time": "leastconn", "random": "random(1)"}
-_CROWDED = quote.error("the pool is full", "overloaded")
-_SHED = quote.error("too few replicas are healthy", "unavailable")
+_POOL_FULL = quote.error("the pool is full", "overloaded")
+_TOO_FEW_HEALTHY = quote.error("too few replicas are healthy", "unavailable")
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One backend section: `lines` in its order, then its servers."""
+    """One backend section: its `lines` in their order, then its servers."""
 
     name: Token
     lines: tuple[Token, ...]
@@ -35,6 +36,7 @@ class Backend:
 
 
 def backend(part: Part) -> Backend:
+    """Return the backend of one part of a pool."""
     pool, view = part.pool, part.view
     own = f"pool_{quote.name(part.name).text}"
     routes = _routes(pool, view)
@@ -46,14 +48,15 @@ def backend(part: Part) -> Backend:
         *_retries(routes),
         *health.lines(pool),
         *bodies.lines(pool, view),
-        *_crowded(part),
-        *_shed(part, routes),
+        *_request_limit(part),
+        *_load_shedding(part, routes),
         *_per_route(routes),
     )
     return Backend(Token(own), lines, servers.servers(part))
 
 
 def remarks(part: Part) -> Iterator[Diagnostic]:
+    """Yield what HAProxy cannot do of this particular pool."""
     yield from _fewer_retries(part.pool, _routes(part.pool, part.view))
     yield from _client_key(part.pool)
     yield from servers.remarks(part)
@@ -62,7 +65,9 @@ def remarks(part: Part) -> Iterator[Diagnostic]:
 def _client_key(pool: Pool) -> Iterator[Diagnostic]:
     if pool.tls and pool.tls.certificate:
         path = ("pools", pool.name, "tls", "key")
-        yield from keys.unfit(pool.tls.certificate, pool.tls.key or "", path, BY_ID["pool.tls.client_certificate"].code)
+        yield from keys.unusable_key(
+            pool.tls.certificate, pool.tls.key or "", path, BY_ID["pool.tls.client_certificate"].code
+        )
 
 
 def _routes(pool: Pool, view: View) -> list[Route]:
@@ -76,8 +81,8 @@ def _balance(pool: Pool, view: View) -> Iterator[Token]:
     if pool.balance.key is None:
         yield line("balance", _BALANCE.get(pool.balance.algorithm, "roundrobin"), source=path)
         return
-    kept = hash_vars.variable(pool, view)
-    key = Token(f"var({kept})") if kept else _key(pool.balance.key, path)
+    variable = hash_vars.variable(pool, view)
+    key = Token(f"var({variable})") if variable else _key(pool.balance.key, path)
     yield line("balance hash", key, source=path)
     yield Token("hash-type consistent sdbm avalanche")
     yield from _bounded(pool.balance, path)
@@ -114,100 +119,111 @@ def _connections(pool: Pool) -> Iterator[Token]:
 
 def _timeouts(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
     path = ("pools", pool.name, "timeouts")
-    longest = duration(_longest([_idle(route) for route in routes]))
+    longest = duration(_longest([_idle_timeout(route) for route in routes]))
     yield line("timeout connect", duration(pool.connect_timeout), source=(*path, "connect"))
     yield line("timeout queue", duration(pool.queue_timeout), source=(*path, "queue"))
     yield line("timeout server", longest)
     yield line("timeout tunnel", longest)
 
 
-def _idle(route: Route) -> int | None:
-    """HAProxy has no total timeout; a shorter one at least bounds the silence."""
-    known = [item for item in (route.idle_timeout, route.request_timeout) if item is not None]
-    return min(known) if known else None
+def _idle_timeout(route: Route) -> int | None:
+    """Return the route's idle timeout; HAProxy has no total timeout, so the request timeout at least bounds it."""
+    timeouts = [item for item in (route.idle_timeout, route.request_timeout) if item is not None]
+    return min(timeouts) if timeouts else None
 
 
 def _longest(values: Sequence[int | None]) -> int | None:
-    known = [item for item in values if item is not None]
-    return max(known) if known and len(known) == len(values) else None
+    limited = [item for item in values if item is not None]
+    return max(limited) if limited and len(limited) == len(values) else None
 
 
 def _per_route(routes: Sequence[Route]) -> Iterator[Token]:
-    """What a backend has once and its routes have each."""
-    if len({_idle(route) for route in routes}) > 1:
+    """Yield the lines for settings that a backend has once but its routes have each."""
+    if len({_idle_timeout(route) for route in routes}) > 1:
         for route in routes:
             condition = f"if {{ var(txn.route) -m str -- {quote.name(route.name).text} }}"
             path = ("routes", route.name, "timeouts")
             for timeout in ("server", "tunnel"):
-                yield line(f"http-request set-timeout {timeout}", duration(_idle(route)), condition, source=path)
-    replayed = [route for route in routes if route.retry.idempotent]
-    if replayed and len(replayed) < len(routes):
+                yield line(
+                    f"http-request set-timeout {timeout}", duration(_idle_timeout(route)), condition, source=path
+                )
+    with_replay = [route for route in routes if route.retry.idempotent]
+    if with_replay and len(with_replay) < len(routes):
         for route in routes:
             if not route.retry.idempotent:
                 yield line(f"http-request disable-l7-retry if {{ var(txn.route) -m str -- {route.name} }}")
 
 
-def _wanted(routes: Sequence[Route]) -> dict[str, int]:
-    """Route → the retries that it asks for."""
+def _wanted_retries(routes: Sequence[Route]) -> dict[str, int]:
+    """Return route → the retries that it wants."""
     return {route.name: route.retry.attempts if "connect_failure" in route.retry.when else 0 for route in routes}
 
 
 def _fewer_retries(pool: Pool, routes: Sequence[Route]) -> Iterator[Diagnostic]:
-    wanted = _wanted(routes)
-    least = min(wanted.values(), default=0)
-    for route, attempts in wanted.items():
-        if attempts > least:
+    retries = _wanted_retries(routes)
+    smallest = min(retries.values(), default=0)
+    for route, attempts in retries.items():
+        if attempts > smallest:
             yield Diagnostic(
                 BY_ID["route.retry"].code,
-                f"HAProxy has one number of retries for a pool; {pool.name} has {least}, the smallest of its routes",
+                f"HAProxy has one number of retries for a pool; {pool.name} has {smallest}, the smallest of its routes",
                 path=("routes", route, "retry"),
                 severity="warning",
             )
 
 
 def _retries(routes: Sequence[Route]) -> list[Token]:
-    """A backend has one number of retries: the smallest that a route asks for, so that none is retried more often. What
-    was sent can be repeated only if HAProxy held all of it before the first byte went out."""
-    least = min(_wanted(routes).values(), default=0)
+    """Return the lines for retries.
+
+    A backend has one number of retries: the smallest that a route wants, so that no request is retried more often. A
+    request that was sent can be repeated only if HAProxy held all of it before its first byte was sent.
+    """
+    smallest = min(_wanted_retries(routes).values(), default=0)
     idempotent = any(route.retry.idempotent for route in routes)
     conditions = "conn-failure empty-response" if idempotent else "conn-failure"
     source = ("routes", routes[0].name, "retry") if routes else ()
-    lines = [line("retries", least, source=source), line("retry-on", conditions), Token("option redispatch 1")]
+    lines = [line("retries", smallest, source=source), line("retry-on", conditions), Token("option redispatch 1")]
     if idempotent:
         lines.append(Token("option http-buffer-request"))
     return lines
 
 
-def _shed(part: Part, routes: Sequence[Route]) -> Iterator[Token]:
-    """By the fit replicas of the whole pool, whichever part of it serves."""
+def _load_shedding(part: Part, routes: Sequence[Route]) -> Iterator[Token]:
+    """Yield the line that sheds load if too few replicas of the whole pool are up, whichever part serves."""
     pool = part.pool
     if pool.load_shedding and pool.replicas:
-        least = -(-part.size * pool.load_shedding.min_healthy // 100)
+        min_fit = -(-part.size * pool.load_shedding.min_healthy // 100)
         whole = f"pool_{quote.name(part.whole).text}"
-        retry = pool.load_shedding.retry_after_seconds
-        spared = [f"!{{ var(txn.route) -m str -- {quote.name(item).text} }}" for item in _with_fallback(pool, routes)]
+        retry_after = pool.load_shedding.retry_after_seconds
+        exceptions = [
+            f"!{{ var(txn.route) -m str -- {quote.name(item).text} }}" for item in _with_fallback(pool, routes)
+        ]
+        too_few = f"{{ nbsrv({whole}) lt {int(min_fit)} }}"
         yield line(
-            f"http-request return status 503 {_SHED} hdr Retry-After {retry} if {{ nbsrv({whole}) lt {int(least)} }}",
-            *spared,
+            f"http-request return status 503 {_TOO_FEW_HEALTHY} hdr Retry-After {retry_after} if {too_few}",
+            *exceptions,
             source=("pools", pool.name, "health", "load_shedding"),
         )
 
 
-def _crowded(part: Part) -> Iterator[Token]:
-    """Requests wait for replicas with limits of their own. Where those together are within the pool's limit, they are
-    it; else what is above the pool's limit cannot wait and is refused."""
-    pool, own = part.pool, request_limits.backend(part)
+def _request_limit(part: Part) -> Iterator[Token]:
+    """Yield the lines that refuse requests beyond the pool's limits.
+
+    Requests wait for replicas that have limits of their own. Where those limits together are within the pool's limit,
+    they take its place; otherwise a request above the pool's limit cannot wait and is refused.
+    """
+    pool, own_backend = part.pool, request_limits.backend(part)
     path = ("pools", pool.name, "circuit_breaker")
-    refuse = f"http-request return status 503 {_CROWDED} hdr Retry-After 1 if"
+    refuse = f"http-request return status 503 {_POOL_FULL} hdr Retry-After 1 if"
     if servers.limit(pool) is not None:
-        waiting = f"{{ queue({own}) ge {max(1, pool.circuit_breaker.max_pending_requests)} }}"
+        waiting = f"{{ queue({own_backend}) ge {max(1, pool.circuit_breaker.max_pending_requests)} }}"
         yield line(refuse, waiting, source=(*path, "max_pending_requests"))
     if request_limits.requests(pool) is not None:
-        yield line(f"http-request set-var(txn.queued) queue({own})")
+        yield line(f"http-request set-var(txn.queued) queue({own_backend})")
         yield line(refuse, request_limits.above(part), source=(*path, "max_requests"))
 
 
 def _with_fallback(pool: Pool, routes: Sequence[Route]) -> list[str]:
-    """The routes that go elsewhere when this pool is down: they shed there, not here."""
-    found = [(item.name, item.action.fallback) for item in routes if isinstance(item.action, Forward)]
-    return [name for name, fallback in found if fallback not in (None, pool.name)]
+    """Return the routes that use another pool when this one is down: their requests are shed there, not here."""
+    fallbacks = [(item.name, item.action.fallback) for item in routes if isinstance(item.action, Forward)]
+    return [name for name, fallback in fallbacks if fallback not in (None, pool.name)]

@@ -1,8 +1,8 @@
-"""The words of haproxy.cfg: every text of the user's passes through here once, for the grammar it is going to stand in.
+"""The tokens of haproxy.cfg: every text of the user's is quoted here once, for the grammar of its place.
 
 HAProxy reads a line like a shell and then reads some words again: a log-format (`%` starts an expression) or the
 arguments of a sample (commas, parentheses). Each function below is one of these grammars. Nothing here strips or
-repairs: what HAProxy cannot hold (control characters other than the line feeds and tabs of a body) is refused.
+repairs: text that HAProxy cannot hold (control characters other than the line feeds and tabs of a body) is refused.
 """
 
 from __future__ import annotations
@@ -19,59 +19,74 @@ _ARGUMENT = re.compile(r"[A-Za-z0-9!#$%&*+.^_`|~:/\[\]'-]*")
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 _ESCAPES = {"\n": '"\\n"', "\t": '"\\t"'}
 FOREVER = 24 * 24 * 3_600_000
-"""The longest timeout that HAProxy holds, in ms: 24 days of the 24.8 that fit into 31 bits."""
+"""The longest timeout that HAProxy holds, in milliseconds: 24 of the 24.8 days that fit into 31 bits."""
 
 
 def word(text: str, source: Path = ()) -> Token:
-    """One word that means exactly `text`. Single quotes are literal in HAProxy, but for themselves."""
+    """Return one word that means exactly `text`; single quotes are literal in HAProxy, except for themselves.
+
+    Raises UnquotedError for an empty text or one with control characters.
+    """
     if not text or _CONTROL.search(text):
         raise UnquotedError(f"not a word of haproxy.cfg: {text!r}")
     return Token("'" + text.replace("'", "'\"'\"'") + "'", source)
 
 
 def text(value: str, source: Path = ()) -> Token:
-    """As `word`, and line feeds and tabs may stand in it: in double quotes, the only place with an escape for them."""
+    """Return one word that may contain line feeds and tabs; only double quotes have an escape for them."""
     parts = re.split("([\n\t])", value)
     return Token("".join(_ESCAPES.get(part) or word(part).text for part in parts if part), source)
 
 
 def formatted(value: str, source: Path = ()) -> Token:
-    """A log-format that means exactly `value`; empty: an expression that is always empty, since a word cannot be."""
+    """Return a log-format that means exactly `value`.
+
+    For an empty value it is an expression that is always empty, since a word cannot be.
+    """
     return word(value.replace("%", "%%") or "%[str()]", source)
 
 
 def name(value: str) -> Token:
-    """A name of the fleet. The model allows nothing here that HAProxy reads otherwise; this is the second lock."""
+    """Return a name of the fleet.
+
+    The model already allows only names that HAProxy reads literally; this check is a second line of defence. Raises
+    UnquotedError for any other name.
+    """
     if not _NAME.fullmatch(value):
         raise UnquotedError(f"not a name: {value!r}")
     return Token(value)
 
 
 def sample(fetch: str, argument: str, *converters: str, place: int | None = None) -> str:
-    """A sample with one argument of the user's (a header's or a cookie's name, a JSON path), to be wrapped in `word`.
-    `place`: which of several headers of that name, -1 the last."""
+    """Return a sample with one argument of the user's (the name of a header or cookie, a JSON path), for use in `word`.
+
+    `place` selects one of several headers of that name; -1 is the last one. Raises UnquotedError for other characters.
+    """
     if not _ARGUMENT.fullmatch(argument):
         raise UnquotedError(f"not an argument of a sample: {argument!r}")
-    which = "" if place is None else f",{place}"
-    return ",".join([f'{fetch}("{argument}"{which})', *converters])
+    occurrence = "" if place is None else f",{place}"
+    return ",".join([f'{fetch}("{argument}"{occurrence})', *converters])
 
 
 def error(message: str, kind: str) -> str:
-    """The body of an answer of the proxy's own, for `return`. Of lbctl's own words alone."""
+    """Return the body of a response of the proxy's own, for `return`; the arguments are lbctl's own text."""
     body = json.dumps({"error": {"message": message, "type": kind}}, separators=(",", ":"))
     return f"content-type application/json string {word(body).text}"
 
 
 def address(value: Address, source: Path = ()) -> Token:
+    """Return an address to bind or to connect to."""
     return word(f"unix@{value.path}" if value.path else str(value), source)
 
 
 def duration(milliseconds: int | None) -> Token:
-    """`None` is for ever."""
+    """Return a timeout of at least 1 ms; None means no limit."""
     return Token(f"{min(FOREVER, FOREVER if milliseconds is None else max(1, milliseconds))}ms")
 
 
 def line(*parts: str | Token | int, source: Path = ()) -> Token:
-    """Words of one line. A plain `str` is HAProxy's own grammar and never a value of the user's."""
-    found = source or next((part.source for part in parts if isinstance(part, Token) and part.source), ())
-    return Token(" ".join(part.text if isinstance(part, Token) else str(part) for part in parts if part != ""), found)
+    """Return the parts as one line; a plain `str` is HAProxy's own grammar and never a value of the user's."""
+    first_source = source or next((part.source for part in parts if isinstance(part, Token) and part.source), ())
+    return Token(
+        " ".join(part.text if isinstance(part, Token) else str(part) for part in parts if part != ""), first_source
+    )

@@ -1,4 +1,4 @@
-"""How HAProxy reads a request: the path decoded whole; JSON bodies as far as they are held."""
+"""How HAProxy reads a request: it decodes the whole path and reads JSON bodies as far as it holds them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,31 @@ from lbctl.targets.clarity import clear_model
 
 
 def read(message: r.Message, listener: Listener, version: r.Version) -> Request | r.Refusal:
+    """Return the request as HAProxy's rules see it, or the refusal with which HAProxy answers it."""
     del version
-    refused = r.refused(message)
-    if refused:
-        return refused
+    refusal = r.refused(message)
+    if refusal:
+        return refusal
     path = r.decoded(message.path)
     if path is None:
         return r.AMBIGUOUS_PATH
-    large = r.body_too_large(message, listener.max_body)
-    if large:
-        return large
+    too_large = r.body_too_large(message, listener.max_body)
+    if too_large:
+        return too_large
     model = next(reversed(message.values(r.MODEL_HEADER)), None)
     if model is None and r.by_model(listener):
         model = r.model_in(message.body, first=True)
         if model is None:
-            deep = r.body_too_large(message, listener.inspect)
-            if deep:
-                return deep
+            beyond_inspect = r.body_too_large(message, listener.inspect)
+            if beyond_inspect:
+                return beyond_inspect
     unclear = None
     if r.wants_clear_model(listener):
-        clear, named = clear_model(message)
-        model = named if clear and named and not message.values(r.MODEL_HEADER) else model
-        deep = r.body_too_large(message, listener.inspect)
-        unclear = (deep.status, deep.words) if deep else None if clear else (400, r.UNCLEAR)
+        is_clear, body_model = clear_model(message)
+        model = body_model if is_clear and body_model and not message.values(r.MODEL_HEADER) else model
+        beyond_inspect = r.body_too_large(message, listener.inspect)
+        if beyond_inspect:
+            unclear = (beyond_inspect.status, beyond_inspect.message)
+        elif not is_clear:
+            unclear = (400, r.UNCLEAR)
     return Request(message.method, r.host_of(message), path, r.headers(message), model, unclear)

@@ -1,4 +1,4 @@
-"""Requests that HAProxy refuses before it looks for a route: a replica could read them in another way."""
+"""Requests that HAProxy refuses before it looks for a route, because a replica could read them in another way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
 _CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
-"""Beside the line ends between headers, and tabs."""
+"""Control characters other than tabs and the line ends between headers."""
 _HEADER = quote.error("a header holds a control character", "bad_request")
 _FRAMING = quote.error("the transfer-encoding is not chunked alone, or of HTTP/1.0", "bad_request")
 _HOST = quote.error(request_host.MESSAGE, "bad_request")
@@ -19,10 +19,15 @@ _PATH = quote.error(request_target.MESSAGE, "bad_request")
 
 
 def lines() -> Iterator[Token]:
-    """What is left is forwarded as written, but always without scheme and authority: the Host header says the same.
-    HAProxy has refused lines of Host that differ from each other or from the authority."""
-    names, unfit = " ".join(request_method.NAMES), quote.word(request_method.UNFIT)
-    yield line(f"http-request return status 405 {_METHOD} if {{ method {names} }} || {{ method -m reg", unfit, "}")
+    """Yield the lines that refuse such requests.
+
+    All other requests are forwarded as written, but always without scheme and authority, which the Host header repeats.
+    HAProxy has already refused Host lines that differ from each other or from the authority.
+    """
+    names, unusual_method = " ".join(request_method.NAMES), quote.word(request_method.UNFIT)
+    yield line(
+        f"http-request return status 405 {_METHOD} if {{ method {names} }} || {{ method -m reg", unusual_method, "}"
+    )
     host = quote.word(f"^{request_host.HOST}$")
     yield line(f"http-request return status 400 {_HOST} if !{{ req.fhdr(host) -m reg", host, "}")
     ambiguous = quote.word(request_target.AMBIGUOUS)

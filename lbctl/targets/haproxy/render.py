@@ -1,4 +1,4 @@
-"""The whole haproxy.cfg of one view."""
+"""The rendering of a view as one haproxy.cfg and the files that it reads."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ _LARGE_ANSWERS = Token("accepted_payload_size 8192")
 
 
 def render(view: View) -> Bundle:
+    """Return haproxy.cfg and the files that it reads, with the diagnostics of this view."""
     parts = tuple(locality_tiers.all_parts(view))
     values = {
         "global_lines": [*_global(view), *filter(None, map(request_limits.declared, parts))],
-        "resolvers": [_resolver(each) for each in view.pools.values() if _resolves(each)],
-        "frontends": [listener.frontend(each, view) for each in view.listeners],
+        "resolvers": [_resolver(item) for item in view.pools.values() if _resolves(item)],
+        "frontends": [listener.frontend(item, view) for item in view.listeners],
         "tables": [table for route in view.routes.values() for table in limits.tables(route)],
         "backends": [pool.backend(part) for part in parts],
     }
@@ -40,24 +41,24 @@ def render(view: View) -> Bundle:
 
 
 def remarks(view: View) -> tuple[Diagnostic, ...]:
-    """What HAProxy cannot say of this particular fleet, though it can say each feature by itself."""
-    found = [item for each in view.listeners for item in listener.diagnostics(each)]
-    found += [item for each in view.routes.values() for item in limits.diagnostics(each)]
-    found += placeless(view)
-    found += auth.diagnostics(view)
+    """Return what HAProxy cannot do of this particular fleet, although it supports each feature by itself."""
+    diagnostics = [item for settings in view.listeners for item in listener.diagnostics(settings)]
+    diagnostics += [item for route in view.routes.values() for item in limits.diagnostics(route)]
+    diagnostics += placeless(view)
+    diagnostics += auth.diagnostics(view)
     wholes = (part for part in locality_tiers.all_parts(view) if part.name == part.pool.name)
-    return (*found, *(item for part in wholes for item in pool.remarks(part)))
+    return (*diagnostics, *(item for part in wholes for item in pool.remarks(part)))
 
 
 def _global(view: View) -> list[Token]:
     lines = [Token("default-path config")]
-    jitter = max((each.active.jitter for each in view.pools.values() if each.active), default=0.0)
+    jitter = max((item.active.jitter for item in view.pools.values() if item.active), default=0.0)
     lines.append(Token("max-spread-checks 500ms"))
     lines.append(line("spread-checks", min(50, round(jitter))))
     size = listener.buffer(view)
     if size != listener.USUAL_BUFFER:
         lines.append(line("tune.bufsize", size))
-    if keys.shortened(view):
+    if keys.needs_short_names(view):
         lines.append(Token("ssl-load-extra-del-ext"))
     if view.proxy.runtime_api:
         socket = quote.word(view.proxy.runtime_api, ("proxies", view.proxy.name, "runtime_api"))
@@ -66,18 +67,23 @@ def _global(view: View) -> list[Token]:
     return lines
 
 
-def _resolves(each: Pool) -> bool:
-    return isinstance(each.discovery, DnsDiscovery) and not each.replicas
+def _resolves(settings: Pool) -> bool:
+    return isinstance(settings.discovery, DnsDiscovery) and not settings.replicas
 
 
-def _resolver(each: Pool) -> tuple[Token, list[Token]]:
-    """Without resolvers in the fleet, the system's. An address that the answers lack is kept for one more of them; more
-    than some thirty addresses do not fit into the 512 bytes that DNS allows by default."""
-    assert isinstance(each.discovery, DnsDiscovery)
-    servers = [line(f"nameserver ns{i}", quote.address(at)) for i, at in enumerate(each.discovery.resolvers)]
-    refresh = quote.duration(each.discovery.refresh)
-    times = [line(words, refresh) for words in ("hold valid", "timeout resolve", "hold obsolete")]
-    return Token(f"dns_{quote.name(each.name).text}"), [
+def _resolver(settings: Pool) -> tuple[Token, list[Token]]:
+    """Return the name and the lines of a `resolvers` section; without resolvers in the fleet it uses the system's.
+
+    An address that is missing from an answer is kept for one more answer. More than about thirty addresses do not fit
+    into the 512 bytes that DNS allows by default.
+    """
+    assert isinstance(settings.discovery, DnsDiscovery)
+    servers = [
+        line(f"nameserver ns{i}", quote.address(address)) for i, address in enumerate(settings.discovery.resolvers)
+    ]
+    refresh = quote.duration(settings.discovery.refresh)
+    times = [line(directive, refresh) for directive in ("hold valid", "timeout resolve", "hold obsolete")]
+    return Token(f"dns_{quote.name(settings.name).text}"), [
         *(servers or [Token("parse-resolv-conf")]),
         _LARGE_ANSWERS,
         *times,

@@ -1,7 +1,7 @@
-"""How many requests a pool takes at once, as HAProxy counts them.
+"""How many concurrent requests a pool accepts, as HAProxy counts them.
 
-Without a number in the fleet it grows with the replicas, so where replicas come and go through the Runtime API it is a
-variable of the process, which that can change; else it stands in the rule.
+Without a number in the fleet the limit grows with the replicas. Where replicas come and go through the Runtime API, it
+is a variable of the process, which that API can change; otherwise it is in the rule.
 """
 
 from __future__ import annotations
@@ -18,33 +18,37 @@ PREFIX = "set-var proc.most_"
 
 
 def requests(pool: Pool) -> int | None:
-    """None where the limits of the replicas together are within the pool's: requests wait for them."""
+    """Return the limit, or None if the limits of the replicas together are within it.
+
+    In that case requests wait for the replicas instead.
+    """
     breaker = pool.circuit_breaker
-    active = min(breaker.max_requests, breaker.max_connections) if pool.protocol == "http1" else breaker.max_requests
-    each = servers.limit(pool)
-    return active if each is None or not pool.replicas or each * len(pool.replicas) > active else None
+    limit = min(breaker.max_requests, breaker.max_connections) if pool.protocol == "http1" else breaker.max_requests
+    per_replica = servers.limit(pool)
+    return limit if per_replica is None or not pool.replicas or per_replica * len(pool.replicas) > limit else None
 
 
 def backend(part: Part) -> str:
+    """Return the name of the backend section."""
     return f"pool_{quote.name(part.name).text}"
 
 
 def variable(part: Part) -> str:
-    """A variable's name takes no `-`, and a backend's may have one."""
+    """Return the variable that holds the limit; its name takes no `-`, and a backend's name may have one."""
     return f"proc.most_{hashlib.sha256(backend(part).encode()).hexdigest()[:12]}"
 
 
 def declared(part: Part) -> Token | None:
-    """The line of the global section."""
-    most = requests(part.pool)
-    if most is None or not part.view.proxy.runtime_api:
+    """Return the line of the global section that sets the variable, or None without one."""
+    limit = requests(part.pool)
+    if limit is None or not part.view.proxy.runtime_api:
         return None
-    return line(f"set-var {variable(part)} int({most})", source=("pools", part.pool.name, "circuit_breaker"))
+    return line(f"set-var {variable(part)} int({limit})", source=("pools", part.pool.name, "circuit_breaker"))
 
 
 def above(part: Part) -> str:
-    """The condition under which one more is too many, txn.queued being those that wait."""
-    own, most = backend(part), requests(part.pool)
+    """Return the condition under which a further request is too many; txn.queued is the number of waiting requests."""
+    own_backend, limit = backend(part), requests(part.pool)
     if part.view.proxy.runtime_api:
-        return f"{{ be_conn({own}),sub(txn.queued),sub({variable(part)}) gt 0 }}"
-    return f"{{ be_conn({own}),sub(txn.queued) gt {most} }}"
+        return f"{{ be_conn({own_backend}),sub(txn.queued),sub({variable(part)}) gt 0 }}"
+    return f"{{ be_conn({own_backend}),sub(txn.queued) gt {limit} }}"

@@ -20,56 +20,65 @@ from lbctl.targets.token import Token
 
 MAX_WEIGHT = 256
 _RAMP = (SlowStart().min_weight, SlowStart().aggression)
-"""What a ramp is where the fleet says no more than its window."""
+"""The ramp of a fleet that says no more of slow start than its window."""
 
 
 def servers(part: Part) -> tuple[Token, ...]:
+    """Return the server lines of one backend."""
     pool, weights = part.pool, quantise(shares_of(part), MAX_WEIGHT)
     ids, backups = ids_of(pool), locality_tiers.backups(pool)
     lines = [default(pool)]
     for replica, weight in zip(pool.replicas, weights, strict=True):
-        lines.append(server(part, replica, 0 if _drained(part, replica) else weight, ids, backups))
-    return (*lines, *_template(pool))
+        lines.append(server(part, replica, 0 if _is_drained(part, replica) else weight, ids, backups))
+    return (*lines, *_server_template(pool))
 
 
 def remarks(part: Part) -> Iterator[Diagnostic]:
-    """What its servers cannot say of the pool."""
+    """Yield what the servers of a backend cannot express of the pool."""
     pool, shares = part.pool, shares_of(part)
     errors = rounding_error(shares, quantise(shares, MAX_WEIGHT)) if shares else []
     yield from rounded("HAProxy", pool, pool.replicas, errors)
-    yield from _straight(pool)
+    yield from _ramp_remarks(pool)
 
 
 def shares_of(part: Part) -> tuple[float, ...]:
-    """What the weights of the file are in proportion to. An agent gives percents of them: then they stay."""
+    """Return the shares to which the weights in the file are proportional.
+
+    An agent answers with percentages of them, so they are then the capacities, which do not change.
+    """
     if part.view.proxy.agent_check:
         return tuple(item.capacity for item in part.pool.replicas)
-    return meant(part.pool, part.view.weights[part.pool.name])
+    return target_shares(part.pool, part.view.weights[part.pool.name])
 
 
-def meant(pool: Pool, weights: tuple[Weight, ...]) -> tuple[float, ...]:
-    """What the weights of HAProxy are in proportion to."""
+def target_shares(pool: Pool, weights: tuple[Weight, ...]) -> tuple[float, ...]:
+    """Return the shares to which HAProxy's weights are proportional."""
     if pool.balance.algorithm in ("least_request", "least_time"):
         return effective_weights.in_flight(weights, few_slots=pool.few_slots)
     return effective_weights.rates(weights)
 
 
 def haproxy_weights(pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
-    return quantise(meant(pool, weights), MAX_WEIGHT)
+    """Return HAProxy's weights for replicas of `pool` that have `weights`, in the same order."""
+    return quantise(target_shares(pool, weights), MAX_WEIGHT)
 
 
-def _drained(part: Part, replica: Replica) -> bool:
-    """By its weight. What an agent has drained it must be able to bring back, and a percent of 0 is 0."""
+def _is_drained(part: Part, replica: Replica) -> bool:
+    """Return whether the replica has the weight 0.
+
+    Where an agent sets the weights, only the fleet's own drain counts: the agent must be able to readmit a replica that
+    it has drained itself, and any percentage of 0 is 0.
+    """
     if part.view.proxy.agent_check:
         return replica.drain
     return replica.name in part.view.drained[part.pool.name]
 
 
 def default(pool: Pool) -> Token:
-    """What all servers of the pool share."""
+    """Return the `default-server` line: what all servers of the pool have in common."""
     return line(
         "default-server",
-        *health.server_words(pool),
+        *health.default_server_arguments(pool),
         *_maxconn(pool),
         *_slow_start(pool),
         *_protocol(pool),
@@ -78,7 +87,10 @@ def default(pool: Pool) -> Token:
 
 
 def server(part: Part, replica: Replica, weight: int, ids: Mapping[str, int], backups: Collection[str]) -> Token:
-    """One line; `weight` 0: drained. `ids`: of `ids_of`; `backups`: of `levels.backups`."""
+    """Return one server line; weight 0 means drained.
+
+    `ids` is from `ids_of`, `backups` from `locality_tiers.backups`.
+    """
     pool, path = part.pool, ("pools", part.pool.name, "replicas", replica.name)
     return line(
         "server",
@@ -87,8 +99,8 @@ def server(part: Part, replica: Replica, weight: int, ids: Mapping[str, int], ba
         f"weight {weight}",
         f"id {ids[replica.name]}" if ids else "",
         "backup" if replica.name in backups else "",
-        *_tracked(part, replica),
-        *health.own_words(pool),
+        *_track(part, replica),
+        *health.server_arguments(pool),
         *_agent(part, replica),
         f"cookie {replica_token.word(pool.name, replica.name)}" if pool.affinity and weight else "",
         *(_tls(pool.tls, replica.address.host) if pool.tls else ()),
@@ -96,23 +108,30 @@ def server(part: Part, replica: Replica, weight: int, ids: Mapping[str, int], ba
     )
 
 
-def _tracked(part: Part, replica: Replica) -> Iterator[str]:
+def _track(part: Part, replica: Replica) -> Iterator[str]:
     home = part.homes.get(replica.name)
     if home is not None and (part.pool.active or part.pool.passive):
         yield f"no-check track pool_{home}/{quote.name(replica.name).text}"
 
 
 def _agent(part: Part, replica: Replica) -> Iterator[str]:
-    """A tracked server follows another one's state, and no agent's weight: each copy asks for itself."""
+    """Yield the arguments of the agent check.
+
+    Every copy of a replica asks for itself: a server that tracks another follows its health, but not its agent's
+    weight.
+    """
     place = part.agents.get((part.pool.name, replica.name))
     if place is not None:
-        asked = quote.word(agents.question(part.pool.name, replica)).text
+        question = quote.word(agents.question(part.pool.name, replica)).text
         yield f"agent-check agent-addr {place.host} agent-port {place.port} agent-inter {agents.INTERVAL}ms"
-        yield f'agent-send {asked}"\\n"'
+        yield f'agent-send {question}"\\n"'
 
 
 def limit(pool: Pool) -> int | None:
-    """Requests at once on one replica. A connection carries one in HTTP/1; in HTTP/2 only the requests count."""
+    """Return the limit of concurrent requests on one replica, or None.
+
+    A connection carries one request in HTTP/1; in HTTP/2 only the limit of requests counts.
+    """
     breaker = pool.circuit_breaker
     limits = [breaker.replica_max_requests]
     if pool.protocol == "http1":
@@ -121,9 +140,9 @@ def limit(pool: Pool) -> int | None:
 
 
 def _maxconn(pool: Pool) -> Iterator[str]:
-    each = limit(pool)
-    if each is not None:
-        yield f"maxconn {each}"
+    maximum = limit(pool)
+    if maximum is not None:
+        yield f"maxconn {maximum}"
 
 
 def _slow_start(pool: Pool) -> Iterator[str]:
@@ -141,58 +160,65 @@ def _protocol(pool: Pool) -> Iterator[str]:
 
 
 def _tls(settings: PoolTls, host: str) -> Iterator[str | Token]:
-    """The name that the certificate must hold: the one given, else the address where that is a name. HAProxy cannot
-    compare an IP address with a certificate."""
-    known = settings.server_name or (host if host and not is_ip(host) else None)
+    """Yield the TLS arguments.
+
+    The name that the certificate must hold is `server_name`, else the host if that is a name. HAProxy cannot compare an
+    IP address with a certificate.
+    """
+    server_name = settings.server_name or (host if host and not is_ip(host) else None)
     yield "ssl"
     if settings.ca is None:
         yield "verify none"
     else:
         yield "verify required ca-file"
         yield quote.word(settings.ca)
-    if known:
+    if server_name:
         yield "sni"
-        yield quote.word(quote.sample("str", known))
+        yield quote.word(quote.sample("str", server_name))
         yield "check-sni"
-        yield quote.word(known)
+        yield quote.word(server_name)
         if settings.ca is not None:
             yield "verifyhost"
-            yield quote.word(known)
+            yield quote.word(server_name)
     if settings.certificate:
         yield "crt"
         yield quote.word(settings.certificate)
 
 
 def ids_of(pool: Pool) -> dict[str, int]:
-    """For a hash, a server's place on the ring: by its name, so that it stays when others come and go."""
+    """Return replica → server id for a pool that balances by hash, else nothing.
+
+    The id is a server's position on the ring; it depends on the name only, so that it stays when other replicas come
+    and go.
+    """
     if pool.balance.algorithm != "hash":
         return {}
     ids: dict[str, int] = {}
     for replica in sorted(pool.replicas, key=lambda item: item.name):
-        wanted = int.from_bytes(hashlib.sha256(replica.name.encode()).digest()[:4]) % 0x7FFFFFFE + 1
-        while wanted in ids.values():
-            wanted += 1
-        ids[replica.name] = wanted
+        server_id = int.from_bytes(hashlib.sha256(replica.name.encode()).digest()[:4]) % 0x7FFFFFFE + 1
+        while server_id in ids.values():
+            server_id += 1
+        ids[replica.name] = server_id
     return ids
 
 
-def _template(pool: Pool) -> Iterator[Token]:
-    """Discovery without a control plane: HAProxy resolves the name by itself."""
+def _server_template(pool: Pool) -> Iterator[Token]:
+    """Yield the line by which HAProxy resolves the name by itself, for discovery without a control plane."""
     if isinstance(pool.discovery, DnsDiscovery) and not pool.replicas:
-        found = pool.discovery
+        discovery = pool.discovery
         yield line(
-            f"server-template r {found.max_replicas}",
-            quote.word(f"{found.name}:{found.port}"),
+            f"server-template r {discovery.max_replicas}",
+            quote.word(f"{discovery.name}:{discovery.port}"),
             f"resolvers dns_{quote.name(pool.name).text} init-addr none",
-            *health.own_words(pool),
-            *(_tls(pool.tls, found.name) if pool.tls else ()),
+            *health.server_arguments(pool),
+            *(_tls(pool.tls, discovery.name) if pool.tls else ()),
             source=("pools", pool.name, "discovery"),
         )
 
 
-def _straight(pool: Pool) -> Iterator[Diagnostic]:
-    told = pool.slow_start
-    if told and pool.balance.algorithm != "hash" and (told.min_weight, told.aggression) != _RAMP:
+def _ramp_remarks(pool: Pool) -> Iterator[Diagnostic]:
+    slow_start = pool.slow_start
+    if slow_start and pool.balance.algorithm != "hash" and (slow_start.min_weight, slow_start.aggression) != _RAMP:
         yield Diagnostic(
             BY_ID["pool.slow_start"].code,
             "HAProxy's ramp is straight and starts near nothing: min_weight and aggression do not count",

@@ -1,4 +1,4 @@
-"""nginx: one nginx.conf for the open-source server, with nothing but what its core modules can do.
+"""nginx: one nginx.conf for the open-source server, which uses its core modules only.
 
 `TARGET` is what the registry holds. Importing this package loads no template engine.
 """

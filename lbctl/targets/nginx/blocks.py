@@ -1,4 +1,4 @@
-"""What nginx.conf consists of, as the template gets it: every text is a Token, every list is in its final order."""
+"""The parts of nginx.conf as the template receives them: every text is a Token, every list is in its final order."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from lbctl.targets.token import Token
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """`map source variable { … }`; entries are (key, value). `volatile`: looked up anew each time; `include`: a file
-    with more entries."""
+    """`map source variable { … }`; the entries are (key, value)."""
 
     source: Token
     variable: Token
     entries: tuple[tuple[Token, Token], ...]
     volatile: bool = False
+    """Whether nginx evaluates the variable anew at each use."""
     include: Token | None = None
+    """A file with more entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """`split_clients`: entries are (percent or `*`, value)."""
+    """`split_clients`; the entries are (percentage or `*`, value)."""
 
     source: Token
     variable: Token
@@ -30,7 +31,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Geo:
-    """`geo address variable`: 1 for the networks, else 0."""
+    """`geo address variable`: the variable is 1 for an address in the networks, else 0."""
 
     address: Token
     variable: Token
@@ -39,7 +40,7 @@ class Geo:
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """A `limit_req_zone` (with `rate`) or a `limit_conn_zone`; `size` in KiB."""
+    """A `limit_req_zone` (with `rate`) or a `limit_conn_zone`; `size` is in KiB."""
 
     key: Token
     name: Token
@@ -49,7 +50,7 @@ class Zone:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A line of an upstream; `parameters` are whole words such as weight=100."""
+    """One `server` line of an upstream; each parameter is a whole word such as weight=100."""
 
     address: Token
     parameters: tuple[Token, ...]
@@ -57,7 +58,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """`zone` in KiB, times in ms."""
+    """An `upstream` block; `zone` is in KiB, times are in milliseconds."""
 
     name: Token
     zone: int
@@ -72,9 +73,10 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """To the replicas of a pool."""
+    """The TLS settings for connections to the replicas of a pool."""
 
     name: Token
+    """The name that the replicas' certificates must hold."""
     ca: Token | None
     certificate: Token | None
     key: Token | None
@@ -82,16 +84,18 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Forwarding:
-    """`module` is proxy or grpc: the first word of nearly every directive here. Times in ms."""
+    """The directives that send a request to an upstream; times are in milliseconds."""
 
     module: Token
+    """`proxy` or `grpc`: the prefix of nearly every directive here."""
     url: Token
     path: Token | None
-    """The variable with the rewritten path, where there is one: empty if it could not be told."""
+    """The variable with the rewritten path, if any; it is empty where nginx cannot tell what to replace."""
     http_version: Token | None
     request_headers: tuple[tuple[Token, Token], ...]
-    """(name, value); an empty value removes."""
+    """(name, value); an empty value removes the header."""
     hide: tuple[Token, ...]
+    """The response headers of a replica that are not passed on."""
     connect: int
     idle: int
     tries: int
@@ -104,16 +108,16 @@ class Forwarding:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """`limit_req` (with `burst`) or `limit_conn` (with `most`)."""
+    """`limit_req` (with `burst`) or `limit_conn` (with `maximum`)."""
 
     zone: Token
     burst: int | None = None
-    most: int | None = None
+    maximum: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the proxy says itself; `texts` are set as variables one after the other and written together."""
+    """A response of the proxy's own; `texts` are set as variables one after the other, and `body` joins them."""
 
     status: int
     content_type: Token
@@ -123,37 +127,39 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """One way that a request can end. Exactly one of `answer`, `forwarding`, `elsewhere` and `redirect` holds."""
+    """One way to handle a request; exactly one of `answer`, `forwarding`, `elsewhere` and `redirect` is set."""
 
     name: Token
     variables: tuple[tuple[Token, Token], ...]
     response_headers: tuple[tuple[Token, Token], ...] = ()
     limits: tuple[Limit, ...] = ()
     tenant: Token | None = None
-    """The variable that is empty where nobody is to be let in."""
+    """The variable that is empty if the request has no valid credentials."""
     refusal: int = 503
-    """With which status a `limit_conn` refuses."""
+    """The status with which a `limit_conn` refuses."""
     answer: Answer | None = None
     forwarding: Forwarding | None = None
     elsewhere: Token | None = None
+    """The named location that handles the request instead."""
     status: int | None = None
-    """What the answer from `elsewhere` is called, if not by its own status."""
+    """The status that replaces that of the response from `elsewhere`."""
     redirect: bool = False
     mirror: Token | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Mirrored:
-    """The copy of a request: `draw` is the variable that says whether this one is copied, if not all are."""
+    """The location that sends the copy of a request."""
 
     path: Token
     draw: Token | None
+    """The variable that is 1 if this request is copied; None if every request is."""
     forwarding: Forwarding
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A certificate and the names that it is for."""
+    """A certificate and the host names that it serves."""
 
     certificate: Token
     key: Token
@@ -162,12 +168,12 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One `server` block for each identity (one without TLS), all with the same locations."""
+    """One `server` block for each identity (one block without TLS), all with the same locations."""
 
     listen: Token
-    """Address and its parameters, without default_server."""
+    """The address and its parameters, without default_server."""
     http2: bool
-    """As a directive of its own (1.25.1 and later)."""
+    """Whether to write the directive `http2 on` (1.25.1 and later)."""
     identities: tuple[Identity, ...]
     protocols: Token | None
     client_ca: Token | None
@@ -175,22 +181,24 @@ class Listener:
     trusted: tuple[Token, ...]
     address_header: Token | None
     several_addresses: Token | None
-    """The variable that is 1 where the client is named in more than one line."""
+    """The variable that is 1 if more than one header line names the client."""
     max_body: int
     header_timeout: int
     idle_timeout: int
     log_path: Token | None
     log_format: Token
     request_id: tuple[Token, Token]
-    """The header's name, and the variable."""
+    """The name of the header, and the variable with its value."""
     target: Token
     has_regex: bool
-    """Whether a rule has an expression, which may give up."""
+    """Whether a rule has a regular expression, whose evaluation may give up."""
     locations: tuple[Location, ...]
     mirrors: tuple[Mirrored, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LogFormat:
+    """A `log_format`: its name and its text."""
+
     name: Token
     text: Token

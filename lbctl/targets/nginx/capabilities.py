@@ -1,4 +1,4 @@
-"""What the open-source nginx can say of each feature, from which version, and what happens instead where it cannot."""
+"""What the open-source nginx supports of each feature, from which version, and what is rendered where it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nginx's own checker: `nginx -t` in a directory of its own, and what it says taken apart."""
+"""nginx's own checker: the command `nginx -t` in a directory of its own, and the parser of its output."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ from collections.abc import Iterable
 
 from lbctl.targets.target import Bundle, Complaint
 
-_SAID = re.compile(r"\[(?:emerg|alert|crit|error)\](?: \d+#\d+:)?(?: \*\d+)? (?P<words>.*)")
-_WHERE = re.compile(r" in (?P<file>\S+):(?P<line>\d+)$")
+_ERROR = re.compile(r"\[(?:emerg|alert|crit|error)\](?: \d+#\d+:)?(?: \*\d+)? (?P<message>.*)")
+_PLACE = re.compile(r" in (?P<file>\S+):(?P<line>\d+)$")
 
 
 def command(binary: str, prefix: str, main: str) -> list[str]:
-    """Its pid file lies below `prefix`, and so do, where the proxy has no `config`, its directories of bodies."""
+    """Return the command that checks the configuration `main` within the directory `prefix`.
+
+    The pid file is below `prefix`, and so are nginx's directories of bodies where the proxy has no `config`.
+    """
     return [binary, "-t", "-q", "-e", "stderr", "-p", prefix, "-c", main, "-g", "pid lbctl-check.pid;"]
 
 
 def complaints(output: str, bundle: Bundle) -> Iterable[Complaint]:
-    """Every line that stops nginx; warnings do not."""
+    """Return the errors in nginx's output; warnings do not stop nginx and are left out."""
     for line in output.splitlines():
-        said = _SAID.search(line)
-        if said:
-            yield _complaint(said["words"], bundle)
+        error = _ERROR.search(line)
+        if error:
+            yield _complaint(error["message"], bundle)
 
 
-def _complaint(words: str, bundle: Bundle) -> Complaint:
-    where = _WHERE.search(words)
-    if where is None:
-        return Complaint(words)
-    ends = where["file"]
-    name = next((file.name for file in bundle.files if ends.endswith(file.name)), None)
-    return Complaint(words[: where.start()], name, int(where["line"]))
+def _complaint(message: str, bundle: Bundle) -> Complaint:
+    place = _PLACE.search(message)
+    if place is None:
+        return Complaint(message)
+    reported_file = place["file"]
+    name = next((file.name for file in bundle.files if reported_file.endswith(file.name)), None)
+    return Complaint(message[: place.start()], name, int(place["line"]))

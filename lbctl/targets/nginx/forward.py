@@ -1,4 +1,4 @@
-"""How a request goes on to a pool: address, headers, timeouts, tries, TLS; by nginx's proxy or its gRPC module."""
+"""How a request is sent to a pool: address, headers, timeouts, tries, TLS; by nginx's proxy or its gRPC module."""
 
 from __future__ import annotations
 
@@ -15,45 +15,49 @@ from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
 FOREVER = 24 * 86_400_000
-"""Milliseconds: nginx keeps times in 31 bits."""
+"""The longest time in milliseconds: nginx keeps times in 31 bits."""
 _SPEAKS_HTTP2 = (1, 29, 4)
 _NOT_PASSED = frozenset({"date", "server", "x-pad"})
-"""Response headers that nginx never takes over from a replica: it writes its own."""
+"""Response headers of a replica that nginx never passes on: it writes its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inlet:
-    """What a listener gives to its requests: the names of its variables, and whether it tells peers apart."""
+    """What a listener provides to its requests: the names of its variables, and whether some peers are trusted."""
 
     number: int
     request_id_header: str
     request_id: str
     forwarded_for: str
     forwarded_proto: str
-    told: tuple[str, ...]
-    """The headers that only a trusted peer may send, but for x-forwarded-for and -proto."""
+    claim_headers: tuple[str, ...]
+    """The headers that only a trusted peer may send, except x-forwarded-for and x-forwarded-proto."""
     trusted: str | None
-    """The variable that is 1 for a peer that may say who the client is; None: nobody is told apart."""
+    """The variable that is 1 for a trusted peer; None if the listener trusts no peer."""
 
 
 def forwarding(
-    book: RenderContext, inlet: Inlet, route: Route, rule: Rule, pool: Pool, upstream: Upstream, copy: bool = False
+    context: RenderContext, inlet: Inlet, route: Route, rule: Rule, pool: Pool, upstream: Upstream, copy: bool = False
 ) -> Forwarding | None:
-    """None where the replicas' certificates cannot be verified as asked: then nothing may go there."""
-    tls = _tls(book, pool)
+    """Return the directives that send a request of `route` to `upstream`.
+
+    With `copy` they are for a mirrored request. Return None if the replicas' certificates cannot be verified as the
+    pool demands: then nothing may be sent there.
+    """
+    tls = _tls(context, pool)
     if pool.tls is not None and tls is None:
         return None
     grpc = pool.protocol == "grpc"
-    path = _rewritten(book, inlet, route, rule)
+    path = _rewritten_path(context, inlet, route, rule)
     attempts = 0 if copy or "connect_failure" not in route.retry.when else route.retry.attempts
     idle = min(item or FOREVER for item in (route.idle_timeout, route.request_timeout))
     return Forwarding(
         module=Token("grpc" if grpc else "proxy"),
         url=_url(pool, upstream, path or ("$request_uri" if copy else "")),
         path=Token(path) if path and not copy else None,
-        http_version=None if grpc else Token(_http_version(book, pool)),
-        request_headers=_request_headers(book, inlet, route, grpc),
-        hide=_hidden(book, inlet, route),
+        http_version=None if grpc else Token(_http_version(context, pool)),
+        request_headers=_request_headers(context, inlet, route, grpc),
+        hide=_hidden_headers(context, inlet, route),
         connect=pool.connect_timeout,
         idle=min(idle, 30_000) if copy else idle,
         tries=attempts + 1,
@@ -65,8 +69,8 @@ def forwarding(
     )
 
 
-def _http_version(book: RenderContext, pool: Pool) -> str:
-    return "2" if pool.protocol == "http2" and book.version >= _SPEAKS_HTTP2 else "1.1"
+def _http_version(context: RenderContext, pool: Pool) -> str:
+    return "2" if pool.protocol == "http2" and context.version >= _SPEAKS_HTTP2 else "1.1"
 
 
 def _conditions(route: Route, attempts: int) -> Token:
@@ -80,81 +84,91 @@ def _url(pool: Pool, upstream: Upstream, path: str) -> Token:
     return Token(f"{scheme}{'s' if pool.tls else ''}://{upstream.name.text}{path}")
 
 
-def _rewritten(book: RenderContext, inlet: Inlet, route: Route, rule: Rule) -> str:
-    """ "" where the path stays."""
+def _rewritten_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule) -> str:
+    """Return the variable with the rewritten path; an empty string if the path is not rewritten."""
     if route.rewrite is None or route.rewrite.path_prefix is None or rule.path.kind == "regex":
         return ""
-    return _new_path(book, inlet, route, rule, route.rewrite.path_prefix)
+    return _new_path(context, inlet, route, rule, route.rewrite.path_prefix)
 
 
-def _new_path(book: RenderContext, inlet: Inlet, route: Route, rule: Rule, prefix: str) -> str:
-    """The variable with the new path and the query, both as the client wrote them; empty where the client wrote the
-    prefix in another way than it is known (`/a%3Ab/` for `/a:b/`), and nginx cannot tell what to replace."""
-    variable = f"$lb_path_{inlet.number}_{list(book.view.routes).index(route.name)}"
-    if any(item.variable == Token(variable) for item in book.maps):
+def _new_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule, prefix: str) -> str:
+    """Return the variable with the new path and the query, both with the client's own escapes.
+
+    It is empty where the client escapes the prefix in another way than the rule does (`/a%3Ab/` for `/a:b/`), so that
+    nginx cannot tell what to replace.
+    """
+    variable = f"$lb_path_{inlet.number}_{list(context.view.routes).index(route.name)}"
+    if any(item.variable == Token(variable) for item in context.maps):
         return variable
     path = ("routes", route.name, "rewrite", "path_prefix")
     new, old = prefix.rstrip("/"), rule.path.value.rstrip("/")
-    begins = quote.literal(old) if percent(old) == old else f"(?:{quote.literal(old)}|{quote.literal(percent(old))})"
+    prefix_pattern = (
+        quote.literal(old) if percent(old) == old else f"(?:{quote.literal(old)}|{quote.literal(percent(old))})"
+    )
     entries = (
         (Token("default"), Token('""')),
-        (quote.plain(f"~^{begins}(/.*)$"), quote.script(f"{quote.embed(new)}$1")),
-        (quote.plain(f"~^{begins}(\\?.*)?$"), Token(quote.script(f"{quote.embed(new or '/')}$1").text, path)),
+        (quote.plain(f"~^{prefix_pattern}(/.*)$"), quote.script(f"{quote.embed(new)}$1")),
+        (quote.plain(f"~^{prefix_pattern}(\\?.*)?$"), Token(quote.script(f"{quote.embed(new or '/')}$1").text, path)),
     )
-    return book.map("$request_uri", variable, entries)
+    return context.map("$request_uri", variable, entries)
 
 
-def _request_headers(book: RenderContext, inlet: Inlet, route: Route, grpc: bool) -> tuple[tuple[Token, Token], ...]:
-    """The last word on a name is the user's; nginx's own come first."""
-    found: dict[str, Token] = {
+def _request_headers(context: RenderContext, inlet: Inlet, route: Route, grpc: bool) -> tuple[tuple[Token, Token], ...]:
+    """Return the request headers for the replica, sorted by name.
+
+    The user's settings override nginx's own.
+    """
+    headers: dict[str, Token] = {
         "host": Token("$lb_host"),
         "x-forwarded-for": Token(inlet.forwarded_for),
         "x-forwarded-proto": Token(inlet.forwarded_proto),
         inlet.request_id_header.lower(): Token(inlet.request_id),
     }
     if not grpc:
-        found["connection"] = Token("$lb_connection" if route.websocket else '""')
+        headers["connection"] = Token("$lb_connection" if route.websocket else '""')
         if route.websocket:
-            found["upgrade"] = Token("$lb_upgrade")
-    found |= {name: Token('""') for name in (*HOP_BY_HOP, *INTERNAL)}
-    for name in inlet.told:
-        found[name] = Token(f"$lb_in{inlet.number}_{name.replace('-', '_')}") if inlet.trusted else Token('""')
-    found |= auth.forwarded(book, route, list(book.view.routes).index(route.name))
+            headers["upgrade"] = Token("$lb_upgrade")
+    headers |= {name: Token('""') for name in (*HOP_BY_HOP, *INTERNAL)}
+    for name in inlet.claim_headers:
+        headers[name] = Token(f"$lb_in{inlet.number}_{name.replace('-', '_')}") if inlet.trusted else Token('""')
+    headers |= auth.forwarded(context, route, list(context.view.routes).index(route.name))
     if route.rewrite is not None and route.rewrite.host is not None:
-        found["host"] = quote.value(route.rewrite.host, ("routes", route.name, "rewrite", "host"))
+        headers["host"] = quote.value(route.rewrite.host, ("routes", route.name, "rewrite", "host"))
     path = ("routes", route.name, "headers", "request")
-    found |= {name.lower(): Token('""', (*path, "remove")) for name in route.request_headers.remove}
-    found |= {name.lower(): quote.value(text, (*path, "set", name)) for name, text in route.request_headers.set}
-    return tuple((quote.plain(name), text) for name, text in sorted(found.items()))
+    headers |= {name.lower(): Token('""', (*path, "remove")) for name in route.request_headers.remove}
+    headers |= {name.lower(): quote.value(text, (*path, "set", name)) for name, text in route.request_headers.set}
+    return tuple((quote.plain(name), text) for name, text in sorted(headers.items()))
 
 
-def passed_on(book: RenderContext, inlet: Inlet) -> None:
-    """Maps for what only a trusted peer may say of the client: empty from others."""
+def map_claim_headers(context: RenderContext, inlet: Inlet) -> None:
+    """Add the maps for the headers that only a trusted peer may send: they are empty from other peers."""
     if inlet.trusted is None:
         return
-    for name in inlet.told:
-        word = name.replace("-", "_")
-        entries = ((Token("default"), Token('""')), (Token("1"), Token(f"$http_{word}")))
-        book.map(inlet.trusted, f"$lb_in{inlet.number}_{word}", entries)
+    for name in inlet.claim_headers:
+        variable_suffix = name.replace("-", "_")
+        entries = ((Token("default"), Token('""')), (Token("1"), Token(f"$http_{variable_suffix}")))
+        context.map(inlet.trusted, f"$lb_in{inlet.number}_{variable_suffix}", entries)
 
 
-def _hidden(book: RenderContext, inlet: Inlet, route: Route) -> tuple[Token, ...]:
-    """Response headers of a replica that do not go on: removed ones, and those that are set anew."""
+def _hidden_headers(context: RenderContext, inlet: Inlet, route: Route) -> tuple[Token, ...]:
+    """Return the response headers of a replica that are not passed on: removed ones, and ones that are set anew."""
     rules = route.response_headers
-    wanted = {*(name.lower() for name in rules.remove), *(name.lower() for name, _ in rules.set)}
-    for name in sorted(wanted & _NOT_PASSED & {item.lower() for item in rules.remove}):
+    hidden = {*(name.lower() for name in rules.remove), *(name.lower() for name, _ in rules.set)}
+    for name in sorted(hidden & _NOT_PASSED & {item.lower() for item in rules.remove}):
         path = ("routes", route.name, "headers", "response", "remove")
-        book.warn("route.headers", path, f"nginx writes {name!r} itself, without its version, and cannot leave it out")
-    return tuple(quote.plain(name) for name in sorted(wanted | {inlet.request_id_header.lower()}))
+        context.warn(
+            "route.headers", path, f"nginx writes {name!r} itself, without its version, and cannot leave it out"
+        )
+    return tuple(quote.plain(name) for name in sorted(hidden | {inlet.request_id_header.lower()}))
 
 
-def _tls(book: RenderContext, pool: Pool) -> Tls | None:
+def _tls(context: RenderContext, pool: Pool) -> Tls | None:
     if pool.tls is None:
         return None
     name = pool.tls.server_name or _only_host(pool)
     path = ("pools", pool.name, "tls")
     if name is None:
-        book.warn(
+        context.warn(
             "pool.tls",
             (*path, "server_name"),
             "nginx verifies one name for all replicas of a pool, and they have several: nothing is sent to them",
@@ -170,9 +184,12 @@ def _tls(book: RenderContext, pool: Pool) -> Tls | None:
 
 
 def _only_host(pool: Pool) -> str | None:
-    """The host of all replicas, where it is the same; anything, where nothing is verified."""
-    discovery = getattr(pool.discovery, "name", None)
-    hosts = {item.address.host for item in pool.replicas} | ({discovery} if discovery else set())
+    """Return the host of all replicas if they have the same one.
+
+    Otherwise return None, or the pool's name where nothing is verified and any name will do.
+    """
+    discovered_name = getattr(pool.discovery, "name", None)
+    hosts = {item.address.host for item in pool.replicas} | ({discovered_name} if discovered_name else set())
     if len(hosts) == 1:
         return str(hosts.pop())
     return None if pool.tls is not None and pool.tls.ca is not None else pool.name

@@ -1,6 +1,6 @@
-"""The names that lbctl gives to things inside nginx.conf, and the variables in which nginx keeps parts of a request.
+"""The names that lbctl gives to objects in nginx.conf, and the variables in which nginx keeps parts of a request.
 
-Everything of ours begins with `lb_` (variables), `pool_` or `within` (upstreams); a location of a route holds a colon,
+All of lbctl's names begin with `lb_` (variables), `pool_` or `within` (upstreams); a location of a route holds a colon,
 which no other location's name does.
 """
 
@@ -16,33 +16,42 @@ _HEADER = re.compile(r"[A-Za-z0-9-]+")
 
 
 def location(route: str, pool: str = "") -> str:
-    """Where a request of `route` that goes to `pool` is handled; without one, where the proxy answers itself."""
+    """Return the name of the location that handles requests of `route` that go to `pool`.
+
+    Without a pool it is the location in which the proxy answers by itself.
+    """
     return f"{route}:{pool}"
 
 
 def header(name: str) -> str | None:
-    """The variable of a request header; None where nginx drops the header (names beyond letters, digits and -)."""
+    """Return the variable of a request header, or None if nginx drops headers of that name.
+
+    nginx keeps names of letters, digits and hyphens only.
+    """
     return f"$http_{name.lower().replace('-', '_')}" if _HEADER.fullmatch(name) else None
 
 
 @dataclass(slots=True)
 class Lookups:
-    """Maps that take one value out of a longer one, numbered as they are asked for; variable → (source, regex)."""
+    """Maps that extract one value from a longer one, numbered in the order of first use."""
 
-    found: dict[str, tuple[str, str]] = field(default_factory=dict)
+    patterns: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Variable → (source, regular expression with one group)."""
 
     def cookie(self, name: str) -> str:
+        """Return the variable with the value of a cookie."""
         return self._lookup("$http_cookie", rf"(?:^|[;,] *){quote.literal(name)}=([^;,]*)")
 
     def query(self, name: str) -> str:
+        """Return the variable with the value of a query parameter."""
         if _PLAIN.fullmatch(name):
             return f"$arg_{name}"
         return self._lookup("$args", rf"(?:^|&){quote.literal(name)}=([^&]*)")
 
     def _lookup(self, source: str, pattern: str) -> str:
-        for name, known in self.found.items():
-            if known == (source, pattern):
+        for name, lookup in self.patterns.items():
+            if lookup == (source, pattern):
                 return name
-        name = f"$lb_v{len(self.found)}"
-        self.found[name] = (source, pattern)
+        name = f"$lb_v{len(self.patterns)}"
+        self.patterns[name] = (source, pattern)
         return name

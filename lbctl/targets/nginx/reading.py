@@ -1,4 +1,4 @@
-"""How nginx reads a request: `$uri` decoded whole; no body."""
+"""How nginx reads a request: it decodes the whole path (`$uri`) and reads no body."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ _METHOD = re.compile(r"[A-Z_-]+")
 
 
 def read(message: r.Message, listener: Listener, version: r.Version) -> Request | r.Refusal:
+    """Return the request as nginx's rules see it, or the refusal with which nginx answers it."""
     if not _METHOD.fullmatch(message.method):
         return r.Refusal(400, f"{message.method} is no method to nginx")
-    refused = r.refused(message)
-    if refused:
-        return refused
+    refusal = r.refused(message)
+    if refusal:
+        return refusal
     path = r.decoded(message.path)
     if path is None:
         return r.AMBIGUOUS_PATH
-    large = r.body_too_large(message, listener.max_body)
-    if large:
-        return large
+    too_large = r.body_too_large(message, listener.max_body)
+    if too_large:
+        return too_large
     headers = {name: values for name, values in r.headers(message).items() if _PASSED.fullmatch(name)}
-    one = {name: ", ".join(values) if version >= _JOINS_HEADERS else values[0] for name, values in headers.items()}
-    single = {name: (value,) for name, value in one.items()}
-    return Request(message.method, r.host_of(message), path, single, one.get(r.MODEL_HEADER))
+    joined = {name: ", ".join(values) if version >= _JOINS_HEADERS else values[0] for name, values in headers.items()}
+    single = {name: (value,) for name, value in joined.items()}
+    return Request(message.method, r.host_of(message), path, single, joined.get(r.MODEL_HEADER))

@@ -1,4 +1,4 @@
-"""A view as one nginx.conf, and the files that it reads."""
+"""The rendering of a view as one nginx.conf and the files that it includes."""
 
 from __future__ import annotations
 
@@ -21,65 +21,67 @@ _LARGEST = 65_536
 
 
 def render(view: View) -> Bundle:
-    book = RenderContext(view)
-    text, sources = write("nginx", "nginx.conf.j2", _values(book))
-    return Bundle((File("nginx.conf", text, sources), *book.files), (*book.findings, *placeless(view)))
+    """Return nginx.conf and the files that it includes, with the diagnostics of this view."""
+    context = RenderContext(view)
+    text, sources = write("nginx", "nginx.conf.j2", _values(context))
+    return Bundle((File("nginx.conf", text, sources), *context.files), (*context.diagnostics, *placeless(view)))
 
 
 def remarks(view: View) -> tuple[Diagnostic, ...]:
-    book = RenderContext(view)
-    _listeners(book, Upstreams(book))
-    return (*book.findings, *placeless(view))
+    """Return the diagnostics of `render` without rendering the template."""
+    context = RenderContext(view)
+    _listeners(context, Upstreams(context))
+    return (*context.diagnostics, *placeless(view))
 
 
-def _values(book: RenderContext) -> dict[str, object]:
-    upstreams = Upstreams(book)
-    built = _listeners(book, upstreams)
-    log.maps(book)
+def _values(context: RenderContext) -> dict[str, object]:
+    upstreams = Upstreams(context)
+    built = _listeners(context, upstreams)
+    log.maps(context)
     return {
-        "connections": _connections(book.view),
-        "installed": book.view.proxy.config is not None,
+        "connections": _connections(context.view),
+        "installed": context.view.proxy.config is not None,
         "formats": [written for _, written in built],
         "listeners": [server for server, _ in built],
         "upstreams": upstreams.all,
-        "maps": book.maps,
+        "maps": context.maps,
         "ambiguous": quote.plain(f"~{AMBIGUOUS}"),
         "host": quote.plain(rf"~*^([^\n]+)\n(?={HOST}\z)(\1)\.?(:[0-9]+)?\z"),
-        "lookups": _lookups(book),
-        "draws": book.draws,
-        "geos": book.geos,
-        "zones": book.zones,
-        "hash_size": _power(4 * (len(book.maps) + 200)),
-        "map_bucket": _power(2 * _longest(book), 128),
-        "map_size": _power(4 * max((len(item.entries) for item in book.maps), default=1), 2048),
+        "lookups": _lookups(context),
+        "draws": context.draws,
+        "geos": context.geos,
+        "zones": context.zones,
+        "hash_size": _power(4 * (len(context.maps) + 200)),
+        "map_bucket": _power(2 * _longest(context), 128),
+        "map_size": _power(4 * max((len(item.entries) for item in context.maps), default=1), 2048),
         "no_replica": Token(f"'{NO_REPLICA}'"),
     }
 
 
-def _listeners(book: RenderContext, upstreams: Upstreams) -> list[tuple[Listener, LogFormat]]:
-    routes = Routes.of(book, upstreams)
-    return [listener.build(book, routes, item, number) for number, item in enumerate(book.view.listeners)]
+def _listeners(context: RenderContext, upstreams: Upstreams) -> list[tuple[Listener, LogFormat]]:
+    routes = Routes.of(context, upstreams)
+    return [listener.build(context, routes, item, number) for number, item in enumerate(context.view.listeners)]
 
 
-def _lookups(book: RenderContext) -> list[dict[str, Token]]:
+def _lookups(context: RenderContext) -> list[dict[str, Token]]:
     return [
         {"variable": Token(variable), "source": Token(source), "pattern": quote.plain(f"~{pattern}")}
-        for variable, (source, pattern) in book.lookups.found.items()
+        for variable, (source, pattern) in context.lookups.patterns.items()
     ]
 
 
 def _connections(view: View) -> int:
-    """For each of a listener's connections one to a replica, and some to spare."""
-    asked = [item.max_connections for item in view.listeners]
-    total = sum(item for item in asked if item) if asked and all(asked) else _CONNECTIONS
+    """Return `worker_connections`: two for each client connection (one to the replica), and some to spare."""
+    limits = [item.max_connections for item in view.listeners]
+    total = sum(item for item in limits if item) if limits and all(limits) else _CONNECTIONS
     return min(_LARGEST, 2 * total + _SPARE)
 
 
-def _longest(book: RenderContext) -> int:
-    plain = (key.text for item in book.maps for key, _ in item.entries if not key.text.startswith('"~'))
-    return max(map(len, plain), default=1)
+def _longest(context: RenderContext) -> int:
+    keys = (key.text for item in context.maps for key, _ in item.entries if not key.text.startswith('"~'))
+    return max(map(len, keys), default=1)
 
 
 def _power(size: int, least: int = 1024) -> int:
-    """The next power of two."""
+    """Return the smallest power of two that is at least `size`, but no less than `least`."""
     return max(least, 1 << (size - 1).bit_length())

@@ -1,4 +1,4 @@
-"""What the parts of a configuration ask of its top: maps, draws, zones; and the findings of a rendering."""
+"""What all parts of a configuration add to while it is rendered: maps, draws, zones and diagnostics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lbctl.targets.token import Token
 
 @dataclass(slots=True)
 class RenderContext:
-    """One for each rendering."""
+    """The state of one rendering."""
 
     view: View
     maps: list[Map] = field(default_factory=list)
@@ -25,12 +25,14 @@ class RenderContext:
     geos: list[Geo] = field(default_factory=list)
     zones: list[Zone] = field(default_factory=list)
     lookups: Lookups = field(default_factory=Lookups)
-    findings: list[Diagnostic] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
     files: list[File] = field(default_factory=list)
     conditions: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
+    """(source, expressions) → the variable that says whether one of the expressions matches."""
 
     @property
     def version(self) -> tuple[int, ...]:
+        """The version of nginx that the configuration is for."""
         return self.view.proxy.version
 
     def map(
@@ -41,16 +43,22 @@ class RenderContext:
         volatile: bool = False,
         include: Token | None = None,
     ) -> str:
-        """Adds a map; `source` is of our own making (`$name` means the variable). Returns the variable."""
+        """Add a map and return its variable.
+
+        `source` is text of lbctl's own, in which `$name` means the variable.
+        """
         self.maps.append(Map(quote.script(source), Token(variable), tuple(entries), volatile, include))
         return variable
 
     def condition(self, source: str, patterns: tuple[str, ...], path: Path = (), may_give_up: bool = False) -> str:
-        """The variable that is 1 where `source` matches one of `patterns`, else 0; or 2 where an expression that
-        `may_give_up` did so (PCRE's limits, on long text): then a map has its default, and tries no later entry."""
-        known = self.conditions.get((source, patterns))
-        if known:
-            return known
+        """Return the variable that is 1 where `source` matches one of `patterns`, else 0.
+
+        With `may_give_up` it is 2 where the evaluation of an expression gives up (PCRE's limits, on long text): then
+        the map takes its default and tries no later entry.
+        """
+        existing = self.conditions.get((source, patterns))
+        if existing:
+            return existing
         variable = f"$lb_c{len(self.conditions)}"
         self.conditions[source, patterns] = variable
         matches = ((quote.plain(f"~{pattern}", path), Token("1")) for pattern in patterns)
@@ -59,6 +67,7 @@ class RenderContext:
         return self.map(source, variable, ((Token("default"), Token("2")), *matches, (quote.plain("~^"), Token("0"))))
 
     def warn(self, feature: str, path: Path, message: str, hint: str = "") -> None:
-        found = Diagnostic(BY_ID[feature].code, message, path=path, hint=hint, severity="warning")
-        if found not in self.findings:
-            self.findings.append(found)
+        """Add a warning about a feature, unless there is an equal one already."""
+        warning = Diagnostic(BY_ID[feature].code, message, path=path, hint=hint, severity="warning")
+        if warning not in self.diagnostics:
+            self.diagnostics.append(warning)

@@ -1,7 +1,7 @@
-"""The locations of a route: one for each pool that it may reach, or one in which the proxy answers itself.
+"""The locations of a route: one for each pool that it may reach, or one in which the proxy answers by itself.
 
-A location holds everything that its pool and its route ask for: nginx inherits headers and error pages only into a
-block that has none of its own. The listener decides the location once, by name; nothing is matched again here.
+A location holds everything that its pool and its route require: nginx inherits headers and error pages only into a
+block that has none of its own. The listener's table chooses the location by name; nothing is matched again here.
 """
 
 from __future__ import annotations
@@ -25,30 +25,32 @@ _MEAN_A_LOCATION = frozenset({301, 302, 303, 307, 308})
 
 @dataclass(slots=True)
 class Routes:
-    """Makes the locations of a view's routes; `numbers` gives each route its own variables."""
+    """Builds the locations of a view's routes."""
 
-    book: RenderContext
+    context: RenderContext
     upstreams: Upstreams
     numbers: dict[str, int]
+    """Route → the number that its variables contain."""
     targets: dict[str, str]
-    """Route → the name of its location, which may hold the variable of its choice."""
+    """Route → the name of its location, which may contain the variable that chooses the pool."""
 
     @classmethod
-    def of(cls, book: RenderContext, upstreams: Upstreams) -> Routes:
-        numbers = {name: index for index, name in enumerate(book.view.routes)}
-        targets = {name: _target(book, route, numbers[name]) for name, route in book.view.routes.items()}
-        return cls(book, upstreams, numbers, targets)
+    def of(cls, context: RenderContext, upstreams: Upstreams) -> Routes:
+        """Return the builder for all routes of the context's view."""
+        numbers = {name: index for index, name in enumerate(context.view.routes)}
+        targets = {name: _target(context, route, numbers[name]) for name, route in context.view.routes.items()}
+        return cls(context, upstreams, numbers, targets)
 
     def locations(self, listener: Listener, inlet: Inlet) -> tuple[Location, ...]:
-        """Those of all routes that `listener` leads to, by name."""
+        """Return the locations of all routes that `listener` leads to, in the order of their names."""
         used = sorted({rule.route for rule in listener.rules})
-        return tuple(item for name in used for item in self._of_route(listener, inlet, self.book.view.routes[name]))
+        return tuple(item for name in used for item in self._of_route(listener, inlet, self.context.view.routes[name]))
 
     def mirrors(self, listener: Listener, inlet: Inlet) -> tuple[Mirrored, ...]:
-        """The locations to which requests of `listener` are copied."""
+        """Return the locations to which requests of `listener` are copied."""
         used = sorted({rule.route for rule in listener.rules})
-        made = (self._mirror(listener, inlet, self.book.view.routes[name]) for name in used)
-        return tuple(item for item in made if item is not None)
+        mirrors = (self._mirror(listener, inlet, self.context.view.routes[name]) for name in used)
+        return tuple(item for item in mirrors if item is not None)
 
     def _of_route(self, listener: Listener, inlet: Inlet, route: Route) -> list[Location]:
         action = route.action
@@ -62,36 +64,36 @@ class Routes:
     def _forwarding(self, listener: Listener, inlet: Inlet, route: Route, rule: Rule, pool: str) -> Location:
         action = route.action
         assert isinstance(action, Forward)
-        variables = (*_variables(route, pool, self.book), *_retry_after(route))
-        if limits.uncountable(self.book, route):
+        variables = (*_variables(route, pool, self.context), *_retry_after(route))
+        if limits.uncountable(self.context, route):
             return _unavailable(route, pool, variables, CLOSED.body)
         upstream = self.upstreams.of(pool, route.regions)
-        spare = action.fallback if action.fallback != pool else None
+        fallback = action.fallback if action.fallback != pool else None
         if upstream is None:
-            if spare is not None:
-                return Location(_name(route, pool), variables, elsewhere=_at(route, spare))
+            if fallback is not None:
+                return Location(_name(route, pool), variables, elsewhere=_at(route, fallback))
             return _unavailable(route, pool, variables)
-        found = forwarding(self.book, inlet, route, rule, self.book.view.pools[pool], upstream)
-        if found is None:
+        directives = forwarding(self.context, inlet, route, rule, self.context.view.pools[pool], upstream)
+        if directives is None:
             return _unavailable(route, pool, variables)
-        most = self.upstreams.size(pool, route.regions)
-        found = self._with_spare(route, found, spare, most)
+        replicas = self.upstreams.size(pool, route.regions)
+        directives = self._with_fallback(route, directives, fallback, replicas)
         return Location(
             name=_name(route, pool),
             variables=variables,
             response_headers=(*_response_headers(route), *self._cookie(listener, route, pool)),
-            limits=(*self._limits(listener, inlet, route), limits.breaker(self.book, self.book.view.pools[pool])),
-            tenant=auth.tenant(self.book, route, self.numbers[route.name]),
+            limits=(*self._limits(listener, inlet, route), limits.breaker(self.context, self.context.view.pools[pool])),
+            tenant=auth.tenant(self.context, route, self.numbers[route.name]),
             refusal=429 if any(item.concurrent for item in route.rate_limits) else 503,
-            forwarding=found,
+            forwarding=directives,
             mirror=Token(_mirror_path(self.numbers[route.name])) if action.mirror and self._copies(route) else None,
         )
 
     def _limits(self, listener: Listener, inlet: Inlet, route: Route) -> tuple[Limit, ...]:
-        own = limits.of_route(self.book, route, self.numbers[route.name])
+        route_limits = limits.of_route(self.context, route, self.numbers[route.name])
         if listener.max_connections is None:
-            return own
-        return (*own, limits.listener(self.book, inlet.number, listener.max_connections))
+            return route_limits
+        return (*route_limits, limits.listener(self.context, inlet.number, listener.max_connections))
 
     def _cookie(self, listener: Listener, route: Route, pool: str) -> tuple[tuple[Token, Token], ...]:
         action = route.action
@@ -100,23 +102,26 @@ class Routes:
         if pool not in {share.pool for share in action.shares if share.weight > 0}:
             return ()
         secure = listener.tls is not None
-        variable = split.cookie(self.book, route, self.numbers[route.name], pool, secure)
+        variable = split.cookie(self.context, route, self.numbers[route.name], pool, secure)
         return ((Token("Set-Cookie"), Token(variable)),)
 
-    def _with_spare(self, route: Route, found: Forwarding, spare: str | None, replicas: int) -> Forwarding:
-        """A request that no replica got goes on to the fallback pool; every replica is tried before."""
-        if spare is None:
-            return found
+    def _with_fallback(self, route: Route, directives: Forwarding, fallback: str | None, replicas: int) -> Forwarding:
+        """Return the directives with the fallback pool as last resort.
+
+        A request that no replica accepted goes on to the fallback pool, after every replica has been tried.
+        """
+        if fallback is None:
+            return directives
         number = self.numbers[route.name]
-        elsewhere = quote.plain(names.location(route.name, spare))
+        fallback_location = quote.plain(names.location(route.name, fallback))
         for status in ("502", "504"):
             variable = f"$lb_r{number}_{status}"
-            if all(item.variable != Token(variable) for item in self.book.maps):
-                entries = ((Token("default"), Token(f"$lb_on_{status}")), (Token("lb_503"), elsewhere))
-                self.book.map(f"$lb_on_{status}", variable, entries, volatile=True)
+            if all(item.variable != Token(variable) for item in self.context.maps):
+                entries = ((Token("default"), Token(f"$lb_on_{status}")), (Token("lb_503"), fallback_location))
+                self.context.map(f"$lb_on_{status}", variable, entries, volatile=True)
         return replace(
-            found,
-            tries=max(found.tries, replicas) if found.conditions != Token("off") else found.tries,
+            directives,
+            tries=max(directives.tries, replicas) if directives.conditions != Token("off") else directives.tries,
             on_502=Token(f"@$lb_r{number}_502"),
             on_504=Token(f"@$lb_r{number}_504"),
         )
@@ -131,19 +136,19 @@ class Routes:
         action = route.action
         if not isinstance(action, Forward) or action.mirror is None or not self._copies(route):
             return None
-        pool = self.book.view.pools[action.mirror.pool]
+        pool = self.context.view.pools[action.mirror.pool]
         upstream = self.upstreams.of(pool.name, route.regions)
         assert upstream is not None
         number = self.numbers[route.name]
-        found = forwarding(self.book, inlet, route, _rule(listener, route), pool, upstream, copy=True)
-        if found is None:
+        directives = forwarding(self.context, inlet, route, _rule(listener, route), pool, upstream, copy=True)
+        if directives is None:
             return None
-        draw = split.sample(self.book, number, action.mirror.percent)
-        return Mirrored(Token(_mirror_path(number)), Token(draw) if draw else None, found)
+        draw = split.sample(self.context, number, action.mirror.percent)
+        return Mirrored(Token(_mirror_path(number)), Token(draw) if draw else None, directives)
 
 
 def _rule(listener: Listener, route: Route) -> Rule:
-    """The first of a route: its rules have the same path."""
+    """Return the first rule of a route; all rules of a route have the same path."""
     return next(item for item in listener.rules if item.route == route.name)
 
 
@@ -151,14 +156,14 @@ def _mirror_path(number: int) -> str:
     return f"/.lbctl/mirror/{number}"
 
 
-def _target(book: RenderContext, route: Route, number: int) -> str:
+def _target(context: RenderContext, route: Route, number: int) -> str:
     if not isinstance(route.action, Forward):
         return names.location(route.name)
-    return names.location(route.name, split.choice(book, route, number))
+    return names.location(route.name, split.choice(context, route, number))
 
 
 def _reached(action: Forward) -> list[str]:
-    """The pools for which there must be a location: those that the choice can name, and the fallback."""
+    """Return the pools that need a location: those that the choice can name, and the fallback."""
     live = {share.pool for share in action.shares if share.weight > 0}
     return sorted(live | {pin.pool for pin in action.pins} | ({action.fallback} if action.fallback else set()))
 
@@ -171,16 +176,16 @@ def _at(route: Route, pool: str) -> Token:
     return quote.plain(f"@{names.location(route.name, pool)}")
 
 
-def _variables(route: Route, pool: str = "", book: RenderContext | None = None) -> tuple[tuple[Token, Token], ...]:
-    """What the access log says of a request: each as it stands in JSON."""
-    found = [(Token("$lb_route"), _json(route.name))]
-    if book is not None:
-        found.append((Token("$lb_pool"), _json(pool)))
+def _variables(route: Route, pool: str = "", context: RenderContext | None = None) -> tuple[tuple[Token, Token], ...]:
+    """Return the variables that the access log reads, with their values as JSON."""
+    variables = [(Token("$lb_route"), _json(route.name))]
+    if context is not None:
+        variables.append((Token("$lb_pool"), _json(pool)))
         action = route.action
         if isinstance(action, Forward) and len(action.shares) > 1:
-            model = book.view.pools[pool].model
-            found.append((Token("$lb_variant"), _json((model and model.version) or pool)))
-    return tuple(found)
+            model = context.view.pools[pool].model
+            variables.append((Token("$lb_variant"), _json((model and model.version) or pool)))
+    return tuple(variables)
 
 
 def _retry_after(route: Route) -> list[tuple[Token, Token]]:
@@ -200,17 +205,20 @@ def _unavailable(
 
 
 def _answering(route: Route, action: Respond) -> list[Location]:
-    """nginx takes the text of a redirect for an address: there the status and the text come from two locations."""
+    """Return the location that answers with the action's status and text, or two of them.
+
+    nginx takes the text of a redirect for an address, so the status and the text of one come from two locations.
+    """
     path = ("routes", route.name, "respond", "body")
     texts = tuple(quote.value(part, path) for part in quote.chunks(action.body))
     body = quote.script("".join(f"$lb_text{index}" for index in range(len(texts))))
     answer = Answer(action.status, quote.plain(action.content_type), texts, body)
-    found = Location(_name(route), _variables(route), _response_headers(route), answer=answer)
+    location = Location(_name(route), _variables(route), _response_headers(route), answer=answer)
     if action.status not in _MEAN_A_LOCATION:
-        return [found]
+        return [location]
     name = _name(route, "answer")
-    said = replace(found, name=name, answer=replace(answer, status=200))
-    return [Location(found.name, found.variables, elsewhere=name, status=action.status), said]
+    text_location = replace(location, name=name, answer=replace(answer, status=200))
+    return [Location(location.name, location.variables, elsewhere=name, status=action.status), text_location]
 
 
 def _response_headers(route: Route) -> tuple[tuple[Token, Token], ...]:

@@ -1,11 +1,12 @@
-"""A listener's table as one map: the first rule that matches says which location handles the request.
+"""A listener's table as one map: the first rule that matches decides which location handles the request.
 
-The map's source is what the rules look at: a digit for each header, regex and model condition, the method, the host and
-the decoded path, with line feeds between. Only the path can hold a line feed itself, and it stands last: no request can
-be read as another. nginx tries a map's regular expressions in their order, so the order of the rules holds exactly.
+The map's source is the values that rules look at: a digit for each header, regex and model condition, the method, the
+host and the decoded path, separated by line feeds. Only the path can contain a line feed itself, and it is last: no
+request can be read as another. nginx tries a map's regular expressions in their order, so the order of the rules is
+kept.
 
-An expression of the fleet can give up on a long path (PCRE's limits). That is neither a match nor none: its digit is 2,
-and where all else that its rule asks for holds, the answer is 400 instead of a later, wider rule.
+An expression of the fleet can give up on a long path (PCRE's limits). That is neither a match nor a mismatch: its digit
+is 2, and where all other conditions of its rule hold, the answer is 400 instead of a later, wider rule.
 """
 
 from __future__ import annotations
@@ -19,81 +20,89 @@ from lbctl.targets.nginx import names, quote
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
-NOWHERE = "lb_404"
+NO_ROUTE = "lb_404"
 _UNDECIDED = "lb_undecided"
 _URI = "$uri"
 _ANY = "[^\\n]+"
 _ANY_FLAGS = re.compile(r"\.{5,}")
 _GROUP = 100
-"""Condition variables that are put together in one value: the source of a map is one token, and those are short."""
+"""The most condition variables in one value: the source of a map is one token, and tokens are short."""
 
 Condition = tuple[str, tuple[str, ...], Path]
-"""(source, regexes of which one must match, path in the YAML)"""
+"""(source, regular expressions of which one must match, path in the YAML)"""
 
 
-def table(book: RenderContext, listener: Listener, number: int, targets: dict[str, str]) -> str:
-    """The variable with the name of the location; `targets` is route → that name, which may hold variables."""
-    rules = [(rule, asked) for rule in listener.rules if (asked := _conditions(book, rule)) is not None]
+def table(context: RenderContext, listener: Listener, number: int, targets: dict[str, str]) -> str:
+    """Add the listener's table; return the variable with the name of the location.
+
+    `targets` is route → that name, which may contain variables.
+    """
+    rules = [(rule, conditions) for rule in listener.rules if (conditions := _conditions(context, rule)) is not None]
     order: dict[tuple[str, tuple[str, ...]], int] = {}
-    for _, asked in rules:
-        for source, patterns, _path in asked:
+    for _, conditions in rules:
+        for source, patterns, _path in conditions:
             order.setdefault((source, patterns), len(order))
     flags = [
-        book.condition(source, patterns, _path_of(rules, source, patterns), may_give_up=source == _URI)
+        context.condition(source, patterns, _path_of(rules, source, patterns), may_give_up=source == _URI)
         for source, patterns in order
     ]
-    entries = [entry for rule, asked in rules for entry in _entries(rule, asked, order, targets[rule.route])]
-    source = f"{_together(book, flags, number)}\n$request_method\n$host\n$uri"
-    return book.map(source, f"$lb_l{number}_target", ((Token("default"), Token(NOWHERE)), *entries))
+    entries = [entry for rule, conditions in rules for entry in _entries(rule, conditions, order, targets[rule.route])]
+    source = f"{_joined_flags(context, flags, number)}\n$request_method\n$host\n$uri"
+    return context.map(source, f"$lb_l{number}_target", ((Token("default"), Token(NO_ROUTE)), *entries))
 
 
 def _path_of(rules: Sequence[tuple[Rule, list[Condition]]], source: str, patterns: tuple[str, ...]) -> Path:
-    return next(path for _, asked in rules for s, p, path in asked if (s, p) == (source, patterns))
+    return next(
+        path
+        for _, conditions in rules
+        for other_source, other_patterns, path in conditions
+        if (other_source, other_patterns) == (source, patterns)
+    )
 
 
-def _conditions(book: RenderContext, rule: Rule) -> list[Condition] | None:
-    """What a rule asks beyond host, method and path; None if nginx can never see it hold."""
+def _conditions(context: RenderContext, rule: Rule) -> list[Condition] | None:
+    """Return the conditions of a rule beyond host, method and path; None if in nginx they can never hold."""
     match = ("routes", rule.route, "match")
-    asked: list[Condition] = []
-    for name, wanted in rule.headers:
+    conditions: list[Condition] = []
+    for name, value in rule.headers:
         source = names.header(name)
         if source is None:
-            book.warn("route.match", (*match, "headers", name), "nginx drops request headers of that name: no match")
+            context.warn("route.match", (*match, "headers", name), "nginx drops request headers of that name: no match")
             return None
-        asked.append((source, (f"^{quote.literal(wanted)}\\z",), (*match, "headers", name)))
+        conditions.append((source, (f"^{quote.literal(value)}\\z",), (*match, "headers", name)))
     if rule.models:
         message = "nginx's core reads no JSON: a request's model is taken from the header x-model alone"
-        book.warn("route.match.model", (*match, "model"), message)
-        asked.append(("$http_x_model", tuple(map(_model, rule.models)), (*match, "model")))
+        context.warn("route.match.model", (*match, "model"), message)
+        conditions.append(("$http_x_model", tuple(map(_model, rule.models)), (*match, "model")))
     if rule.path.kind == "regex":
-        asked.append((_URI, (quote.whole(rule.path.value),), (*match, "path_regex")))
-    return asked
+        conditions.append((_URI, (quote.whole(rule.path.value),), (*match, "path_regex")))
+    return conditions
 
 
 def _model(name: str) -> str:
     return f"^{quote.literal(name[:-1])}" if name.endswith("*") else f"^{quote.literal(name)}\\z"
 
 
-def _together(book: RenderContext, flags: list[str], number: int) -> str:
+def _joined_flags(context: RenderContext, flags: list[str], number: int) -> str:
     if len(flags) <= _GROUP:
         return "".join(flags)
     groups = [flags[i : i + _GROUP] for i in range(0, len(flags), _GROUP)]
     return "".join(
-        book.map("", f"$lb_l{number}_flags{index}", ((Token("default"), quote.script("".join(group))),))
+        context.map("", f"$lb_l{number}_flags{index}", ((Token("default"), quote.script("".join(group))),))
         for index, group in enumerate(groups)
     )
 
 
 def _entries(
-    rule: Rule, asked: list[Condition], order: dict[tuple[str, tuple[str, ...]], int], target: str
+    rule: Rule, conditions: list[Condition], order: dict[tuple[str, tuple[str, ...]], int], target: str
 ) -> Iterator[tuple[Token, Token]]:
-    """The rule's entry, and with an expression the one for where that gave up."""
+    """Yield the rule's entry and, if the rule has an expression, the entry for where that gave up."""
     path = ("routes", rule.route, "match")
     digits = ["."] * len(order)
-    for source, patterns, _ in asked:
+    for source, patterns, _ in conditions:
         digits[order[source, patterns]] = "1"
     yield quote.plain(_regex(rule, digits), path), quote.script(target)
-    for source, patterns, _ in asked:
+    for source, patterns, _ in conditions:
         if source == _URI:
             digits[order[source, patterns]] = "2"
             yield quote.plain(_regex(rule, digits), (*path, "path_regex")), Token(_UNDECIDED)
@@ -106,7 +115,7 @@ def _regex(rule: Rule, digits: list[str]) -> str:
 
 
 def _host(host: str) -> str:
-    """`$host` is in lower case already."""
+    """Return an expression for the host; `$host` is already in lower case."""
     if not host:
         return "[^\\n]*"
     if host.startswith("*."):

@@ -1,4 +1,4 @@
-"""nginx as a target. What renders is imported when something is rendered, not before."""
+"""nginx as a target; the modules that render are imported when something is rendered, not before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lbctl.targets.target import Bundle, Capability, Complaint, Version
 
 
 class Nginx:
-    """Stateless: `render` builds everything anew."""
+    """The target for nginx; it has no state, and `render` builds everything anew."""
 
     kind = "nginx"
     title = "nginx"
@@ -34,27 +34,33 @@ class Nginx:
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
+        """Feature id → whether and how nginx supports the feature."""
         return CAPABILITIES
 
     def render(self, view: View, form: str = "yaml") -> Bundle:  # noqa: ARG002 -- nginx.conf has one form
+        """Render a view to nginx.conf and the files that it includes."""
         from lbctl.targets.nginx.render import render
 
         return render(view)
 
     def remarks(self, view: View) -> tuple[Diagnostic, ...]:
+        """Return the diagnostics of `render` for this view without rendering files."""
         from lbctl.targets.nginx.render import remarks
 
         return remarks(view)
 
     def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
+        """Return nginx's own weights for replicas of `pool` that have `weights`, in the same order."""
         from lbctl.targets.nginx.pool import nginx_weights
 
         return nginx_weights(pool, weights)
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
+        """Return the command that checks the file `main`; nginx may write below `prefix`."""
         return check.command(binary, prefix, main)
 
     def complaints(self, output: str, bundle: Bundle) -> Iterable[Complaint]:
+        """Return the errors in the output of the checker."""
         return check.complaints(output, bundle)
 
 

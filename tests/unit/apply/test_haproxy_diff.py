@@ -12,14 +12,14 @@ from lbctl.apply.haproxy import commands, running
 from lbctl.apply.haproxy.diff import plan
 from lbctl.apply.haproxy.running import Running, UnreadableError
 from lbctl.ir.address import Address
-from lbctl.targets.haproxy.desired import Desired, Server
+from lbctl.targets.haproxy.desired import Desired, DesiredServer
 
-_WANTED = Server("pool_p", "a", Address("10.0.0.1", 8000), 100, "ready", ("check", "weight", "100"))
+_WANTED = DesiredServer("pool_p", "a", Address("10.0.0.1", 8000), 100, "ready", ("check", "weight", "100"))
 _HAS = running.Server("10.0.0.1", 8000, "", 100, False, False, False, False, False)
 _FORBIDDEN = (";", "\n", " ", "\\", "<<")
 
 
-def _desired(*servers: Server, limits: tuple[tuple[str, int], ...] = ()) -> Desired:
+def _desired(*servers: DesiredServer, limits: tuple[tuple[str, int], ...] = ()) -> Desired:
     return Desired(frozenset({"pool_p", *(item.backend for item in servers)}), servers, limits)
 
 
@@ -97,7 +97,7 @@ def test_a_name_with_several_addresses_stays_where_it_is() -> None:
 def test_what_no_command_changes_is_a_reason_to_reload() -> None:
     assert plan(_desired(replace(_WANTED, backup=True)), _running(a=_HAS)).reload
     assert plan(_desired(replace(_WANTED, cookie=True)), _running(a=_HAS)).reload
-    assert plan(_desired(replace(_WANTED, words=("ca-file", "/a b", "weight", "1"))), _running()).reload
+    assert plan(_desired(replace(_WANTED, arguments=("ca-file", "/a b", "weight", "1"))), _running()).reload
 
 
 def test_servers_of_backends_that_are_not_ours_are_left_alone() -> None:
