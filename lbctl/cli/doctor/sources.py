@@ -105,14 +105,14 @@ def _problem(track: ReplicaSources, place: int, source: ScrapeSource, answers: d
     if asked is None:
         return f"{source.display_url}: not asked, the others took too long"
     if asked.fetched.reason:
-        return f"{source.display_url}: {asked.fetched.words}"
+        return f"{source.display_url}: {asked.fetched.message}"
     if source.table is None:
         track.answer(place, asked.fetched, 0.0, 0.0)
     else:
         page = source.table.reader().read(asked.fetched.body)
         track.page(place, asked.fetched, page, 0.0, 0.0)
     told = track.states[place]
-    return f"{source.display_url}: {told.words}" if told.reason else ""
+    return f"{source.display_url}: {told.message}" if told.reason else ""
 
 
 def _silent(pools: Sequence[Pool], replicas: Sequence[ScrapePlan]) -> Iterator[Check]:

@@ -1,7 +1,7 @@
-"""Overrides as operators ask for them: checked against what is served, kept over a restart, ended when time is up.
+"""The overrides of operators: checked against the published fleet, saved for a restart, and removed when they expire.
 
-A drain is that of the files in all but where it stands: `drain_deadline` counts for it. `undrain` also ends what deep
-health holds against a replica.
+A drain by an override has the same effect as one in the files, including `drain_deadline`. Removing it also ends an
+ejection of the replica by deep health.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.saved import SavedState
 
-_LONGEST_REASON = 200
-_KEYS = frozenset({"kind", "pool", "replica", "value", "reason", "ttl"})
-_PAUSE = 1.0
+_MAX_REASON = 200
+"""The longest reason that is saved, in characters."""
+_FIELDS = frozenset({"kind", "pool", "replica", "value", "reason", "ttl"})
+_EXPIRY_INTERVAL = 1.0
+"""Seconds between two checks for expired overrides."""
 
 
 class WeightControl(Protocol):
@@ -38,96 +40,102 @@ class WeightControl(Protocol):
 
 
 class OverrideService:
-    """`now`: seconds since the epoch."""
+    """Sets and removes overrides. `now` returns seconds since the epoch."""
 
     def __init__(
         self,
         publisher: Publisher,
-        changes: Reconciler,
+        reconciler: Reconciler,
         weight_control: WeightControl,
         state: SavedState,
-        kept: Overrides = (),
+        saved: Overrides = (),
         now: Callable[[], float] = time.time,
     ) -> None:
         self._publisher = publisher
-        self._changes = changes
+        self._reconciler = reconciler
         self._weight_control = weight_control
         self._state = state
         self._now = now
-        self._turn = asyncio.Lock()
-        publisher.hold(overrides.current(kept, now()))
+        self._lock = asyncio.Lock()
+        publisher.set_overrides(overrides.current(saved, now()))
         weight_control.freeze(overrides.frozen(publisher.overrides))
 
-    async def put(self, asked: Mapping[str, Any]) -> Override:
-        """Store an override of these keys: `kind`, `pool`, `replica` (not for freeze), `value` (for weight), `reason`,
-        `ttl` in seconds. Raises BadRequestError, and NotSavedError where a restart would forget it."""
-        new = self._asked(asked)
-        async with self._turn:
-            wanted = overrides.put(self._publisher.overrides, new)
-            await self._save(wanted)
+    async def put(self, request: Mapping[str, Any]) -> Override:
+        """Set an override, and return it.
+
+        The request has `kind`, `pool`, `replica` (not for freeze), `value` (for weight), `reason`, `ttl` in seconds.
+        Raises BadRequestError, and NotSavedError where a restart would lose the override.
+        """
+        new = self._parse(request)
+        async with self._lock:
+            updated = overrides.put(self._publisher.overrides, new)
+            await self._save(updated)
             reason = new.reason or None
-            log.event("held by hand", kind=new.kind, pool=new.pool, replica=new.replica or None, reason=reason)
-            await self._apply(wanted)
+            log.event("override set", kind=new.kind, pool=new.pool, replica=new.replica or None, reason=reason)
+            await self._apply(updated)
         return new
 
-    async def remove(self, asked: Mapping[str, Any]) -> bool:
-        """Whether there was one. Raises BadRequestError, and NotSavedError where a restart would bring it back."""
-        about = kind, pool, replica = _about(asked)
-        async with self._turn:
-            there = any(item.key == about for item in self._publisher.overrides)
-            if not there:
-                self._check(*about)
-            wanted = overrides.removed(self._publisher.overrides, about)
-            if there:
-                await self._save(wanted)
+    async def remove(self, request: Mapping[str, Any]) -> bool:
+        """Remove an override, and return whether it existed.
+
+        Raises BadRequestError, and NotSavedError where a restart would bring the override back.
+        """
+        key = kind, pool, replica = _key_of(request)
+        async with self._lock:
+            exists = any(item.key == key for item in self._publisher.overrides)
+            if not exists:
+                self._check(*key)
+            updated = overrides.removed(self._publisher.overrides, key)
+            if exists:
+                await self._save(updated)
             if kind == "drain":
                 self._weight_control.readmit(pool, replica)
-            if there:
-                log.event("no longer held by hand", kind=kind, pool=pool, replica=replica or None)
-                await self._apply(wanted)
-        return there
+            if exists:
+                log.event("override removed", kind=kind, pool=pool, replica=replica or None)
+                await self._apply(updated)
+        return exists
 
     async def run(self) -> None:
-        """Ends those whose time is up, until it is cancelled."""
+        """Remove expired overrides until the task is cancelled."""
         while True:
-            await asyncio.sleep(_PAUSE)
-            async with self._turn:
+            await asyncio.sleep(_EXPIRY_INTERVAL)
+            async with self._lock:
                 await self._expire()
 
     async def _expire(self) -> None:
-        """An override whose time is up ends whether or not that can be saved: a restart sees its time as well."""
-        known = self._publisher.overrides
-        left = overrides.current(known, self._now())
-        for item in known:
-            if item not in left:
-                log.event("its time is up", kind=item.kind, pool=item.pool, replica=item.replica or None)
-        if left != known:
+        """Remove expired overrides, even where that cannot be saved: after a restart they are expired as well."""
+        before = self._publisher.overrides
+        current = overrides.current(before, self._now())
+        for item in before:
+            if item not in current:
+                log.event("override expired", kind=item.kind, pool=item.pool, replica=item.replica or None)
+        if current != before:
             with suppress(NotSavedError):
-                await self._save(left)
-            await self._apply(left)
+                await self._save(current)
+            await self._apply(current)
 
-    async def _save(self, wanted: Overrides) -> None:
+    async def _save(self, updated: Overrides) -> None:
         try:
-            await self._state.save_overrides(wanted)
+            await self._state.save_overrides(updated)
         except StoreError as error:
             log.error(f"overrides cannot be saved: {error}")
             raise NotSavedError(f"the override cannot be saved, and nothing was changed: {error}") from error
 
-    async def _apply(self, wanted: Overrides) -> None:
-        self._publisher.hold(wanted)
-        self._weight_control.freeze(overrides.frozen(wanted))
-        await self._changes.refresh("an override")
+    async def _apply(self, updated: Overrides) -> None:
+        self._publisher.set_overrides(updated)
+        self._weight_control.freeze(overrides.frozen(updated))
+        await self._reconciler.refresh("an override")
 
-    def _asked(self, asked: Mapping[str, Any]) -> Override:
-        kind, pool, replica = _about(asked)
+    def _parse(self, request: Mapping[str, Any]) -> Override:
+        kind, pool, replica = _key_of(request)
         self._check(kind, pool, replica)
-        ttl, now = _number(asked.get("ttl"), "ttl"), self._now()
+        ttl, now = _number(request.get("ttl"), "ttl"), self._now()
         return Override(
             kind=kind,
             pool=pool,
             replica=replica,
-            value=_weight(asked.get("value")) if kind == "weight" else None,
-            reason=str(asked.get("reason") or "")[:_LONGEST_REASON],
+            value=_weight(request.get("value")) if kind == "weight" else None,
+            reason=str(request.get("reason") or "")[:_MAX_REASON],
             since=now,
             until=None if ttl is None else now + ttl,
         )
@@ -136,26 +144,27 @@ class OverrideService:
         served = self._publisher.served
         pools = {item.name: item for item in served.composed.whole.topology.pools} if served else {}
         if pool not in pools:
-            raise BadRequestError(f"there is no pool {show(pool)}{_hint(pool, pools)}")
+            raise BadRequestError(f"there is no pool {show(pool)}{_suggestion(pool, pools)}")
         names = [item.name for item in pools[pool].replicas]
         if kind == "freeze" and replica:
             raise BadRequestError("a pool is frozen as a whole")
         if kind != "freeze" and replica not in names:
-            raise BadRequestError(f"the pool {pool} has no replica {show(replica)}{_hint(replica, names)}")
+            raise BadRequestError(f"the pool {pool} has no replica {show(replica)}{_suggestion(replica, names)}")
 
 
-def _about(asked: Mapping[str, Any]) -> tuple[Kind, str, str]:
-    unknown = sorted(asked.keys() - _KEYS)
+def _key_of(request: Mapping[str, Any]) -> tuple[Kind, str, str]:
+    """Return kind, pool and replica of a request. Raises BadRequestError for unknown fields or kinds."""
+    unknown = sorted(request.keys() - _FIELDS)
     if unknown:
-        raise BadRequestError(f"unknown key {show(unknown[0])}: the keys are {', '.join(sorted(_KEYS))}")
-    kind = asked.get("kind")
+        raise BadRequestError(f"unknown key {show(unknown[0])}: the keys are {', '.join(sorted(_FIELDS))}")
+    kind = request.get("kind")
     if kind not in KINDS:
         raise BadRequestError(f"kind is one of {', '.join(KINDS)}")
-    return kind, str(asked.get("pool", "")), str(asked.get("replica") or "")
+    return kind, str(request.get("pool", "")), str(request.get("replica") or "")
 
 
-def _hint(word: str, known: Any) -> str:
-    near = did_you_mean(word, tuple(known))
+def _suggestion(name: str, candidates: Any) -> str:
+    near = did_you_mean(name, tuple(candidates))
     return f" ({near})" if near else ""
 
 

@@ -29,7 +29,7 @@ from lbctl.serve.api import exposure, status_rows
 from lbctl.serve.discovery.dns import replicas_of
 from lbctl.serve.discovery.guard import judged, unresolved
 from lbctl.serve.discovery.interface import Discovered
-from lbctl.serve.settings import Options, legible, make_token, settings
+from lbctl.serve.settings import Options, make_token, parse_lenient, settings
 from lbctl.xds.resource import CDS, EDS, Resource, Resources, changed_names
 
 
@@ -250,9 +250,9 @@ def test_the_command_line_stands_over_the_files(tmp_path: Path) -> None:
 def test_control_is_read_from_a_fleet_whose_other_files_are_broken(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("version: 1\npools: [")
     (tmp_path / "b.yaml").write_text(CONTROL)
-    assert settings(Options((str(tmp_path),)), legible([str(tmp_path)])).control.api_bind.port == 1801
+    assert settings(Options((str(tmp_path),)), parse_lenient([str(tmp_path)])).control.api_bind.port == 1801
     (tmp_path / "b.yaml").unlink()
-    assert legible([str(tmp_path)]) is None
+    assert parse_lenient([str(tmp_path)]) is None
 
 
 def test_what_only_a_restart_takes_is_named(tmp_path: Path) -> None:
