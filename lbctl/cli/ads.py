@@ -13,11 +13,12 @@ from typing import Any
 
 import click
 
+from lbctl.base import ports
 from lbctl.base.quantities import QuantityError, parse_address
 from lbctl.cli.options import options_of
 from lbctl.ir.address import Address
 
-USUAL = "127.0.0.1:18000"
+USUAL = f"127.0.0.1:{ports.XDS}"
 """The default address at which `serve` listens for proxies."""
 _PAUSE = 0.1
 _FLAGS = ("xds", "node", "region", "zone", "tls_ca", "tls_cert", "tls_key")

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from lbctl.base import ports
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_loopback
 from lbctl.cli.options import options_of
@@ -25,7 +26,7 @@ from lbctl.serve.api.json_codec import plain as plain_json
 if TYPE_CHECKING:
     import requests
 
-DEFAULT_SERVER = "http://127.0.0.1:18080"
+DEFAULT_SERVER = f"http://127.0.0.1:{ports.API}"
 _TOKEN = "/var/lib/lbctl/api-token"
 """The default path at which `serve` creates its token."""
 _WRITING = f"The token of its API, which this always needs; default: {_TOKEN}, for the default server alone."

@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 import click
 
+from lbctl.base import ports
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, did_you_mean
 from lbctl.base.errors import reason_of
 from lbctl.cli.api_client import show as show_value
@@ -131,7 +132,7 @@ def _listener(compiled: Compiled, name: str | None, parts: SplitResult) -> Liste
             hint = did_you_mean(name, known) or f"its listeners: {', '.join(known) or 'none'}"
             raise click.UsageError(f"the fleet has no listener {name!r}; {hint}")
         return known[name]
-    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    port = parts.port or ports.BY_SCHEME.get(parts.scheme)
     at_port = [item for item in known.values() if item.bind.port == port]
     found = at_port or list(known.values())
     if len(found) == 1:

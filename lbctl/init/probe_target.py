@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
+from lbctl.base import ports
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, show
 from lbctl.base.hosts import is_ip
 from lbctl.base.quantities import QuantityError, parse_host
@@ -21,7 +22,6 @@ _HINT = "as http://gpu1:8000"
 _FORM = re.compile(r"[!-~]{1,1024}")
 _PATHS = frozenset({"", "/", "/v1", "/v1/", "/metrics"})
 """Paths that are often copied with an address; `init` knows which paths to request."""
-_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -59,7 +59,7 @@ def parse_targets(urls: Sequence[str], diagnostics: Diagnostics) -> list[ProbeTa
 
 def _parse_target(url: str) -> ProbeTarget:
     parts = _split(url)
-    if parts.scheme not in _PORTS:
+    if parts.scheme not in ports.BY_SCHEME:
         raise QuantityError("not an http or https URL", _HINT)
     if "@" in parts.netloc:
         raise QuantityError("it holds a user or a password; init sends none", _HINT)
@@ -67,7 +67,7 @@ def _parse_target(url: str) -> ProbeTarget:
         raise QuantityError("more than a scheme, a host and a port: init knows what to ask for", _HINT)
     bracketed = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else (parts.hostname or "")
     host, _ = parse_host(bracketed)
-    target = ProbeTarget(parts.scheme, host, _PORTS[parts.scheme] if parts.port is None else parts.port)
+    target = ProbeTarget(parts.scheme, host, ports.BY_SCHEME[parts.scheme] if parts.port is None else parts.port)
     _check(target)
     return target
 

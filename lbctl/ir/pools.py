@@ -181,6 +181,12 @@ class LoadShedding:
     min_healthy: float = 50.0
     """The percentage of healthy replicas below which requests are refused."""
     retry_after: int = 5_000
+    """Milliseconds after which a client may try again."""
+
+    @property
+    def retry_after_seconds(self) -> int:
+        """The value of the Retry-After header: whole seconds, rounded up, at least 1."""
+        return max(1, -(-self.retry_after // 1000))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from lbctl.base import ports
 from lbctl.ir.address import Address
 
 if TYPE_CHECKING:
@@ -60,14 +61,14 @@ class ServerTls:
 class Control:
     """The control plane's endpoints and limits."""
 
-    xds_bind: Address = Address("127.0.0.1", 18000)
+    xds_bind: Address = Address("127.0.0.1", ports.XDS)
     xds_tls: ServerTls | None = None
     unmatched_nodes: Literal["nothing", "all"] = "nothing"
     """What an xDS node that matches no proxy gets."""
-    api_bind: Address = Address("127.0.0.1", 18080)
+    api_bind: Address = Address("127.0.0.1", ports.API)
     api_token_file: str | None = None
     api_tls: ServerTls | None = None
-    logs_bind: Address = Address("127.0.0.1", 18514)
+    logs_bind: Address = Address("127.0.0.1", ports.LOGS)
     state: str = "/var/lib/lbctl"
     """The directory of the state store."""
     max_shrink: float = 50.0

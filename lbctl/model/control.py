@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from lbctl.base import ports
 from lbctl.base import quantities as q
 from lbctl.model import values as v
 from lbctl.model.section import Choice, Section
@@ -82,7 +83,7 @@ class ApiTls(Section):
 
 class Xds(Section):
     bind: v.Bind = Field(
-        q.Endpoint("127.0.0.1", 18000, ip=True), description="Where Envoys connect. Beyond loopback it needs mTLS."
+        q.Endpoint("127.0.0.1", ports.XDS, ip=True), description="Where Envoys connect. Beyond loopback it needs mTLS."
     )
     tls: XdsTls | None = Field(None, description="Without it plain text, on loopback alone.")
     unmatched_nodes: Literal["nothing", "all"] = Field(
@@ -92,7 +93,7 @@ class Xds(Section):
 
 class Api(Section):
     bind: v.Bind = Field(
-        q.Endpoint("127.0.0.1", 18080, ip=True),
+        q.Endpoint("127.0.0.1", ports.API, ip=True),
         description="Where `lbctl status` and the other commands ask. Beyond loopback it needs TLS and a token.",
     )
     token_file: v.FilePath | None = Field(
@@ -103,7 +104,7 @@ class Api(Section):
 
 class Logs(Section):
     bind: v.Bind = Field(
-        q.Endpoint("127.0.0.1", 18514, ip=True),
+        q.Endpoint("127.0.0.1", ports.LOGS, ip=True),
         description="Syslog: access logs of HAProxy and nginx, for rollouts and observed shares. Nothing listens yet.",
     )
 

@@ -12,6 +12,7 @@ from lbctl.ir.pools import Discovery, Replica
 from lbctl.ir.topology import Topology
 from lbctl.serve.discovery.interface import PoolAnswer, SourceFactory
 from lbctl.serve.discovery.sources import SOURCES
+from lbctl.serve.guard import Guard
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class ToySource:
 def with_toy(made: list[ToySource]) -> Registry[SourceFactory]:
     """All sources and the toy, which is registered by one line; those that are made are put in `made`."""
 
-    def toy(changed: Callable[[], None]) -> ToySource:
+    def toy(changed: Callable[[], None], _: Guard) -> ToySource:
         made.append(ToySource(changed))
         return made[-1]
 

@@ -83,6 +83,7 @@ class Seen:
     acks: list[tuple[str, float]] = field(default_factory=list)
     nacks: list[str] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
+    failures: int = 0
 
     def connected(self, kind: str) -> None:
         self.streams.append(kind)
@@ -101,6 +102,9 @@ class Seen:
 
     def unmatched(self, node_id: str) -> None:
         self.strays.append(node_id)
+
+    def failed(self) -> None:
+        self.failures += 1
 
 
 class Running:

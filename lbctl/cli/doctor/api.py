@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 import click
 
 from lbctl import __version__
+from lbctl.base import ports
 from lbctl.base.errors import reason_of
 from lbctl.cli.api_client import Server
 from lbctl.cli.doctor.check import Check, State
 from lbctl.cli.doctor.machine import Skew
 from lbctl.cli.doctor.sources import PATIENCE, skew_between
 
-_PORTS = {"http": 80, "https": 443}
 _Answer = TypeVar("_Answer")
 
 
@@ -61,7 +61,7 @@ def _connection(url: str) -> str:
     """Return why no connection is possible, or an empty string."""
     parts = urlsplit(url)
     try:
-        place = (parts.hostname or "", parts.port or _PORTS[parts.scheme])
+        place = (parts.hostname or "", parts.port or ports.BY_SCHEME[parts.scheme])
         with socket.create_connection(place, timeout=PATIENCE):
             return ""
     except (OSError, ValueError) as error:

@@ -16,6 +16,7 @@ from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from lbctl import __version__
+from lbctl.base import ports
 from lbctl.serve.api import schema
 from lbctl.serve.api.json_codec import alternatives, json_name, type_hints
 from lbctl.serve.api.routes import ROUTES, Route
@@ -40,7 +41,7 @@ def document() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "lbctl serve", "version": __version__, "description": _ABOUT},
-        "servers": [{"url": "http://127.0.0.1:18080", "description": "The default of `control.api.bind`"}],
+        "servers": [{"url": f"http://127.0.0.1:{ports.API}", "description": "The default of `control.api.bind`"}],
         "paths": paths,
         "components": {
             "schemas": dict(sorted(types.items())),
@@ -118,10 +119,9 @@ def _add(kind: type, types: dict[str, dict[str, Any]]) -> None:
         return
     properties: dict[str, Any] = {}
     types[kind.__name__] = {"type": "object", "description": _about(kind), "properties": properties}
-    hints, docstrings = type_hints(kind), _docstrings()
+    hints, docstrings = type_hints(kind), _docstrings(kind)
     for item in fields(kind):
-        described = next(each for base in kind.__mro__ if (each := docstrings.get((base.__name__, item.name))))
-        properties[json_name(item)] = {"description": described, **_schema(hints[item.name], types)}
+        properties[json_name(item)] = {"description": docstrings[item.name], **_schema(hints[item.name], types)}
         if item.default is not MISSING:
             properties[json_name(item)]["default"] = item.default
     required = [json_name(item) for item in fields(kind) if item.default is MISSING]
@@ -159,14 +159,15 @@ def _about(kind: type) -> str:
 
 
 @cache
-def _docstrings() -> dict[tuple[str, str], str]:
-    """Return (class, attribute) → the string that follows the attribute in the source of the schema."""
-    docstrings: dict[tuple[str, str], str] = {}
-    for node in ast.parse(inspect.getsource(schema)).body:
-        if isinstance(node, ast.ClassDef):
-            for item, after in zip(node.body, node.body[1:], strict=False):
-                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                    assert isinstance(after, ast.Expr), item.target.id
-                    assert isinstance(after.value, ast.Constant), item.target.id
-                    docstrings[node.name, item.target.id] = re.sub(r"\s+", " ", str(after.value.value))
+def _docstrings(kind: type) -> dict[str, str]:
+    """Return attribute → the string that follows it in the source of the class, of its base classes too."""
+    docstrings: dict[str, str] = {}
+    for base in reversed([each for each in kind.__mro__ if is_dataclass(each)]):
+        body = ast.parse(inspect.getsource(base)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for item, after in zip(body.body, body.body[1:], strict=False):
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                assert isinstance(after, ast.Expr), item.target.id
+                assert isinstance(after.value, ast.Constant), item.target.id
+                docstrings[item.target.id] = re.sub(r"\s+", " ", str(after.value.value))
     return docstrings

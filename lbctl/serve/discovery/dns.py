@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import NoReturn
 
 from lbctl.base.hosts import is_ip
 from lbctl.compile.pools import replica_name
@@ -23,6 +24,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, Replica
 from lbctl.ir.topology import Topology
 from lbctl.serve.discovery.interface import PoolAnswer
+from lbctl.serve.guard import Guard
 from lbctl.serve.net.resolve import DnsAnswer, UnresolvedError, resolve, usable_answer
 
 _log = logging.getLogger(__name__)
@@ -84,7 +86,7 @@ class _FollowedName:
     failed: float | None = None
     failures: int = 0
     attempted: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[NoReturn] | None = None
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -113,6 +115,7 @@ class DnsSource:
     def __init__(
         self,
         on_change: Callable[[], None],
+        guard: Guard,
         *,
         timeout: float = 5.0,
         now: Callable[[], float] = time.time,
@@ -120,6 +123,7 @@ class DnsSource:
     ) -> None:
         """Follow no name yet. `on_change` is called when an answer has changed. `timeout`: of one query, in seconds."""
         self._on_change = on_change
+        self._guard = guard
         self._timeout = timeout
         self._now = now
         self._rng = rng or random.Random()
@@ -181,7 +185,7 @@ class DnsSource:
     def _start(self, name: _FollowedName) -> None:
         if name.task:
             name.task.cancel()
-        name.task = asyncio.get_running_loop().create_task(self._query_periodically(name), name=f"dns {name.question}")
+        name.task = self._guard.start("DNS lookups", partial(self._query_periodically, name), name=str(name.question))
 
     def _unfollow(self, name: _FollowedName) -> None:
         """Stop the queries for a name. Its answer stays as a seed, in case the name was removed by mistake."""

@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from lbctl.ir.pools import FileDiscovery
 from lbctl.ir.topology import Topology
 from lbctl.serve.discovery.interface import PoolAnswer
+from lbctl.serve.guard import Guard
 
 
 class FileSource:
     """A DiscoverySource whose answers are not saved: the state saves the files instead."""
 
-    def __init__(self, on_change: Callable[[], None], now: Callable[[], float] = time.time) -> None:
+    def __init__(self, on_change: Callable[[], None], _: Guard, now: Callable[[], float] = time.time) -> None:
         self._on_change = on_change
         self._now = now
         self._answers: dict[str, PoolAnswer] = {}

@@ -14,6 +14,7 @@ from typing import Protocol
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import Replica
 from lbctl.ir.topology import Topology
+from lbctl.serve.guard import Guard
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ class DiscoverySource(Protocol):
         ...
 
 
-SourceFactory = Callable[[Callable[[], None]], DiscoverySource]
+SourceFactory = Callable[[Callable[[], None], Guard], DiscoverySource]
+"""Makes a source from its callback and the guard that runs its long-lived tasks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from lbctl.serve.discovery import sources
 from lbctl.serve.discovery.dns import DnsSource, NameState
 from lbctl.serve.discovery.interface import Discovered, DiscoverySource, PoolAnswer, SourceFactory
 from lbctl.serve.discovery.plausible import implausible
+from lbctl.serve.guard import Guard
 
 _EMPTY = Topology((), (), ())
 _GRACE = 1.0
@@ -29,8 +30,11 @@ _GRACE = 1.0
 class DiscoveryService:
     """Combines the sources. Call `follow` in a running event loop, then `first`, then consume `changes` in one task."""
 
-    def __init__(self, kinds: Registry[SourceFactory] | None = None, settle: float = 0.1) -> None:
-        """Create the sources: those of `kinds`, or all. Changes within `settle` seconds are reported as one."""
+    def __init__(self, guard: Guard, kinds: Registry[SourceFactory] | None = None, settle: float = 0.1) -> None:
+        """Create the sources: those of `kinds`, or all. Changes within `settle` seconds are reported as one.
+
+        `guard` runs the tasks of the sources.
+        """
         kinds = kinds or sources.SOURCES
         self._settle = settle
         self._changed = asyncio.Event()
@@ -38,7 +42,7 @@ class DiscoveryService:
         self._reported = Discovered()
         self._topology = _EMPTY
         self._last_good: dict[str, tuple[PoolDiscovery, PoolAnswer]] = {}
-        self._sources: dict[str, DiscoverySource] = {kind: kinds.get(kind)(self._touch) for kind in kinds.names}
+        self._sources: dict[str, DiscoverySource] = {kind: kinds.get(kind)(self._touch, guard) for kind in kinds.names}
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
         """Pass the answers that were saved before a restart to the sources."""

@@ -88,7 +88,6 @@ class Publisher:
         `drained`: (pool, replica) → when its drain began, from the saved state. `driven` returns the proxies of a fleet
         that have a driver.
         """
-        self.discovery = DiscoveryService()
         self.accepted = Discovered()
         """The answers of discovery that count."""
         self.refused_answers: tuple[Diagnostic, ...] = ()
@@ -98,6 +97,7 @@ class Publisher:
         self.driven = driven
         self._subscribers: list[tuple[str, Callable[[PublishedFleet], None]]] = []
         self._guard = guard or Guard()
+        self.discovery = DiscoveryService(self._guard)
         self.served: PublishedFleet | None = None
         self.previous_snapshot: CachedSnapshot | None = None
         self.send: Callable[[CachedSnapshot], None] | None = None

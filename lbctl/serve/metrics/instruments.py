@@ -111,6 +111,10 @@ class Metrics:
         del node_id
         self._unmatched.inc()
 
+    def failed(self) -> None:
+        """Count a stream that has failed with an error of lbctl itself."""
+        self.task_failed("xDS stream")
+
     def reloaded(self, result: ReloadStatus, warnings: int = 0, key_files: int = 0) -> None:
         """Record a reading of the files.
 

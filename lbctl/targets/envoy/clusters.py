@@ -85,7 +85,7 @@ def _marks(pool: Pool) -> dict[str, str | bool]:
 def _retry_after(pool: Pool, placement: Placement) -> dict[str, str | bool]:
     if pool.load_shedding is None or not placement.sheds:
         return {}
-    return {"retry_after": str(-(-pool.load_shedding.retry_after // 1000))}
+    return {"retry_after": str(pool.load_shedding.retry_after_seconds)}
 
 
 def _balance(message: cluster_pb2.Cluster, pool: Pool, placement: Placement) -> None:

@@ -184,7 +184,7 @@ def _shed(part: Part, routes: Sequence[Route]) -> Iterator[Token]:
     if pool.load_shedding and pool.replicas:
         least = -(-part.size * pool.load_shedding.min_healthy // 100)
         whole = f"pool_{quote.name(part.whole).text}"
-        retry = max(1, -(-pool.load_shedding.retry_after // 1000))
+        retry = pool.load_shedding.retry_after_seconds
         spared = [f"!{{ var(txn.route) -m str -- {quote.name(item).text} }}" for item in _with_fallback(pool, routes)]
         yield line(
             f"http-request return status 503 {_SHED} hdr Retry-After {retry} if {{ nbsrv({whole}) lt {int(least)} }}",

@@ -54,6 +54,9 @@ class Observer(Protocol):
     def unmatched(self, node_id: str) -> None:
         """A node connected that no entry of `proxies` matches."""
 
+    def failed(self) -> None:
+        """A stream was closed because of an unexpected exception of the server."""
+
 
 @dataclass(frozen=True, slots=True)
 class Nack:

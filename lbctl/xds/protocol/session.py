@@ -36,6 +36,7 @@ _IN_CLEAR = (
     "without client certificates, since every user of the machine could read them; connect by {}"
 )
 _MTLS = "mTLS (control.xds.tls with a client_ca)"
+_FAILED = "the control plane failed on this stream; its log has the details"
 _SAID_AGAIN = 60.0
 """Seconds after which the rejection of the same node is logged again."""
 _MOST_DENIALS = 1000
@@ -155,6 +156,11 @@ class Session:
             await self._context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except StreamError as error:
             await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except grpc.aio.BaseError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- the other streams go on
+            self._report(error)
+            await self._context.abort(grpc.StatusCode.INTERNAL, _FAILED)
         finally:
             self._close()
 
@@ -164,6 +170,13 @@ class Session:
             self._start(self._abort(code, reason))
 
     def follow(self, publication: Publication) -> None:
+        """Offer the node its content of this publication, or close the stream if that fails unexpectedly."""
+        try:
+            self._follow(publication)
+        except Exception as error:  # noqa: BLE001 -- the other streams get the publication all the same
+            self._fail(error)
+
+    def _follow(self, publication: Publication) -> None:
         """Offer the node its content of this publication. A node that no entry matches any more keeps what it has."""
         if self._entry is None:
             return
@@ -286,6 +299,12 @@ class Session:
             self._writing = True
             self._start(self._write(response))
 
+    def _wake_by_timer(self) -> None:
+        try:
+            self._wake()
+        except Exception as error:  # noqa: BLE001 -- a callback of the event loop has nobody who would handle it
+            self._fail(error)
+
     def _next(self) -> Response | None:
         """Return the next response, recorded as sent first: the answer may arrive before the write returns."""
         now = self._loop.time()
@@ -314,7 +333,7 @@ class Session:
         self._clear_timer()
         due = self._stream.due()
         if due is not None:
-            self._timer = self._loop.call_at(max(due, self._loop.time() + _SOONEST), self._wake)
+            self._timer = self._loop.call_at(max(due, self._loop.time() + _SOONEST), self._wake_by_timer)
         elif not self._unanswered and self._offered is not None and self._entry is not None:
             self._refused = self._refused and any(item.state == "NACKED" for item in self._stream.status())
             if not self._refused and not self._entry.reason:
@@ -362,7 +381,27 @@ class Session:
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Report an unexpected exception and close the stream, so that the proxy connects again."""
+        self._report(error)
+        self.end(grpc.StatusCode.INTERNAL, _FAILED)
+
+    def _report(self, error: BaseException) -> None:
+        self._server.observer.failed()
+        fields = _fields(self._entry, kind=self._service.kind) if self._entry else {"kind": self._service.kind}
+        _LOG.error(
+            "xds: a stream failed and is closed; the proxy connects again",
+            extra=fields if self._entry else {"fields": fields},
+            exc_info=error,
+        )
 
     def _clear_timer(self) -> None:
         if self._timer is not None:

@@ -13,7 +13,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.proxies import Proxy
 from lbctl.xds.protocol.private_socket import BindError
 from lbctl.xds.protocol.server import Limits
-from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS, Resource
+from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS, Resource, Resources
 from tests.support.xds import CachedSnapshot, Client, channel, cluster, connected, content, route, running, until
 
 BOTH = pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
@@ -431,5 +431,50 @@ def test_streams_that_come_and_go_leave_nothing_behind() -> None:
             assert it.seen.streams == []
             assert len(asyncio.all_tasks()) < 10
             assert it.server._context.newest == {}
+
+    asyncio.run(talk())
+
+
+class FailsOnce(CachedSnapshot):
+    """Raises for the first stream that asks for its content."""
+
+    def resources(self, proxy: Proxy) -> Resources:
+        if not self.asked:
+            self.asked.append(proxy)
+            raise RuntimeError("no content")
+        return super().resources(proxy)
+
+
+@BOTH
+def test_a_stream_that_fails_is_closed_and_counted_and_the_others_go_on(delta: bool) -> None:
+    async def talk() -> None:
+        async with running() as it, channel(it.port) as wire:
+            it.publish(CachedSnapshot("e1", cluster("a")))
+            clients = [Client(wire, f"edge-{number}", delta=delta, only=None) for number in range(3)]
+            assert [await client.fetch(CDS) for client in clients] == [["a"]] * 3
+            it.publish(FailsOnce("e2", cluster("a"), cluster("b")))
+            fresh = ["b"] if delta else ["a", "b"]
+            outcomes = await asyncio.gather(*(client.take() for client in clients), return_exceptions=True)
+            assert sum(outcome == fresh for outcome in outcomes) == 2
+            assert it.seen.failures == 1
+            closed = next(client for client, outcome in zip(clients, outcomes, strict=True) if outcome != fresh)
+            assert await closed.call.code() is grpc.StatusCode.INTERNAL
+            again = Client(wire, "edge-again", delta=delta, only=None)
+            assert await again.fetch(CDS) == ["a", "b"]
+
+    asyncio.run(talk())
+
+
+@BOTH
+def test_a_stream_whose_writing_fails_is_closed_and_counted(delta: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def talk() -> None:
+        async with running() as it, connected(it.port, delta=delta) as client:
+            monkeypatch.setattr(it.seen, "pushed", lambda *_: 1 / 0)
+            it.publish(CachedSnapshot("e1", cluster("a")))
+            await client.ask(CDS)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await client.read()
+            assert await client.call.code() is grpc.StatusCode.INTERNAL
+            assert it.seen.failures == 1
 
     asyncio.run(talk())

@@ -17,6 +17,7 @@ from lbctl.ir.topology import Topology
 from lbctl.serve.discovery.dns import DnsSource
 from lbctl.serve.discovery.interface import Discovered, SourceFactory
 from lbctl.serve.discovery.service import DiscoveryService
+from lbctl.serve.guard import Guard
 from lbctl.serve.net.resolve import UnresolvedError, usable_answer
 from lbctl.targets.load import load
 from tests.e2e.support.dns import DnsServer, serving_dns
@@ -46,7 +47,7 @@ def _topology(directory: Path, **pools: Any) -> Topology:
 
 
 def _dns(timeout: float) -> Registry[SourceFactory]:
-    return Registry({"dns": lambda on_change: DnsSource(on_change, timeout=timeout)})
+    return Registry({"dns": lambda on_change, guard: DnsSource(on_change, guard, timeout=timeout)})
 
 
 def _with(
@@ -55,7 +56,7 @@ def _with(
     """Runs `work` on a DiscoveryService of its own."""
 
     async def whole() -> None:
-        discover = DiscoveryService(_dns(timeout), settle=0.02)
+        discover = DiscoveryService(Guard(), _dns(timeout), settle=0.02)
         discover.seed(seeds or {})
         try:
             async with asyncio.timeout(10):
@@ -331,3 +332,25 @@ def test_many_names_behind_a_dead_resolver_hold_up_nobody_for_long(tmp_path: Pat
 
     with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
         _with(work)
+
+
+def test_lookups_that_fail_unexpectedly_start_again_and_are_counted(tmp_path: Path) -> None:
+    failures: list[str] = []
+    calls: list[float] = []
+
+    def changed() -> None:
+        calls.append(time.monotonic())
+        if len(calls) == 2:  # the first is `follow`, the second the first answer
+            raise RuntimeError("who listens has failed")
+
+    async def whole() -> None:
+        source = DnsSource(changed, Guard(failures.append, first_pause=0.01))
+        source.follow(_topology(tmp_path, pool=_pool(dns)))
+        await _until(lambda: bool(failures))
+        dns.names[_NAME] = ["10.0.0.2"]
+        await _until(lambda: source.answers()["pool"].saved == ("10.0.0.2",))
+        await source.stop()
+
+    with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
+        asyncio.run(asyncio.wait_for(whole(), 10))
+    assert failures == ["DNS lookups"]

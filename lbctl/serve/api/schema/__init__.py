@@ -1,0 +1,102 @@
+"""Every document that the HTTP API answers, takes and streams, as frozen dataclasses.
+
+The server encodes these types, the commands decode them, and the OpenAPI document and docs/api.md are generated from
+them: a field is a field of the JSON object with the same name (`field(metadata={"json": …})` where Python reserves it),
+its docstring is its description. The module imports the standard library alone, so that commands stay quick to start.
+
+Rules that hold everywhere: a field is always present; None is JSON's null and its docstring says when; a `Timestamp` is
+ISO 8601 in UTC with milliseconds; durations and ages are seconds. A client ignores fields and enum values that it does
+not know: both may be added.
+"""
+
+from __future__ import annotations
+
+from lbctl.serve.api.schema.decisions import Acknowledged, Decision, Decisions, DecisionSignal
+from lbctl.serve.api.schema.events import (
+    EVENTS,
+    Closed,
+    Event,
+    Missed,
+    OverridesChanged,
+    Published,
+    Reloaded,
+    TaskFailed,
+)
+from lbctl.serve.api.schema.operations import (
+    OverrideRemoval,
+    OverrideRequest,
+    OverrideResult,
+    Overrides,
+    ReloadRequest,
+    ReloadResult,
+    RemovalResult,
+)
+from lbctl.serve.api.schema.pools import FleetSettings, Pool, Pools, Replica
+from lbctl.serve.api.schema.probes import Error, Probe
+from lbctl.serve.api.schema.proxies import DrivenProxy, NackRecord, Proxies, Proxy, ResourceTypeStatus, XdsProxy
+from lbctl.serve.api.schema.signals import RefusedMetric, ReplicaSignals, Signal, Signals, Source
+from lbctl.serve.api.schema.status import (
+    Diagnostic,
+    DiscoveredName,
+    FleetFiles,
+    Listens,
+    Override,
+    PoolControl,
+    Snapshot,
+    SourceCounts,
+    Status,
+    UnmatchedNode,
+)
+from lbctl.serve.api.schema.values import OverrideKind, ReloadOutcome, Timestamp
+
+__all__ = [
+    "EVENTS",
+    "Acknowledged",
+    "Closed",
+    "Decision",
+    "DecisionSignal",
+    "Decisions",
+    "Diagnostic",
+    "DiscoveredName",
+    "DrivenProxy",
+    "Error",
+    "Event",
+    "FleetFiles",
+    "FleetSettings",
+    "Listens",
+    "Missed",
+    "NackRecord",
+    "Override",
+    "OverrideKind",
+    "OverrideRemoval",
+    "OverrideRequest",
+    "OverrideResult",
+    "Overrides",
+    "OverridesChanged",
+    "Pool",
+    "PoolControl",
+    "Pools",
+    "Probe",
+    "Proxies",
+    "Proxy",
+    "Published",
+    "RefusedMetric",
+    "ReloadOutcome",
+    "ReloadRequest",
+    "ReloadResult",
+    "Reloaded",
+    "RemovalResult",
+    "Replica",
+    "ReplicaSignals",
+    "ResourceTypeStatus",
+    "Signal",
+    "Signals",
+    "Snapshot",
+    "Source",
+    "SourceCounts",
+    "Status",
+    "TaskFailed",
+    "Timestamp",
+    "UnmatchedNode",
+    "XdsProxy",
+]

@@ -1,0 +1,96 @@
+"""The events of `GET /api/v1/events`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from lbctl.serve.api.schema.status import Override
+from lbctl.serve.api.schema.values import ReloadOutcome, Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A new version is published, or weights have moved."""
+
+    at: Timestamp
+    """When."""
+    version: str
+    """The version that is published now."""
+    cause: str
+    """What caused it: `the files`, `the state`, `discovery`, `an override`, a drain's deadline or the control loop."""
+    changed: Mapping[str, int]
+    """Short name of the xDS type → the number of resources that are added, changed or removed."""
+    names: tuple[str, ...]
+    """Their names as `type/name` where they are few; otherwise empty."""
+    weights: Mapping[str, Mapping[str, float]]
+    """Pool → replica → its new weight, of the first replicas that had another one."""
+    more_weights: int
+    """How many more weights have moved than `weights` lists; `/api/v1/pools` has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverridesChanged:
+    """Operators hold something else than before, or an override has ended."""
+
+    at: Timestamp
+    """When."""
+    added: tuple[Override, ...]
+    """New overrides, also those in the place of earlier ones about the same."""
+    removed: tuple[Override, ...]
+    """Overrides that were removed or replaced, or that have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """The files were read."""
+
+    at: Timestamp
+    """When."""
+    result: ReloadOutcome
+    """As in `ReloadResult`."""
+    refused: str | None
+    """Why the files are not served; None where they are."""
+    errors: int
+    """The number of errors; `/api/v1/status` has them."""
+    warnings: int
+    """The number of warnings; `/api/v1/status` has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailed:
+    """A task of the control plane has failed; it starts again, and the log says why."""
+
+    at: Timestamp
+    """When."""
+    task: str
+    """The name of the task, as in the metric `lbctl_task_failures_total`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Events between `Last-Event-ID` and the next one are lost: read the state again."""
+
+    oldest: int
+    """The id of the oldest event that is still kept, or of the next one where none is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The last event of a stream that the server ends."""
+
+    reason: Literal["shutdown", "slow"]
+    """`shutdown`: the process ends. `slow`: the client did not read as fast as events came."""
+
+
+Event = Published | OverridesChanged | Reloaded | TaskFailed | Missed | Closed
+EVENTS: Mapping[str, type[Event]] = {
+    "published": Published,
+    "overrides": OverridesChanged,
+    "reload": Reloaded,
+    "task_failed": TaskFailed,
+    "missed": Missed,
+    "closed": Closed,
+}
+"""Name of a server-sent event → the type of its data."""
