@@ -128,10 +128,14 @@ def _replica(path: str, replica: Replica | None, row: schema.Replica, by_hand: b
 
 def _overrides(rows: Iterable[schema.Override]) -> Iterator[Ahead]:
     for row in rows:
-        about = f"pools.{row.pool}" + (f".replicas.{row.replica}" if row.replica else "")
-        value = "true" if row.value is None else _word(row.value)
         until = f", until {row.until}" if row.until else ""
         reason = f": {row.reason}" if row.reason else ""
+        if row.route is not None:
+            split = "{" + ", ".join(f"{pool}: {share}" for pool, share in row.shares.items()) + "}"
+            yield Ahead("fleet", f"routes.{row.route}.split", None, split, f"override{until}{reason}")
+            continue
+        about = f"pools.{row.pool}" + (f".replicas.{row.replica}" if row.replica else "")
+        value = "true" if row.value is None else _word(row.value)
         yield Ahead("fleet", f"{about} by hand, {row.kind}", None, value, f"override{until}{reason}")
 
 

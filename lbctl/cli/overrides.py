@@ -1,4 +1,4 @@
-"""`drain`, `undrain`, `weight`, `freeze`, `unfreeze`: what an operator holds by hand in a running `serve`."""
+"""`drain`, `undrain`, `weight`, `freeze`, `unfreeze`, `split`: what an operator holds by hand in a running `serve`."""
 
 from __future__ import annotations
 
@@ -40,6 +40,18 @@ def _weight(ctx: click.Context, param: click.Parameter, value: str) -> float:
         return checked_weight(number)
     except ValueError as error:
         raise click.BadParameter(str(error), ctx, param) from None
+
+
+def _shares(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+    shares: dict[str, int] = {}
+    for value in values:
+        pool, _, share = value.partition("=")
+        if not pool or not share.isascii() or not share.isdigit():
+            raise click.BadParameter(f"{value!r} is not POOL=SHARE, with a whole number from 0", ctx, param)
+        if pool in shares:
+            raise click.BadParameter(f"{pool} has two shares", ctx, param)
+        shares[pool] = int(share)
+    return shares
 
 
 @click.command("drain")
@@ -119,6 +131,40 @@ def unfreeze(pool: str | None, server: str, token_file: str | None, tls_ca: str 
     for name in _pools(remote, pool):
         _remove(remote, schema.OverrideRemoval("freeze", name), name)
     return 0
+
+
+@click.group("split")
+def split() -> None:
+    """Hold the split of a route by hand, or no longer."""
+
+
+@split.command("set")
+@click.argument("route")
+@click.argument("shares", metavar="POOL=SHARE…", nargs=-1, required=True, callback=_shares)
+@options_of("split")("--wait", is_flag=True, help="Until all connected proxies have it; exit code 3 if not in time.")
+@_held
+def set_split(
+    route: str, shares: dict[str, int], wait: bool, ttl: str | None, reason: str | None, server: str,
+    token_file: str | None, tls_ca: str | None,
+) -> int:  # fmt: skip
+    """Give the pools of a route's split these shares, as `split set chat v1=90 v2=10`.
+
+    It ends with `split unset`, with --ttl, or when the files change the split.
+    """
+    remote = Server(server, token_file, tls_ca)
+    override = _hold(remote, schema.OverrideRequest("split", route=route, shares=shares), ttl, reason)
+    total = sum(override.shares.values())
+    percents = ", ".join(f"{pool} {100 * share / total:.4g} %" for pool, share in override.shares.items())
+    click.echo(f"lbctl: {route} goes to {percents}{_until(override)}", err=True)
+    return _wait(remote) if wait else 0
+
+
+@split.command("unset")
+@click.argument("route")
+@server_options(writes=True)
+def unset_split(route: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
+    """Let a route have the split of the files again."""
+    return _remove(Server(server, token_file, tls_ca), schema.OverrideRemoval("split", route=route), route)
 
 
 def place(text: str) -> tuple[str, str]:

@@ -151,8 +151,9 @@ def _sources(row: schema.SourceCounts) -> str:
 
 
 def _override(item: schema.Override) -> str:
-    about = "/".join(filter(None, (item.pool, item.replica)))
+    about = "/".join(filter(None, (item.route, item.pool, item.replica)))
     value = f" {item.value:g}" if item.value is not None else ""
+    value += "".join(f" {pool}={share}" for pool, share in item.shares.items())
     until = f", until {item.until}" if item.until else ""
     return f"{item.kind} {about}{value}{until}" + (f": {item.reason}" if item.reason else "")
 

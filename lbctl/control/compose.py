@@ -1,9 +1,10 @@
 """What the proxies get, composed in one pure place from the fleet and everything that acts on it.
 
-`compose` applies the control loop's decisions (weights, ejections), operators' overrides (drains, weights) and drain
-deadlines to the fleet. `for_proxy` adds what lbctl does for a proxy that cannot do it itself: active health checks and
-slow start. The publisher, the drivers and the views (status, explain, metrics) read the result; nothing computes it
-again. Times are arguments: `compose` takes seconds since the epoch, `for_proxy` takes seconds on any one clock.
+`compose` applies the control loop's decisions (weights, ejections), operators' overrides (drains, weights, splits of
+routes) and drain deadlines to the fleet. `for_proxy` adds what lbctl does for a proxy that cannot do it itself: active
+health checks and slow start. The publisher, the drivers and the views (status, explain, metrics) read the result;
+nothing computes it again. Times are arguments: `compose` takes seconds since the epoch, `for_proxy` takes seconds on
+any one clock.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from lbctl.control import drains, overrides
+from lbctl.control import drains, overrides, splits
 from lbctl.control.drains import Since
 from lbctl.control.loop_output import LoopOutput, Reasons
 from lbctl.control.overrides import Override, Overrides
@@ -129,8 +130,9 @@ def compose(fleet: Snapshot, output: LoopOutput, requested: Overrides, drained: 
     removed = drains.expired(since, topology, now)
     live = output.within(topology)
     weights = overrides.apply_weights(active, live.weights)
-    whole = replace(fleet, weights=weights, drained=by_operator, out=live.ejected)
-    snapshot = replace(whole, topology=drains.without(topology, removed)) if removed else whole
+    served = splits.apply(topology, overrides.splits(active))
+    whole = replace(fleet, topology=served, weights=weights, drained=by_operator, out=live.ejected)
+    snapshot = replace(whole, topology=drains.without(served, removed)) if removed else whole
     return Composed(snapshot, whole, since, removed, live.ejections, active)
 
 

@@ -1,7 +1,8 @@
-"""What operators override while the control plane runs: drains, weights, and pools whose weights are frozen.
+"""What operators override while the control plane runs: drains, weights, frozen pools, and splits of routes.
 
 An override applies over the files and over the control loop's decisions. It ends after its `--ttl` or when it is
-removed, and with the replica that it is about. This is pure: times are arguments, in seconds since the epoch.
+removed, and with the replica that it is about; a split also ends when the file's split of its route changes. This is
+pure: times are arguments, in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -11,34 +12,47 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from lbctl.control.splits import Shares, shares_of
 from lbctl.ir.topology import Topology
 from lbctl.ir.weight import Weight, from_capacity
 
-Kind = Literal["drain", "weight", "freeze"]
-KINDS: tuple[Kind, ...] = ("drain", "weight", "freeze")
+Kind = Literal["drain", "weight", "freeze", "split"]
+KINDS: tuple[Kind, ...] = ("drain", "weight", "freeze", "split")
 MAX_WEIGHT = 1_000_000.0
 """The same limit as in a fleet file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One operator's override of a replica or a pool. Times are seconds since the epoch."""
+    """One operator's override of a replica, a pool or a route. Times are seconds since the epoch."""
 
     kind: Kind
-    pool: str
+    pool: str = ""
+    """Empty for `split`, which is about a route."""
     replica: str = ""
-    """Empty for `freeze`, which is about a pool."""
+    """Empty for `freeze`, which is about a pool, and for `split`."""
     value: float | None = None
     """The weight, on the scale of capacity; None for the other kinds."""
     reason: str = ""
     since: float = 0.0
     until: float | None = None
     """When it ends; None where it applies until it is removed."""
+    route: str = ""
+    """The route of a `split`; empty for the other kinds."""
+    shares: Shares = ()
+    """The shares of a `split`."""
+    replaced: Shares = ()
+    """The file's shares that a `split` applies instead of, and only as long as the file has them."""
 
     @property
     def key(self) -> tuple[str, str, str]:
         """What the override is about; there is at most one override for each key."""
-        return self.kind, self.pool, self.replica
+        return self.kind, self.route or self.pool, self.replica
+
+    @property
+    def subject(self) -> str:
+        """What the override is about, for people: a route, a pool, or a pool and its replica."""
+        return "/".join(part for part in self.key[1:] if part)
 
 
 Overrides = tuple[Override, ...]
@@ -69,10 +83,24 @@ def current(overrides: Overrides, now: float) -> Overrides:
 
 
 def within(overrides: Overrides, topology: Topology) -> Overrides:
-    """Return the overrides of replicas and pools that the topology has."""
+    """Return the overrides of what the topology has. It has the splits of the files."""
     subjects = {(pool.name, item.name) for pool in topology.pools for item in pool.replicas}
     subjects |= {(pool.name, "") for pool in topology.pools}
-    return tuple(item for item in overrides if (item.pool, item.replica) in subjects)
+    files = {route.name: shares_of(route) for route in topology.routes} if any(map(_is_split, overrides)) else {}
+    return tuple(
+        item
+        for item in overrides
+        if (files.get(item.route) == item.replaced if _is_split(item) else (item.pool, item.replica) in subjects)
+    )
+
+
+def _is_split(item: Override) -> bool:
+    return item.kind == "split"
+
+
+def splits(overrides: Iterable[Override]) -> dict[str, Shares]:
+    """Route → the split that an operator has set."""
+    return {item.route: item.shares for item in overrides if _is_split(item)}
 
 
 def drained(overrides: Iterable[Override]) -> dict[str, frozenset[str]]:

@@ -154,6 +154,8 @@ def override(item: Override) -> schema.Override:
         pool=item.pool,
         replica=item.replica or None,
         value=item.value,
+        route=item.route or None,
+        shares=dict(item.shares),
         reason=item.reason or None,
         since=status_rows.when(item.since),
         until=status_rows.when(item.until),

@@ -10,11 +10,14 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
 from lbctl.base.diagnostics import did_you_mean, show
 from lbctl.control import overrides
-from lbctl.control.overrides import KINDS, Kind, Override, Overrides, checked_weight
+from lbctl.control.overrides import KINDS, Override, Overrides, checked_weight
+from lbctl.control.splits import Shares, checked, shares_of
+from lbctl.ir.routes import Route
 from lbctl.serve import log
 from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.fleet.publisher import Publisher
@@ -24,7 +27,7 @@ from lbctl.serve.state.saved import SavedState
 
 _MAX_REASON = 200
 """The longest reason that is saved, in characters."""
-_FIELDS = frozenset({"kind", "pool", "replica", "value", "reason", "ttl"})
+_FIELDS = frozenset({"kind", "pool", "replica", "value", "route", "shares", "reason", "ttl"})
 _EXPIRY_INTERVAL = 1.0
 """Seconds between two checks for expired overrides."""
 
@@ -63,15 +66,15 @@ class OverrideService:
     async def put(self, request: Mapping[str, Any]) -> Override:
         """Set an override, and return it.
 
-        The request has `kind`, `pool`, `replica` (not for freeze), `value` (for weight), `reason`, `ttl` in seconds.
-        Raises BadRequestError, and NotSavedError where a restart would lose the override.
+        The fields of `request`: `kind`; `pool`, `replica` (not for freeze) and `value` (for weight), or `route` and
+        `shares` (for split); `reason`; `ttl` in seconds. Raises BadRequestError, and NotSavedError where a restart
+        would lose the override.
         """
         new = self._parse(request)
         async with self._lock:
             updated = overrides.put(self._publisher.overrides, new)
             await self._save(updated)
-            reason = new.reason or None
-            log.event("override set", kind=new.kind, pool=new.pool, replica=new.replica or None, reason=reason)
+            log.event("override set", kind=new.kind, subject=new.subject, reason=new.reason or None)
             await self._apply(updated)
         return new
 
@@ -80,18 +83,18 @@ class OverrideService:
 
         Raises BadRequestError, and NotSavedError where a restart would bring the override back.
         """
-        key = kind, pool, replica = _key_of(request)
+        identity = _identity(request)
         async with self._lock:
-            exists = any(item.key == key for item in self._publisher.overrides)
+            exists = any(item.key == identity.key for item in self._publisher.overrides)
             if not exists:
-                self._check(*key)
-            updated = overrides.removed(self._publisher.overrides, key)
+                self._check(identity)
+            updated = overrides.removed(self._publisher.overrides, identity.key)
             if exists:
                 await self._save(updated)
-            if kind == "drain":
-                self._weight_control.readmit(pool, replica)
+            if identity.kind == "drain":
+                self._weight_control.readmit(identity.pool, identity.replica)
             if exists:
-                log.event("override removed", kind=kind, pool=pool, replica=replica or None)
+                log.event("override removed", kind=identity.kind, subject=identity.subject)
                 await self._apply(updated)
         return exists
 
@@ -103,12 +106,24 @@ class OverrideService:
                 await self._expire()
 
     async def _expire(self) -> None:
-        """Remove expired overrides, even where that cannot be saved: after a restart they are expired as well."""
+        """Remove expired overrides, and splits of routes whose split in the files has changed.
+
+        They are removed even where that cannot be saved: after a restart the same checks remove them again.
+        """
         before = self._publisher.overrides
         current = overrides.current(before, self._now())
         for item in before:
             if item not in current:
-                log.event("override expired", kind=item.kind, pool=item.pool, replica=item.replica or None)
+                log.event("override expired", kind=item.kind, subject=item.subject)
+        served = self._publisher.served
+        if served is not None:
+            valid = overrides.within(current, served.loaded.compiled.topology)
+            for item in current:
+                if item.kind == "split" and item not in valid:
+                    log.event(
+                        "override removed: the files have another split now", kind=item.kind, subject=item.subject
+                    )
+            current = tuple(item for item in current if item.kind != "split" or item in valid)
         if current != before:
             with suppress(NotSavedError):
                 await self._save(current)
@@ -127,21 +142,28 @@ class OverrideService:
         await self._reconciler.refresh("an override")
 
     def _parse(self, request: Mapping[str, Any]) -> Override:
-        kind, pool, replica = _key_of(request)
-        self._check(kind, pool, replica)
+        identity = _identity(request)
+        route = self._check(identity)
         ttl, now = _number(request.get("ttl"), "ttl"), self._now()
-        return Override(
-            kind=kind,
-            pool=pool,
-            replica=replica,
-            value=_weight(request.get("value")) if kind == "weight" else None,
+        return replace(
+            identity,
+            value=_weight(request.get("value")) if identity.kind == "weight" else None,
+            shares=_shares(request.get("shares"), route) if route else (),
+            replaced=shares_of(route) if route else (),
             reason=str(request.get("reason") or "")[:_MAX_REASON],
             since=now,
             until=None if ttl is None else now + ttl,
         )
 
-    def _check(self, kind: Kind, pool: str, replica: str) -> None:
+    def _check(self, identity: Override) -> Route | None:
+        """Return the route of a split, as the files have it; None for the other kinds. Raises BadRequestError."""
+        kind, pool, replica = identity.kind, identity.pool, identity.replica
         served = self._publisher.served
+        if kind == "split":
+            routes = {item.name: item for item in served.loaded.compiled.topology.routes} if served else {}
+            if identity.route not in routes:
+                raise BadRequestError(f"there is no route {show(identity.route)}{_suggestion(identity.route, routes)}")
+            return routes[identity.route]
         pools = {item.name: item for item in served.composed.whole.topology.pools} if served else {}
         if pool not in pools:
             raise BadRequestError(f"there is no pool {show(pool)}{_suggestion(pool, pools)}")
@@ -150,17 +172,20 @@ class OverrideService:
             raise BadRequestError("a pool is frozen as a whole")
         if kind != "freeze" and replica not in names:
             raise BadRequestError(f"the pool {pool} has no replica {show(replica)}{_suggestion(replica, names)}")
+        return None
 
 
-def _key_of(request: Mapping[str, Any]) -> tuple[Kind, str, str]:
-    """Return kind, pool and replica of a request. Raises BadRequestError for unknown fields or kinds."""
+def _identity(request: Mapping[str, Any]) -> Override:
+    """Return an override with its kind and its subject alone. Raises BadRequestError."""
     unknown = sorted(request.keys() - _FIELDS)
     if unknown:
         raise BadRequestError(f"unknown key {show(unknown[0])}: the keys are {', '.join(sorted(_FIELDS))}")
     kind = request.get("kind")
     if kind not in KINDS:
         raise BadRequestError(f"kind is one of {', '.join(KINDS)}")
-    return kind, str(request.get("pool", "")), str(request.get("replica") or "")
+    if kind == "split":
+        return Override(kind, route=str(request.get("route") or ""))
+    return Override(kind, str(request.get("pool") or ""), str(request.get("replica") or ""))
 
 
 def _suggestion(name: str, candidates: Any) -> str:
@@ -174,6 +199,13 @@ def _number(value: object, name: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e12:
         raise BadRequestError(f"{name} is a number above 0")
     return float(value)
+
+
+def _shares(value: object, route: Route) -> Shares:
+    try:
+        return checked(value, route)
+    except ValueError as error:
+        raise BadRequestError(str(error)) from None
 
 
 def _weight(value: object) -> float:

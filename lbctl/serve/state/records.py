@@ -15,6 +15,7 @@ from typing import Any
 
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import KINDS, Override, Overrides, checked_weight
+from lbctl.control.splits import MAX_SHARE, Shares
 from lbctl.ir.weight import Weight
 from lbctl.model.load import SourceText
 
@@ -134,9 +135,8 @@ def read_overrides(text: str) -> tuple[Overrides, tuple[str, ...]]:
         try:
             good.append(_override(row))
         except UNREADABLE as error:
-            key = (
-                " ".join(str(row.get(name)) for name in ("kind", "pool", "replica")) if isinstance(row, dict) else "one"
-            )
+            names = ("kind", "pool", "replica", "route")
+            key = " ".join(str(row[name]) for name in names if row.get(name)) if isinstance(row, dict) else "one"
             bad.append(f"{key} ({error})")
     return tuple(good), tuple(bad)
 
@@ -173,10 +173,25 @@ def _override(row: Mapping[str, Any]) -> Override:
         pool=_text(row["pool"]),
         replica=_text(row["replica"]),
         value=checked_weight(value) if kind == "weight" else None,
+        route=_text(row.get("route", "")),
+        shares=_shares(row.get("shares", ())),
+        replaced=_shares(row.get("replaced", ())),
         reason=_text(row["reason"]),
         since=_time(row["since"]),
         until=None if until is None else _time(until),
     )
+
+
+def _shares(rows: object) -> Shares:
+    if not isinstance(rows, list | tuple):
+        raise TypeError(f"{rows!r} are not shares")
+    return tuple((_text(pool), _share(share)) for pool, share in rows)
+
+
+def _share(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_SHARE:
+        raise ValueError(f"{value!r} is not a share")
+    return value
 
 
 def _text(value: object) -> str:

@@ -14,6 +14,7 @@ from lbctl.control.overrides import Override
 from lbctl.control.slow_start import Ramps
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, Replica, SlowStart, Telemetry
+from lbctl.ir.routes import Forward, Route, Share
 from lbctl.ir.snapshot import Snapshot, drained_of
 from lbctl.ir.topology import Topology
 from lbctl.ir.weight import Weight, from_capacity
@@ -161,3 +162,20 @@ def test_a_drain_by_an_operator_and_a_failed_check_add_up() -> None:
     composed = put_together(THREE, Override("drain", "p", "a"))
     found = for_proxy(composed, {"p": frozenset({"b"})}, Ramps(), 0.0, 30.0)
     assert found.snapshot.drained == {"p": frozenset({"a", "b"})}
+
+
+def _split_fleet(**shares: int) -> Snapshot:
+    pools = tuple(Pool(name, (member("a"),)) for name in sorted(shares))
+    route = Route("chat", Forward(tuple(Share(name, shares[name]) for name in sorted(shares))))
+    return Snapshot(Topology((), (route,), pools))
+
+
+def test_an_operators_split_is_over_that_of_the_files_as_long_as_those_stay() -> None:
+    held = Override("split", route="chat", shares=(("new", 9), ("old", 1)), replaced=(("new", 0), ("old", 1)))
+    files = _split_fleet(new=0, old=1)
+    composed = compose(files, LoopOutput(), (held,), {}, NOW)
+    assert composed.overrides == (held,)
+    assert composed.snapshot.topology.routes == _split_fleet(new=9, old=1).topology.routes
+    assert composed.snapshot.topology.pools == files.topology.pools
+    changed = compose(_split_fleet(new=1, old=1), LoopOutput(), (held,), {}, NOW)
+    assert (changed.overrides, changed.snapshot) == ((), _split_fleet(new=1, old=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lbctl.serve.api.schema.status import Diagnostic, Override, Snapshot
@@ -22,12 +23,16 @@ class OverrideRequest:
 
     kind: OverrideKind
     """What to hold."""
-    pool: str
-    """The pool."""
+    pool: str = ""
+    """The pool; empty for `split`."""
     replica: str | None = None
-    """The replica; None for `freeze`."""
+    """The replica; None for `freeze` and `split`."""
     value: float | None = None
     """The weight, above 0 on the scale of capacities; for `weight` alone."""
+    route: str | None = None
+    """The route; for `split` alone."""
+    shares: Mapping[str, int] | None = None
+    """Pool → its share, a whole number from 0, for each pool of the route's split; for `split` alone."""
     reason: str | None = None
     """Why; at most 200 characters are kept."""
     ttl: float | None = None
@@ -40,10 +45,12 @@ class OverrideRemoval:
 
     kind: OverrideKind
     """What is held."""
-    pool: str
-    """The pool."""
+    pool: str = ""
+    """The pool; empty for `split`."""
     replica: str | None = None
-    """The replica; None for `freeze`."""
+    """The replica; None for `freeze` and `split`."""
+    route: str | None = None
+    """The route; for `split` alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,13 +84,18 @@ class Override:
     """What an operator holds by hand, over the files and over the control loop."""
 
     kind: OverrideKind
-    """`drain` and `weight` are about a replica, `freeze` is about the weights of a pool."""
+    """`drain` and `weight` are about a replica, `freeze` is about the weights of a pool, `split` about a
+    route."""
     pool: str
-    """The pool."""
+    """The pool; empty for `split`."""
     replica: str | None
-    """The replica; None for `freeze`."""
+    """The replica; None for `freeze` and `split`."""
     value: float | None
     """The weight, on the scale of capacities; None for other kinds."""
+    route: str | None
+    """The route of a `split`; None for other kinds."""
+    shares: Mapping[str, int]
+    """Pool → its share of the route's requests, relative to the others; empty for other kinds than `split`."""
     reason: str | None
     """Why, in the operator's words; None where none was given."""
     since: Timestamp | None

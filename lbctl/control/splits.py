@@ -1,0 +1,56 @@
+"""The splits of routes, as the control plane serves them instead of those in the fleet files.
+
+A split names the pools that the file's split of the route names, with other shares: a route gets no pool that the
+compiler has not checked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from lbctl.base.diagnostics import show
+from lbctl.ir.routes import Forward, Route, Share
+from lbctl.ir.topology import Topology
+
+MAX_SHARE = 2**31 - 1
+"""The same limit as in a fleet file."""
+Shares = tuple[tuple[str, int], ...]
+"""(pool, share), by pool: whole numbers from 0, relative to each other, with a sum above 0."""
+
+
+def shares_of(route: Route) -> Shares:
+    """Return the split of a route; empty for one that forwards nothing."""
+    shares = route.action.shares if isinstance(route.action, Forward) else ()
+    return tuple((share.pool, share.weight) for share in shares)
+
+
+def checked(shares: object, route: Route) -> Shares:
+    """Return the shares of a split that the route can have. Raises ValueError for users."""
+    pools = [pool for pool, _ in shares_of(route)]
+    if len(pools) < 2:
+        raise ValueError(f"the route {route.name} has no split")
+    if not isinstance(shares, Mapping) or set(shares) != set(pools):
+        raise ValueError(f"a split of the route {route.name} has a share for each of its pools: {', '.join(pools)}")
+    for pool, share in shares.items():
+        if isinstance(share, bool) or not isinstance(share, int) or not 0 <= share <= MAX_SHARE:
+            raise ValueError(f"the share {show(share)} of {pool} is not a whole number from 0 to {MAX_SHARE}")
+    if not any(shares.values()):
+        raise ValueError("the shares sum to zero: at least one is above zero")
+    return tuple(sorted(shares.items()))
+
+
+def apply(topology: Topology, splits: Mapping[str, Shares]) -> Topology:
+    """Return the topology with these splits: route → shares. Routes that it does not have are ignored."""
+    if not splits:
+        return topology
+    return replace(topology, routes=tuple(_applied(topology.routes, splits)))
+
+
+def _applied(routes: Iterable[Route], splits: Mapping[str, Shares]) -> Iterable[Route]:
+    for route in routes:
+        if route.name in splits and isinstance(route.action, Forward):
+            shares = tuple(Share(pool, share) for pool, share in splits[route.name])
+            yield replace(route, action=replace(route.action, shares=shares))
+        else:
+            yield route
