@@ -18,7 +18,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot
 from lbctl.model.fleet import FleetSource
 from lbctl.serve.drivers.eligibility import undriven
-from lbctl.serve.fleet.unsupported import made_up_for
+from lbctl.serve.fleet.unsupported import done_by_control_plane_for
 from lbctl.targets import KINDS, target
 from lbctl.targets.features import BY_ID
 from lbctl.targets.load import Loaded
@@ -110,7 +110,7 @@ def _report_losses(prepared: Prepared, proxy: Proxy, diagnostics: Diagnostics) -
     What `serve` does for a proxy that it drives is no loss there, and takes one line.
     """
     drives = bool(proxy.nodes) if prepared.target.served_by_xds else not undriven(proxy)
-    replacements = made_up_for(proxy.kind) if drives else {}
+    replacements = done_by_control_plane_for(proxy.kind) if drives else {}
     diagnostics.extend(item for item in prepared.losses if item.code not in replacements)
     provided = {item.code for item in prepared.losses if item.code in replacements} - {BY_ID["control"].code}
     if provided:

@@ -15,7 +15,7 @@ from lbctl.base import ports
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, show
 from lbctl.base.hosts import is_ip
 from lbctl.base.quantities import QuantityError, parse_host
-from lbctl.serve.net.resolve import UnresolvedError, answer
+from lbctl.serve.net.resolve import UnresolvedError, usable_answer
 
 CODE = "LB962"
 _HINT = "as http://gpu1:8000"
@@ -88,6 +88,6 @@ def _check(target: ProbeTarget) -> None:
         raise QuantityError("the port must be a number from 1 to 65535", _HINT)
     if is_ip(target.host):
         try:
-            answer([target.host])
+            usable_answer([target.host])
         except UnresolvedError:
             raise QuantityError("an address that no replica can have", _HINT) from None

@@ -1,8 +1,8 @@
-"""`lbctl serve` as a process: it starts, serves until a signal ends it, and ends in good order.
+"""The process of `lbctl serve`: it starts, serves until a signal ends it, and shuts down in order.
 
-Start: the state is locked (a second process waits for it), the files are read; where they are bad, the last good fleet
-of the state is served. Only then does anybody listen for proxies, so that none is ever answered with less than a whole
-fleet. SIGHUP reads the files again, SIGTERM ends the process. `wiring` builds the parts that run here.
+At the start the process locks the state (a second process waits for it) and reads the files; where they are invalid, it
+serves the last good fleet of the state. Only then does it listen for proxies, so that no proxy ever gets an incomplete
+fleet. SIGHUP makes it read the files again, SIGTERM ends it. `wiring` builds the parts that run here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lbctl.serve.descriptors import AcceptErrors, raise_limit
 from lbctl.serve.errors import CannotListenError
 from lbctl.serve.guard import Work
 from lbctl.serve.metrics.instruments import Metrics
-from lbctl.serve.settings import Options, legible, settings
+from lbctl.serve.settings import Options, parse_lenient, settings
 from lbctl.serve.state.interface import StateStore, StoreError
 from lbctl.serve.state.memory import MemoryStore
 from lbctl.serve.state.saved import SavedState
@@ -38,16 +38,16 @@ from lbctl.xds.protocol.node_status import NodeStatus
 
 __all__ = ["App", "Options", "run"]
 
-_LONGEST_END = 9.5
-"""Seconds after which the process ends even if something still hangs."""
-_TICK = 1.0
-"""Seconds between two looks at the deadlines of drains."""
+_MAX_SHUTDOWN = 9.5
+"""Seconds after the first signal at which the process ends even if a task still hangs."""
+_DRAIN_POLL = 1.0
+"""The longest time between two checks of the deadlines of drains, in seconds."""
 _SWITCH_INTERVAL = 0.001
-"""Seconds for which a thread that reads files may keep the serving thread waiting. Python's default is 0.005."""
+"""Seconds for which a thread that reads files may block the serving thread. Python's default is 0.005."""
 
 
 def run(options: Options) -> int:
-    """The exit code. Logs to standard error until then."""
+    """Run the control plane until it ends, logging to standard error, and return the exit code."""
     handler = log.start(sys.stderr)
     raise_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL)
@@ -72,12 +72,15 @@ class App:
         self._services: Services | None = None
 
     async def run(self) -> int:
-        """The exit code: 0 after a signal, 1 where the state or an address cannot be had. What ends the process
-        otherwise is raised."""
+        """Serve until a signal ends the process, and return the exit code.
+
+        The code is 0 after a signal, and 1 where the state cannot be used or an address cannot be bound. Any other
+        fatal error is raised.
+        """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(AcceptErrors())
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._ask_to_stop, number)
+            loop.add_signal_handler(number, self._request_stop, number)
         loop.add_signal_handler(signal.SIGHUP, self._reload_soon)
         work = loop.create_task(self._work(), name="work")
         stop = loop.create_task(self._stop.wait(), name="stop")
@@ -94,14 +97,14 @@ class App:
         finally:
             await self._shut_down(work, stop)
 
-    def _ask_to_stop(self, number: signal.Signals) -> None:
-        """The first signal ends the process in good order, a second one at once."""
+    def _request_stop(self, number: signal.Signals) -> None:
+        """Start an orderly shutdown. A second signal ends the process at once."""
         log.event("ending", signal=number.name)
         self._stop.set()
         for each in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().remove_signal_handler(each)
             signal.signal(each, signal.SIG_DFL)
-        last_resort = threading.Timer(_LONGEST_END, os._exit, (1,))
+        last_resort = threading.Timer(_MAX_SHUTDOWN, os._exit, (1,))
         last_resort.daemon = True
         last_resort.start()
 
@@ -114,8 +117,8 @@ class App:
         await asyncio.gather(*tasks, *self._reloads, return_exceptions=True)
         await self._endpoints.close()
         if services is not None:
-            await services.publisher.discover.stop()
-            await services.telemetry.keep()
+            await services.publisher.discovery.stop()
+            await services.telemetry.save()
         if self._state is not None:
             await self._state.close()
         log.event("ended")
@@ -123,7 +126,7 @@ class App:
     # ── The start ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _work(self) -> None:
-        services = await self._begin()
+        services = await self._start()
         tasks: Mapping[str, Work] = {
             "watch of the files": lambda: self._follow_files(services),
             "discovery": lambda: self._follow_discovery(services),
@@ -132,36 +135,38 @@ class App:
         }
         await _until_one_ends([services.guard.start(name, work) for name, work in tasks.items()])
 
-    async def _begin(self) -> Services:
+    async def _start(self) -> Services:
         options = self._options
         log.event("starting", version=__version__, paths=",".join(options.paths), dry_run=options.dry_run or None)
         self._state = SavedState(await self._store(), log.warn)
         await self._state.lead(log.warn)
-        services, before = await wiring.build_from(
-            options, self._endpoints, self._metrics, self._nodes, self._state, self._open
+        services, saved = await wiring.build_from(
+            options, self._endpoints, self._metrics, self._nodes, self._state, self._open_endpoints
         )
         self._services = services
-        await services.reconciler.begin(before.fleet)
+        await services.reconciler.start(saved.fleet)
         gc.freeze()
         gc.enable()
         if services.publisher.served is None:
             log.error(NO_FLEET)
             if self._endpoints.opened.api is None:
-                await self._open_api(services, await asyncio.to_thread(legible, options.paths))
+                await self._open_api(services, await asyncio.to_thread(parse_lenient, options.paths))
         return services
 
     async def _store(self) -> StateStore:
-        """The store that the options name. A dry run keeps nothing: the state may be another process's. Raises
-        StoreError."""
+        """Return the store that the options name. Raises StoreError.
+
+        A dry run stores nothing, since another process may be using the state.
+        """
         if self._options.dry_run:
             return MemoryStore()
-        place = self._options.state
-        if place is None:
-            place = str(settings(self._options, await asyncio.to_thread(legible, self._options.paths)).state)
-        return await asyncio.to_thread(SqliteStore.open, Path(place))
+        directory = self._options.state
+        if directory is None:
+            directory = str(settings(self._options, await asyncio.to_thread(parse_lenient, self._options.paths)).state)
+        return await asyncio.to_thread(SqliteStore.open, Path(directory))
 
-    async def _open(self, loaded: Loaded, built: bool) -> None:
-        """Open the API once the files could be read, the proxies' port once there are resources to answer with."""
+    async def _open_endpoints(self, loaded: Loaded, built: bool) -> None:
+        """Open the API once the files have been read, and the xDS port once there are resources to answer with."""
         services = self._services
         assert services is not None, "fleets are served by the services"
         try:
@@ -169,7 +174,7 @@ class App:
                 await self._open_api(services, loaded.source)
             if built and not self._options.dry_run:
                 publisher = services.publisher
-                publisher.open(await self._endpoints.open_xds(loaded.source, publisher.earlier))
+                publisher.open(await self._endpoints.open_xds(loaded.source, publisher.previous_snapshot))
         except CannotListenError:
             self._cannot_listen = True
             self._stop.set()
@@ -178,47 +183,49 @@ class App:
     async def _open_api(self, services: Services, source: FleetSource | None) -> None:
         await self._endpoints.open_api(source, services.views, own_token=not self._options.dry_run)
 
-    # ── What goes on ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── While it runs ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _follow_files(self, services: Services) -> None:
-        async for _ in services.watch.changes():
+        async for _ in services.watcher.changes():
             await self._reload(services)
 
     async def _follow_discovery(self, services: Services) -> None:
-        async for _ in services.publisher.discover.changes():
+        async for _ in services.publisher.discovery.changes():
             await services.reconciler.refresh("discovery")
 
     async def _follow_drains(self, services: Services) -> None:
         while True:
             due = services.publisher.next_due()
-            await asyncio.sleep(_TICK if due is None else min(_TICK, max(0.05, due - time.time())))
+            await asyncio.sleep(_DRAIN_POLL if due is None else min(_DRAIN_POLL, max(0.05, due - time.time())))
             if due is not None and due <= time.time():
                 await services.reconciler.refresh("the deadline of a drain")
 
     def _reload_soon(self) -> None:
-        log.event("asked to read the files again", signal="SIGHUP")
-        if self._services is None:  # it has not read them yet
+        log.event("reading the files again", signal="SIGHUP")
+        if self._services is None:  # the first reading has not ended
             return
-        task = asyncio.get_running_loop().create_task(self._reload_as_asked(self._services), name="reload")
+        task = asyncio.get_running_loop().create_task(self._reload_and_retry(self._services), name="reload")
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
 
-    async def _reload_as_asked(self, services: Services) -> None:
+    async def _reload_and_retry(self, services: Services) -> None:
+        """Read the files, and offer resources that Envoys have rejected once more."""
         await self._reload(services)
-        again, reading = self._endpoints.retry_rejected(), services.reconciler.reading
-        log.event("the files were read", result=reading.result if reading else None, offered_again=again or None)
+        offered_again, last_reload = self._endpoints.retry_rejected(), services.reconciler.last_reload
+        result = last_reload.result if last_reload else None
+        log.event("the files were read", result=result, offered_again=offered_again or None)
 
     async def _reload(self, services: Services) -> None:
         await services.reconciler.reload()
         served = services.publisher.served
         keys = self._endpoints.restart_needed(served.loaded.source) if served else ()
         if keys:
-            log.warn("changed in the files, and taken at the next start alone", keys=",".join(keys))
+            log.warn("these changes of the files take effect at the next start", keys=",".join(keys))
         self._endpoints.renew()
 
 
 async def _until_one_ends(tasks: list[asyncio.Task[Any]]) -> None:
-    """Wait for the first task to end, which the guard lets only a fatal error do, and raise that error."""
+    """Wait until the first task ends, and raise its error: the guard lets a task end only with a fatal one."""
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:

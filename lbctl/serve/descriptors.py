@@ -1,4 +1,4 @@
-"""File descriptors: as many as the process may have, and one line a minute when they are used up."""
+"""Raises the limit of open file descriptors, and logs at most once a minute that they are exhausted."""
 
 from __future__ import annotations
 
@@ -11,32 +11,37 @@ from typing import Any
 from lbctl.base.errors import reason_of
 from lbctl.serve import log
 
-_WANTED = 65_536
-"""Enough for thousands of Envoys. Not more: children inherit it, and HAProxy reserves memory for each."""
-_SAID_AGAIN = 60.0
-_USED_UP = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_SOFT_LIMIT = 65_536
+"""Enough for thousands of Envoys. It is no higher: children inherit it, and HAProxy reserves memory for each one."""
+_LOG_INTERVAL = 60.0
+"""Seconds between two log lines."""
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def raise_limit() -> None:
-    """The soft limit of this process, towards its hard one."""
+    """Raise the soft limit of this process to 65,536, or to its hard limit where that is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
+    wanted = _SOFT_LIMIT if hard == resource.RLIM_INFINITY else min(hard, _SOFT_LIMIT)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class AcceptErrors:
-    """An exception handler of a loop. The loop itself says for each connection of its backlog that it cannot accept."""
+    """An exception handler of an event loop that logs rarely when connections cannot be accepted.
+
+    Without it the loop would log an error for every connection of its backlog.
+    """
 
     def __init__(self) -> None:
-        self._said = float("-inf")
+        self._logged_at = float("-inf")
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Handle one error of the loop, with the arguments of asyncio's exception handlers."""
         error = context.get("exception")
-        if not (isinstance(error, OSError) and error.errno in _USED_UP and "accept" in str(context.get("message"))):
+        if not (isinstance(error, OSError) and error.errno in _EXHAUSTED and "accept" in str(context.get("message"))):
             loop.default_exception_handler(context)
             return
         now = time.monotonic()
-        if now >= self._said + _SAID_AGAIN:
-            self._said = now
-            log.error("connections cannot be accepted; said once a minute", reason=reason_of(error))
+        if now >= self._logged_at + _LOG_INTERVAL:
+            self._logged_at = now
+            log.error("connections cannot be accepted (this is logged at most once a minute)", reason=reason_of(error))

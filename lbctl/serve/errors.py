@@ -1,14 +1,14 @@
-"""Errors that pass from one room of the control plane to another."""
+"""Errors that one package of the control plane raises and another one handles."""
 
 from __future__ import annotations
 
 
 class BadRequestError(Exception):
-    """A request to the API that cannot be carried out; the message says why."""
+    """A request to the API cannot be carried out. The message says why."""
 
 
 class NotSavedError(Exception):
-    """A request to the API whose effect the state could not keep, so that nothing was changed; the message says why."""
+    """A request to the API was not carried out, because its effect cannot be saved. The message says why."""
 
 
 class CannotListenError(Exception):

@@ -1,7 +1,7 @@
-"""The control plane's log: one line an event on standard error, `time level message key=value …`, times in UTC.
+"""The log of the control plane: one line per event on standard error, as `time level message key=value …`, in UTC.
 
-Whatever happens stays one line: what is not printable is escaped, an error of ours brings its traceback as one value.
-Nothing that stands in a key file, a token or a certificate is ever handed to it.
+Each event stays one line: characters that are not printable are escaped, and the traceback of an error of lbctl is one
+value. The content of key files, tokens and certificates is never logged.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lbctl.base.diagnostics import Diagnostic, Severity
 _LEVELS = {"WARNING": "warn", "CRITICAL": "error"}
 _SEVERITIES: dict[Severity, int] = {"error": logging.ERROR, "warning": logging.WARNING, "note": logging.INFO}
 _BARE = re.compile(r"[!#-<>-~]+", re.ASCII)
-"""A value that needs no quotes."""
+"""Matches a value that needs no quotes."""
 
 
 def start(stream: TextIO) -> logging.Handler:
-    """Sends what the program logs to `stream`; of the libraries, warnings and worse. `stop` it in the end."""
+    """Log events of lbctl, and warnings and errors of libraries, to `stream`. `stop` takes the returned handler."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Lines())
     root = logging.getLogger()
@@ -34,29 +34,32 @@ def start(stream: TextIO) -> logging.Handler:
 
 
 def stop(handler: logging.Handler) -> None:
+    """Stop logging to the handler that `start` has returned."""
     logging.getLogger().removeHandler(handler)
 
 
 def event(message: str, level: int = logging.INFO, **fields: object) -> None:
-    """One line. A field that is None is left out."""
+    """Log an event, by default at level info. Fields that are None are omitted."""
     logging.getLogger("lbctl.serve").log(level, "%s", message, extra={"fields": fields})
 
 
 def warn(message: str, **fields: object) -> None:
+    """Log a warning. Fields that are None are omitted."""
     event(message, logging.WARNING, **fields)
 
 
 def error(message: str, **fields: object) -> None:
+    """Log an error. Fields that are None are omitted."""
     event(message, logging.ERROR, **fields)
 
 
 def failure(message: str, **fields: object) -> None:
-    """An error of ours, with the exception that is being handled."""
+    """Log an error of lbctl itself, with the traceback of the exception that is being handled."""
     logging.getLogger("lbctl.serve").error("%s", message, extra={"fields": fields}, exc_info=True)
 
 
 def findings(diagnostics: Iterable[Diagnostic]) -> None:
-    """Each as its own line, as the commands show it; a line begins with its level anyhow."""
+    """Log each diagnostic as a line of its own; the level of the line is the severity of the diagnostic."""
     for item in diagnostics:
         event(str(item).removeprefix(f"{item.severity} "), _SEVERITIES[item.severity])
 

@@ -1,6 +1,6 @@
-"""How `serve` itself is to run: the command line, over `control` of the fleet, over the defaults.
+"""The settings of `lbctl serve`: the command line overrides `control` of the fleet, which overrides the defaults.
 
-`control` is read for this even where the fleet has errors elsewhere: the control plane must stand somewhere to say so.
+`control` is read even where the fleet has errors elsewhere: the control plane must listen somewhere to report them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lbctl.ir.proxies import Control, ServerTls
 from lbctl.model.fleet import FleetSource, parse
 from lbctl.model.load import texts
 from lbctl.model.node import descend
-from lbctl.serve.fleet.reader import understood
+from lbctl.serve.fleet.reader import parse_cached
 
 _TOKEN = "api-token"
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line. `state`, `xds_bind`, `api_bind`: None where the fleet decides."""
+    """The options of the command line. Where `state`, `xds_bind` or `api_bind` is None, the fleet decides."""
 
     paths: tuple[str, ...]
     state: str | None = None
@@ -39,38 +39,41 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`control`: as it holds for this process, its files with the directory of the YAML before them."""
+    """The settings with which this process runs."""
 
     control: Control
+    """The section `control` with the options applied. Paths are resolved from the directory of the YAML file."""
     state: Path
+    """The directory of the state."""
     token: Path
+    """The file of the API token."""
 
 
 def settings(options: Options, source: FleetSource | None) -> Settings:
-    """`source`: None where nothing of the fleet can be read; then the defaults hold."""
-    written = compile_control(source.fleet.control) if source else Control()
+    """Return the settings of this process. Where `source` is None, the fleet cannot be read, and the defaults apply."""
+    configured = compile_control(source.fleet.control) if source else Control()
     control = replace(
-        written,
-        xds_bind=options.xds_bind or written.xds_bind,
-        api_bind=options.api_bind or written.api_bind,
-        xds_tls=_rooted_tls(source, ("control", "xds", "tls"), written.xds_tls),
-        api_tls=_rooted_tls(source, ("control", "api", "tls"), written.api_tls),
+        configured,
+        xds_bind=options.xds_bind or configured.xds_bind,
+        api_bind=options.api_bind or configured.api_bind,
+        xds_tls=_rooted_tls(source, ("control", "xds", "tls"), configured.xds_tls),
+        api_tls=_rooted_tls(source, ("control", "api", "tls"), configured.api_tls),
     )
-    state = Path(options.state or _rooted(source, ("control", "state"), written.state)).absolute()
-    named = written.api_token_file
-    token = Path(_rooted(source, ("control", "api", "token_file"), named)) if named else state / _TOKEN
+    state = Path(options.state or _rooted(source, ("control", "state"), configured.state)).absolute()
+    token_file = configured.api_token_file
+    token = Path(_rooted(source, ("control", "api", "token_file"), token_file)) if token_file else state / _TOKEN
     return Settings(replace(control, state=str(state)), state, token)
 
 
-def legible(paths: Sequence[str]) -> FleetSource | None:
-    """What can be read of the files: all of them together, else the first that holds `control`, by itself."""
+def parse_lenient(paths: Sequence[str]) -> FleetSource | None:
+    """Parse all files together, or else the first file with `control` alone. Returns None where neither is possible."""
     diagnostics = Diagnostics()
-    found = texts(paths, diagnostics)
-    whole = understood(tuple(found), diagnostics)
-    if whole is not None and (not diagnostics.failed or _has_control(whole)):
-        return whole
-    alone = (parse([text], Diagnostics()) for text in found)
-    return next((source for source in alone if source is not None and _has_control(source)), None)
+    source_texts = texts(paths, diagnostics)
+    fleet = parse_cached(tuple(source_texts), diagnostics)
+    if fleet is not None and (not diagnostics.failed or _has_control(fleet)):
+        return fleet
+    single_files = (parse([text], Diagnostics()) for text in source_texts)
+    return next((source for source in single_files if source is not None and _has_control(source)), None)
 
 
 def _has_control(source: FleetSource) -> bool:
@@ -78,7 +81,7 @@ def _has_control(source: FleetSource) -> bool:
 
 
 def make_token(file: Path) -> bool:
-    """A token of the process's own, for its owner alone; False where there is one already. OSError."""
+    """Write a new random token that only the owner can read. Returns False where the file exists. Raises OSError."""
     with suppress(FileExistsError):
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "w", encoding="ascii") as opened:
@@ -97,5 +100,6 @@ def _rooted_tls(source: FleetSource | None, path: tuple[str, ...], tls: ServerTl
 
 
 def _rooted(source: FleetSource | None, path: tuple[str, ...], value: str) -> str:
+    """Return the path of a file, resolved from the directory of the YAML file that names it."""
     node = descend(source.root, path) if source else None
     return str(file_of(source, node)) if source and node is not None else value

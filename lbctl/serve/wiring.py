@@ -1,6 +1,6 @@
 """Builds the parts of the control plane and connects them, once, into a frozen `Services`.
 
-Each part gets what it needs as arguments; nothing is set on it afterwards. `app` runs what stands here.
+Each part gets what it needs as arguments; nothing is set on it afterwards. `app` runs these parts.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.errors import CannotListenError
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
-from lbctl.serve.fleet.watch import Watch
+from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.guard import Guard, Work
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.settings import Options
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
-from lbctl.serve.telemetry.service import Telemetry, earlier
+from lbctl.serve.telemetry.service import Telemetry, saved_loop_output
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 
-Opened = Callable[[Loaded, bool], Awaitable[None]]
-"""Called for the first fleet before its resources are built (False) and when they can be served (True)."""
+OnFleet = Callable[[Loaded, bool], Awaitable[None]]
+"""Is called with the first fleet: with False before its resources are built, with True when they can be served."""
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """What an earlier process has left in the state."""
+class RestoredState:
+    """The state that an earlier process has saved."""
 
     fleet: SavedFleet | None = None
     drains: Mapping[tuple[str, str], float] | None = None
-    """(pool, replica) → when its drain began, in seconds since the epoch."""
+    """(pool, replica) → when its drain began, in seconds since the epoch; None where no drains were saved."""
     output: LoopOutput = field(default_factory=LoopOutput)
     overrides: Overrides = ()
 
@@ -53,7 +53,7 @@ class Services:
     """The running parts of one process."""
 
     guard: Guard
-    watch: Watch
+    watcher: FleetWatcher
     publisher: Publisher
     reconciler: Reconciler
     telemetry: Telemetry
@@ -63,7 +63,7 @@ class Services:
     views: Views
 
     def tasks(self) -> Mapping[str, Work]:
-        """Task → what it runs, for as long as the process lives; but for those that follow files and clocks."""
+        """Return the tasks that run as long as the process, by name; `app` adds those that follow files and clocks."""
         return {
             **self.telemetry.tasks(),
             "expiry of overrides": self.overrides.run,
@@ -72,10 +72,13 @@ class Services:
         }
 
 
-async def saved(state: SavedState) -> Saved:
-    """Read what an earlier process has left. Raises StoreError."""
-    return Saved(
-        await state.last_fleet(), await state.drains(), await earlier(state, time.time()), await state.overrides()
+async def restore(state: SavedState) -> RestoredState:
+    """Load the state that an earlier process has saved. Raises StoreError."""
+    return RestoredState(
+        await state.last_fleet(),
+        await state.drains(),
+        await saved_loop_output(state, time.time()),
+        await state.overrides(),
     )
 
 
@@ -85,27 +88,27 @@ def build(
     metrics: Metrics,
     nodes: NodeStatus,
     state: SavedState,
-    before: Saved,
-    opened: Opened,
+    restored: RestoredState,
+    on_fleet: OnFleet,
 ) -> Services:
-    """Connect the parts. Nothing listens, reads files or decides yet."""
+    """Build and connect the parts. None of them listens, reads files or decides yet."""
     events = EventLog()
     guard = Guard(partial(_task_failed, metrics, events), fatal=(CannotListenError,))
-    publisher = Publisher(metrics, before.drains or {}, driven, guard)
-    if before.fleet is not None:
-        publisher.discover.seed(before.fleet.discovered)
-    watch = Watch(options.paths)
-    reconciler = Reconciler(options.paths, publisher, watch, metrics, state, opened, events)
+    publisher = Publisher(metrics, restored.drains or {}, driven, guard)
+    if restored.fleet is not None:
+        publisher.discovery.seed(restored.fleet.discovered)
+    watcher = FleetWatcher(options.paths)
+    reconciler = Reconciler(options.paths, publisher, watcher, metrics, state, on_fleet, events)
     in_flight = InFlight()
-    telemetry = Telemetry(publisher, reconciler, metrics.stages, state, before.output, in_flight.of, guard)
-    overrides = OverrideService(publisher, reconciler, telemetry.loop, state, before.overrides)
+    telemetry = Telemetry(publisher, reconciler, metrics.latency, state, restored.output, in_flight.of, guard)
+    overrides = OverrideService(publisher, reconciler, telemetry.loop, state, restored.overrides)
     supervisor = DriverSupervisor(telemetry.eject, guard, dry_run=options.dry_run)
     publisher.subscribe("drivers", supervisor.follow)
     publisher.subscribe("requests in flight", in_flight.follow)
     publisher.subscribe("events", events.follow)
     metrics.registry.register(Gauges(publisher, telemetry, time.monotonic))
     views = Views(options, endpoints, publisher, reconciler, nodes, metrics, telemetry, overrides, supervisor, events)
-    return Services(guard, watch, publisher, reconciler, telemetry, overrides, supervisor, in_flight, views)
+    return Services(guard, watcher, publisher, reconciler, telemetry, overrides, supervisor, in_flight, views)
 
 
 def _task_failed(metrics: Metrics, events: EventLog, task: str) -> None:
@@ -114,8 +117,8 @@ def _task_failed(metrics: Metrics, events: EventLog, task: str) -> None:
 
 
 async def build_from(
-    options: Options, endpoints: Endpoints, metrics: Metrics, nodes: NodeStatus, state: SavedState, opened: Opened
-) -> tuple[Services, Saved]:
-    """`build` with what the state holds. Raises StoreError."""
-    before = await saved(state)
-    return build(options, endpoints, metrics, nodes, state, before, opened), before
+    options: Options, endpoints: Endpoints, metrics: Metrics, nodes: NodeStatus, state: SavedState, on_fleet: OnFleet
+) -> tuple[Services, RestoredState]:
+    """Load the saved state, and build the parts with it. Raises StoreError."""
+    restored = await restore(state)
+    return build(options, endpoints, metrics, nodes, state, restored, on_fleet), restored

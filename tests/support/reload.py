@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lbctl.serve.fleet.reload import Outcome, Reloader
+from lbctl.serve.fleet.reload import LoadOutcome, Reloader
 from tests.e2e.support.certs import Authority, Pair
 
 HEAD = """\
@@ -56,20 +56,20 @@ class Fleet:
         (self.folder / "tls" / "server.crt").write_bytes(pair.certificate.read_bytes())
         (self.folder / "tls" / "server.key").write_bytes(pair.key.read_bytes())
 
-    def load(self, **options: bool) -> Outcome:
+    def load(self, **options: bool) -> LoadOutcome:
         outcome = self.reloader.load(**options)  # type: ignore[arg-type]
         self.reloader.accept(outcome)
         return outcome
 
-    def told(self, outcome: Outcome) -> list[str]:
+    def told(self, outcome: LoadOutcome) -> list[str]:
         return [str(item).replace(f"{self.folder}/", "") for item in outcome.diagnostics]
 
 
-def sizes(outcome: Outcome) -> dict[str, int]:
+def sizes(outcome: LoadOutcome) -> dict[str, int]:
     assert outcome.fleet is not None, [str(item) for item in outcome.diagnostics]
     return {pool.name: len(pool.replicas) for pool in outcome.fleet.compiled.topology.pools}
 
 
-def certificate(outcome: Outcome) -> bytes:
+def certificate(outcome: LoadOutcome) -> bytes:
     assert outcome.fleet is not None
     return outcome.fleet.secrets.files["tls/server.crt"]

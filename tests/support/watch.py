@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lbctl.serve.fleet.watch import Watch
+from lbctl.serve.fleet.watch import FleetWatcher
 
 SOON = 30.0
 """Seconds within which an event must have come."""
@@ -21,7 +21,7 @@ NEVER = 0.4
 class Events:
     """The events of a watch while the test goes on."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: FleetWatcher) -> None:
         self.watch = watch
         self.times: list[float] = []
         self.last = 0.0
@@ -62,7 +62,7 @@ def watching(
     """Runs `test` while the paths are watched."""
 
     async def run() -> None:
-        watch = Watch([str(path) for path in paths], poll=poll, inotify=inotify)
+        watch = FleetWatcher([str(path) for path in paths], poll=poll, inotify=inotify)
         watch.follow(follow)
         events = Events(watch)
         taking = asyncio.create_task(events.take())

@@ -111,14 +111,14 @@ def _problem(sources: ReplicaSources, index: int, source: ScrapeSource, answers:
     if answer is None:
         return f"{source.display_url}: not asked, the others took too long"
     if answer.fetched.reason:
-        return f"{source.display_url}: {answer.fetched.words}"
+        return f"{source.display_url}: {answer.fetched.message}"
     if source.table is None:
         sources.answer(index, answer.fetched, 0.0, 0.0)
     else:
         page = source.table.reader().read(answer.fetched.body)
         sources.page(index, answer.fetched, page, 0.0, 0.0)
     state = sources.states[index]
-    return f"{source.display_url}: {state.words}" if state.reason else ""
+    return f"{source.display_url}: {state.message}" if state.reason else ""
 
 
 def _silent(pools: Sequence[Pool], replicas: Sequence[ScrapePlan]) -> Iterator[Check]:

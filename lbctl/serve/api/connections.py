@@ -82,6 +82,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Admit the connection, or close it where there are too many."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._admitted = self._connections.enter(self)
@@ -92,21 +93,26 @@ class Connection(asyncio.Protocol):
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
+        """Pass the bytes to the HTTP protocol."""
         if self._admitted:
             self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
+        """Pass the end of the client's bytes to the HTTP protocol."""
         return self._inner.eof_received() if self._admitted else None
 
     def pause_writing(self) -> None:
+        """Tell the HTTP protocol that the client reads too slowly."""
         if self._admitted:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
+        """Tell the HTTP protocol that the client reads again."""
         if self._admitted:
             self._inner.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Free the place of the connection, and run the callback of `when_lost`."""
         self._stop_timer()
         if self._when_lost is not None:
             self._when_lost()

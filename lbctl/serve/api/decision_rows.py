@@ -250,7 +250,7 @@ def _source(item: SourceState, now: float) -> schema.Source:
         ok=item.ok,
         age=_optional(item.age(now)),
         reason=item.reason or None,
-        words=item.words or None,
+        words=item.message or None,
         bytes=item.size,
         seconds=_rounded(item.seconds),
         refused=tuple(schema.RefusedMetric(name, reason) for name, reason in item.refused),

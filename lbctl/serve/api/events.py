@@ -113,7 +113,7 @@ class EventLog:
         self._emit(
             schema.Published(
                 at=self._timestamp(),
-                version=served.edition.version,
+                version=served.cached_snapshot.version,
                 cause=cause,
                 changed=result.changed,
                 names=result.names,

@@ -27,6 +27,7 @@ class Gauges(Collector):
         self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the metric families, with the values of this moment."""
         served = self._publisher.served
         pools = controlled(served.composed.whole.topology) if served else ()
         yield from self._weights()

@@ -72,7 +72,7 @@ class Views:
         """Return why no proxy is answered yet; empty when proxies are answered."""
         if self._ending:
             return "ending"
-        if self._reconciler.reading is None:
+        if self._reconciler.last_reload is None:
             return _STARTING
         if self._publisher.served is None:
             return NO_FLEET
@@ -98,7 +98,7 @@ class Views:
             overrides=self.overrides().overrides,
             control=self._control(),
             sources=self._sources(),
-            names=tuple(status_rows.discovered_name(item) for item in self._publisher.discover.names()),
+            names=tuple(status_rows.discovered_name(item) for item in self._publisher.discovery.names()),
             listens=self._listens(),
         )
 
@@ -140,7 +140,7 @@ class Views:
         served = self._publisher.served
         if served is None:
             return schema.Decisions(())
-        acknowledged = decision_rows.acknowledged(self.proxies().proxies, served.edition.version)
+        acknowledged = decision_rows.acknowledged(self.proxies().proxies, served.cached_snapshot.version)
         topology, own = served.composed.whole.topology, self._supervisor.composed()
         proxies = (*xds_proxies(topology, xds_kinds()).all, *self._publisher.driven(topology))
         return schema.Decisions(
@@ -168,13 +168,13 @@ class Views:
         """Read the files now, and return what came of it."""
         await self._reconciler.reload(allow_shrink=allow_shrink)
         offered_again = self._endpoints.retry_rejected()
-        reading = self._reconciler.reading
+        last_reload = self._reconciler.last_reload
         return schema.ReloadResult(
-            result=reading.result if reading else "invalid",
-            refused=reading.refused if reading else None,
+            result=last_reload.result if last_reload else "invalid",
+            refused=last_reload.refused if last_reload else None,
             offered_again=offered_again,
             snapshot=self._snapshot(),
-            diagnostics=status_rows.diagnostics(reading.diagnostics if reading else ()),
+            diagnostics=status_rows.diagnostics(last_reload.diagnostics if last_reload else ()),
         )
 
     async def put_override(self, body: dict[str, Any]) -> schema.OverrideResult:
@@ -238,7 +238,7 @@ class Views:
             return None
         topology = served.composed.whole.topology
         return schema.Snapshot(
-            version=served.edition.version,
+            version=served.cached_snapshot.version,
             at=status_rows.timestamp(served.at),
             age=round(max(0.0, time.time() - served.at), 3),
             origin=served.origin,
@@ -248,15 +248,15 @@ class Views:
 
     def _fleet_files(self) -> schema.FleetFiles:
         """Return the result of the last read, with losses in the files or in answers to names that wait."""
-        reading = self._reconciler.reading
-        pending = (*(reading.shrink if reading else ()), *self._publisher.held)
+        last_reload = self._reconciler.last_reload
+        pending = (*(last_reload.shrink if last_reload else ()), *self._publisher.refused_answers)
         return schema.FleetFiles(
             paths=self._options.paths,
-            valid=reading is not None and reading.valid,
-            read=status_rows.when(reading.at if reading else None),
-            refused=reading.refused if reading else None,
+            valid=last_reload is not None and last_reload.valid,
+            read=status_rows.when(last_reload.at if last_reload else None),
+            refused=last_reload.refused if last_reload else None,
             shrink=status_rows.diagnostics(pending),
-            diagnostics=status_rows.diagnostics(reading.diagnostics if reading else ()),
+            diagnostics=status_rows.diagnostics(last_reload.diagnostics if last_reload else ()),
         )
 
     def _listens(self) -> schema.Listens:

@@ -1,1 +1,1 @@
-"""Replicas that the files leave to somebody else: which sources there are, and which answers count."""
+"""Discovery of replicas that the files do not list: the sources, and the rules for which of their answers count."""

@@ -1,9 +1,9 @@
-"""Follows every name that the fleet leaves to the DNS, so that a proxy gets addresses and never has to ask.
+"""Resolves every name of the fleet periodically, so that proxies get addresses and need not resolve names.
 
-Names are in two places: as a pool's `discovery.dns`, where each address is a replica, and as the host of a fixed
-address (a replica's, the trace collector's). A name is asked again every `refresh`, give or take a tenth. An answer
-holds until the next one: no failure, no unknown name and no empty answer ever takes an address away; `names()` reports
-them. `guard` judges what a pool may lose at once (`max_shrink`).
+A name is either a pool's `discovery.dns`, each address of which is a replica, or the host of a fixed address (of a
+replica, or of the trace collector). A name is queried every `refresh`, with a jitter of 10 %. An answer is valid until
+the next one: a failure, an unknown name or an empty answer never removes an address, but `names()` reports it. `guard`
+decides how many replicas a pool may lose at once (`max_shrink`).
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ from lbctl.ir.pools import DnsDiscovery, Replica
 from lbctl.ir.topology import Topology
 from lbctl.serve.discovery.interface import PoolAnswer
 from lbctl.serve.guard import Guard
-from lbctl.serve.net.resolve import Answer, UnresolvedError, answer, resolve
+from lbctl.serve.net.resolve import DnsAnswer, UnresolvedError, resolve, usable_answer
 
 _log = logging.getLogger(__name__)
 _HOST_REFRESH = 10_000
-"""ms; for the host of a fixed address, as a proxy that resolves by itself is told."""
-_FIRST_PAUSE = 1.0
-"""Seconds after a first failure; doubled with each further one, up to the refresh."""
-_AT_ONCE = 32
-"""Names that are asked for at the same time."""
-_KNOWN = 0.5
-"""Seconds that a start waits for a newer answer than the one that it has."""
+"""Milliseconds between two queries for the host of a fixed address, as for proxies that resolve by themselves."""
+_FIRST_RETRY = 1.0
+"""Seconds until a query is repeated after its first failure; doubled with each further one, up to the refresh."""
+_MAX_CONCURRENT = 32
+"""The most names that are queried at the same time."""
+_WAIT_WITH_ANSWER = 0.5
+"""Seconds for which `first` waits for a name that already has an earlier answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked, and whom; without resolvers the system is. As text it is the key of its answer."""
+class DnsQuestion:
+    """A name and the resolvers that are queried for it. Its text is the key of the saved answer."""
 
     name: str
     resolvers: tuple[Address, ...] = ()
+    """The resolvers; where there are none, the operating system resolves the name."""
 
     def __str__(self) -> str:
         return "@".join((self.name, ",".join(map(str, self.resolvers)))) if self.resolvers else self.name
@@ -51,47 +52,57 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class NameState:
-    """How a name stands. Times are seconds since the epoch, None: never. `addresses` without `answered` are seeds;
-    `error`: why the last question got none; `left_out`: how many addresses are beyond the largest `max_replicas`."""
+    """The state of a followed name, as the API reports it. Times are in seconds since the epoch; None means never."""
 
     name: str
     resolvers: tuple[str, ...]
     pools: tuple[str, ...]
+    """The pools that get their replicas from this name."""
     addresses: tuple[str, ...] = ()
+    """The usable addresses; without `answered` they come from the saved state."""
     refused: tuple[str, ...] = ()
+    """Addresses of the answer that no replica can have."""
     left_out: int = 0
+    """How many addresses exceed the largest `max_replicas` of the pools."""
     answered: float | None = None
+    """When the last answer came."""
     error: str = ""
+    """Why the last query got no answer; empty where it got one."""
     failed: float | None = None
+    """When the last failure happened."""
 
 
 @dataclass(slots=True)
-class _Name:
-    question: Question
+class _FollowedName:
+    """A name that is queried, with its last answer."""
+
+    question: DnsQuestion
     refresh: int = _HOST_REFRESH
     pools: dict[str, DnsDiscovery] = field(default_factory=dict)
     host: bool = False
-    answer: Answer | None = None
+    answer: DnsAnswer | None = None
     answered: float | None = None
     error: str = ""
     failed: float | None = None
     failures: int = 0
-    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    attempted: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[NoReturn] | None = None
 
     @property
     def addresses(self) -> tuple[str, ...]:
+        """The addresses of the last answer; empty before the first."""
         return self.answer.addresses if self.answer else ()
 
     def state(self) -> NameState:
-        most = max((item.max_replicas for item in self.pools.values()), default=len(self.addresses))
+        """Return the state of this name for the API."""
+        max_replicas = max((item.max_replicas for item in self.pools.values()), default=len(self.addresses))
         return NameState(
             self.question.name,
             tuple(map(str, self.question.resolvers)),
             tuple(sorted(self.pools)),
             self.addresses,
             self.answer.refused if self.answer else (),
-            max(0, len(self.addresses) - most),
+            max(0, len(self.addresses) - max_replicas),
             self.answered,
             self.error,
             self.failed,
@@ -99,164 +110,172 @@ class _Name:
 
 
 class DnsSource:
-    """A DiscoverySource that also follows the names of fixed addresses."""
+    """A DiscoverySource that also resolves the hosts of fixed addresses."""
 
     def __init__(
         self,
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
         guard: Guard,
         *,
-        patience: float = 5.0,
+        timeout: float = 5.0,
         now: Callable[[], float] = time.time,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
-        """`patience`: seconds for one question."""
-        self._changed = changed
+        """Follow no name yet. `on_change` is called when an answer has changed. `timeout`: of one query, in seconds."""
+        self._on_change = on_change
         self._guard = guard
-        self._patience = patience
+        self._timeout = timeout
         self._now = now
-        self._chance = chance or random.Random()
-        self._names: dict[Question, _Name] = {}
-        self._seeds: dict[str, Answer] = {}
-        self._at_once = asyncio.Semaphore(_AT_ONCE)
+        self._rng = rng or random.Random()
+        self._names: dict[DnsQuestion, _FollowedName] = {}
+        self._seeds: dict[str, DnsAnswer] = {}
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
-        """What was known before: it stands in for names that are followed from now on, until they are answered."""
+        """Use saved answers for names that are followed from now on, until they are answered."""
         for question, addresses in saved.items():
             with suppress(UnresolvedError, ValueError):
-                self._seeds[question] = answer(addresses)
+                self._seeds[question] = usable_answer(addresses)
 
     def follow(self, topology: Topology) -> None:
-        """Follows the names of this topology, and no others; a name that stays keeps its answer."""
+        """Follow the names of this topology, and no others. A name that was followed before keeps its answer."""
         wanted = _wanted(topology)
         for question in self._names.keys() - wanted.keys():
-            self._leave(self._names.pop(question))
+            self._unfollow(self._names.pop(question))
         for question, name in wanted.items():
-            known = self._names.get(question)
-            if known is None:
+            followed = self._names.get(question)
+            if followed is None:
                 name.answer = self._seeds.get(str(question))
-                self._names[question] = known = name
-            restart = known.refresh != name.refresh
-            known.refresh, known.pools, known.host = name.refresh, name.pools, name.host
-            if known.task is None or restart:
-                self._start(known)
-        self._changed()
+                self._names[question] = followed = name
+            restart = followed.refresh != name.refresh
+            followed.refresh, followed.pools, followed.host = name.refresh, name.pools, name.host
+            if followed.task is None or restart:
+                self._start(followed)
+        self._on_change()
 
     async def first(self, timeout: float) -> None:
-        """Wait until every name was asked for; for names of which something is known no longer than half a second."""
+        """Wait until every name was queried once, but at most half a second for names that have an earlier answer."""
         names = list(self._names.values())
-        await _asked([name for name in names if name.answer], min(timeout, _KNOWN))
-        await _asked([name for name in names if not name.answer], timeout)
+        await _wait_for_first([name for name in names if name.answer], min(timeout, _WAIT_WITH_ANSWER))
+        await _wait_for_first([name for name in names if not name.answer], timeout)
 
     def answers(self) -> Mapping[str, PoolAnswer]:
+        """Return pool → its answer, for the pools with `discovery.dns`."""
         return {pool: _pool_answer(name, dns) for name in self._names.values() for pool, dns in name.pools.items()}
 
     def hosts(self) -> dict[str, tuple[str, ...]]:
-        """Host of a fixed address → its addresses, where there is an answer."""
+        """Return host of a fixed address → its addresses, for the hosts that have an answer."""
         return {name.question.name: name.addresses for name in self._names.values() if name.host and name.addresses}
 
     def host_answers(self) -> dict[str, tuple[str, ...]]:
-        """What `seed` takes back of those hosts: question → addresses."""
+        """Return the answers for those hosts in the form that `seed` accepts: question → addresses."""
         return {str(name.question): name.addresses for name in self._names.values() if name.host and name.addresses}
 
     def names(self) -> tuple[NameState, ...]:
-        """Every name that is followed, in their order."""
+        """Return the state of every followed name, sorted."""
         return tuple(self._names[question].state() for question in sorted(self._names, key=str))
 
     async def stop(self) -> None:
-        """Nothing is asked any more; what is known stays."""
+        """Stop all queries. The last answers stay."""
         tasks = [name.task for name in self._names.values() if name.task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start(self, name: _Name) -> None:
+    def _start(self, name: _FollowedName) -> None:
         if name.task:
             name.task.cancel()
-        name.task = self._guard.start("DNS lookups", partial(self._ask_again, name), name=str(name.question))
+        name.task = self._guard.start("DNS lookups", partial(self._query_periodically, name), name=str(name.question))
 
-    def _leave(self, name: _Name) -> None:
-        """Its answer stays a seed: a name that is taken out by mistake comes back with it."""
+    def _unfollow(self, name: _FollowedName) -> None:
+        """Stop the queries for a name. Its answer stays as a seed, in case the name was removed by mistake."""
         if name.task:
             name.task.cancel()
         if name.answer:
             self._seeds[str(name.question)] = name.answer
 
-    async def _ask_again(self, name: _Name) -> None:
+    async def _query_periodically(self, name: _FollowedName) -> None:
         while True:
-            await self._ask(name)
+            await self._query(name)
             await asyncio.sleep(self._pause(name))
 
-    async def _ask(self, name: _Name) -> None:
-        async with self._at_once:
+    async def _query(self, name: _FollowedName) -> None:
+        async with self._slots:
             try:
-                found = await resolve(name.question.name, name.question.resolvers, self._patience)
+                dns_answer = await resolve(name.question.name, name.question.resolvers, self._timeout)
             except (UnresolvedError, OSError, ValueError) as error:
                 self._failed(name, str(error))
             else:
-                self._answered(name, found)
-        name.asked.set()
+                self._answered(name, dns_answer)
+        name.attempted.set()
 
-    def _pause(self, name: _Name) -> float:
+    def _pause(self, name: _FollowedName) -> float:
+        """Return the seconds until the next query, with jitter."""
         pause = name.refresh / 1000
         if name.failures:
-            pause = min(pause, _FIRST_PAUSE * 2 ** min(name.failures - 1, 16))
-        return pause * self._chance.uniform(0.9, 1.1)
+            pause = min(pause, _FIRST_RETRY * 2 ** min(name.failures - 1, 16))
+        return pause * self._rng.uniform(0.9, 1.1)
 
-    def _failed(self, name: _Name, words: str) -> None:
-        if words != name.error:
+    def _failed(self, name: _FollowedName, reason: str) -> None:
+        if reason != name.error:
             kept = f"; its {len(name.addresses)} last addresses are kept" if name.addresses else ""
-            _log.warning("the name %s could not be resolved: %s%s", name.question, words, kept)
-        name.error, name.failed, name.failures = words, self._now(), name.failures + 1
+            _log.warning("the name %s could not be resolved: %s%s", name.question, reason, kept)
+        name.error, name.failed, name.failures = reason, self._now(), name.failures + 1
 
-    def _answered(self, name: _Name, found: Answer) -> None:
-        if found.refused and (name.answer is None or found.refused != name.answer.refused):
-            _log.warning("the name %s also has addresses that no replica can have: %s", name.question, found.refused)
+    def _answered(self, name: _FollowedName, dns_answer: DnsAnswer) -> None:
+        refused = dns_answer.refused
+        if refused and (name.answer is None or refused != name.answer.refused):
+            _log.warning("the name %s also has addresses that no replica can have: %s", name.question, refused)
         if name.error:
             _log.info("the name %s is resolved again", name.question)
-        moved = found.addresses != name.addresses
-        name.answer, name.answered, name.error, name.failures = found, self._now(), "", 0
-        if moved:
-            _log.info("the name %s has the addresses %s", name.question, ", ".join(found.addresses))
-            self._changed()
+        changed = dns_answer.addresses != name.addresses
+        name.answer, name.answered, name.error, name.failures = dns_answer, self._now(), "", 0
+        if changed:
+            _log.info("the name %s has the addresses %s", name.question, ", ".join(dns_answer.addresses))
+            self._on_change()
 
 
-async def _asked(names: Sequence[_Name], timeout: float) -> None:
-    """Waits until each was asked for once, at most so many seconds."""
+async def _wait_for_first(names: Sequence[_FollowedName], timeout: float) -> None:
+    """Wait until each name was queried once, at most `timeout` seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout):
             for name in names:
-                await name.asked.wait()
+                await name.attempted.wait()
 
 
 @lru_cache(maxsize=8192)
 def replicas_of(dns: DnsDiscovery, addresses: tuple[str, ...]) -> tuple[Replica, ...]:
-    """One replica for each address, the first `max_replicas` of them, named and weighted as a written one would be."""
-    where = [Address(item, dns.port) for item in addresses[: dns.max_replicas]]
-    found = [Replica(name=replica_name(item), address=item, capacity=dns.capacity, gpu=dns.gpu) for item in where]
-    return tuple(sorted(found, key=lambda item: item.name))
+    """Return a replica for each of the first `max_replicas` addresses, sorted by name.
+
+    They have the names that the compiler gives replicas without one, and the capacity and GPU of the section.
+    """
+    limited = [Address(item, dns.port) for item in addresses[: dns.max_replicas]]
+    replicas = [Replica(name=replica_name(item), address=item, capacity=dns.capacity, gpu=dns.gpu) for item in limited]
+    return tuple(sorted(replicas, key=lambda item: item.name))
 
 
-def _wanted(topology: Topology) -> dict[Question, _Name]:
-    wanted: dict[Question, _Name] = {}
+def _wanted(topology: Topology) -> dict[DnsQuestion, _FollowedName]:
+    """Return every name of the topology. Where several pools use one, the shortest refresh applies."""
+    wanted: dict[DnsQuestion, _FollowedName] = {}
     for pool in topology.pools:
         if isinstance(pool.discovery, DnsDiscovery):
-            question = Question(pool.discovery.name, pool.discovery.resolvers)
-            name = wanted.setdefault(question, _Name(question, pool.discovery.refresh))
+            question = DnsQuestion(pool.discovery.name, pool.discovery.resolvers)
+            name = wanted.setdefault(question, _FollowedName(question, pool.discovery.refresh))
             name.pools[pool.name] = pool.discovery
             name.refresh = min(name.refresh, pool.discovery.refresh)
     for host in _hosts(topology):
-        name = wanted.setdefault(Question(host), _Name(Question(host)))
+        name = wanted.setdefault(DnsQuestion(host), _FollowedName(DnsQuestion(host)))
         name.host, name.refresh = True, min(name.refresh, _HOST_REFRESH)
     return wanted
 
 
 def _hosts(topology: Topology) -> Iterator[str]:
+    """Return the hosts of fixed addresses that are names."""
     fixed = [item.address for pool in topology.pools for item in pool.replicas]
     fixed += [item.tracing.otlp for item in topology.listeners if item.tracing]
     return (item.host for item in fixed if not item.path and not is_ip(item.host))
 
 
-def _pool_answer(name: _Name, dns: DnsDiscovery) -> PoolAnswer:
+def _pool_answer(name: _FollowedName, dns: DnsDiscovery) -> PoolAnswer:
     replicas = replicas_of(dns, name.addresses) if name.addresses else None
     return PoolAnswer(replicas, name.answered, name.error, name.failed, str(name.question), name.addresses)

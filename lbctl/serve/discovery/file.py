@@ -1,9 +1,9 @@
-"""Pools whose replicas a file names.
+"""The source for pools whose replicas are listed in a file.
 
-The compiler reads these files, for `validate`, `render` and `lint` as for `serve`, and knows what their labels mean.
-The watch of the fleet's files follows them, and each change compiles the fleet anew: what is wrong in such a file is an
-error of the fleet, with file, line and column, and the last good fleet stays. So the answer of this source is what the
-compiler has read.
+The compiler reads these files, for `validate`, `render` and `lint` as for `serve`, and interprets their labels. The
+fleet watcher watches them, and each change compiles the fleet again: an error in such a file is an error of the fleet,
+with file, line and column, and the last good fleet stays. Therefore the answer of this source is what the compiler has
+read.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ from lbctl.serve.guard import Guard
 
 
 class FileSource:
-    """A DiscoverySource. The state keeps the files themselves, not these answers."""
+    """A DiscoverySource whose answers are not saved: the state saves the files instead."""
 
-    def __init__(self, changed: Callable[[], None], _: Guard, now: Callable[[], float] = time.time) -> None:
-        self._changed = changed
+    def __init__(self, on_change: Callable[[], None], _: Guard, now: Callable[[], float] = time.time) -> None:
+        self._on_change = on_change
         self._now = now
         self._answers: dict[str, PoolAnswer] = {}
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
-        """Nothing of these answers is saved."""
+        """Do nothing: these answers are not saved."""
 
     def follow(self, topology: Topology) -> None:
+        """Answer with the replicas that the compiler has put into the pools of this topology."""
         now = self._now()
         pools = {pool.name: pool.replicas for pool in topology.pools if isinstance(pool.discovery, FileDiscovery)}
         self._answers = {name: PoolAnswer(replicas, answered=now) for name, replicas in pools.items()}
-        self._changed()
+        self._on_change()
 
     async def first(self, timeout: float) -> None:
-        """`follow` has read all that there is."""
+        """Return at once: `follow` has set all answers."""
 
     def answers(self) -> Mapping[str, PoolAnswer]:
+        """Return pool → its replicas, for the pools with `discovery.file`."""
         return self._answers
 
     async def stop(self) -> None:
-        """Nothing runs."""
+        """Do nothing: this source has no task."""

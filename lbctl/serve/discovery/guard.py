@@ -1,6 +1,7 @@
-"""Which of discovery's new answers count: those that would take too many replicas away at once wait to be confirmed.
+"""Decides which new answers of discovery count: those that would remove too many replicas at once must be confirmed.
 
-A resolver that is half up answers with half of a pool. The pools concerned keep what they had; the others go on.
+For example, a resolver that is only partly up answers with half of a pool. The affected pools keep their earlier
+answers; the other pools get the new ones.
 """
 
 from __future__ import annotations
@@ -13,32 +14,36 @@ from lbctl.ir.topology import Topology
 from lbctl.serve.discovery.interface import Discovered
 
 
-def judged(
-    topology: Topology, accepted: Discovered, found: Discovered, most: float
+def accepted_answers(
+    topology: Topology, accepted: Discovered, discovered: Discovered, max_shrink: float
 ) -> tuple[Discovered, tuple[Diagnostic, ...]]:
-    """`found` with what was `accepted` before in the place of what is refused, and why it is. `most`: percent of a
-    pool's or the fleet's replicas that may go.
+    """Return `discovered` with the refused answers replaced by those `accepted` before, and why they are refused.
 
-    Losses in pools that the compiler reads wait with the files of the fleet, before they come here."""
-    answered = accepted.pools.keys() & found.pools.keys()
-    lost = shrinks(accepted.apply(topology), found.apply(topology), most, answered)
-    if not lost:
-        return found, found.problems
-    concerned = {str(item.path[1]) for item in lost if len(item.path) > 1}
-    if any(len(item.path) == 1 for item in lost):
-        concerned |= {name for name in accepted.pools if len(found.pools.get(name, ())) < len(accepted.pools[name])}
-    held = {
+    `max_shrink`: the percentage of the replicas of a pool, or of the fleet, that may be removed. Losses in pools whose
+    replicas are listed in files are confirmed with the files, and never get here.
+    """
+    answered = accepted.pools.keys() & discovered.pools.keys()
+    losses = shrinks(accepted.apply(topology), discovered.apply(topology), max_shrink, answered)
+    if not losses:
+        return discovered, discovered.problems
+    affected = {str(item.path[1]) for item in losses if len(item.path) > 1}
+    if any(len(item.path) == 1 for item in losses):
+        affected |= {name for name in accepted.pools if len(discovered.pools.get(name, ())) < len(accepted.pools[name])}
+    kept_pools = {
         pool.name
         for pool in topology.pools
-        if pool.name in concerned & accepted.pools.keys() and pool.discovery is not None and not pool.discovery.compiled
+        if pool.name in affected & accepted.pools.keys() and pool.discovery is not None and not pool.discovery.compiled
     }
-    pools = {**found.pools, **{name: accepted.pools[name] for name in held}}
-    keys = {accepted.keys[name] for name in held if name in accepted.keys}
-    answers = {**found.answers, **{key: accepted.answers[key] for key in keys if key in accepted.answers}}
-    kept = {name: key for name, key in accepted.keys.items() if name in held}
-    return replace(found, pools=pools, answers=answers, keys={**found.keys, **kept}), (*lost, *found.problems)
+    pools = {**discovered.pools, **{name: accepted.pools[name] for name in kept_pools}}
+    keys = {accepted.keys[name] for name in kept_pools if name in accepted.keys}
+    answers = {**discovered.answers, **{key: accepted.answers[key] for key in keys if key in accepted.answers}}
+    kept_keys = {name: key for name, key in accepted.keys.items() if name in kept_pools}
+    return replace(discovered, pools=pools, answers=answers, keys={**discovered.keys, **kept_keys}), (
+        *losses,
+        *discovered.problems,
+    )
 
 
-def unresolved(topology: Topology, found: Discovered) -> list[str]:
-    """The pools that their source has never answered for."""
-    return [pool.name for pool in topology.pools if pool.discovery is not None and pool.name not in found.pools]
+def unresolved(topology: Topology, discovered: Discovered) -> list[str]:
+    """Return the pools that have never had an answer."""
+    return [pool.name for pool in topology.pools if pool.discovery is not None and pool.name not in discovered.pools]

@@ -1,8 +1,8 @@
-"""The seam between the control plane and whoever knows the replicas of a pool: DNS, a file, an API.
+"""The interface of a source of replicas: the DNS, a file, or an API.
 
-A source follows the pools whose `discovery` has its kind, and answers for each with all its replicas. It need not judge
-its answers: `service.Discovery` keeps the last good answer of a source that fails, refuses replicas that no fleet file
-could name, and `guard` lets answers wait that take too many replicas away at once.
+A source follows the pools whose `discovery` has its kind, and answers for each with all its replicas. It need not check
+its answers: `service.DiscoveryService` keeps the last good answer of a source that fails and refuses replicas that no
+fleet file could list, and `guard` holds back answers that would remove too many replicas at once.
 """
 
 from __future__ import annotations
@@ -19,28 +19,34 @@ from lbctl.serve.guard import Guard
 
 @dataclass(frozen=True, slots=True)
 class PoolAnswer:
-    """What a source knows of one pool. Times are seconds since the epoch, None: never."""
+    """The answer of a source for one pool. Times are in seconds since the epoch; None means never."""
 
     replicas: tuple[Replica, ...] | None = None
-    """All replicas, by name; `drain` is set for one that is going away. Empty: there are none. None: not known yet."""
+    """All replicas, sorted by name, with `drain` set for one that is being removed; None before the first answer."""
     answered: float | None = None
-    """When the source last heard of the pool."""
+    """When the source last got an answer for the pool."""
     error: str = ""
-    """Why the last attempt to hear of it failed; empty: it did not."""
+    """Why the last attempt to get an answer failed; empty where it did not."""
     failed: float | None = None
+    """When an attempt last failed."""
     key: str = ""
-    """What `saved` is known by, over a restart; empty: nothing of it is saved."""
+    """The key under which the state saves `saved`; empty where nothing is saved."""
     saved: tuple[str, ...] = ()
-    """The answer in a form that the source's `seed` understands."""
+    """The answer in the form that the source's `seed` accepts."""
 
 
 class DiscoverySource(Protocol):
-    """What `serve` needs of a source. It is made with a callback, which it calls in the event loop whenever `answers`
-    has changed, and all its methods are called there."""
+    """A source of replicas.
+
+    Its factory gets a callback, which the source calls in the event loop whenever `answers` has changed. All methods
+    are called in the event loop.
+    """
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
-        """Take what sources saved before a restart, keys of other sources too. It stands in for answers until there
-        are new ones."""
+        """Use the answers that were saved before a restart until there are new ones.
+
+        The mapping has the keys of all sources, of which a source uses its own.
+        """
         ...
 
     def follow(self, topology: Topology) -> None:
@@ -48,15 +54,15 @@ class DiscoverySource(Protocol):
         ...
 
     async def first(self, timeout: float) -> None:
-        """Return once every pool had a first answer or a first failure, at the latest after `timeout` seconds."""
+        """Return when every pool has had a first answer or failure, at the latest after `timeout` seconds."""
         ...
 
     def answers(self) -> Mapping[str, PoolAnswer]:
-        """What is known now: pool → its answer. An answer that has not changed has the same tuple of replicas."""
+        """Return pool → its current answer. An answer that has not changed has the same tuple of replicas."""
         ...
 
     async def stop(self) -> None:
-        """Ask nobody any more. `answers` stays as it is."""
+        """Stop all requests. `answers` stays as it is."""
         ...
 
 
@@ -66,21 +72,21 @@ SourceFactory = Callable[[Callable[[], None], Guard], DiscoverySource]
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """What all sources know at one time. A pool that was never answered for is absent."""
+    """The answers of all sources at one time. A pool without any answer is absent."""
 
     pools: Mapping[str, tuple[Replica, ...]] = field(default_factory=dict)
-    """Pool → its replicas, by name."""
+    """Pool → its replicas, sorted by name."""
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Host of a fixed address → its addresses."""
     answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What the state keeps, and `seed` takes back: key → answer."""
+    """Key → the answer that the state saves, and that `seed` accepts after a restart."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Pool → the key of its answer, where it has one."""
     problems: tuple[Diagnostic, ...] = ()
     """Why new answers were refused."""
 
     def apply(self, topology: Topology) -> Topology:
-        """The topology with the discovered replicas in its pools; those that the compiler reads are in it already."""
+        """Return the topology with the discovered replicas in its pools; those of files are in it already."""
         pools = tuple(
             replace(item, replicas=self.pools[item.name])
             if item.name in self.pools and item.discovery is not None and not item.discovery.compiled

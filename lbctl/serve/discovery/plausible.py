@@ -1,4 +1,4 @@
-"""Whether the replicas that a source answers with could be in a fleet file: the rules are those of the model."""
+"""Checks whether the replicas of an answer could be listed in a fleet file, by the rules of the model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lbctl.ir.pools import Replica
 from lbctl.model import pool as model
 from lbctl.model.errors import messages_of
 
-_KNOWN = 16_384
-"""Replicas whose verdict is remembered: of a large pool, few change at once."""
+_CACHE_SIZE = 16_384
+"""The number of replicas whose result is cached: in a large pool, few change at once."""
 
 
 def implausible(replicas: Sequence[object]) -> str:
-    """What is wrong with these replicas of one pool, in a few words; empty: nothing is."""
+    """Return what is wrong with these replicas of one pool, as a short phrase; empty where nothing is."""
     for item in replicas:
         try:
             problem = _problem(item) if isinstance(item, Replica) else f"{show(str(item))} is not a replica"
@@ -27,15 +27,15 @@ def implausible(replicas: Sequence[object]) -> str:
             problem = "a replica holds what is not a plain value"
         if problem:
             return problem
-    known = [item for item in replicas if isinstance(item, Replica)]
-    for what, values in (("name", [item.name for item in known]), ("address", [str(item.address) for item in known])):
-        twice = [value for value, count in Counter(values).items() if count > 1]
-        if twice:
-            return f"two replicas have the {what} {show(twice[0])}"
+    valid = [item for item in replicas if isinstance(item, Replica)]
+    for field, values in (("name", [item.name for item in valid]), ("address", [str(item.address) for item in valid])):
+        duplicates = [value for value, count in Counter(values).items() if count > 1]
+        if duplicates:
+            return f"two replicas have the {field} {show(duplicates[0])}"
     return ""
 
 
-@lru_cache(maxsize=_KNOWN)
+@lru_cache(maxsize=_CACHE_SIZE)
 def _problem(item: Replica) -> str:
     try:
         model.Replica.model_validate(

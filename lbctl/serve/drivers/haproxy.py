@@ -104,7 +104,7 @@ class HaproxyDriver:
         problem = "" if applied.due and reason == applied.due else reason
         self.status = DriverStatus(
             "SYNCED" if applied.done else "FAILING" if applied.failure or applied.refused else "WAITING",
-            served.edition.version if applied.done else before.version,
+            served.cached_snapshot.version if applied.done else before.version,
             reason,
             before.reloads + applied.reloaded,
             len(applied.leaving),

@@ -103,7 +103,7 @@ class NginxDriver:
         self.composed = composed
         newest = await asyncio.to_thread(prepared, self.proxy, served.loaded, composed.snapshot)
         before, self._requested = self._requested, (served.loaded, newest)
-        self._version = served.edition.version
+        self._version = served.cached_snapshot.version
         if before is None or before[0] is not served.loaded or before[1].view != newest.view:
             self._files = files_on_disk(served.loaded.source)
             self._driver.want(newest)

@@ -1,6 +1,7 @@
-"""Told by the system that something has happened in a directory; what it was is for others to find out.
+"""Notifies the caller when the operating system reports an event in a watched directory.
 
-The system's word is a hint and nothing more: it is not given on some file systems, and comes too often on others.
+An event is only a hint that a file may have changed: some file systems report none, and others report too many. The
+caller must compare the content of the files.
 """
 
 from __future__ import annotations
@@ -14,92 +15,103 @@ from pathlib import Path
 
 from lbctl.base.errors import reason_of
 
-_GATHER = 50
-"""ms for which what happens together is gathered."""
-_STEP = 20
+_DEBOUNCE_MS = 50
+"""Milliseconds for which events that happen together are gathered into one notification."""
+_STEP_MS = 20
+"""Milliseconds without an event after which the gathering ends early."""
 
 _SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedDirectories:
-    """Where something happens when a file changes. `directories`: each with its device and inode, since one that was
-    made anew is another one; `names`: what in them may concern a file beside those of YAML."""
+    """The directories to watch so that every change of a set of files is noticed."""
 
     directories: frozenset[tuple[Path, int, int]] = frozenset()
+    """Each directory with its device and inode: a directory that was deleted and created again is a different one."""
     names: frozenset[str] = frozenset()
+    """The names of files in these directories that count besides YAML files."""
 
     def concerned(self, path: str) -> bool:
-        """Whether a file may have changed when something has happened to `path` in one of the directories."""
+        """Whether an event on `path`, in one of the directories, may mean that a watched file has changed."""
         name = path.rpartition("/")[2]
         return name in self.names or name.endswith(_SUFFIXES)
 
 
 class FileEvents:
-    """Calls `ring` in the event loop after something has happened that may concern a file."""
+    """Calls `notify` in the event loop after each event that may concern a watched file."""
 
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self._ring = ring
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
         self._task: asyncio.Task[None] | None = None
-        self._heard = WatchedDirectories()
-        self.broken = ""
-        """Why the system does not tell, in words; empty while it does."""
+        self._watched = WatchedDirectories()
+        self.unavailable = ""
+        """Why the operating system reports no events; empty while it does."""
 
-    async def hang(self, heard: WatchedDirectories) -> None:
-        """From now on in these."""
-        if heard == self._heard and not self.broken:
+    async def watch(self, watched: WatchedDirectories) -> None:
+        """Watch these directories from now on, and no others."""
+        if watched == self._watched and not self.unavailable:
             return
         await self.close()
-        self._heard, self.broken = heard, ""
-        self._task = asyncio.create_task(self._listen(heard), name="bell")
-        await asyncio.sleep(0)  # the task's first step, up to its first wait, is what hangs the bell
+        self._watched, self.unavailable = watched, ""
+        self._task = asyncio.create_task(self._listen(watched), name="file events")
+        await asyncio.sleep(0)  # the task runs up to its first wait, which registers the watches
 
     async def close(self) -> None:
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
 
-    async def _listen(self, heard: WatchedDirectories) -> None:
+    async def _listen(self, watched: WatchedDirectories) -> None:
         from watchfiles import Change, awatch
 
         def concerned(_: Change, path: str) -> bool:
-            return heard.concerned(path)
+            return watched.concerned(path)
 
-        directories = sorted(path for path, _, _ in heard.directories)
+        directories = sorted(path for path, _, _ in watched.directories)
         try:
             async for _ in awatch(
-                *directories, watch_filter=concerned, debounce=_GATHER, step=_STEP, recursive=False, force_polling=False
+                *directories,
+                watch_filter=concerned,
+                debounce=_DEBOUNCE_MS,
+                step=_STEP_MS,
+                recursive=False,
+                force_polling=False,
             ):
-                self._ring()
+                self._notify()
         except (OSError, RuntimeError) as error:
-            self.broken = reason_of(error).lower()
+            self.unavailable = reason_of(error).lower()
 
 
-def around(paths: Iterable[Path]) -> WatchedDirectories:
-    """The surroundings of these files and directories, also where a link on the way to one is set anew; of one that is
-    not there, those of the nearest that is."""
-    found: set[Path] = set()
+def watched_directories(paths: Iterable[Path]) -> WatchedDirectories:
+    """Return the directories in which an event happens when one of these files or directories changes.
+
+    They include those of every symbolic link on the way to a file, so that a replaced link is noticed. For a directory
+    that does not exist, its nearest existing ancestor is watched.
+    """
+    directories: set[Path] = set()
     checked: set[Path] = set()
-    todo = [_absolute(path) for path in paths]
-    while todo:
-        path = todo.pop()
-        found.add(_nearest(path.parent))
+    pending = [_absolute(path) for path in paths]
+    while pending:
+        path = pending.pop()
+        directories.add(_nearest(path.parent))
         if path.is_dir():
-            found.add(path)
-        for place in (path, *path.parents):
-            if place in checked:
+            directories.add(path)
+        for ancestor in (path, *path.parents):
+            if ancestor in checked:
                 break
-            checked.add(place)
-            if place.is_symlink():
-                found.add(_nearest(place.parent))
-                todo.append(_target(place))
-    return WatchedDirectories(_identified(found), frozenset(place.name for place in checked))
+            checked.add(ancestor)
+            if ancestor.is_symlink():
+                directories.add(_nearest(ancestor.parent))
+                pending.append(_target(ancestor))
+    return WatchedDirectories(_identified(directories), frozenset(path.name for path in checked))
 
 
 def _absolute(path: Path) -> Path:
-    """Without `..`, and with its links as they are."""
+    """Return the absolute path without `..`, and without following symbolic links."""
     return Path(os.path.abspath(path))  # noqa: PTH100 -- resolve() would follow the links
 
 
@@ -111,14 +123,15 @@ def _target(link: Path) -> Path:
 
 
 def _nearest(directory: Path) -> Path:
-    return next((place for place in (directory, *directory.parents) if place.is_dir()), Path("/"))
+    """Return the directory itself where it exists, else its nearest existing ancestor."""
+    return next((path for path in (directory, *directory.parents) if path.is_dir()), Path("/"))
 
 
 def _identified(paths: Iterable[Path]) -> frozenset[tuple[Path, int, int]]:
-    """Each directory once, whatever it is called."""
-    found: dict[tuple[int, int], Path] = {}
+    """Return each directory once, with its device and inode, even where several paths lead to it."""
+    path_by_identity: dict[tuple[int, int], Path] = {}
     for path in sorted(paths):
         with suppress(OSError):
             status = path.stat()
-            found.setdefault((status.st_dev, status.st_ino), path)
-    return frozenset((path, *identity) for identity, path in found.items())
+            path_by_identity.setdefault((status.st_dev, status.st_ino), path)
+    return frozenset((path, *identity) for identity, path in path_by_identity.items())

@@ -1,8 +1,8 @@
-"""What a set of files holds, cheaply asked again and again: a digest of each, read anew only where its inode moved.
+"""Digests of a set of files, which are cheap to compute again: a file is read again only where its inode has changed.
 
-A time stamp is no proof: two writes of the same length within one tick of the kernel's clock leave the same one. So
-the content of a file that was changed a moment ago is read again until its stamp is old enough to be believed. A file
-that is not there, or cannot be read, has a word for that in the place of its digest.
+A modification time is no proof that a file is unchanged: two writes of the same length within one tick of the kernel's
+clock have the same time. Therefore a file that was changed a moment ago is read again until its time is old enough. A
+file that does not exist or cannot be read has the name of the error in place of a digest.
 """
 
 from __future__ import annotations
@@ -19,57 +19,58 @@ from lbctl.model.load import yaml_files
 from lbctl.model.text import MAX_BYTES
 
 Signature = tuple[int, ...] | str
-"""Device, inode, size and the two times of change in ns; or why there is none."""
+"""Device, inode, size, mtime and ctime (both in ns), or the name of the error that kept the file from being read."""
 
-_BELIEVED = 1_000_000_000
-"""ns after which a time stamp tells every later change."""
+_SETTLED_NS = 1_000_000_000
+"""Nanoseconds after which every later change of a file also changes its modification time."""
 
 
 def fleet_files(paths: Sequence[str]) -> list[Path]:
-    """The files that PATHs mean now, sorted; a PATH that is not there stands for itself. Standard input is none."""
-    found: set[Path] = set()
+    """Return the fleet files that PATHs name now, sorted. A missing PATH is included; standard input (`-`) is not."""
+    files: set[Path] = set()
     for path in map(Path, (item for item in paths if item != "-")):
         try:
-            found.update(yaml_files(path) if path.is_dir() else [path])
+            files.update(yaml_files(path) if path.is_dir() else [path])
         except OSError:
-            found.add(path)
-    return sorted(found)
+            files.add(path)
+    return sorted(files)
 
 
 def signature(file: Path) -> Signature:
-    """Moves with every change of the file, whoever made it; also with some that leave its content alone."""
+    """Return the signature of a file. It differs after every change, and after some that keep the content."""
     try:
         status = file.stat()
     except (OSError, ValueError) as error:
-        return _word(error)
+        return _error_name(error)
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def changed_at(seen: Signature) -> int | None:
-    """When, in ns since the epoch, the file was last changed."""
-    return None if isinstance(seen, str) else seen[-1]
+def changed_at(stamp: Signature) -> int | None:
+    """Return when the file was last changed, in ns since the epoch; None for a file that could not be read."""
+    return None if isinstance(stamp, str) else stamp[-1]
 
 
 class Fingerprints:
-    """Remembers what it has read."""
+    """Computes the digests of files, and remembers them with the signature under which each was read."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[Signature, bool, str]] = {}
+        self._entries: dict[Path, tuple[Signature, bool, str]] = {}
 
     def of(self, files: Iterable[Path]) -> dict[Path, str]:
-        """File → digest of its content. Files that were asked about before and are not now are forgotten."""
-        self._known = {file: self._entry(file) for file in files}
-        return {file: digest for file, (_, _, digest) in self._known.items()}
+        """Return file → digest of its content. Files of earlier calls that are not among these are forgotten."""
+        self._entries = {file: self._entry(file) for file in files}
+        return {file: digest for file, (_, _, digest) in self._entries.items()}
 
     def _entry(self, file: Path) -> tuple[Signature, bool, str]:
-        seen = signature(file)
-        known = self._known.get(file)
-        if known is not None and known[0] == seen and known[1]:
-            return known
-        asked = time.time_ns()
-        changed = changed_at(seen)
-        believed = changed is None or abs(asked - changed) > _BELIEVED
-        return seen, believed, _digest(file) if changed is not None else str(seen)
+        """Return the signature, whether it is old enough to rely on, and the digest."""
+        current = signature(file)
+        earlier = self._entries.get(file)
+        if earlier is not None and earlier[0] == current and earlier[1]:
+            return earlier
+        now = time.time_ns()
+        changed = changed_at(current)
+        is_reliable = changed is None or abs(now - changed) > _SETTLED_NS
+        return current, is_reliable, _digest(file) if changed is not None else str(current)
 
 
 def _digest(file: Path) -> str:
@@ -80,8 +81,8 @@ def _digest(file: Path) -> str:
                 return "no regular file"
             return hashlib.blake2b(opened.read(MAX_BYTES + 1), digest_size=16).hexdigest()
     except OSError as error:
-        return _word(error)
+        return _error_name(error)
 
 
-def _word(error: OSError | ValueError) -> str:
+def _error_name(error: OSError | ValueError) -> str:
     return errno.errorcode.get(error.errno or 0, "unreadable") if isinstance(error, OSError) else "unreadable"

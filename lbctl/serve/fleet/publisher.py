@@ -1,7 +1,7 @@
-"""What is served: the fleet of the files, with the replicas that discovery knows, as `control.compose` composes it.
+"""Publishes the fleet of the files with the discovered replicas, as `control.compose` composes it.
 
-One thing at a time is made here, off the event loop; whoever calls holds the turn. What would be refused by a proxy is
-never sent: then everything stays as it was.
+Snapshots are built in a thread, and the caller makes sure that only one is built at a time. A snapshot that a proxy
+would reject is never sent: the published fleet then stays as it is.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from lbctl.ir.snapshot import Snapshot, replica_counts
 from lbctl.ir.topology import Topology
 from lbctl.ir.weight import Weight
 from lbctl.serve import log
-from lbctl.serve.discovery.guard import judged, unresolved
+from lbctl.serve.discovery.guard import accepted_answers, unresolved
 from lbctl.serve.discovery.interface import Discovered
-from lbctl.serve.discovery.service import Discovery
-from lbctl.serve.fleet.unsupported import losses
+from lbctl.serve.discovery.service import DiscoveryService
+from lbctl.serve.fleet.unsupported import unsupported_features
 from lbctl.serve.guard import Guard
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.targets import xds_kinds
@@ -36,26 +36,26 @@ from lbctl.xds.resource import SHORT, changed_names
 
 Origin = Literal["files", "state"]
 _FIRST_ANSWER = 5.0
-"""Seconds that a new fleet waits for the names in it."""
+"""Seconds for which a new fleet waits until its names are resolved."""
 _EMPTY_START = 20.0
-"""Seconds that the first fleet waits for a pool whose name has no answer: proxies may still have its replicas."""
-_FEW = 5
-"""Changed resources that the log names."""
+"""Seconds for which the first fleet waits for a pool whose name has no answer: proxies may still have its replicas."""
+_MAX_NAMED = 5
+"""The most changed resources that the log names."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedFleet:
-    """A fleet as all proxies get it."""
+    """A fleet as it is published to all proxies."""
 
     loaded: Loaded
     origin: Origin
-    edition: CachedSnapshot
-    """Built of `composed.snapshot`."""
+    cached_snapshot: CachedSnapshot
+    """The xDS resources that are built from `composed.snapshot`."""
     composed: Composed
-    losses: tuple[Diagnostic, ...]
-    """What the proxies cannot express of it."""
+    unsupported: tuple[Diagnostic, ...]
+    """Warnings about features of the fleet that its proxies cannot express."""
     at: float
-    """Since when this version is served, in seconds since the epoch."""
+    """When this version was first published, in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +63,17 @@ class PublishResult:
     """What a publication has changed."""
 
     new: bool
+    """Whether the version of the snapshot has changed."""
     changed: Mapping[str, int] = field(default_factory=dict)
-    """Resources by type, as far as the proxies of the fleet see them."""
+    """Short resource type → number of changed resources that a proxy of the fleet gets."""
     names: tuple[str, ...] = ()
-    """Their names, with the type, where they are few."""
+    """The changed resources as type/name; empty where there are too many for a log line."""
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
-    """Pool → replica → its new weight, of replicas that had another one."""
+    """Pool → replica → its new weight, for the replicas whose weight has changed."""
 
 
 class Publisher:
-    """`accepted`: discovery's answers as they count; `held`: why some do not. `drained`: since when which replica of
-    which pool is, as the state has kept it. `live`, `overrides`: what the control loop and what operators have decided,
-    taken with the next edition. `driven` names the proxies of a fleet that drivers move, besides the Envoys."""
+    """Builds each fleet into a snapshot, and publishes it to the Envoys and to the subscribers."""
 
     def __init__(
         self,
@@ -84,16 +83,23 @@ class Publisher:
         guard: Guard | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
+        """Start without a fleet.
+
+        `drained`: (pool, replica) → when its drain began, from the saved state. `driven` returns the proxies of a fleet
+        that have a driver.
+        """
         self.accepted = Discovered()
-        self.held: tuple[Diagnostic, ...] = ()
-        self.live = LoopOutput()
+        """The answers of discovery that count."""
+        self.refused_answers: tuple[Diagnostic, ...] = ()
+        """Why other answers do not count."""
+        self.loop_output = LoopOutput()
         self.overrides: Overrides = ()
         self.driven = driven
         self._subscribers: list[tuple[str, Callable[[PublishedFleet], None]]] = []
         self._guard = guard or Guard()
-        self.discover = Discovery(self._guard)
+        self.discovery = DiscoveryService(self._guard)
         self.served: PublishedFleet | None = None
-        self.earlier: CachedSnapshot | None = None
+        self.previous_snapshot: CachedSnapshot | None = None
         self.send: Callable[[CachedSnapshot], None] | None = None
         self._builder = Builder()
         self._metrics = metrics
@@ -101,116 +107,124 @@ class Publisher:
         self._now = now
 
     def open(self, send: Callable[[CachedSnapshot], None]) -> None:
-        """From now on this gives editions to the proxies, what is served at once."""
+        """Send each snapshot to the Envoys with `send` from now on, beginning with the published one."""
         self.send = send
         if self.served is not None:
-            send(self.served.edition)
+            send(self.served.cached_snapshot)
 
     def subscribe(self, name: str, subscriber: Callable[[PublishedFleet], None]) -> None:
-        """Call `subscriber` with each fleet that is published, after the Envoys have it. One that raises is logged
-        with its `name`, and the others are called all the same."""
+        """Call `subscriber` with each published fleet, after it was sent to the Envoys.
+
+        An error of a subscriber is logged with its `name`, and the other subscribers are still called.
+        """
         self._subscribers.append((name, subscriber))
 
-    def decide(self, live: LoopOutput) -> None:
-        """Take what the control loop has decided, with the next edition."""
-        self.live = live
+    def set_loop_output(self, loop_output: LoopOutput) -> None:
+        """Apply this output of the control loop with the next publication."""
+        self.loop_output = loop_output
 
-    def hold(self, wanted: Overrides) -> None:
-        """Take what operators hold, with the next edition."""
-        self.overrides = wanted
+    def set_overrides(self, overrides: Overrides) -> None:
+        """Apply these overrides of operators with the next publication."""
+        self.overrides = overrides
 
-    def expect(self, topology: Topology) -> None:
-        """This is what ran before: what is known of its names is what new answers are judged against."""
-        self.discover.follow(topology)
-        self.accepted = self.discover.current
+    def set_baseline(self, topology: Topology) -> None:
+        """Compare new answers of discovery with the saved ones of this topology, which ran before."""
+        self.discovery.follow(topology)
+        self.accepted = self.discovery.current
 
-    async def recall(self, loaded: Loaded) -> None:
-        """The process before this one served this fleet."""
+    async def build_previous(self, loaded: Loaded) -> None:
+        """Build the snapshot of the fleet that the previous process served, so that its version is known."""
         topology = self.accepted.apply(loaded.compiled.topology)
         snapshot = Snapshot(topology, secrets=loaded.secrets, addresses=self.accepted.hosts)
         with suppress(UnsoundError):
-            self.earlier = await asyncio.to_thread(
+            self.previous_snapshot = await asyncio.to_thread(
                 self._builder.build, loaded, snapshot, xds_proxies(topology, xds_kinds()).all
             )
 
     async def serve(self, loaded: Loaded, origin: Origin, *, allow_shrink: bool = False) -> PublishResult:
-        """This fleet from now on. UnsoundError: the one before still is."""
+        """Publish this fleet. Raises UnsoundError, and publishes nothing, where a proxy would reject it."""
         topology = loaded.compiled.topology
-        self.discover.follow(topology)
+        self.discovery.follow(topology)
         try:
-            await self._answers(topology)
-            return await self._make(loaded, origin, allow_shrink)
+            await self._first_answers(topology)
+            return await self._publish(loaded, origin, allow_shrink)
         except BaseException:
             if self.served is not None:
-                self.discover.follow(self.served.loaded.compiled.topology)
+                self.discovery.follow(self.served.loaded.compiled.topology)
             raise
 
     async def refresh(self) -> PublishResult:
-        """The same fleet with what discovery and the clock say now."""
+        """Publish the same fleet with the discovered replicas, overrides and weights of now. Raises UnsoundError."""
         served = self.served
-        return await self._make(served.loaded, served.origin, False) if served else PublishResult(new=False)
+        return await self._publish(served.loaded, served.origin, False) if served else PublishResult(new=False)
 
     def next_due(self) -> float | None:
-        """When `refresh` is worth calling though nothing has happened, in seconds since the epoch."""
+        """Return when time alone changes the fleet next, in seconds since the epoch; None where it does not."""
         if self.served is None:
             return None
         return self.served.composed.next_deadline(self._now())
 
-    async def _answers(self, topology: Topology) -> None:
+    async def _first_answers(self, topology: Topology) -> None:
+        """Wait for the first answers of discovery: longer for the first fleet, which proxies may already have."""
         deadline = asyncio.get_running_loop().time() + _EMPTY_START
-        found = await self.discover.first(_FIRST_ANSWER)
-        while missing := unresolved(topology, found):
+        discovered = await self.discovery.first(_FIRST_ANSWER)
+        while missing := unresolved(topology, discovered):
             if self.served is not None or asyncio.get_running_loop().time() > deadline:
                 log.warn("pools whose name has no answer: they answer 503 until it has", pools=",".join(missing))
                 return
             await asyncio.sleep(0.1)
-            found = self.discover.current
+            discovered = self.discovery.current
 
-    async def _make(self, loaded: Loaded, origin: Origin, allow_shrink: bool) -> PublishResult:
+    async def _publish(self, loaded: Loaded, origin: Origin, allow_shrink: bool) -> PublishResult:
         topology = loaded.compiled.topology
-        found = self.discover.current
-        most = 100.0 if allow_shrink else topology.control.max_shrink
-        accepted, held = judged(topology, self.accepted, found, most)
-        begun = time.perf_counter()
-        served, sent = await asyncio.to_thread(self._built, loaded, origin, accepted)
+        discovered = self.discovery.current
+        max_shrink = 100.0 if allow_shrink else topology.control.max_shrink
+        accepted, refused = accepted_answers(topology, self.accepted, discovered, max_shrink)
+        started = time.perf_counter()
+        served, result = await asyncio.to_thread(self._build, loaded, origin, accepted)
         self._metrics.published(
-            served.edition.version, time.perf_counter() - begun, replica_counts(served.composed.whole)
+            served.cached_snapshot.version, time.perf_counter() - started, replica_counts(served.composed.whole)
         )
         if self.send is not None:
-            self.send(served.edition)
-        held = tuple(map(loaded.compiled.sources.with_position, held))
-        log.findings(item for item in held if item not in self.held)
-        self.accepted, self.held, self.served = accepted, held, served
+            self.send(served.cached_snapshot)
+        refused = tuple(map(loaded.compiled.sources.with_position, refused))
+        log.findings(item for item in refused if item not in self.refused_answers)
+        self.accepted, self.refused_answers, self.served = accepted, refused, served
         for name, subscriber in self._subscribers:
             self._guard.call(name, partial(subscriber, served))
-        return sent
+        return result
 
-    def _built(self, loaded: Loaded, origin: Origin, accepted: Discovered) -> tuple[PublishedFleet, PublishResult]:
-        now, old = self._now(), self.served
+    def _build(self, loaded: Loaded, origin: Origin, accepted: Discovered) -> tuple[PublishedFleet, PublishResult]:
+        now, before = self._now(), self.served
         whole = accepted.apply(loaded.compiled.topology)
         fleet = Snapshot(whole, secrets=loaded.secrets, addresses=accepted.hosts)
-        drained = old.composed.drains if old else self.drained
-        composed = compose(fleet, self.live, self.overrides, drained, now)
+        drained = before.composed.drains if before else self.drained
+        composed = compose(fleet, self.loop_output, self.overrides, drained, now)
         snapshot, proxies = composed.snapshot, xds_proxies(whole, xds_kinds()).all
-        edition = self._builder.build(loaded, snapshot, proxies)
-        new = old is None or old.edition.version != edition.version
-        at = now if old is None or new else old.at
-        moved = _moved(old.edition if old else None, edition, proxies) if new else set()
-        lost = old.losses if old and old.loaded is loaded else losses(loaded, snapshot, (*proxies, *self.driven(whole)))
-        weights = weight_changes(old.composed, composed) if old else {}
-        return PublishedFleet(loaded, origin, edition, composed, lost, at), _result(new, moved, weights)
+        cached = self._builder.build(loaded, snapshot, proxies)
+        new = before is None or before.cached_snapshot.version != cached.version
+        at = now if before is None or new else before.at
+        changed = _changed_resources(before.cached_snapshot if before else None, cached, proxies) if new else set()
+        if before and before.loaded is loaded:
+            unsupported = before.unsupported
+        else:
+            unsupported = unsupported_features(loaded, snapshot, (*proxies, *self.driven(whole)))
+        weights = weight_changes(before.composed, composed) if before else {}
+        return PublishedFleet(loaded, origin, cached, composed, unsupported, at), _result(new, changed, weights)
 
 
-def _moved(before: CachedSnapshot | None, after: CachedSnapshot, proxies: Iterable[Proxy]) -> set[tuple[str, str]]:
-    """(short type, name)"""
-    moved = set()
+def _changed_resources(
+    before: CachedSnapshot | None, after: CachedSnapshot, proxies: Iterable[Proxy]
+) -> set[tuple[str, str]]:
+    """Return the changed resources as (short type, name)."""
+    changed = set()
     for proxy in proxies:
-        old = before.resources(proxy) if before else None
-        moved |= changed_names(old, after.resources(proxy))
-    return moved
+        earlier = before.resources(proxy) if before else None
+        changed |= changed_names(earlier, after.resources(proxy))
+    return changed
 
 
-def _result(new: bool, moved: set[tuple[str, str]], weights: Mapping[str, Mapping[str, Weight]]) -> PublishResult:
-    counts = {short: count for short in SHORT.values() if (count := sum(kind == short for kind, _ in moved))}
-    few = sorted(moved) if len(moved) <= _FEW else []
-    return PublishResult(new, counts, tuple(f"{kind}/{name}" for kind, name in few), weights)
+def _result(new: bool, changed: set[tuple[str, str]], weights: Mapping[str, Mapping[str, Weight]]) -> PublishResult:
+    counts = {short: count for short in SHORT.values() if (count := sum(kind == short for kind, _ in changed))}
+    named = sorted(changed) if len(changed) <= _MAX_NAMED else []
+    return PublishResult(new, counts, tuple(f"{kind}/{name}" for kind, name in named), weights)

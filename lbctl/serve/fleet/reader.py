@@ -1,6 +1,6 @@
-"""One reading of a fleet with everything that it names: texts in, what may be served out.
+"""Reads a fleet, with every file that it names, from the texts of its YAML files.
 
-The texts may be those of the files or kept ones; certificates, key files and files of targets are read as they are now.
+The texts may be those of the files or saved ones. Certificates, key files and target files are read as they are now.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from lbctl.ir.topology import Topology
 from lbctl.model.fleet import FleetSource, parse
 from lbctl.model.load import SourceText
 from lbctl.model.node import descend
-from lbctl.serve.fleet.certificates import Pem
-from lbctl.serve.fleet.key_files import reason
+from lbctl.serve.fleet.certificates import CertificateCache
+from lbctl.serve.fleet.key_files import refusal_reason
 from lbctl.targets.load import Loaded, complete
 
 ReadKeys = Callable[[FleetSource, Diagnostics], Secrets]
@@ -31,32 +31,35 @@ _OWN_FILES = (
     ("control", "api", "tls", "key"),
     ("control", "api", "token_file"),
 )
-"""What the control plane itself reads."""
+"""The fields that name a file of the control plane itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetContents:
-    """`loaded`: None where there are errors; `source`: what is left of the YAML then, or None. `targets`: place of a
-    file of targets → the content that was taken; one that is not there is absent."""
+    """The result of reading a fleet."""
 
     texts: tuple[SourceText, ...]
     source: FleetSource | None
+    """The parsed YAML; None where it could not be parsed."""
     loaded: Loaded | None
+    """The compiled fleet; None where there are errors."""
     diagnostics: tuple[Diagnostic, ...]
     targets: Mapping[str, bytes] = field(default_factory=dict)
+    """Path of a target file → the content that was used; a file that does not exist is absent."""
 
     @property
     def topology(self) -> Topology | None:
+        """The topology of the fleet; None where there are errors."""
         return self.loaded.compiled.topology if self.loaded else None
 
     @property
     def failure(self) -> str:
-        """Why there is no fleet, in a few words."""
+        """Why there is no fleet, as a short phrase."""
         count = sum(item.severity == "error" for item in self.diagnostics)
-        return reason(self.diagnostics) or f"{count} error{'s' if count > 1 else ''} in its files"
+        return refusal_reason(self.diagnostics) or f"{count} error{'s' if count > 1 else ''} in its files"
 
     def files(self) -> list[Path]:
-        """Every file that the YAML names, the control plane's own too."""
+        """Return every file that the YAML names, including those of the control plane itself."""
         if self.source is None:
             return []
         nodes = [node for _, node in named_files(self.source.root)]
@@ -67,55 +70,62 @@ class FleetContents:
 def read(
     texts: Sequence[SourceText],
     target_contents: Mapping[str, bytes],
-    pem: Pem,
-    keys: ReadKeys,
+    certificates: CertificateCache,
+    read_keys: ReadKeys,
     diagnostics: Diagnostics,
 ) -> FleetContents:
-    """`target_contents`: place of a file of targets → what is taken for its content; `keys`: reads the key files of a
-    fleet; `diagnostics`: found so far."""
-    source = understood(tuple(texts), diagnostics)
+    """Read the fleet of these texts.
+
+    `target_contents`: path of a target file → the content to use in place of the file's. `read_keys` reads the key
+    files of a fleet. `diagnostics` are those of earlier steps.
+    """
+    source = parse_cached(tuple(texts), diagnostics)
     if source is None:
         return FleetContents(tuple(texts), None, None, tuple(diagnostics))
     targets = _targets(source, target_contents)
     source = replace(source, target_contents=targets)
-    loaded = complete(source, diagnostics, secrets=keys(source, diagnostics))
+    loaded = complete(source, diagnostics, secrets=read_keys(source, diagnostics))
     if loaded is None:
         return FleetContents(tuple(texts), source, None, tuple(diagnostics), targets)
-    files, findings = pem.read(source, loaded.compiled.topology)
-    told = Diagnostics()
-    told.extend(item for item in diagnostics if not _said_better(item, findings))
-    told.extend(findings)
-    whole = replace(loaded, secrets=replace(loaded.secrets, files=files))
-    return FleetContents(tuple(texts), source, None if told.failed else whole, tuple(told), targets)
+    files, findings = certificates.read(source, loaded.compiled.topology)
+    combined = Diagnostics()
+    combined.extend(item for item in diagnostics if not _is_superseded(item, findings))
+    combined.extend(findings)
+    complete_fleet = replace(loaded, secrets=replace(loaded.secrets, files=files))
+    return FleetContents(tuple(texts), source, None if combined.failed else complete_fleet, tuple(combined), targets)
 
 
-def understood(texts: tuple[SourceText, ...], diagnostics: Diagnostics) -> FleetSource | None:
-    """What the YAML says. The last texts are remembered: the same ones are asked for again to know where to listen,
-    where only a certificate has changed, and where what is new is refused."""
-    source, found = _understood(texts, tuple(diagnostics))
-    diagnostics.extend(found)
+def parse_cached(texts: tuple[SourceText, ...], diagnostics: Diagnostics) -> FleetSource | None:
+    """Parse the YAML. Returns None where that fails.
+
+    The result of the last call is cached: the same texts are parsed again to find the listening addresses, where only a
+    certificate has changed, and where a new fleet is refused.
+    """
+    source, all_diagnostics = _parse_cached(texts, tuple(diagnostics))
+    diagnostics.extend(all_diagnostics)
     return source
 
 
 @lru_cache(maxsize=1)
-def _understood(
-    texts: tuple[SourceText, ...], known: tuple[Diagnostic, ...]
+def _parse_cached(
+    texts: tuple[SourceText, ...], earlier: tuple[Diagnostic, ...]
 ) -> tuple[FleetSource | None, tuple[Diagnostic, ...]]:
-    """`known`: what was found when they were read."""
+    """Parse the texts, and return all diagnostics. `earlier` are those of reading the texts."""
     diagnostics = Diagnostics()
-    diagnostics.extend(known)
+    diagnostics.extend(earlier)
     source = parse(texts, diagnostics)
     return source, tuple(diagnostics)
 
 
-def _said_better(item: Diagnostic, findings: Sequence[Diagnostic]) -> bool:
-    """That a file is missing, where something was found of the certificate or key that it is."""
-    return item.code == "LB110" and item.path[-1] != "path" and any(item.path[:-1] == f.path[:-1] for f in findings)
+def _is_superseded(item: Diagnostic, findings: Sequence[Diagnostic]) -> bool:
+    """Whether `item` reports a missing file for whose certificate or key there is a more specific finding."""
+    is_missing_file = item.code == "LB110" and item.path[-1] != "path"
+    return is_missing_file and any(item.path[:-1] == finding.path[:-1] for finding in findings)
 
 
 def _targets(source: FleetSource, target_contents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """What the fleet is compiled with, read once, so that this and nothing else is kept of it."""
+    """Read the target files once, so that what is compiled is also what the state saves."""
     nodes = [node for path, node in named_files(source.root) if path[0] == "pools" and path[-1] == "path"]
-    places = {str(file_of(source, node)) for node in nodes}
-    found = {place: target_contents.get(place, read_targets(Path(place))) for place in sorted(places)}
-    return {place: data for place, data in found.items() if data is not None}
+    paths = {str(file_of(source, node)) for node in nodes}
+    contents = {path: target_contents.get(path, read_targets(Path(path))) for path in sorted(paths)}
+    return {path: content for path, content in contents.items() if content is not None}

@@ -1,11 +1,12 @@
-"""From files to a fleet that may take the place of the one that runs.
+"""Reads the fleet of the files, and decides whether it may replace the running fleet.
 
-A fleet is taken whole or not at all: with an error in it, while one of its files is still being written, or when it
-would lose more replicas or keys than `max_shrink` allows, the fleet that runs stays. Of that one, certificates, key
-files and files of targets go on being followed, from the texts of its YAML that were read when it was good.
+A fleet is accepted whole or not at all: the running fleet stays where the new one has an error, where one of its files
+is still being written, and where it would lose more replicas or keys than `max_shrink` allows. Changes of the
+certificates, key files and target files of the running fleet still take effect then, with the YAML texts from which the
+running fleet was read.
 
-At start: `restore` what the state has kept and `accept` it, so that it is known what ran; then `load`, and `accept`
-what is served. Whoever serves calls `accept`; this module only reads.
+At the start the caller restores the saved fleet with `restore` and `accept`, so that later fleets are compared with it.
+Then it calls `load`, and `accept` for the fleet that it serves. This module only reads.
 """
 
 from __future__ import annotations
@@ -24,48 +25,51 @@ from lbctl.ir.topology import Topology
 from lbctl.model.fleet import FleetSource
 from lbctl.model.load import SourceText, texts
 from lbctl.serve.fleet import key_files
-from lbctl.serve.fleet.certificates import Pem
+from lbctl.serve.fleet.certificates import CertificateCache
 from lbctl.serve.fleet.fingerprints import Fingerprints, Signature, changed_at, fleet_files, signature
 from lbctl.serve.fleet.reader import FleetContents, read
 from lbctl.serve.state.records import SavedFleet
 from lbctl.targets.load import Loaded
 
 _QUIET = 0.1
-"""Seconds for which a file must have been left alone before it is believed to be whole."""
+"""Seconds for which a file must be unchanged before it counts as completely written."""
 _PAUSE = 0.05
-_TRIES = 30
-_LOST = "it would lose too many replicas"
+"""Seconds between two attempts to read files that are still being written."""
+_ATTEMPTS = 30
+_TOO_MANY_LOST = "it would lose too many replicas"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What reading the files came to.
-
-    `loaded`: the new fleet; None where `refused` says in a few words why it is not taken. `diagnostics`: everything
-    that was found, also where it is taken. `files`: what to follow beside the fleet → the digest of its content as it
-    was read. `shrink`: the losses of replicas and keys, refused, or confirmed where there is a fleet. `running`: where
-    the new one is refused, the fleet that runs, if its certificates, key files or files of targets hold something else
-    now: to be served in its own place. `kept`: what the state is to keep of `loaded` or `running` once it is served.
-    """
+class LoadOutcome:
+    """The result of reading the files."""
 
     loaded: Loaded | None
+    """The new fleet; None where it is refused."""
     diagnostics: tuple[Diagnostic, ...]
+    """All diagnostics of the files, also where the fleet is accepted."""
     refused: str | None = None
+    """Why the new fleet is refused, as a short phrase."""
     files: Mapping[Path, str] = field(default_factory=dict)
+    """File to watch besides those of the fleet → digest of its content as it was read."""
     shrink: tuple[Diagnostic, ...] = ()
+    """The losses of replicas and keys: refused, or confirmed where there is a fleet."""
     running: Loaded | None = None
-    kept: SavedFleet | None = None
+    """Where the new fleet is refused: the running one with changed certificates, key files or target files, if any."""
+    saved: SavedFleet | None = None
+    """What the state saves of `loaded` or `running` once that is served."""
 
     @property
     def fleet(self) -> Loaded | None:
-        """What is to be served from now on; None: nothing has changed."""
+        """The fleet to serve from now on; None where nothing has changed."""
         return self.loaded or self.running
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
+    """The running fleet, with which later ones are compared."""
+
     fleet: Loaded
-    kept: SavedFleet
+    saved: SavedFleet
     files: Mapping[Path, str]
 
     @property
@@ -73,55 +77,67 @@ class _Running:
         return self.fleet.compiled.topology
 
 
-def _as_it_is(topology: Topology) -> Topology:
+def _unchanged(topology: Topology) -> Topology:
     return topology
 
 
 class Reloader:
-    """One fleet's files. Every method but `accept` blocks; from any thread."""
+    """Reads the files of one fleet. Every method except `accept` blocks, and may be called in any thread."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = tuple(paths)
-        self._turn = threading.Lock()
-        self._pem = Pem()
+        self._lock = threading.Lock()
+        self._certificates = CertificateCache()
         self._fingerprints = Fingerprints()
         self._running: _Running | None = None
 
-    def accept(self, outcome: Outcome) -> None:
-        """The fleet of this outcome is what runs now: later ones are judged against it."""
-        fleet, kept = outcome.fleet, outcome.kept
-        if fleet is not None and kept is not None:
-            self._running = _Running(fleet, kept, outcome.files)
-            self._pem.forget(fleet.source)
+    def accept(self, outcome: LoadOutcome) -> None:
+        """Make the fleet of this outcome the running one, with which later fleets are compared."""
+        fleet, saved = outcome.fleet, outcome.saved
+        if fleet is not None and saved is not None:
+            self._running = _Running(fleet, saved, outcome.files)
+            self._certificates.forget(fleet.source)
 
-    def load(self, *, allow_shrink: bool = False, discovered: Callable[[Topology], Topology] = _as_it_is) -> Outcome:
-        """The fleet of the files as they are now. `discovered` puts into a topology what discovery has found for it, so
-        that those replicas count too. A file that has just changed is given a moment to come to rest."""
-        with self._turn:
-            found, files, moved = self._settled()
-            if moved is not None:
-                refused = self._refuse([_unsettled(moved)], f"{moved} is still being written", files, discovered)
-                return replace(refused, files={**refused.files, moved: "moving"})
-            if found.loaded is None:
-                return self._refuse(found.diagnostics, found.failure, files, discovered)
-            lost = self._lost(found.loaded, discovered)
-            if lost and not allow_shrink:
-                refused = self._refuse((*found.diagnostics, *lost), key_files.reason(lost) or _LOST, files, discovered)
-                return replace(refused, shrink=lost)
-            return replace(_outcome(self._alike(found, found.loaded), files), shrink=lost)
+    def load(
+        self, *, allow_shrink: bool = False, discovered: Callable[[Topology], Topology] = _unchanged
+    ) -> LoadOutcome:
+        """Read the fleet of the files as they are now.
 
-    def restore(self, kept: SavedFleet) -> Outcome:
-        """The fleet of these texts. Its files of targets are read as they are, unless they are gone, broken or would
-        take too many replicas away: then as they were."""
-        with self._turn:
-            then = read(kept.texts, kept.targets, self._pem, self._new_keys, Diagnostics())
-            found = self._again(kept.texts, kept.targets, then.topology, _as_it_is)
-            files = self._fingerprints.of(found.files())
-            if found.loaded is None:
-                return Outcome(None, found.diagnostics, found.failure, files)
-            outcome = _outcome(found, files)
-            told = outcome.kept or kept
-            return replace(outcome, kept=replace(told, discovered=kept.discovered, version=kept.version))
+        `discovered` adds the discovered replicas to a topology, so that they count as well. A file that has just
+        changed is read again until it has settled.
+        """
+        with self._lock:
+            contents, files, changed = self._read_settled()
+            if changed is not None:
+                refused = self._refuse(
+                    [_still_written(changed)], f"{changed} is still being written", files, discovered
+                )
+                return replace(refused, files={**refused.files, changed: "moving"})
+            if contents.loaded is None:
+                return self._refuse(contents.diagnostics, contents.failure, files, discovered)
+            losses = self._losses(contents.loaded, discovered)
+            if losses and not allow_shrink:
+                reason = key_files.refusal_reason(losses) or _TOO_MANY_LOST
+                refused = self._refuse((*contents.diagnostics, *losses), reason, files, discovered)
+                return replace(refused, shrink=losses)
+            return replace(_outcome(self._reuse_unchanged(contents, contents.loaded), files), shrink=losses)
+
+    def restore(self, saved: SavedFleet) -> LoadOutcome:
+        """Read a saved fleet.
+
+        Its target files are read as they are now. Where they are missing, invalid or would remove too many replicas,
+        their saved content is used.
+        """
+        with self._lock:
+            as_saved = read(saved.texts, saved.targets, self._certificates, self._new_keys, Diagnostics())
+            contents = self._reread(saved.texts, saved.targets, as_saved.topology, _unchanged)
+            files = self._fingerprints.of(contents.files())
+            if contents.loaded is None:
+                return LoadOutcome(None, contents.diagnostics, contents.failure, files)
+            outcome = _outcome(contents, files)
+            return replace(
+                outcome, saved=replace(outcome.saved or saved, discovered=saved.discovered, version=saved.version)
+            )
 
     def _refuse(
         self,
@@ -129,121 +145,127 @@ class Reloader:
         reason: str,
         files: Mapping[Path, str],
         discovered: Callable[[Topology], Topology],
-    ) -> Outcome:
-        """What runs stays, with what its other files hold now; `files`: those of the refused fleet."""
+    ) -> LoadOutcome:
+        """Keep the running fleet, with its other files as they are now. `files` are those of the refused fleet."""
         running = self._running
-        refused = Outcome(None, tuple(diagnostics), reason, files)
+        refused = LoadOutcome(None, tuple(diagnostics), reason, files)
         if running is None:
             return refused
-        now = self._fingerprints.of({*files, *running.files})
-        refused = replace(refused, files=now)
-        if all(now[file] == digest for file, digest in running.files.items()):
+        digests = self._fingerprints.of({*files, *running.files})
+        refused = replace(refused, files=digests)
+        if all(digests[file] == digest for file, digest in running.files.items()):
             return refused
-        found = self._again(running.kept.texts, running.kept.targets, running.topology, discovered)
-        if found.loaded is None:
+        contents = self._reread(running.saved.texts, running.saved.targets, running.topology, discovered)
+        if contents.loaded is None:
             return refused
-        kept = replace(running.kept, targets=found.targets)
-        return replace(refused, running=found.loaded, kept=kept, diagnostics=_both(diagnostics, found.diagnostics))
+        saved = replace(running.saved, targets=contents.targets)
+        merged = _merged(diagnostics, contents.diagnostics)
+        return replace(refused, running=contents.loaded, saved=saved, diagnostics=merged)
 
-    def _again(
+    def _reread(
         self,
-        given: Sequence[SourceText],
+        source_texts: Sequence[SourceText],
         targets: Mapping[str, bytes],
         before: Topology | None,
         discovered: Callable[[Topology], Topology],
     ) -> FleetContents:
-        """These texts with all files as they are today, or else with the files of targets as they were."""
-        found = read(given, {}, self._pem, self._keys_again, Diagnostics())
-        if found.topology and not (before and _shrunk(before, found.topology, discovered)):
-            return found
-        return read(given, targets, self._pem, self._keys_again, Diagnostics())
+        """Read these texts with all files as they are now, or else with the given content of the target files."""
+        contents = read(source_texts, {}, self._certificates, self._reread_keys, Diagnostics())
+        if contents.topology and not (before and _shrunk(before, contents.topology, discovered)):
+            return contents
+        return read(source_texts, targets, self._certificates, self._reread_keys, Diagnostics())
 
     @property
-    def _good_keys(self) -> key_files.Goods:
-        return key_files.goods(self._running.fleet) if self._running else {}
+    def _served_keys(self) -> key_files.ServedKeyFiles:
+        return key_files.served_key_files(self._running.fleet) if self._running else {}
 
     def _new_keys(self, source: FleetSource, diagnostics: Diagnostics) -> Secrets:
-        return key_files.read_new(source, self._good_keys, diagnostics)
+        return key_files.read_new(source, self._served_keys, diagnostics)
 
-    def _keys_again(self, source: FleetSource, diagnostics: Diagnostics) -> Secrets:
-        most = self._running.topology.control.max_shrink if self._running else 100.0
-        return key_files.read_again(source, self._good_keys, most, diagnostics)
+    def _reread_keys(self, source: FleetSource, diagnostics: Diagnostics) -> Secrets:
+        max_shrink = self._running.topology.control.max_shrink if self._running else 100.0
+        return key_files.read_again(source, self._served_keys, max_shrink, diagnostics)
 
-    def _alike(self, found: FleetContents, fleet: Loaded) -> FleetContents:
-        """With what runs, wherever it is the same."""
+    def _reuse_unchanged(self, contents: FleetContents, fleet: Loaded) -> FleetContents:
+        """Replace every part of the topology that equals one of the running fleet by that very object."""
         if self._running is None:
-            return found
+            return contents
         topology = intern_unchanged(self._running.topology, fleet.compiled.topology)
-        return replace(found, loaded=replace(fleet, compiled=replace(fleet.compiled, topology=topology)))
+        return replace(contents, loaded=replace(fleet, compiled=replace(fleet.compiled, topology=topology)))
 
-    def _lost(self, fleet: Loaded, discovered: Callable[[Topology], Topology]) -> tuple[Diagnostic, ...]:
+    def _losses(self, fleet: Loaded, discovered: Callable[[Topology], Topology]) -> tuple[Diagnostic, ...]:
         if self._running is None:
             return ()
-        found = _shrunk(self._running.topology, fleet.compiled.topology, discovered)
-        most = self._running.topology.control.max_shrink
-        keys = key_files.shrinks(fleet.source, self._good_keys, fleet.secrets, most)
-        return (*(fleet.compiled.sources.with_position(item) for item in found), *keys)
+        replicas = _shrunk(self._running.topology, fleet.compiled.topology, discovered)
+        max_shrink = self._running.topology.control.max_shrink
+        keys = key_files.shrinks(fleet.source, self._served_keys, fleet.secrets, max_shrink)
+        return (*(fleet.compiled.sources.with_position(item) for item in replicas), *keys)
 
-    def _unrested(self) -> Path | None:
-        """A key file that has lost a key a moment ago: it may be half of what is being written."""
+    def _unsettled_key_file(self) -> Path | None:
+        """Return a key file that has lost a key a moment ago, since it may be half written."""
         if self._running is None:
             return None
-        return key_files.unrested(self._running.fleet.source, self._good_keys, time.time_ns())
+        return key_files.unsettled_file(self._running.fleet.source, self._served_keys, time.time_ns())
 
-    def _settled(self) -> tuple[FleetContents, dict[Path, str], Path | None]:
-        """The fleet and what the files beside it hold; and a file that would not be left alone meanwhile."""
-        for attempt in range(_TRIES):
+    def _read_settled(self) -> tuple[FleetContents, dict[Path, str], Path | None]:
+        """Return the fleet, the digests of its other files, and a file that was changed again in every attempt."""
+        for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(_PAUSE)
             began = time.time_ns()
-            known = (*fleet_files(self._paths), *(self._running.files if self._running else ()))
-            before = {file: signature(file) for file in known}
-            moved = _moved(before, before, began)
-            if moved is not None and attempt < _TRIES - 1:
+            watched = (*fleet_files(self._paths), *(self._running.files if self._running else ()))
+            before = {file: signature(file) for file in watched}
+            changed = _changed_file(before, before, began)
+            if changed is not None and attempt < _ATTEMPTS - 1:
                 continue
             diagnostics = Diagnostics()
-            found = read(texts(self._paths, diagnostics), {}, self._pem, self._new_keys, diagnostics)
-            files = self._fingerprints.of(found.files())
-            moved = moved or _moved(before, (*fleet_files(self._paths), *files), began) or self._unrested()
-            if moved is None:
+            contents = read(texts(self._paths, diagnostics), {}, self._certificates, self._new_keys, diagnostics)
+            files = self._fingerprints.of(contents.files())
+            changed = changed or _changed_file(before, (*fleet_files(self._paths), *files), began)
+            changed = changed or self._unsettled_key_file()
+            if changed is None:
                 break
-        return found, files, moved
+        return contents, files, changed
 
 
-def _outcome(found: FleetContents, files: Mapping[Path, str]) -> Outcome:
-    """Of a reading that may be served."""
-    return Outcome(found.loaded, found.diagnostics, files=files, kept=SavedFleet(found.texts, found.targets))
+def _outcome(contents: FleetContents, files: Mapping[Path, str]) -> LoadOutcome:
+    """Return the outcome for a fleet that may be served."""
+    saved = SavedFleet(contents.texts, contents.targets)
+    return LoadOutcome(contents.loaded, contents.diagnostics, files=files, saved=saved)
 
 
 def _shrunk(before: Topology, after: Topology, discovered: Callable[[Topology], Topology]) -> tuple[Diagnostic, ...]:
-    """By the limit that is in force: a file that also raises it confirms nothing."""
+    """Return the losses beyond the running fleet's own limit: a file that also raises the limit confirms no loss."""
     return tuple(shrinks(discovered(before), discovered(after), before.control.max_shrink))
 
 
-def _moved(before: Mapping[Path, Signature], named: Iterable[Path], began: int) -> Path | None:
-    """A file that is not what it was when the reading began, or had only just changed then."""
+def _changed_file(before: Mapping[Path, Signature], named: Iterable[Path], began: int) -> Path | None:
+    """Return a file that has changed since the reading began, or had only just changed then; else None."""
     for file in named:
-        seen = signature(file)
-        if seen != before.get(file, seen) or _changed_between(seen, began - int(_QUIET * 1e9), time.time_ns()):
+        current = signature(file)
+        if current != before.get(file, current) or _changed_between(current, began - int(_QUIET * 1e9), time.time_ns()):
             return file
     return None
 
 
-def _changed_between(seen: Signature, first: int, last: int) -> bool:
-    """In ns since the epoch. A time of change that is yet to come is another machine's clock, and tells nothing."""
-    changed = changed_at(seen)
+def _changed_between(stamp: Signature, first: int, last: int) -> bool:
+    """Whether the file was changed in this period, in ns since the epoch.
+
+    A time in the future comes from the clock of another machine, and does not count.
+    """
+    changed = changed_at(stamp)
     return changed is not None and first < changed <= last
 
 
-def _unsettled(file: Path) -> Diagnostic:
+def _still_written(file: Path) -> Diagnostic:
     message = "it is still being written: nothing of this fleet is taken before it has come to rest"
     return Diagnostic("LB932", message, Position(str(file)))
 
 
-def _both(first: Iterable[Diagnostic], second: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """A key file of which `first` says the same as an error is not told of twice."""
-    together = Diagnostics()
-    together.extend(first)
-    known = {(item.code, item.path) for item in together if item.severity == "error"}
-    together.extend(item for item in second if item.severity == "error" or (item.code, item.path) not in known)
-    return tuple(together)
+def _merged(first: Iterable[Diagnostic], second: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Return both, without a warning of `second` that `first` already reports as an error."""
+    merged = Diagnostics()
+    merged.extend(first)
+    errors = {(item.code, item.path) for item in merged if item.severity == "error"}
+    merged.extend(item for item in second if item.severity == "error" or (item.code, item.path) not in errors)
+    return tuple(merged)

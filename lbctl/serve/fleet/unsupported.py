@@ -1,6 +1,8 @@
-"""What the proxies that are driven cannot say of the fleet, but for what the control plane does in their place.
+"""Finds the features of a fleet that its proxies cannot express.
 
-`made_up_for` says what that is, also to who writes a file for such a proxy."""
+A feature that the control plane provides in place of a proxy is not reported. `done_by_control_plane_for` returns those
+features, also to the commands that render a file for such a proxy.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,24 @@ from lbctl.targets.assess import assess
 from lbctl.targets.features import FEATURES
 from lbctl.targets.load import Loaded
 
-_DONE_HERE = frozenset({"control", "pool.drain_deadline", "pool.telemetry", "pool.weighting", "pool.health.deep"})
-"""Feature ids of what is done in the place of every kind of proxy."""
+_DONE_FOR_ALL = frozenset({"control", "pool.drain_deadline", "pool.telemetry", "pool.weighting", "pool.health.deep"})
+"""Ids of the features that the control plane provides in place of every kind of proxy."""
 
 
-def losses(loaded: Loaded, snapshot: Snapshot, proxies: Iterable[Proxy]) -> tuple[Diagnostic, ...]:
-    """Warnings at their places, each once; among them every route that answers 503 because it cannot be protected."""
-    found: dict[Diagnostic, None] = {}
+def unsupported_features(loaded: Loaded, snapshot: Snapshot, proxies: Iterable[Proxy]) -> tuple[Diagnostic, ...]:
+    """Return a warning for each feature that one of the proxies cannot express, without duplicates.
+
+    They include every route that answers 503 because the proxy cannot protect it.
+    """
+    warnings: dict[Diagnostic, None] = {}
     for proxy in proxies:
-        done = made_up_for(proxy.kind)
-        told = assess(target(proxy.kind), proxy.version, view(snapshot, proxy), loaded.compiled.sources)
-        found |= dict.fromkeys(item for item in told.diagnostics if item.code not in done)
-    return tuple(found)
+        provided = done_by_control_plane_for(proxy.kind)
+        assessment = assess(target(proxy.kind), proxy.version, view(snapshot, proxy), loaded.compiled.sources)
+        warnings |= dict.fromkeys(item for item in assessment.diagnostics if item.code not in provided)
+    return tuple(warnings)
 
 
-def made_up_for(kind: str) -> dict[str, str]:
-    """Code → title of what is done in the place of a proxy of this kind, while the control plane drives it."""
-    here = _DONE_HERE | target(kind).done_by_control_plane
-    return {item.code: item.title for item in FEATURES if item.id in here}
+def done_by_control_plane_for(kind: str) -> dict[str, str]:
+    """Return code → title of each feature that the control plane provides in place of a proxy of this kind."""
+    provided = _DONE_FOR_ALL | target(kind).done_by_control_plane
+    return {item.code: item.title for item in FEATURES if item.id in provided}

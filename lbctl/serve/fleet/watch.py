@@ -1,9 +1,9 @@
-"""When to read the files again: once after each change that has come to rest.
+"""Decides when the files of a fleet are read again: once after each change, when the change has settled.
 
-What counts is the content: the system's word only wakes this, and without it the files are looked at every few seconds.
-A file that was only touched is no change. A change has come to rest when nothing has moved for `settle`; where
-something always moves, `longest` is waited and no more, so that whoever reads must still tell a whole file from half of
-one. Nothing is read here for its meaning.
+Only the content of the files counts: an event of the operating system merely triggers a comparison, and without events
+the files are compared every few seconds. A file that was only touched has not changed. A change has settled when no
+file has changed for `settle` seconds, or at the latest after `max_settle` seconds; the reader must therefore still
+detect a half-written file.
 """
 
 from __future__ import annotations
@@ -14,99 +14,106 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from lbctl.serve.fleet.file_events import FileEvents, WatchedDirectories, around
+from lbctl.serve.fleet.file_events import FileEvents, WatchedDirectories, watched_directories
 from lbctl.serve.fleet.fingerprints import Fingerprints, fleet_files
 
-_FAST = 1.0
-"""Seconds between two looks where the system does not tell."""
-_UNKNOWN = "unknown"
-"""In the place of the digest of a file that has not been looked at."""
+_FALLBACK_POLL = 1.0
+"""Seconds between two comparisons where the operating system reports no events."""
+_NOT_READ = "unknown"
+"""Stands in place of the digest of a file that has not been read."""
 
 
-class Watch:
-    """Of the files that PATHs mean, from the moment that this is made on, and of those to `follow`; one taker."""
+class FleetWatcher:
+    """Watches the files that PATHs name, and those given to `follow`. `changes` has a single consumer."""
 
     def __init__(
         self,
         paths: Sequence[str],
         *,
         settle: float = 0.1,
-        longest: float = 2.0,
+        max_settle: float = 2.0,
         poll: float = 5.0,
         inotify: bool = True,
     ) -> None:
-        """Seconds: without movement until a change counts as whole; the most from the first movement; between two looks
-        that nobody asked for. `inotify=False`: the system is not asked to tell."""
+        """Read the files for the first time. All durations are in seconds.
+
+        A change has settled after `settle` without a further one, and at the latest after `max_settle`. The files are
+        compared every `poll` even without an event. `inotify=False`: no events are requested from the operating system.
+        """
         self._paths = tuple(paths)
         self._settle = settle
-        self._longest = longest
+        self._max_settle = max_settle
         self._poll = poll
         self._inotify = inotify
         self._followed: frozenset[Path] = frozenset()
         self._fingerprints = Fingerprints()
-        self._given = self._fingerprints.of(fleet_files(self._paths))
+        self._reported = self._fingerprints.of(fleet_files(self._paths))
         self._wake = asyncio.Event()
-        self._bell = FileEvents(self._wake.set)
+        self._file_events = FileEvents(self._wake.set)
 
     @property
     def polling(self) -> str:
-        """Why the files are only looked at from time to time, in words; empty: the system tells of changes."""
-        return self._bell.broken if self._inotify else "inotify is not used"
+        """Why the files are only polled; empty where the operating system reports events."""
+        return self._file_events.unavailable if self._inotify else "inotify is not used"
 
     def follow(self, files: Iterable[Path]) -> None:
-        """These beside the fleet, and no others. A mapping tells what each held when it was read, as digests of
-        `fingerprint.Fingerprints`: where that is not so any more, it is a change."""
-        told = files if isinstance(files, Mapping) else {}
-        fleet = {file: digest for file, digest in self._given.items() if file not in self._followed}
-        self._given = fleet | {file: told.get(file, self._given.get(file, _UNKNOWN)) for file in files}
+        """Watch these files besides those of the fleet, and no others.
+
+        A mapping gives the digest of each file when it was read (of `fingerprints.Fingerprints`): a file whose content
+        is different now counts as changed.
+        """
+        digests = files if isinstance(files, Mapping) else {}
+        fleet = {file: digest for file, digest in self._reported.items() if file not in self._followed}
+        self._reported = fleet | {file: digests.get(file, self._reported.get(file, _NOT_READ)) for file in files}
         self._followed = frozenset(files)
         self._wake.set()
 
     async def changes(self) -> AsyncIterator[None]:
-        """One for each change, or for several that came together."""
+        """Yield once for each settled change, or for several changes that came together."""
         try:
             while True:
-                await self._hang()
-                if await self._look() != self._given and await self._settled():
+                await self._watch_directories()
+                if await self._read_digests() != self._reported and await self._settled():
                     yield
                 else:
-                    await self._woken()
+                    await self._wait()
         finally:
-            await self._bell.close()
+            await self._file_events.close()
 
     async def _settled(self) -> bool:
-        """Whether something is other than it was, once it has come to rest or has moved for too long."""
-        until = time.monotonic() + self._longest
-        seen = await self._look()
-        while time.monotonic() < until:
+        """Wait until the files have settled, at most `max_settle`, and return whether any content has changed."""
+        deadline = time.monotonic() + self._max_settle
+        digests = await self._read_digests()
+        while time.monotonic() < deadline:
             await asyncio.sleep(self._settle)
-            before, seen = seen, await self._look()
-            if seen == before:
+            before, digests = digests, await self._read_digests()
+            if digests == before:
                 break
-        changed = seen != self._given
-        self._given = seen
+        changed = digests != self._reported
+        self._reported = digests
         return changed
 
-    async def _look(self) -> dict[Path, str]:
-        """What all the files hold."""
-        seen = await asyncio.to_thread(self._fingerprint)
-        self._given |= {file: seen[file] for file, digest in self._given.items() if digest == _UNKNOWN and file in seen}
-        return seen
+    async def _read_digests(self) -> dict[Path, str]:
+        """Return the digests of all files. A file that is read for the first time does not count as changed."""
+        digests = await asyncio.to_thread(self._fingerprint)
+        unread = [file for file, digest in self._reported.items() if digest == _NOT_READ and file in digests]
+        self._reported |= {file: digests[file] for file in unread}
+        return digests
 
     def _fingerprint(self) -> dict[Path, str]:
         return self._fingerprints.of([*fleet_files(self._paths), *self._followed])
 
-    async def _hang(self) -> None:
-        """Before the look: what happens after it is told."""
+    async def _watch_directories(self) -> None:
+        """Watch the directories before the files are read, so that no change between the two is missed."""
         if self._inotify:
-            await self._bell.hang(await asyncio.to_thread(self._around))
+            await self._file_events.watch(await asyncio.to_thread(self._directories))
 
-    def _around(self) -> WatchedDirectories:
+    def _directories(self) -> WatchedDirectories:
         links = (file for file in fleet_files(self._paths) if file.is_symlink())
-        return around([*(Path(path) for path in self._paths if path != "-"), *links, *self._followed])
+        return watched_directories([*(Path(path) for path in self._paths if path != "-"), *links, *self._followed])
 
-    async def _woken(self) -> None:
+    async def _wait(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(self._poll, _FAST) if self.polling else self._poll):
+            async with asyncio.timeout(min(self._poll, _FALLBACK_POLL) if self.polling else self._poll):
                 await self._wake.wait()
         self._wake.clear()

@@ -1,6 +1,6 @@
 """One health check of a replica, as the pool's active check defines it: one connection, one time limit, one result.
 
-A redirect counts as a wrong status. Nothing is raised for what a replica does. A check that fails because this machine
+A redirect counts as a wrong status. No error of a replica is raised. A check that fails because this machine
 lacks descriptors or ports says nothing about the replica, and has no result.
 """
 
@@ -22,13 +22,13 @@ from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_ip
 from lbctl.ir.address import Address
 from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, Pool, PoolTls
-from lbctl.serve.health.http2 import Answer, BrokenAnswerError, ask
-from lbctl.serve.health.thresholds import Result
+from lbctl.serve.health.http2 import BrokenAnswerError, Http2Response, send_request
+from lbctl.serve.health.thresholds import CheckResult
 from lbctl.serve.net.resolve import UnresolvedError, resolve
 
 Locate = Callable[[str], Path | None]
 """A path as the fleet writes it → the file on this machine, or None where there is none."""
-_BODY = 65_536
+_MAX_BODY = 65_536
 """Bytes of a body that are searched for `body_contains`, as in Envoy."""
 _LOCAL_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 _SERVING = b"\x00\x00\x00\x00\x02\x08\x01"
@@ -91,50 +91,50 @@ def _file(path: str, locate: Locate) -> Path:
     return file
 
 
-async def fetch(probe: HealthCheck, session: aiohttp.ClientSession) -> Result | None:
+async def fetch(probe: HealthCheck, session: aiohttp.ClientSession) -> CheckResult | None:
     """Run one check. Returns None where the result says nothing about the replica."""
     try:
         async with asyncio.timeout(probe.timeout):
-            return Result(await _problem(probe, session))
+            return CheckResult(await _problem(probe, session))
     except TimeoutError:
-        return Result(f"no answer within {probe.timeout:g} s")
+        return CheckResult(f"no answer within {probe.timeout:g} s")
     except (BrokenAnswerError, UnresolvedError) as error:
-        return Result(str(error))
+        return CheckResult(str(error))
     except asyncio.IncompleteReadError:
-        return Result("it closed the connection without an answer")
+        return CheckResult("it closed the connection without an answer")
     except (aiohttp.ClientError, OSError, ValueError) as error:
         return _failed(error)
 
 
 async def _problem(probe: HealthCheck, session: aiohttp.ClientSession) -> str:
-    """What is wrong with the answer; empty where nothing is."""
-    what = probe.check.probe
-    if isinstance(what, GrpcCheck) and probe.h2:
-        return _served(await _h2(probe, "POST", "/grpc.health.v1.Health/Check", what))
-    if not isinstance(what, HttpCheck):
+    """Run the check, and return what is wrong with the answer; empty where nothing is."""
+    settings = probe.check.probe
+    if isinstance(settings, GrpcCheck) and probe.h2:
+        return _grpc_problem(await _h2(probe, "POST", "/grpc.health.v1.Health/Check", settings))
+    if not isinstance(settings, HttpCheck):
         async with _connected(probe):
             return ""
     if probe.h2:
-        answer = await _h2(probe, "GET", what.path, what)
-        return _mismatch(what, answer.status, answer.body)
+        answer = await _h2(probe, "GET", settings.path, settings)
+        return _mismatch(settings, answer.status, answer.body)
     if probe.address.path:
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(probe.address.path)) as own:
-            return await _http1(probe, what, own)
-    return await _http1(probe, what, session)
+            return await _http1(probe, settings, own)
+    return await _http1(probe, settings, session)
 
 
-async def _http1(probe: HealthCheck, what: HttpCheck, session: aiohttp.ClientSession) -> str:
+async def _http1(probe: HealthCheck, settings: HttpCheck, session: aiohttp.ClientSession) -> str:
     headers = {"User-Agent": _AGENT, "Connection": "close", "Accept": "*/*"}
-    if what.host:
-        headers["Host"] = what.host
+    if settings.host:
+        headers["Host"] = settings.host
     async with session.get(
-        _url(probe, what.path), headers=headers, allow_redirects=False, ssl=probe.tls or True,
+        _url(probe, settings.path), headers=headers, allow_redirects=False, ssl=probe.tls or True,
         server_hostname=probe.name if probe.tls else None,
     ) as response:  # fmt: skip
         body = bytearray()
-        while what.body_contains and len(body) < _BODY and (piece := await response.content.readany()):
+        while settings.body_contains and len(body) < _MAX_BODY and (piece := await response.content.readany()):
             body += piece
-        return _mismatch(what, response.status, bytes(body))
+        return _mismatch(settings, response.status, bytes(body))
 
 
 def _url(probe: HealthCheck, path: str) -> yarl.URL:
@@ -142,35 +142,37 @@ def _url(probe: HealthCheck, path: str) -> yarl.URL:
     return yarl.URL(f"{'https' if probe.tls else 'http'}://{authority}{path}", encoded=True)
 
 
-def _mismatch(what: HttpCheck, status: int, body: bytes) -> str:
-    if status not in what.statuses:
+def _mismatch(settings: HttpCheck, status: int, body: bytes) -> str:
+    if status not in settings.statuses:
         return f"status {status}"
-    if what.body_contains and what.body_contains.encode() not in body[:_BODY]:
-        return f"the body does not contain {what.body_contains!r}"
+    if settings.body_contains and settings.body_contains.encode() not in body[:_MAX_BODY]:
+        return f"the body does not contain {settings.body_contains!r}"
     return ""
 
 
-async def _h2(probe: HealthCheck, method: str, path: str, what: HttpCheck | GrpcCheck) -> Answer:
-    host = (what.host if isinstance(what, HttpCheck) else None) or (str(probe.address) if not probe.tls else probe.name)
+async def _h2(probe: HealthCheck, method: str, path: str, settings: HttpCheck | GrpcCheck) -> Http2Response:
+    host = (settings.host if isinstance(settings, HttpCheck) else None) or (
+        str(probe.address) if not probe.tls else probe.name
+    )
     headers = [(":method", method), (":scheme", "https" if probe.tls else "http"), (":path", path)]
     headers += [(":authority", host), ("user-agent", _AGENT)]
     body = None
-    if isinstance(what, GrpcCheck):
+    if isinstance(settings, GrpcCheck):
         headers += [("content-type", "application/grpc"), ("te", "trailers")]
-        body = _question(what.service)
+        body = _health_request(settings.service)
     async with _connected(probe) as (reader, writer):
-        return await ask(reader, writer, headers, body)
+        return await send_request(reader, writer, headers, body)
 
 
-def _question(service: str) -> bytes:
-    """gRPC's message HealthCheckRequest{service}; a name has at most 16,383 bytes."""
+def _health_request(service: str) -> bytes:
+    """Encode the gRPC message HealthCheckRequest{service}; a name has at most 16,383 bytes."""
     encoded = service.encode()
     size = bytes((len(encoded),)) if len(encoded) < 0x80 else bytes((len(encoded) & 0x7F | 0x80, len(encoded) >> 7))
     message = b"\x0a" + size + encoded if encoded else b""
     return b"\x00" + len(message).to_bytes(4) + message
 
 
-def _served(answer: Answer) -> str:
+def _grpc_problem(answer: Http2Response) -> str:
     if answer.status != 200:
         return f"status {answer.status}"
     if answer.body.startswith(_SERVING):
@@ -198,10 +200,10 @@ async def _address(probe: HealthCheck) -> str:
     return host if is_ip(host) else (await resolve(host, (), probe.timeout)).addresses[0]
 
 
-def _failed(error: Exception) -> Result | None:
+def _failed(error: Exception) -> CheckResult | None:
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if isinstance(cause, OSError) and cause.errno in _LOCAL_ERRORS:
         return None
     if isinstance(cause, ConnectionError) and cause.errno:
-        return Result(os.strerror(cause.errno).lower())
-    return Result(reason_of(cause))
+        return CheckResult(os.strerror(cause.errno).lower())
+    return CheckResult(reason_of(cause))

@@ -21,7 +21,7 @@ from lbctl.base.errors import reason_of
 from lbctl.ir.pools import ActiveCheck, Pool, PoolTls, Replica
 from lbctl.serve.guard import Guard
 from lbctl.serve.health.fetch import HealthCheck, Locate, fetch, probe_of, speaks_h2, tls_of
-from lbctl.serve.health.thresholds import CheckState, Result, initial_state, next_state
+from lbctl.serve.health.thresholds import CheckResult, CheckState, initial_state, next_state
 from lbctl.serve.net.http_client import session
 
 MAX_CONCURRENT = 256
@@ -85,7 +85,7 @@ class HealthChecker:
         self.problems = {}
         for pool in sorted(pools, key=lambda item: item.name):
             if pool.active is not None:
-                targets |= self._prepared(pool, pool.active)
+                targets |= self._prepare(pool, pool.active)
         for key, target in targets.items():
             earlier = self._targets.get(key)
             if earlier is None or earlier.replica.address != target.replica.address:
@@ -120,7 +120,7 @@ class HealthChecker:
                 self._tasks.clear()
                 self._session = None
 
-    def _prepared(self, pool: Pool, check: ActiveCheck) -> Mapping[Key, _Target]:
+    def _prepare(self, pool: Pool, check: ActiveCheck) -> Mapping[Key, _Target]:
         settings = (check, pool.tls, pool.protocol)
         context: ssl.SSLContext | None = None
         if pool.tls is not None and check.port is None:
@@ -165,7 +165,7 @@ class HealthChecker:
             pause = check.interval / 1000 * (1 + random.uniform(0, check.jitter / 100))
             await asyncio.sleep(max(0.0, started + pause - loop.time()))
 
-    def _record(self, key: Key, check: ActiveCheck, result: Result) -> None:
+    def _record(self, key: Key, check: ActiveCheck, result: CheckResult) -> None:
         before = self.states[key]
         self.states[key] = next_state(before, check, result, self._now())
         self._checked.set()

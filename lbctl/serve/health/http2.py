@@ -25,35 +25,35 @@ class BrokenAnswerError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A response."""
+class Http2Response:
+    """The response to one request."""
 
     status: int
     body: bytes
     """All of the body, or at least its first 65,535 bytes."""
 
 
-async def ask(
+async def send_request(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     headers: Iterable[tuple[str, str]],
     body: bytes | None = None,
-) -> Answer:
+) -> Http2Response:
     """Send one request and return the response. `headers` begin with the pseudo-headers.
 
     Raises BrokenAnswerError, OSError and asyncio.IncompleteReadError.
     """
-    block = b"".join(b"\x00" + _text(name) + _text(value) for name, value in headers)
+    block = b"".join(b"\x00" + _string_literal(name) + _string_literal(value) for name, value in headers)
     end = _END_STREAM if body is None else 0
     request = _PREFACE + _frame(_SETTINGS, 0, 0, b"") + _frame(_HEADERS, _END_HEADERS | end, 1, block)
     writer.write(request if body is None else request + _frame(_DATA, _END_STREAM, 1, body))
-    return await _answer(reader, writer)
+    return await _read_response(reader, writer)
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Answer:
+async def _read_response(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Http2Response:
     status, body = 0, bytearray()
     while True:
-        kind, flags, stream, payload = await _read(reader)
+        kind, flags, stream, payload = await _read_frame(reader)
         if kind == _SETTINGS and not flags & _ACK:
             writer.write(_frame(_SETTINGS, _ACK, 0, b""))
         if kind == _GOAWAY or (kind == _RST and stream == 1):
@@ -65,10 +65,11 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         if kind == _DATA:
             body += _unpadded(payload, flags)
         if status >= 200 and ((flags & _END_STREAM and kind in {_DATA, _HEADERS}) or len(body) >= _WINDOW):
-            return Answer(status, bytes(body))
+            return Http2Response(status, bytes(body))
 
 
-async def _read(reader: asyncio.StreamReader) -> tuple[int, int, int, bytes]:
+async def _read_frame(reader: asyncio.StreamReader) -> tuple[int, int, int, bytes]:
+    """Return type, flags, stream and payload of the next frame."""
     head = await reader.readexactly(9)
     if head[:5] == b"HTTP/":
         raise BrokenAnswerError("it speaks HTTP/1.1 alone")
@@ -79,17 +80,19 @@ async def _read(reader: asyncio.StreamReader) -> tuple[int, int, int, bytes]:
 
 
 def _unpadded(payload: bytes, flags: int) -> bytes:
+    """Return the payload of a frame without padding."""
     if flags & _PADDED:
         payload = payload[1 : len(payload) - payload[0]]
     return payload
 
 
 def _fields(payload: bytes, flags: int) -> bytes:
+    """Return the header block of a HEADERS frame."""
     return _unpadded(payload, flags)[5 if flags & _PRIORITY else 0 :]
 
 
 def _status(block: bytes) -> int:
-    """The status, which is the first field of a header block; on a new connection the table is the static one."""
+    """Return the status, which is the first field of a header block. A new connection has only the static table."""
     start = 0
     while start < len(block) and block[start] & 0xE0 == 0x20:  # a change of the table's size
         start += 1 if block[start] != 0x3F else 2 + next(i for i, byte in enumerate(block[start + 1 :]) if byte < 0x80)
@@ -111,7 +114,7 @@ def _index(first: int) -> int:
 
 
 def _huffman(text: bytes) -> str:
-    """Three digits: the codes of 0 to 2 are 00000 to 00010, those of 3 to 9 are 011001 to 011111."""
+    """Decode three digits: the codes of 0 to 2 are 00000 to 00010, those of 3 to 9 are 011001 to 011111."""
     bits = "".join(f"{byte:08b}" for byte in text)
     digits = ""
     while len(digits) < 3 and len(bits) >= 5:
@@ -125,9 +128,9 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
 
 
-def _text(word: str) -> bytes:
-    """A string literal of HPACK without Huffman coding."""
-    encoded = word.encode()
+def _string_literal(value: str) -> bytes:
+    """Encode a string literal of HPACK without Huffman coding."""
+    encoded = value.encode()
     size = len(encoded)
     if size < 0x7F:
         return bytes((size,)) + encoded

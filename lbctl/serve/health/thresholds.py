@@ -13,7 +13,7 @@ from lbctl.ir.pools import ActiveCheck
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CheckResult:
     """The result of one check."""
 
     problem: str = ""
@@ -46,7 +46,7 @@ def initial_state(now: float, *, trusted: bool) -> CheckState:
     return CheckState(out=False, since=now) if trusted else CheckState(out=True, since=now, reason="not checked yet")
 
 
-def next_state(before: CheckState, check: ActiveCheck, result: Result, now: float) -> CheckState:
+def next_state(before: CheckState, check: ActiveCheck, result: CheckResult, now: float) -> CheckState:
     """Return the state after one more result."""
     is_first = before.at is None
     contrary = before.contrary + 1 if result.good == before.out else 0

@@ -1,7 +1,8 @@
-"""The control plane's own metrics, in a registry of its own: streams, pushes, answers, reloads, the snapshot.
+"""The metrics of the control plane itself: xDS streams, pushes and acknowledgements, reloads, and the snapshot.
 
-What counts is told as it happens (`xds.ledger.Observer`); what only stands is asked for when somebody looks. No label
-holds what a client may choose freely: a proxy's name is known, a node's id is not.
+Counters are updated as events happen (the observer of the xDS streams calls them); gauges of the snapshot are computed
+when the metrics are scraped. No label has a value that a client chooses freely: a proxy's name is a label, a node's id
+is not.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from lbctl.serve.metrics.latency import LatencyMetrics
 from lbctl.xds.resource import EDS, SHORT
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-Result = Literal["published", "unchanged", "invalid", "refused", "unsound"]
-RESULTS: tuple[Result, ...] = ("published", "unchanged", "invalid", "refused", "unsound")
+ReloadStatus = Literal["published", "unchanged", "invalid", "refused", "unsound"]
+RELOAD_STATUSES: tuple[ReloadStatus, ...] = ("published", "unchanged", "invalid", "refused", "unsound")
 KINDS = ("sotw", "delta")
+"""The variants of the xDS protocol."""
 _ACK_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60)
 _BUILD_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
 class Metrics:
-    """The `Observer` of the streams, and what the rest of the control plane counts."""
+    """The metrics that the xDS streams, as their observer, and the other parts of the control plane update."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -62,7 +64,7 @@ class Metrics:
             "lbctl_xds_unmatched_nodes", "Streams of nodes that no proxy entry names.", registry=registry
         )
         self._reloads = Counter("lbctl_reloads", "Readings of the files.", ["result"], registry=registry)
-        for result in RESULTS:
+        for result in RELOAD_STATUSES:
             self._reloads.labels(result)
         self._valid = Gauge("lbctl_fleet_valid", "Whether the files, as last read, are served.", registry=registry)
         self._warnings = Gauge("lbctl_fleet_warnings", "Warnings of the last reading of the files.", registry=registry)
@@ -70,65 +72,75 @@ class Metrics:
             "lbctl_key_files_held", "Key files whose earlier content is served instead of what they hold.",
             registry=registry,
         )  # fmt: skip
-        self._built = Histogram(
+        self._build_seconds = Histogram(
             "lbctl_build_seconds", "Making and checking a snapshot.", buckets=_BUILD_BUCKETS, registry=registry
         )
         self._task_failures = Counter(
             "lbctl_task_failures", "Failures of long-lived tasks; each was started again.", ["task"], registry=registry
         )
-        self.stages = LatencyMetrics(registry)
+        self.latency = LatencyMetrics(registry)
         self._snapshot = _Snapshot(now)
         registry.register(self._snapshot)
 
     def connected(self, kind: str) -> None:
+        """Count a new stream. `kind`: one of KINDS."""
         self._streams[kind].inc()
 
     def disconnected(self, kind: str) -> None:
+        """Count a stream that has ended. `kind`: one of KINDS."""
         self._streams[kind].dec()
 
-    def pushed(self, type_short: str, resources: int, size: int) -> None:
-        self._pushes[type_short].inc()
-        self._resources[type_short].inc(resources)
-        self._bytes[type_short].inc(size)
+    def pushed(self, short_type: str, resources: int, size: int) -> None:
+        """Count a response with so many resources, and its `size` in bytes."""
+        self._pushes[short_type].inc()
+        self._resources[short_type].inc(resources)
+        self._bytes[short_type].inc(size)
 
-    def acked(self, type_short: str, seconds: float) -> None:
-        self._acks[type_short].observe(seconds)
-        if type_short == SHORT[EDS]:
-            self.stages.acked(seconds)
+    def acked(self, short_type: str, seconds: float) -> None:
+        """Count an acknowledgement that came `seconds` after the response."""
+        self._acks[short_type].observe(seconds)
+        if short_type == SHORT[EDS]:
+            self.latency.acked(seconds)
 
-    def nacked(self, type_short: str) -> None:
-        self._nacks[type_short].inc()
+    def nacked(self, short_type: str) -> None:
+        """Count a response that a proxy has rejected."""
+        self._nacks[short_type].inc()
 
     def unmatched(self, node_id: str) -> None:
+        """Count a stream of a node that no proxy entry names. The id is no label: the client chooses it."""
         del node_id
         self._unmatched.inc()
 
     def failed(self) -> None:
+        """Count a stream that has failed with an error of lbctl itself."""
         self.task_failed("xDS stream")
 
-    def reloaded(self, result: Result, warnings: int = 0, key_files: int = 0) -> None:
-        """The files were read; valid is what is served as it stands there. `warnings`: that were found; `key_files`:
-        whose earlier content is served."""
+    def reloaded(self, result: ReloadStatus, warnings: int = 0, key_files: int = 0) -> None:
+        """Record a reading of the files.
+
+        `warnings`: how many it has reported. `key_files`: for how many key files the earlier content is served.
+        """
         self._warnings.set(warnings)
         self._key_files.set(key_files)
         self._reloads.labels(result).inc()
         self._valid.set(result in ("published", "unchanged"))
 
     def published(self, version: str, seconds: float, replicas: Mapping[str, tuple[int, int]]) -> None:
-        """A snapshot is served, `seconds` were spent on it. `replicas`: pool → (how many, of which are drained)."""
-        self._built.observe(seconds)
+        """Record a published snapshot, which took `seconds`. `replicas`: pool → (replicas, drained ones among them)."""
+        self._build_seconds.observe(seconds)
         self._snapshot.set(version, replicas)
 
     def task_failed(self, task: str) -> None:
-        """Count a failure of a long-lived task. `task` is one of the fixed names that the code gives."""
+        """Count a failure of a long-lived task. `task` is one of a fixed set of names."""
         self._task_failures.labels(task).inc()
 
     def page(self) -> bytes:
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
 
 class _Snapshot(Collector):
-    """What holds of the served snapshot: its labels come and go with it."""
+    """Gauges of the published snapshot, whose labels exist as long as the snapshot has them."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -137,11 +149,13 @@ class _Snapshot(Collector):
         self._replicas: Mapping[str, tuple[int, int]] = {}
 
     def set(self, version: str, replicas: Mapping[str, tuple[int, int]]) -> None:
+        """Replace the snapshot that the gauges describe."""
         if version != self._version:
             self._since = self._now()
         self._version, self._replicas = version, replicas
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the gauges."""
         ready = GaugeMetricFamily("lbctl_ready", "Whether a complete snapshot is served.")
         ready.add_metric([], float(bool(self._version)))
         yield ready
@@ -154,8 +168,8 @@ class _Snapshot(Collector):
         yield age
         replicas = GaugeMetricFamily("lbctl_pool_replicas", "Replicas that the proxies have.", labels=["pool"])
         drained = GaugeMetricFamily("lbctl_pool_drained_replicas", "Of these, the drained ones.", labels=["pool"])
-        for pool, (count, out) in self._replicas.items():
+        for pool, (count, drained_count) in self._replicas.items():
             replicas.add_metric([pool], count)
-            drained.add_metric([pool], out)
+            drained.add_metric([pool], drained_count)
         yield replicas
         yield drained

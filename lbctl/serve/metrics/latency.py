@@ -1,4 +1,4 @@
-"""How long each stage takes from a sample to a weight that a proxy has, as the control plane's metrics."""
+"""Histograms of the latency of each stage between a sample and the weight that a proxy has."""
 
 from __future__ import annotations
 
@@ -7,52 +7,52 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Histogram
 
-_STEP = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
-_SINCE = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5)
-_STILL = 10.0
-"""Seconds after which an acknowledgement is of something else."""
+_DECISION_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
+_SAMPLE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5)
+_ACK_LIMIT = 10.0
+"""Seconds after which an acknowledgement is no longer counted as one of the last weights."""
 
 
 class LatencyMetrics:
-    """sample → decided → sent → acknowledged. Times are seconds on the scraper's clock."""
+    """Measures the stages sample → decided → sent → acknowledged. Times are in seconds on the scraper's clock."""
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._sampled: float | None = None
+        self._sampled_at: float | None = None
         self._sending_at = 0.0
         self._step = Histogram(
             "lbctl_decision_seconds",
             "Making one decision about all that was reported.",
-            buckets=_STEP,
+            buckets=_DECISION_BUCKETS,
             registry=registry,
         )
-        self._decided = self._since(registry, "decision", "From a sample to the decision about it.")
-        self._sent = self._since(registry, "sent", "From a sample to the weights that it has changed being sent.")
-        self._acked = self._since(
+        self._decided = self._histogram(registry, "decision", "From a sample to the decision about it.")
+        self._sent = self._histogram(registry, "sent", "From a sample to the weights that it has changed being sent.")
+        self._acked = self._histogram(
             registry, "acked", "From a sample to an Envoy's acknowledgement of what it has changed."
         )
 
     @staticmethod
-    def _since(registry: CollectorRegistry, stage: str, words: str) -> Histogram:
-        return Histogram(f"lbctl_sample_to_{stage}_seconds", words, buckets=_SINCE, registry=registry)
+    def _histogram(registry: CollectorRegistry, stage: str, description: str) -> Histogram:
+        return Histogram(f"lbctl_sample_to_{stage}_seconds", description, buckets=_SAMPLE_BUCKETS, registry=registry)
 
     def decided(self, took: float, age: float) -> None:
-        """`age`: of the newest sample in it."""
+        """Record a decision that took so many seconds. `age`: of its newest sample, in seconds."""
         self._step.observe(took)
         self._decided.observe(max(0.0, age))
 
-    def sending(self, sampled: float | None) -> None:
-        """What is sent from now on is of that sample; None: of none."""
-        self._sampled, self._sending_at = sampled, self._clock()
+    def sending(self, sampled_at: float | None) -> None:
+        """Start sending weights. `sampled_at`: when the sample behind them was taken; None where there is none."""
+        self._sampled_at, self._sending_at = sampled_at, self._clock()
 
     def sent(self) -> None:
-        """It is with the proxies' streams."""
-        if self._sampled is not None:
-            self._sent.observe(self._clock() - self._sampled)
+        """Record that the weights were handed to the streams of the proxies."""
+        if self._sampled_at is not None:
+            self._sent.observe(self._clock() - self._sampled_at)
 
     def acked(self, seconds: float) -> None:
-        """An Envoy has acknowledged endpoints `seconds` after they were sent."""
+        """Record that an Envoy has acknowledged endpoints `seconds` after they were sent."""
         now = self._clock()
-        fresh = now - seconds >= self._sending_at and now - self._sending_at < _STILL
-        if self._sampled is not None and fresh:
-            self._acked.observe(now - self._sampled)
+        is_of_these = now - seconds >= self._sending_at and now - self._sending_at < _ACK_LIMIT
+        if self._sampled_at is not None and is_of_these:
+            self._acked.observe(now - self._sampled_at)

@@ -1,8 +1,9 @@
-"""The HTTP client of the scraper, and whom it does not talk to.
+"""The HTTP client of the scraper and of health checks, and the addresses that it refuses to connect to.
 
-Pages are of replicas that a fleet names, so whoever may write a fleet or a DNS zone could point the scraper at what
-only this machine can reach. The address that is really connected to is judged, after every resolution: link-local ones,
-and those where clouds answer with credentials, are refused. No cookies, no proxy variables, no credentials from files.
+A fleet names the pages to fetch, so anyone who can write a fleet or a DNS zone could direct the client to services that
+only this machine can reach. Therefore the address of each connection is checked after name resolution: link-local
+addresses, and those where clouds offer credentials, are refused. The client uses no cookies, no proxy settings of the
+environment and no credentials from files.
 """
 
 from __future__ import annotations
@@ -14,22 +15,23 @@ from typing import TYPE_CHECKING
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from lbctl.serve.net.resolve import UnresolvedError, answer, resolve
+from lbctl.serve.net.resolve import UnresolvedError, resolve, usable_answer
 
 if TYPE_CHECKING:
     from aiohttp.connector import AddrInfoType
 
-_RESOLVER_PATIENCE = 60.0
-"""Seconds. Above any time-out: while the system has no answer nobody asks again for the same name."""
+_RESOLVER_TIMEOUT = 60.0
+"""Seconds; longer than any timeout of a request, so that a name is not queried again while its answer is pending."""
 _KEEP_ALIVE = 75.0
+"""Seconds for which an idle connection is kept open."""
 
 
 class RefusedAddressError(OSError):
-    """Nobody connects there."""
+    """The client refuses to connect to this address."""
 
 
 class _Resolver(AbstractResolver):
-    """The system's, with a thread for each name: a name that hangs keeps nobody else waiting."""
+    """Resolves each name in a thread of its own, so that a slow name does not delay the others."""
 
     async def resolve(
         self,
@@ -38,13 +40,13 @@ class _Resolver(AbstractResolver):
         family: socket.AddressFamily = socket.AF_UNSPEC,  # noqa: ARG002 - aiohttp's signature; `resolve` chooses
     ) -> list[ResolveResult]:
         try:
-            found = await resolve(host, (), _RESOLVER_PATIENCE)
+            dns_answer = await resolve(host, (), _RESOLVER_TIMEOUT)
         except UnresolvedError as error:
             raise OSError(None, str(error)) from None
-        return [_result(host, port, item) for item in found.addresses]
+        return [_result(host, port, item) for item in dns_answer.addresses]
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
 
 def _result(host: str, port: int, address: str) -> ResolveResult:
@@ -53,17 +55,17 @@ def _result(host: str, port: int, address: str) -> ResolveResult:
 
 
 def _socket(info: AddrInfoType) -> socket.socket:
-    """Called with the address itself, for names and literal addresses alike."""
+    """Create the socket of a connection. Raises RefusedAddressError for an address that no replica can have."""
     family, kind, protocol, _, address = info
     try:
-        answer([str(ipaddress.ip_address(str(address[0]).partition("%")[0]))])
+        usable_answer([str(ipaddress.ip_address(str(address[0]).partition("%")[0]))])
     except (UnresolvedError, ValueError):
         raise RefusedAddressError(None, f"{address[0]} is an address that no replica can have") from None
     return socket.socket(family, kind, protocol)
 
 
 def session() -> aiohttp.ClientSession:
-    """One for all sources; inside a running loop. Each request brings its own time-out."""
+    """Return a session for all requests of one event loop, which must be running. Each request sets its own timeout."""
     connector = aiohttp.TCPConnector(
         limit=0, resolver=_Resolver(), ttl_dns_cache=30, keepalive_timeout=_KEEP_ALIVE, socket_factory=_socket
     )

@@ -1,9 +1,9 @@
-"""One question to the DNS: the addresses behind a name, or the words why there are none.
+"""Resolves one name to its addresses.
 
-With resolvers they are asked, else the system is (its hosts file, its resolv.conf). An IPv6 address counts only where a
-name has no IPv4 address at all, as a proxy that resolves by itself is told to see it: a machine with both is one
-replica. Addresses that no replica can have, link-local ones with the metadata service of clouds before all, are
-refused, whoever says them. Nothing is kept, and nothing is asked twice: that is for `discover`.
+The given resolvers are queried, or else the resolver of the operating system (with its hosts file and resolv.conf). An
+IPv6 address is used only where a name has no IPv4 address, as proxies that resolve by themselves are configured to do:
+a machine with both is one replica. Addresses that no replica can have are refused, above all link-local ones, since
+clouds offer credentials there. Nothing is cached or repeated here: `discovery.dns` does that.
 """
 
 from __future__ import annotations
@@ -23,55 +23,58 @@ from lbctl.ir.address import Address
 if TYPE_CHECKING:
     import dns.asyncresolver
 
-_PAYLOAD = 1232
-"""Bytes of an answer over UDP that no network cuts; longer ones come by TCP."""
+_MAX_UDP_PAYLOAD = 1232
+"""The largest answer over UDP, in bytes, that no network fragments; longer answers are sent over TCP."""
 
 
 class UnresolvedError(Exception):
-    """There is no usable answer; the words say why."""
+    """A name has no usable address. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """At least one address, all of one family, in their order; `refused`: those that were left out."""
+class DnsAnswer:
+    """The usable addresses of a name."""
 
     addresses: tuple[str, ...]
+    """At least one address; all are of one family, in ascending order."""
     refused: tuple[str, ...] = ()
+    """Addresses of the name that no replica can have."""
 
 
-async def resolve(name: str, resolvers: Sequence[Address], patience: float) -> Answer:
-    """The addresses of `name`, within `patience` seconds. UnresolvedError."""
+async def resolve(name: str, resolvers: Sequence[Address], timeout: float) -> DnsAnswer:
+    """Resolve `name` within `timeout` seconds. Raises UnresolvedError."""
     try:
-        async with asyncio.timeout(patience):
-            found = await (_asked(name, resolvers, patience) if resolvers else _by_system(name))
+        async with asyncio.timeout(timeout):
+            addresses = await (_by_resolvers(name, resolvers, timeout) if resolvers else _by_system(name))
     except TimeoutError:
-        raise UnresolvedError(f"no answer within {patience:g} s") from None
-    return answer(found)
+        raise UnresolvedError(f"no answer within {timeout:g} s") from None
+    return usable_answer(addresses)
 
 
-def answer(found: Iterable[str]) -> Answer:
-    """What is usable of the addresses that were found. UnresolvedError."""
-    known = {parse_ip(item) for item in found}
-    good = sorted((item for item in known if not is_forbidden(item)), key=int)
-    bad = tuple(str(item) for item in sorted(known - set(good), key=int))
-    family = [item for item in good if item.version == 4] or good
+def usable_answer(addresses: Iterable[str]) -> DnsAnswer:
+    """Return the usable ones of these addresses. Raises UnresolvedError where there are none."""
+    parsed = {parse_ip(item) for item in addresses}
+    allowed = sorted((item for item in parsed if not is_forbidden(item)), key=int)
+    refused = tuple(str(item) for item in sorted(parsed - set(allowed), key=int))
+    family = [item for item in allowed if item.version == 4] or allowed
     if not family:
-        raise UnresolvedError(f"no replica can have these: {', '.join(bad)}" if bad else "the name has no address")
-    return Answer(tuple(str(item) for item in family), bad)
+        reason = f"no replica can have these: {', '.join(refused)}" if refused else "the name has no address"
+        raise UnresolvedError(reason)
+    return DnsAnswer(tuple(str(item) for item in family), refused)
 
 
-async def _asked(name: str, resolvers: Sequence[Address], patience: float) -> list[str]:
-    """IPv6 is asked for only where IPv4 is known to be none: half an answer must not change the family."""
-    import dns.exception  # heavy, and for fleets that name resolvers alone
+async def _by_resolvers(name: str, resolvers: Sequence[Address], timeout: float) -> list[str]:
+    """Query the resolvers, for IPv6 only after an answer without IPv4: a lost answer must not change the family."""
+    import dns.exception  # slow to import, and needed only for fleets that name resolvers
     import dns.resolver
 
-    resolver = _resolver(resolvers, patience)
+    resolver = _resolver(resolvers, timeout)
     try:
         for kind in ("A", "AAAA"):
             reply = await resolver.resolve(f"{name.rstrip('.')}.", kind, search=False, raise_on_no_answer=False)
-            found = [record.address for record in reply.rrset or ()]
-            if found:
-                return found
+            addresses = [record.address for record in reply.rrset or ()]
+            if addresses:
+                return addresses
     except dns.resolver.NXDOMAIN:
         raise UnresolvedError("there is no such name") from None
     except (dns.exception.DNSException, OSError, ValueError) as error:
@@ -79,20 +82,20 @@ async def _asked(name: str, resolvers: Sequence[Address], patience: float) -> li
     return []
 
 
-def _resolver(resolvers: Sequence[Address], patience: float) -> dns.asyncresolver.Resolver:
+def _resolver(resolvers: Sequence[Address], timeout: float) -> dns.asyncresolver.Resolver:
     import dns.asyncresolver
     import dns.nameserver
 
     resolver = dns.asyncresolver.Resolver(configure=False)
     resolver.nameservers = [dns.nameserver.Do53Nameserver(item.host, item.port) for item in resolvers]
-    resolver.timeout = patience / (2 * len(resolvers))
-    resolver.lifetime = patience
-    resolver.use_edns(0, 0, _PAYLOAD)
+    resolver.timeout = timeout / (2 * len(resolvers))
+    resolver.lifetime = timeout
+    resolver.use_edns(0, 0, _MAX_UDP_PAYLOAD)
     return resolver
 
 
 async def _by_system(name: str) -> list[str]:
-    """A thread for each question, ended with the process: the system's resolver cannot be interrupted."""
+    """Ask the operating system in a daemon thread per name, since its resolver cannot be interrupted."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[list[str]] = loop.create_future()
 
@@ -113,5 +116,5 @@ def _look_up(name: str, loop: asyncio.AbstractEventLoop, deliver: Callable[[list
         result = [str(item[4][0]) for item in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
     except (OSError, UnicodeError) as error:
         result = OSError(0, reason_of(error))
-    with suppress(RuntimeError):  # the loop has ended meanwhile
+    with suppress(RuntimeError):  # the event loop has ended in the meantime
         loop.call_soon_threadsafe(deliver, result)

@@ -1,1 +1,1 @@
-"""What operators ask for while the control plane runs: drains, weights, frozen pools."""
+"""Overrides of operators while the control plane runs: drains, weights and frozen pools."""

@@ -1,7 +1,7 @@
-"""Overrides as operators ask for them: checked against what is served, kept over a restart, ended when time is up.
+"""The overrides of operators: checked against the published fleet, saved for a restart, and removed when they expire.
 
-A drain is that of the files in all but where it stands: `drain_deadline` counts for it. `undrain` also ends what deep
-health holds against a replica.
+A drain by an override has the same effect as one in the files, including `drain_deadline`. Removing it also ends an
+ejection of the replica by deep health.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.saved import SavedState
 
-_LONGEST_REASON = 200
-_KEYS = frozenset({"kind", "pool", "replica", "value", "route", "shares", "reason", "ttl"})
-_PAUSE = 1.0
+_MAX_REASON = 200
+"""The longest reason that is saved, in characters."""
+_FIELDS = frozenset({"kind", "pool", "replica", "value", "route", "shares", "reason", "ttl"})
+_EXPIRY_INTERVAL = 1.0
+"""Seconds between two checks for expired overrides."""
 
 
 class WeightControl(Protocol):
@@ -41,148 +43,153 @@ class WeightControl(Protocol):
 
 
 class OverrideService:
-    """`now`: seconds since the epoch."""
+    """Sets and removes overrides. `now` returns seconds since the epoch."""
 
     def __init__(
         self,
         publisher: Publisher,
-        changes: Reconciler,
+        reconciler: Reconciler,
         weight_control: WeightControl,
         state: SavedState,
-        kept: Overrides = (),
+        saved: Overrides = (),
         now: Callable[[], float] = time.time,
     ) -> None:
         self._publisher = publisher
-        self._changes = changes
+        self._reconciler = reconciler
         self._weight_control = weight_control
         self._state = state
         self._now = now
-        self._turn = asyncio.Lock()
-        publisher.hold(overrides.current(kept, now()))
+        self._lock = asyncio.Lock()
+        publisher.set_overrides(overrides.current(saved, now()))
         weight_control.freeze(overrides.frozen(publisher.overrides))
 
-    async def put(self, asked: Mapping[str, Any]) -> Override:
-        """Store an override and apply it.
+    async def put(self, request: Mapping[str, Any]) -> Override:
+        """Set an override, and return it.
 
-        The keys of `asked`: `kind`; `pool`, `replica` (not for freeze) and `value` (for weight), or `route` and
+        The fields of `request`: `kind`; `pool`, `replica` (not for freeze) and `value` (for weight), or `route` and
         `shares` (for split); `reason`; `ttl` in seconds. Raises BadRequestError, and NotSavedError where a restart
-        would forget it.
+        would lose the override.
         """
-        new = self._asked(asked)
-        async with self._turn:
-            wanted = overrides.put(self._publisher.overrides, new)
-            await self._save(wanted)
-            log.event("held by hand", kind=new.kind, subject=new.subject, reason=new.reason or None)
-            await self._apply(wanted)
+        new = self._parse(request)
+        async with self._lock:
+            updated = overrides.put(self._publisher.overrides, new)
+            await self._save(updated)
+            log.event("override set", kind=new.kind, subject=new.subject, reason=new.reason or None)
+            await self._apply(updated)
         return new
 
-    async def remove(self, asked: Mapping[str, Any]) -> bool:
-        """Whether there was one. Raises BadRequestError, and NotSavedError where a restart would bring it back."""
-        about = _about(asked)
-        async with self._turn:
-            there = any(item.key == about.key for item in self._publisher.overrides)
-            if not there:
-                self._check(about)
-            wanted = overrides.removed(self._publisher.overrides, about.key)
-            if there:
-                await self._save(wanted)
-            if about.kind == "drain":
-                self._weight_control.readmit(about.pool, about.replica)
-            if there:
-                log.event("no longer held by hand", kind=about.kind, subject=about.subject)
-                await self._apply(wanted)
-        return there
+    async def remove(self, request: Mapping[str, Any]) -> bool:
+        """Remove an override, and return whether it existed.
+
+        Raises BadRequestError, and NotSavedError where a restart would bring the override back.
+        """
+        identity = _identity(request)
+        async with self._lock:
+            exists = any(item.key == identity.key for item in self._publisher.overrides)
+            if not exists:
+                self._check(identity)
+            updated = overrides.removed(self._publisher.overrides, identity.key)
+            if exists:
+                await self._save(updated)
+            if identity.kind == "drain":
+                self._weight_control.readmit(identity.pool, identity.replica)
+            if exists:
+                log.event("override removed", kind=identity.kind, subject=identity.subject)
+                await self._apply(updated)
+        return exists
 
     async def run(self) -> None:
-        """Ends those whose time is up, until it is cancelled."""
+        """Remove expired overrides until the task is cancelled."""
         while True:
-            await asyncio.sleep(_PAUSE)
-            async with self._turn:
+            await asyncio.sleep(_EXPIRY_INTERVAL)
+            async with self._lock:
                 await self._expire()
 
     async def _expire(self) -> None:
-        """End the overrides whose time is up, and the splits whose route has another split in the files.
+        """Remove expired overrides, and splits of routes whose split in the files has changed.
 
-        They end whether or not that can be saved: a restart sees the time and the files as well.
+        They are removed even where that cannot be saved: after a restart the same checks remove them again.
         """
-        known = self._publisher.overrides
-        left = overrides.current(known, self._now())
-        for item in known:
-            if item not in left:
-                log.event("its time is up", kind=item.kind, subject=item.subject)
+        before = self._publisher.overrides
+        current = overrides.current(before, self._now())
+        for item in before:
+            if item not in current:
+                log.event("override expired", kind=item.kind, subject=item.subject)
         served = self._publisher.served
         if served is not None:
-            valid = overrides.within(left, served.loaded.compiled.topology)
-            for item in left:
+            valid = overrides.within(current, served.loaded.compiled.topology)
+            for item in current:
                 if item.kind == "split" and item not in valid:
-                    log.event("the files have another split now", kind=item.kind, subject=item.subject)
-            left = tuple(item for item in left if item.kind != "split" or item in valid)
-        if left != known:
+                    log.event(
+                        "override removed: the files have another split now", kind=item.kind, subject=item.subject
+                    )
+            current = tuple(item for item in current if item.kind != "split" or item in valid)
+        if current != before:
             with suppress(NotSavedError):
-                await self._save(left)
-            await self._apply(left)
+                await self._save(current)
+            await self._apply(current)
 
-    async def _save(self, wanted: Overrides) -> None:
+    async def _save(self, updated: Overrides) -> None:
         try:
-            await self._state.save_overrides(wanted)
+            await self._state.save_overrides(updated)
         except StoreError as error:
             log.error(f"overrides cannot be saved: {error}")
             raise NotSavedError(f"the override cannot be saved, and nothing was changed: {error}") from error
 
-    async def _apply(self, wanted: Overrides) -> None:
-        self._publisher.hold(wanted)
-        self._weight_control.freeze(overrides.frozen(wanted))
-        await self._changes.refresh("an override")
+    async def _apply(self, updated: Overrides) -> None:
+        self._publisher.set_overrides(updated)
+        self._weight_control.freeze(overrides.frozen(updated))
+        await self._reconciler.refresh("an override")
 
-    def _asked(self, asked: Mapping[str, Any]) -> Override:
-        about = _about(asked)
-        route = self._check(about)
-        ttl, now = _number(asked.get("ttl"), "ttl"), self._now()
+    def _parse(self, request: Mapping[str, Any]) -> Override:
+        identity = _identity(request)
+        route = self._check(identity)
+        ttl, now = _number(request.get("ttl"), "ttl"), self._now()
         return replace(
-            about,
-            value=_weight(asked.get("value")) if about.kind == "weight" else None,
-            shares=_shares(asked.get("shares"), route) if route else (),
+            identity,
+            value=_weight(request.get("value")) if identity.kind == "weight" else None,
+            shares=_shares(request.get("shares"), route) if route else (),
             replaced=shares_of(route) if route else (),
-            reason=str(asked.get("reason") or "")[:_LONGEST_REASON],
+            reason=str(request.get("reason") or "")[:_MAX_REASON],
             since=now,
             until=None if ttl is None else now + ttl,
         )
 
-    def _check(self, about: Override) -> Route | None:
+    def _check(self, identity: Override) -> Route | None:
         """Return the route of a split, as the files have it; None for the other kinds. Raises BadRequestError."""
-        kind, pool, replica = about.kind, about.pool, about.replica
+        kind, pool, replica = identity.kind, identity.pool, identity.replica
         served = self._publisher.served
         if kind == "split":
             routes = {item.name: item for item in served.loaded.compiled.topology.routes} if served else {}
-            if about.route not in routes:
-                raise BadRequestError(f"there is no route {show(about.route)}{_hint(about.route, routes)}")
-            return routes[about.route]
+            if identity.route not in routes:
+                raise BadRequestError(f"there is no route {show(identity.route)}{_suggestion(identity.route, routes)}")
+            return routes[identity.route]
         pools = {item.name: item for item in served.composed.whole.topology.pools} if served else {}
         if pool not in pools:
-            raise BadRequestError(f"there is no pool {show(pool)}{_hint(pool, pools)}")
+            raise BadRequestError(f"there is no pool {show(pool)}{_suggestion(pool, pools)}")
         names = [item.name for item in pools[pool].replicas]
         if kind == "freeze" and replica:
             raise BadRequestError("a pool is frozen as a whole")
         if kind != "freeze" and replica not in names:
-            raise BadRequestError(f"the pool {pool} has no replica {show(replica)}{_hint(replica, names)}")
+            raise BadRequestError(f"the pool {pool} has no replica {show(replica)}{_suggestion(replica, names)}")
         return None
 
 
-def _about(asked: Mapping[str, Any]) -> Override:
+def _identity(request: Mapping[str, Any]) -> Override:
     """Return an override with its kind and its subject alone. Raises BadRequestError."""
-    unknown = sorted(asked.keys() - _KEYS)
+    unknown = sorted(request.keys() - _FIELDS)
     if unknown:
-        raise BadRequestError(f"unknown key {show(unknown[0])}: the keys are {', '.join(sorted(_KEYS))}")
-    kind = asked.get("kind")
+        raise BadRequestError(f"unknown key {show(unknown[0])}: the keys are {', '.join(sorted(_FIELDS))}")
+    kind = request.get("kind")
     if kind not in KINDS:
         raise BadRequestError(f"kind is one of {', '.join(KINDS)}")
     if kind == "split":
-        return Override(kind, route=str(asked.get("route") or ""))
-    return Override(kind, str(asked.get("pool") or ""), str(asked.get("replica") or ""))
+        return Override(kind, route=str(request.get("route") or ""))
+    return Override(kind, str(request.get("pool") or ""), str(request.get("replica") or ""))
 
 
-def _hint(word: str, known: Any) -> str:
-    near = did_you_mean(word, tuple(known))
+def _suggestion(name: str, candidates: Any) -> str:
+    near = did_you_mean(name, tuple(candidates))
     return f" ({near})" if near else ""
 
 

@@ -1,1 +1,1 @@
-"""From the metrics pages of replicas and GPUs to the control loop's decisions."""
+"""Scrapes the metrics of replicas and GPUs, and runs the control loop on them."""

@@ -1,7 +1,8 @@
-"""The control loop as it runs: what the scraper reports becomes events, and what follows is what proxies are told.
+"""Runs the control loop: it turns the reports of the scraper into events, and their effects into the loop's output.
 
-It decides and sends nothing: `moved` is called when `live` is another. Reports that come together are one event a pool,
-so that a fleet of any size costs a bounded part of the time. A pool that tells nothing of itself is not in here.
+It decides but publishes nothing: `on_change` is called when `output` has changed. Reports that arrive together become
+one event per pool, so that the loop takes a bounded share of the time for a fleet of any size. Pools without telemetry
+are not part of it.
 """
 
 from __future__ import annotations
@@ -24,146 +25,158 @@ from lbctl.serve import log
 from lbctl.serve.metrics.latency import LatencyMetrics
 from lbctl.serve.telemetry.reports import Report
 
-_GATHER = 0.01
-"""Seconds in which reports gather, at least."""
-_GATHER_MOST = 0.25
-_COST = 10
-"""Gathering lasts so many times as long as the last decision took."""
+_MIN_GATHER = 0.01
+"""The shortest time for which reports are gathered, in seconds."""
+_MAX_GATHER = 0.25
+"""The longest such time, in seconds."""
+_GATHER_FACTOR = 10
+"""Reports are gathered for so many times as long as the last decision took."""
 _TICK = 1.0
+"""Seconds after which the loop decides even without a report."""
 
 
 InFlightOf = Callable[[str, str], int | None]
-"""(pool, replica) → requests that the proxies have there; None where no proxy can say."""
+"""Returns (pool, replica) → the requests in flight there; None where no proxy reports them."""
 
 
 class ControlLoop:
-    """`clock`: the scraper's. `kept`: what was decided before a restart, for the first fleet."""
+    """The control loop of all pools with telemetry."""
 
     def __init__(
         self,
-        moved: Callable[[], None],
-        stages: LatencyMetrics,
-        kept: LoopOutput = LoopOutput(),  # noqa: B008 -- a frozen value
+        on_change: Callable[[], None],
+        latency: LatencyMetrics,
+        saved: LoopOutput = LoopOutput(),  # noqa: B008 -- a frozen value
         clock: Callable[[], float] = time.monotonic,
         in_flight: InFlightOf | None = None,
     ) -> None:
-        self.live = kept
+        """Start with the output that was `saved` before a restart. `clock` is that of the scraper."""
+        self.output = saved
+        """The weights and ejections that proxies should have now."""
         self.state = State()
         self.reports: dict[tuple[str, str], Report] = {}
-        self.sampled: float | None = None
-        """When the newest sample was taken that has changed `live`."""
-        self._ejected: Mapping[str, frozenset[str]] = {}
-        self._in_flight = in_flight or _unknown
-        self._moved = moved
-        self._stages = stages
+        self.sampled_at: float | None = None
+        """When the newest sample that has changed `output` was taken; None where no sample has."""
+        self._ejected_by_checks: Mapping[str, frozenset[str]] = {}
+        self._in_flight = in_flight or _not_counted
+        self._on_change = on_change
+        self._latency = latency
         self._clock = clock
-        self._waiting: dict[str, dict[str, Report]] = {}
-        self._news = asyncio.Event()
-        self._gather = _GATHER
+        self._pending: dict[str, dict[str, Report]] = {}
+        self._reported = asyncio.Event()
+        self._gather = _MIN_GATHER
         self._frozen: Mapping[str, str] = {}
 
-    # ── What it is told ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Inputs ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def follow(self, topology: Topology) -> None:
-        """The fleet from now on."""
+        """Control the pools of this fleet from now on."""
         pools = controlled(topology)
         if pools == tuple(item.pool for item in self.state.pools.values()):
             return
-        there = {(pool.name, item.name) for pool in pools for item in pool.replicas}
-        self.reports = {key: report for key, report in self.reports.items() if key in there}
-        before = self.live.within(topology)
-        self._say(FleetChanged(self._clock(), pools, before.weights, before.ejections))
-        live = before
+        current = {(pool.name, item.name) for pool in pools for item in pool.replicas}
+        self.reports = {key: report for key, report in self.reports.items() if key in current}
+        before = self.output.within(topology)
+        self._handle(FleetChanged(self._clock(), pools, before.weights, before.ejections))
+        output = before
         for state in self.state.pools.values():
-            live = live.with_pool(state)
-        self._become(live)
+            output = output.with_pool(state)
+        self._set_output(output)
         self.freeze(self._frozen)
 
     def report(self, report: Report) -> None:
-        """A look; what follows from it, follows soon."""
+        """Take a report of the scraper. The loop decides on it soon."""
         self.reports[report.pool, report.replica] = report
-        self._waiting.setdefault(report.pool, {})[report.replica] = report
-        self._news.set()
+        self._pending.setdefault(report.pool, {})[report.replica] = report
+        self._reported.set()
 
     def eject(self, ejected: Mapping[str, frozenset[str]]) -> None:
-        """From now on active health checks hold these replicas out: pool → names."""
-        self._ejected = ejected
+        """Set the replicas that active health checks have ejected: pool → names."""
+        self._ejected_by_checks = ejected
 
     def freeze(self, pools: Mapping[str, str]) -> None:
-        """These pools keep their weights (pool → why), and no others."""
+        """Freeze the weights of these pools (pool → reason), and of no others."""
         now = self._clock()
         self._frozen = pools
         for name, pool in self.state.pools.items():
-            wanted = pools.get(name)
-            if wanted != pool.freeze_reason:
-                self._say(Unfroze(now, name) if wanted is None else Froze(now, name, wanted))
+            reason = pools.get(name)
+            if reason != pool.freeze_reason:
+                self._handle(Unfroze(now, name) if reason is None else Froze(now, name, reason))
 
     def readmit(self, pool: str, replica: str) -> None:
-        """An operator ends what deep health holds against it."""
-        self._say(Readmitted(self._clock(), pool, replica))
+        """End the ejection of a replica by deep health, as an operator asked."""
+        self._handle(Readmitted(self._clock(), pool, replica))
 
     def decisions(self, pool: str) -> tuple[Decision, ...]:
+        """Return the current decision about each replica of a pool, with its reasons."""
         return decisions(replace(self.state, now=self._clock()), pool)
 
     async def run(self) -> None:
+        """Decide on the reports until the task is cancelled."""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), _TICK)
+                await asyncio.wait_for(self._reported.wait(), _TICK)
             await asyncio.sleep(self._gather)
             self.decide()
 
-    # ── What it makes of it ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── Decisions ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def decide(self) -> None:
-        """About all that has been reported and not yet been decided on, and about pools that have been silent."""
-        self._news.clear()
-        waiting, self._waiting = self._waiting, {}
-        begun = time.perf_counter()
-        for pool, reports in waiting.items():
-            news = {name: seen for name, report in reports.items() if (seen := self._seen(report)) is not None}
-            ejected = self._ejected.get(pool, frozenset())
-            self._say(
-                Observed(self._clock(), pool, news, ejected), max((item.at for item in reports.values()), default=None)
-            )
-        self._say(Ticked(self._clock()))
-        took = time.perf_counter() - begun
-        self._gather = min(max(_GATHER, _COST * took), _GATHER_MOST)
-        if waiting:
-            newest = max(item.at for reports in waiting.values() for item in reports.values())
-            self._stages.decided(took, self._clock() - newest)
+        """Decide on all new reports, and on pools without any."""
+        self._reported.clear()
+        pending, self._pending = self._pending, {}
+        started = time.perf_counter()
+        for pool, reports in pending.items():
+            observations = {
+                name: observation
+                for name, report in reports.items()
+                if (observation := self._observation(report)) is not None
+            }
+            ejected = self._ejected_by_checks.get(pool, frozenset())
+            newest = max((report.at for report in reports.values()), default=None)
+            self._handle(Observed(self._clock(), pool, observations, ejected), newest)
+        self._handle(Ticked(self._clock()))
+        took = time.perf_counter() - started
+        self._gather = min(max(_MIN_GATHER, _GATHER_FACTOR * took), _MAX_GATHER)
+        if pending:
+            newest = max(item.at for reports in pending.values() for item in reports.values())
+            self._latency.decided(took, self._clock() - newest)
 
-    def _seen(self, report: Report) -> Observation | None:
+    def _observation(self, report: Report) -> Observation | None:
         return observation_of(report, self._in_flight(report.pool, report.replica))
 
-    def _say(self, event: Event, sampled: float | None = None) -> None:
+    def _handle(self, event: Event, sampled_at: float | None = None) -> None:
         self.state, effects = step(self.state, event)
         if isinstance(event, FleetChanged):
             return
-        self._tell(effects)
-        live = self.live
+        self._log(effects)
+        output = self.output
         for name in dict.fromkeys(item.pool for item in effects if isinstance(item, (WeightsChanged, HealthChanged))):
-            live = live.with_pool(self.state.pools[name])
-        self._become(live, sampled)
+            output = output.with_pool(self.state.pools[name])
+        self._set_output(output, sampled_at)
 
-    def _become(self, live: LoopOutput, sampled: float | None = None) -> None:
-        if live == self.live:
+    def _set_output(self, output: LoopOutput, sampled_at: float | None = None) -> None:
+        if output == self.output:
             return
-        self.live, self.sampled = live, sampled
-        self._moved()
+        self.output, self.sampled_at = output, sampled_at
+        self._on_change()
 
-    def _tell(self, effects: Iterable[Effect]) -> None:
+    def _log(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
                 case HealthChanged():
                     level = log.event if effect.verdict == "in" else log.warn
-                    words = "; ".join(effect.reasons) or None
+                    reasons = "; ".join(effect.reasons) or None
                     level(
-                        f"a replica is {_VERDICTS[effect.verdict]}", pool=effect.pool, replica=effect.replica, why=words
+                        f"a replica is {_VERDICTS[effect.verdict]}",
+                        pool=effect.pool,
+                        replica=effect.replica,
+                        why=reasons,
                     )
                 case ModeChanged():
                     log.event(f"weights are {_MODES[effect.mode]}", pool=effect.pool, why=effect.reason or None)
                 case WeightsChanged():
-                    pass  # an operator may hold other weights: what is published is logged when it is
+                    pass  # an override may replace these weights; the published ones are logged instead
 
 
 _VERDICTS = {"in": "in", "floor": "down to the floor", "out": "out"}
@@ -176,10 +189,10 @@ _MODES = {
 
 
 def observation_of(report: Report, in_flight: int | None = None) -> Observation | None:
-    """What a report says of a replica; None where nothing has ever been seen of it. `in_flight`: of `Observation`."""
+    """Return the observation of a report; None where no source of the replica has ever given anything."""
     times = [item.good_at for item in report.sources if item.good_at is not None]
     return Observation(max(times), report.signals, in_flight, report.reserves_memory) if times else None
 
 
-def _unknown(_pool: str, _replica: str) -> int | None:
+def _not_counted(_pool: str, _replica: str) -> int | None:
     return None

@@ -1,4 +1,4 @@
-"""What is kept of one replica between two looks at its sources, and how a page becomes a report."""
+"""Keeps the state of the sources of one replica between scrapes, and turns each scrape into a report."""
 
 from __future__ import annotations
 
@@ -13,97 +13,98 @@ from lbctl.signals.merge import SourceSignals, merge
 from lbctl.signals.plan import ScrapePlan, ScrapeSource
 from lbctl.signals.source import MetricsTable, SourceReading
 
-_MOST_REFUSED = 20
+_MAX_REFUSED = 20
+"""The most refused metrics of one page that a report names."""
 
 
 class ReplicaSources:
-    """Of one replica. Every method tells one look at one of its sources, by its place in the list."""
+    """The sources of one replica. Each method handles one scrape of the source with this index."""
 
-    def __init__(self, watched: ScrapePlan) -> None:
-        self.watched = watched
-        self._told = [SourceSignals() for _ in watched.sources]
-        self._readings: list[SourceReading | None] = [None for _ in watched.sources]
-        self.states = [SourceState(item.kind, item.display_url) for item in watched.sources]
+    def __init__(self, plan: ScrapePlan) -> None:
+        self.plan = plan
+        self._signals = [SourceSignals() for _ in plan.sources]
+        self._readings: list[SourceReading | None] = [None for _ in plan.sources]
+        self.states = [SourceState(source.kind, source.display_url) for source in plan.sources]
 
     def follow(self, earlier: ReplicaSources) -> None:
-        """Goes on from what was known of the same replica before its sources changed."""
-        places = {_identity(item): place for place, item in enumerate(earlier.watched.sources)}
-        for place, item in enumerate(self.watched.sources):
-            known = places.get(_identity(item))
-            if known is not None:
-                self._told[place] = earlier._told[known]
-                self._readings[place] = earlier._readings[known]
-                self.states[place] = earlier.states[known]
+        """Take over the state of unchanged sources, after the sources of the replica have changed."""
+        index_of = {_identity(source): index for index, source in enumerate(earlier.plan.sources)}
+        for index, source in enumerate(self.plan.sources):
+            earlier_index = index_of.get(_identity(source))
+            if earlier_index is not None:
+                self._signals[index] = earlier._signals[earlier_index]
+                self._readings[index] = earlier._readings[earlier_index]
+                self.states[index] = earlier.states[earlier_index]
 
-    def page(self, place: int, fetched: Fetched, page: MetricsPage, started: float, now: float) -> Report:
-        """A page that came, read for this source's table."""
-        source, refused = self.watched.sources[place], _refused(page)
+    def page(self, index: int, fetched: Fetched, page: MetricsPage, started: float, ended: float) -> Report:
+        """Handle a metrics page. `started` and `ended`: of the request, in seconds on the scraper's clock."""
+        source, refused = self.plan.sources[index], _refused(page)
         table = source.table
         assert table is not None
         reading = table.reading(page, source.selection, started)
         if not reading.quantities:
-            reason, words = _why_nothing(table, page)
-            return self.failed(place, replace(fetched, reason=reason, words=words), started, now, refused)
-        derived = derive(table, self._readings[place], reading)
-        self._readings[place] = replace(reading, moves=derived.moves)
-        self._keep(place, derived, reading)
-        self._good(place, fetched, started, now, refused)
-        return self._report(place, now, derived)
+            reason, message = _why_no_signal(table, page)
+            return self.failed(index, replace(fetched, reason=reason, message=message), started, ended, refused)
+        derived = derive(table, self._readings[index], reading)
+        self._readings[index] = replace(reading, moves=derived.moves)
+        self._keep_signals(index, derived, reading)
+        self._succeeded(index, fetched, started, ended, refused)
+        return self._report(index, ended, derived)
 
-    def answer(self, place: int, fetched: Fetched, started: float, now: float) -> Report:
-        """An answer to a query."""
-        source = self.watched.sources[place]
+    def answer(self, index: int, fetched: Fetched, started: float, ended: float) -> Report:
+        """Handle the result of a query."""
+        source = self.plan.sources[index]
         try:
             value = prometheus.value(fetched.body, source.signal, source.unit)
         except prometheus.NoValueError as error:
-            return self.failed(place, replace(fetched, reason="query", words=str(error)), started, now)
+            return self.failed(index, replace(fetched, reason="query", message=str(error)), started, ended)
         derived = DerivedSignals({source.signal: TimedValue(value, started)}, by_steps=source.signal == "progress")
-        self._keep(place, derived, SourceReading(started, {}))
-        self._good(place, fetched, started, now, ())
-        return self._report(place, now, derived)
+        self._keep_signals(index, derived, SourceReading(started, {}))
+        self._succeeded(index, fetched, started, ended, ())
+        return self._report(index, ended, derived)
 
     def failed(
-        self, place: int, fetched: Fetched, started: float, now: float, refused: tuple[tuple[str, str], ...] = ()
+        self, index: int, fetched: Fetched, started: float, ended: float, refused: tuple[tuple[str, str], ...] = ()
     ) -> Report:
-        """A look that gave nothing."""
-        self.states[place] = replace(
-            self.states[place],
-            looked_at=now,
+        """Handle a scrape that gave no signal."""
+        self.states[index] = replace(
+            self.states[index],
+            scraped_at=ended,
             reason=fetched.reason,
-            words=fetched.words,
+            message=fetched.message,
             size=fetched.size,
-            seconds=now - started,
+            seconds=ended - started,
             refused=refused,
         )
-        return self._report(place, now, DerivedSignals({}))
+        return self._report(index, ended, DerivedSignals({}))
 
-    def _keep(self, place: int, derived: DerivedSignals, reading: SourceReading) -> None:
-        before = self._told[place]
-        self._told[place] = SourceSignals(
+    def _keep_signals(self, index: int, derived: DerivedSignals, reading: SourceReading) -> None:
+        before = self._signals[index]
+        self._signals[index] = SourceSignals(
             {**before.values, **derived.values},
             derived.evidence or before.evidence,
             reading.xids if "xid" in reading.quantities else before.xids,
             derived.by_steps if "progress" in derived.values else before.by_steps,
         )
 
-    def _good(
-        self, place: int, fetched: Fetched, started: float, now: float, refused: tuple[tuple[str, str], ...]
+    def _succeeded(
+        self, index: int, fetched: Fetched, started: float, ended: float, refused: tuple[tuple[str, str], ...]
     ) -> None:
-        state = self.states[place]
-        self.states[place] = SourceState(
-            state.kind, state.url, now, started, size=fetched.size, seconds=now - started, refused=refused
+        state = self.states[index]
+        self.states[index] = SourceState(
+            state.kind, state.url, ended, started, size=fetched.size, seconds=ended - started, refused=refused
         )
 
-    def _report(self, place: int, now: float, derived: DerivedSignals) -> Report:
-        item, signals = self.watched, merge(self._told, now, self.watched.stale_after)
+    def _report(self, index: int, ended: float, derived: DerivedSignals) -> Report:
+        plan, signals = self.plan, merge(self._signals, ended, self.plan.stale_after)
         return Report(
-            item.pool,
-            item.replica,
-            now,
-            place,
+            plan.pool,
+            plan.replica,
+            ended,
+            index,
             signals,
             tuple(self.states),
-            item.reserves_memory or "kv_cache" in signals.values,
+            plan.reserves_memory or "kv_cache" in signals.values,
             derived.evidence,
             derived.restarted,
         )
@@ -117,15 +118,15 @@ def _identity(source: ScrapeSource) -> tuple[object, ...]:
 def _refused(page: MetricsPage) -> tuple[tuple[str, str], ...]:
     if not page.refused:
         return ()
-    return tuple((name, lines[0].reason) for name, lines in sorted(page.refused.items())[:_MOST_REFUSED])
+    return tuple((name, lines[0].reason) for name, lines in sorted(page.refused.items())[:_MAX_REFUSED])
 
 
-def _why_nothing(table: MetricsTable, page: MetricsPage) -> tuple[Reason, str]:
+def _why_no_signal(table: MetricsTable, page: MetricsPage) -> tuple[Reason, str]:
     if not table.series:
         return "nothing_known", "the source does not say which metric, in which unit, is which signal"
     if not page.samples and page.refused:
         name, reason = _refused(page)[0]
         return "values", f"{name}: {reason}"
     if not page.samples:
-        return "nothing_known", f"no metric of {table.title} stands on the page"
-    return "nothing_known", "no line of the page is this replica's, or none has a value that can be"
+        return "nothing_known", f"the page has no metric of {table.title}"
+    return "nothing_known", "no line of the page belongs to this replica with a plausible value"

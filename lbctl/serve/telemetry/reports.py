@@ -1,4 +1,4 @@
-"""What the scraper hands on: of each replica its signals, and of each of its sources how the last look went."""
+"""The reports of the scraper: the signals of a replica, and the state of each of its sources."""
 
 from __future__ import annotations
 
@@ -11,42 +11,52 @@ from lbctl.signals.merge import Signals
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """`url`: as people may read it, without the values of its query. `looked_at`: when the last look ended; `good_at`:
-    when the last one that gave something began; on the scraper's clock, None where it never was. `reason` and `words`:
-    why the last look gave nothing, "" where it did. `refused`: (metric, why) of lines that gave nothing. `size`: bytes
-    of the page; `seconds`: that the look took."""
+    """The state of one source of a replica. Times are in seconds on the scraper's clock; None means never."""
 
     kind: str
     url: str
-    looked_at: float | None = None
+    """The address without the values of its query parameters, which may be secrets."""
+    scraped_at: float | None = None
+    """When the last scrape ended."""
     good_at: float | None = None
+    """When the last scrape that gave a signal began."""
     reason: Reason = ""
-    words: str = ""
+    """Why the last scrape gave no signal, as one word; empty where it gave one."""
+    message: str = ""
+    """The reason as a short phrase."""
     size: int = 0
+    """The size of the page in bytes."""
     seconds: float = 0.0
+    """How long the last scrape took."""
     refused: tuple[tuple[str, str], ...] = ()
+    """(metric, reason) for lines of the page that could not be used."""
 
     @property
     def ok(self) -> bool:
+        """Whether the last scrape gave a signal."""
         return self.good_at is not None and not self.reason
 
     def age(self, now: float) -> float | None:
-        """Seconds since it last gave something; None if it never did."""
+        """Return the seconds since the source last gave a signal; None where it never did."""
         return None if self.good_at is None else max(0.0, now - self.good_at)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One look at one source of one replica, and what is known of the replica after it. `source`: which one;
-    `evidence`: new with this look, to be counted once; `restarted`: the engine's counters began anew;
-    `reserves_memory`: an engine holds the GPU's memory from its start, so that free memory says nothing."""
+    """The signals of a replica after one scrape of one of its sources."""
 
     pool: str
     replica: str
     at: float
+    """When the scrape ended, in seconds on the scraper's clock."""
     source: int
+    """The index of the source that was scraped."""
     signals: Signals
+    """The merged signals of all sources of the replica."""
     sources: tuple[SourceState, ...]
     reserves_memory: bool = False
+    """Whether an engine reserves the GPU's memory at its start, so that free memory is no signal."""
     evidence: Evidence | None = None
+    """Evidence that is new with this scrape, to be counted once."""
     restarted: bool = False
+    """Whether the counters of the engine have started again."""

@@ -1,9 +1,9 @@
-"""Looks at the metrics of every replica, each at its own time, and reports what they say.
+"""Scrapes the metrics of every replica, and reports the signals in them.
 
-A page is fetched once in an interval, however many replicas it tells of; the first look of each comes at a random
-moment of its interval, so that they spread. Each page has a task of its own: one that is slow delays nobody else, and
-one that takes longer than its interval misses looks rather than piling them up. Nothing that a replica answers ends a
-task; an error of lbctl's own ends one look, and the guard starts that page's task again.
+A page is fetched once per interval, however many replicas it has metrics of. The first scrape of each page happens at a
+random moment of its interval, so that scrapes are spread over time. Each page has a task of its own: a slow page delays
+no other, and one that takes longer than its interval skips scrapes. No response of a replica ends a task; after an
+error of lbctl itself the guard starts the task of that page again.
 """
 
 from __future__ import annotations
@@ -27,41 +27,44 @@ from lbctl.signals.plan import ScrapePlan
 from lbctl.signals.source import MetricsTable
 
 _Key = tuple[str, str]
+"""URL and query of a page."""
 
 
 @dataclass(slots=True)
-class _Place:
-    """A source of a replica that reads this page; `reader`: None for an answer to a query."""
+class _Consumer:
+    """A source of a replica that uses a page."""
 
-    track: ReplicaSources
-    place: int
+    sources: ReplicaSources
+    index: int
+    """The index of the source among those of the replica."""
     reader: MetricsReader | None
+    """None where the page is the result of a query."""
 
 
 @dataclass(slots=True)
-class _Target:
-    """A page, or an answer to a query, and who reads it."""
+class _ScrapeTarget:
+    """A metrics page, or the result of a query, with the sources that use it."""
 
     url: str
     query: str
     interval: float
     timeout: float
-    places: list[_Place] = field(default_factory=list)
+    consumers: list[_Consumer] = field(default_factory=list)
 
 
 class Scraper:
-    """`report`: called in the loop after each look, once for each replica that it tells of."""
+    """Scrapes sources. `report` is called after each scrape, in the event loop, for each source that uses the page."""
 
     def __init__(self, report: Callable[[Report], None], guard: Guard | None = None) -> None:
         self._report = report
         self._guard = guard or Guard()
-        self._tracks: dict[tuple[str, str], ReplicaSources] = {}
-        self._targets: dict[_Key, _Target] = {}
+        self._replicas: dict[tuple[str, str], ReplicaSources] = {}
+        self._targets: dict[_Key, _ScrapeTarget] = {}
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
         self._session: aiohttp.ClientSession | None = None
 
     async def run(self) -> None:
-        """Until it is cancelled. Whatever is to be watched may be told before or meanwhile."""
+        """Scrape until the task is cancelled. `watch` may be called before and meanwhile."""
         async with session() as self._session:
             try:
                 self._start()
@@ -72,37 +75,37 @@ class Scraper:
                 await asyncio.gather(*tasks, return_exceptions=True)
                 self._session = None
 
-    def watch(self, replicas: Iterable[ScrapePlan]) -> None:
-        """From now on these and no others. What stays the same keeps what is known of it, and its time."""
-        tracks = {}
-        for item in replicas:
-            key = (item.pool, item.replica)
-            earlier = self._tracks.get(key)
-            if earlier is None or earlier.watched != item:
-                track = ReplicaSources(item)
+    def watch(self, plans: Iterable[ScrapePlan]) -> None:
+        """Scrape the sources of these plans, and no others. Unchanged sources keep their state and their schedule."""
+        tracked = {}
+        for plan in plans:
+            key = (plan.pool, plan.replica)
+            earlier = self._replicas.get(key)
+            if earlier is None or earlier.plan != plan:
+                sources = ReplicaSources(plan)
                 if earlier is not None:
-                    track.follow(earlier)
-                tracks[key] = track
+                    sources.follow(earlier)
+                tracked[key] = sources
             else:
-                tracks[key] = earlier
-        self._tracks = tracks
-        self._retarget(_targets(tracks.values()))
+                tracked[key] = earlier
+        self._replicas = tracked
+        self._replace_targets(_targets(tracked.values()))
 
     def states(self, pool: str, replica: str) -> tuple[SourceState, ...]:
-        """How the last look at each source of a replica went; () for one that is not watched."""
-        track = self._tracks.get((pool, replica))
-        return tuple(track.states) if track else ()
+        """Return the state of each source of a replica; empty for a replica that is not scraped."""
+        sources = self._replicas.get((pool, replica))
+        return tuple(sources.states) if sources else ()
 
-    def _retarget(self, targets: dict[_Key, _Target]) -> None:
-        """A page whose times stay goes on in its own rhythm, for whoever reads it now."""
-        same = set()
+    def _replace_targets(self, targets: dict[_Key, _ScrapeTarget]) -> None:
+        """Replace all targets. A target with the same interval and timeout keeps its task, for its new consumers."""
+        unchanged = set()
         for key, target in targets.items():
-            known = self._targets.get(key)
-            if known and (known.interval, known.timeout) == (target.interval, target.timeout):
-                known.places = target.places
-                targets[key] = known
-                same.add(key)
-        self._stop(same)
+            current = self._targets.get(key)
+            if current and (current.interval, current.timeout) == (target.interval, target.timeout):
+                current.consumers = target.consumers
+                targets[key] = current
+                unchanged.add(key)
+        self._stop(unchanged)
         self._targets = targets
         if self._session is not None:
             self._start()
@@ -110,61 +113,65 @@ class Scraper:
     def _start(self) -> None:
         for key, target in self._targets.items():
             if key not in self._tasks:
-                work = partial(self._look_again_and_again, target)
+                work = partial(self._scrape_periodically, target)
                 self._tasks[key] = self._guard.start("scrape", work, url=without_values(target.url))
 
     def _stop(self, keep: set[_Key]) -> None:
         for key in self._tasks.keys() - keep:
             self._tasks.pop(key).cancel()
 
-    async def _look_again_and_again(self, target: _Target) -> None:
+    async def _scrape_periodically(self, target: _ScrapeTarget) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time() + random.uniform(0, target.interval)
         while True:
             await asyncio.sleep(due - loop.time())
-            await self._look(target)
+            await self._scrape(target)
             missed = max(0, int((loop.time() - due) // target.interval))
             due += (missed + 1) * target.interval
 
-    async def _look(self, target: _Target) -> None:
+    async def _scrape(self, target: _ScrapeTarget) -> None:
         assert self._session is not None
         loop = asyncio.get_running_loop()
         started = loop.time()
         fetched = await fetch(self._session, target.url, target.timeout, target.query)
-        now = loop.time()
+        ended = loop.time()
         pages: dict[int, MetricsPage] = {}
-        for item in target.places:
-            self._report(_told(item, fetched, pages, started, now))
+        for consumer in target.consumers:
+            self._report(_report_of(consumer, fetched, pages, started, ended))
 
 
-def _told(item: _Place, fetched: Fetched, pages: dict[int, MetricsPage], started: float, now: float) -> Report:
-    """`pages`: what readers have read of this page already."""
+def _report_of(
+    consumer: _Consumer, fetched: Fetched, pages: dict[int, MetricsPage], started: float, ended: float
+) -> Report:
+    """Return the report of one source. `pages`: id of a reader → the page as it has already parsed it."""
+    sources, reader = consumer.sources, consumer.reader
     if fetched.reason:
-        return item.track.failed(item.place, fetched, started, now)
-    if item.reader is None:
-        return item.track.answer(item.place, fetched, started, now)
-    page = pages.get(id(item.reader))
+        return sources.failed(consumer.index, fetched, started, ended)
+    if reader is None:
+        return sources.answer(consumer.index, fetched, started, ended)
+    page = pages.get(id(reader))
     if page is None:
-        page = pages[id(item.reader)] = item.reader.read(fetched.body)
-    return item.track.page(item.place, fetched, page, started, now)
+        page = pages[id(reader)] = reader.read(fetched.body)
+    return sources.page(consumer.index, fetched, page, started, ended)
 
 
-def _targets(tracks: Iterable[ReplicaSources]) -> dict[_Key, _Target]:
-    """Each page once. Where several pools read it, the shortest times hold."""
-    found: dict[_Key, _Target] = {}
+def _targets(tracked: Iterable[ReplicaSources]) -> dict[_Key, _ScrapeTarget]:
+    """Return each page once. Where several pools use it, the shortest interval and timeout apply."""
+    targets: dict[_Key, _ScrapeTarget] = {}
     readers: dict[frozenset[str], MetricsReader] = {}
-    for track in tracks:
-        item = track.watched
-        for place, source in enumerate(item.sources):
+    for sources in tracked:
+        plan = sources.plan
+        for index, source in enumerate(plan.sources):
             key = (source.url, source.query)
-            target = found.setdefault(key, _Target(source.url, source.query, item.interval, item.timeout))
-            target.interval = min(target.interval, item.interval)
-            target.timeout = min(target.timeout, item.timeout)
-            target.places.append(_Place(track, place, _reader(source.table, readers)))
-    return found
+            target = targets.setdefault(key, _ScrapeTarget(source.url, source.query, plan.interval, plan.timeout))
+            target.interval = min(target.interval, plan.interval)
+            target.timeout = min(target.timeout, plan.timeout)
+            target.consumers.append(_Consumer(sources, index, _reader(source.table, readers)))
+    return targets
 
 
 def _reader(table: MetricsTable | None, readers: dict[frozenset[str], MetricsReader]) -> MetricsReader | None:
+    """Return the reader of a table; tables with the same metric names share one. None for a query."""
     if table is None:
         return None
     names = table.names()

@@ -1,8 +1,8 @@
-"""Telemetry at work: the scraper's reports go to the control loop, what that decides goes to the proxies and the state.
+"""Runs telemetry: passes the reports of the scraper to the control loop, and publishes and saves the loop's output.
 
-A decision is published on its own, by endpoints alone, as soon as what was decided before it is out: many decisions of
-one moment are one edition. What was decided outlives the process: weights for a minute, since evidence ages; who was
-out until it has shown anew that it is well.
+A new output is published as soon as the one before is sent, so that several decisions in a short time become one
+snapshot. The output is saved for a restart: weights are valid for a minute, since their evidence ages, and an ejected
+replica stays ejected until it has proved again that it is healthy.
 """
 
 from __future__ import annotations
@@ -25,102 +25,106 @@ from lbctl.serve.telemetry.control_loop import ControlLoop, InFlightOf
 from lbctl.serve.telemetry.scraper import Scraper
 from lbctl.signals.plan import ScrapePlan, scrape_plan
 
-_WEIGHTS_KEPT = 60.0
-"""Seconds for which weights of an earlier process count."""
-_KEEP = 1.0
-_KEEP_AGAIN = 20.0
-"""Seconds between two writes: of what has changed, of what still holds."""
+_WEIGHTS_MAX_AGE = 60.0
+"""Seconds for which the weights of an earlier process are used."""
+_SAVE_CHANGED = 1.0
+"""The shortest time between two writes, in seconds."""
+_SAVE_UNCHANGED = 20.0
+"""Seconds after which an unchanged output is written again, so that its time is recent."""
 
 
-async def earlier(state: SavedState, now: float) -> LoopOutput:
-    """What an earlier process had decided, as far as it still counts. `now`: seconds since the epoch. Raises
-    StoreError."""
-    known = await state.loop_output()
-    if known is None:
+async def saved_loop_output(state: SavedState, now: float) -> LoopOutput:
+    """Load the output of the control loop of an earlier process, without weights that are too old.
+
+    `now`: in seconds since the epoch. Raises StoreError.
+    """
+    record = await state.loop_output()
+    if record is None:
         return LoopOutput()
-    live, at = known
-    return live if now - at <= _WEIGHTS_KEPT else replace(live, weights={})
+    output, at = record
+    return output if now - at <= _WEIGHTS_MAX_AGE else replace(output, weights={})
 
 
 class Telemetry:
-    """`kept`: what was decided before this process."""
+    """The scraper and the control loop of a fleet."""
 
     def __init__(
         self,
         publisher: Publisher,
-        changes: Reconciler,
-        stages: LatencyMetrics,
+        reconciler: Reconciler,
+        latency: LatencyMetrics,
         state: SavedState,
-        kept: LoopOutput,
+        saved: LoopOutput,
         in_flight: InFlightOf,
         guard: Guard,
     ) -> None:
-        self.loop = ControlLoop(self._decided, stages, kept, in_flight=in_flight)
+        """Start with the output of the control loop that an earlier process has saved."""
+        self.loop = ControlLoop(self._output_changed, latency, saved, in_flight=in_flight)
         self.scraper = Scraper(self.loop.report, guard)
         self._publisher = publisher
-        self._changes = changes
-        self._stages = stages
+        self._reconciler = reconciler
+        self._latency = latency
         self._state = state
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._pools: tuple[Pool, ...] | None = None
-        self._written: tuple[LoopOutput, float] = (kept, 0.0)
-        publisher.decide(kept)
+        self._saved: tuple[LoopOutput, float] = (saved, 0.0)
+        publisher.set_loop_output(saved)
         publisher.subscribe("telemetry", self.follow)
 
     def follow(self, served: PublishedFleet) -> None:
-        """The fleet from now on."""
+        """Scrape and control the pools of this fleet from now on."""
         topology = served.composed.whole.topology
         self.loop.follow(topology)
         pools = controlled(topology)
         if pools != self._pools:
             self._pools = pools
-            self.scraper.watch(_watched(pools))
+            self.scraper.watch(_plans(pools))
 
     def eject(self, ejected: Mapping[str, frozenset[str]]) -> None:
-        """Pool → replicas that active checks hold out."""
+        """Set the replicas that active health checks have ejected: pool → names."""
         self.loop.eject(ejected)
 
     def tasks(self) -> Mapping[str, Work]:
-        """Task → what it runs, for as long as the process lives."""
+        """Return the tasks of telemetry by name; they run as long as the process."""
         return {
             "scraper": self.scraper.run,
             "control loop": self.loop.run,
             "publish decisions": self._publish,
-            "save decisions": self._keep,
+            "save decisions": self._save_periodically,
         }
 
-    async def keep(self) -> None:
-        """Writes what has been decided, for a restart."""
-        live, now = self.loop.live, time.time()
-        if self._is_worth_writing(live, now):
+    async def save(self) -> None:
+        """Save the output of the control loop for a restart, where that is due."""
+        output, now = self.loop.output, time.time()
+        if self._needs_saving(output, now):
             try:
-                await self._state.save_loop_output(live, now)
-                self._written = (live, now)
+                await self._state.save_loop_output(output, now)
+                self._saved = (output, now)
             except StoreError as error:
-                log.error(f"not kept for a restart: {error}")
+                log.error(f"the weights and ejections cannot be saved for a restart: {error}")
 
-    def _decided(self) -> None:
-        self._news.set()
+    def _output_changed(self) -> None:
+        self._changed.set()
 
     async def _publish(self) -> None:
         while True:
-            await self._news.wait()
-            self._news.clear()
-            self._stages.sending(self.loop.sampled)
-            self._publisher.decide(self.loop.live)
-            await self._changes.refresh("signals", keep=False)
-            self._stages.sent()
+            await self._changed.wait()
+            self._changed.clear()
+            self._latency.sending(self.loop.sampled_at)
+            self._publisher.set_loop_output(self.loop.output)
+            await self._reconciler.refresh("signals", save=False)
+            self._latency.sent()
 
-    async def _keep(self) -> None:
+    async def _save_periodically(self) -> None:
         while True:
-            await asyncio.sleep(_KEEP)
-            await self.keep()
+            await asyncio.sleep(_SAVE_CHANGED)
+            await self.save()
 
-    def _is_worth_writing(self, live: LoopOutput, now: float) -> bool:
-        before, at = self._written
-        return live != before or (now - at >= _KEEP_AGAIN and bool(live.weights or live.ejections))
+    def _needs_saving(self, output: LoopOutput, now: float) -> bool:
+        before, at = self._saved
+        return output != before or (now - at >= _SAVE_UNCHANGED and bool(output.weights or output.ejections))
 
 
-def _watched(pools: Iterable[Pool]) -> list[ScrapePlan]:
-    found = (scrape_plan(pool, replica) for pool in pools for replica in pool.replicas)
-    return [item for item in found if item is not None]
+def _plans(pools: Iterable[Pool]) -> list[ScrapePlan]:
+    plans = (scrape_plan(pool, replica) for pool in pools for replica in pool.replicas)
+    return [item for item in plans if item is not None]

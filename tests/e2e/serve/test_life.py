@@ -170,7 +170,7 @@ def test_a_port_that_somebody_else_has_is_named_and_ends_it(door: str) -> None:
 def test_sighup_and_the_command_read_the_files_again() -> None:
     with controlling(fleet()) as control:
         control.signal(signal.SIGHUP)
-        said(control, "asked to read the files again signal=SIGHUP")
+        said(control, "reading the files again signal=SIGHUP")
         done = lbctl(control, "reload", "--token-file", str(control.state / "api-token"))
         assert (done.returncode, done.stdout) == (0, "")
         assert "nothing has changed" in done.stderr

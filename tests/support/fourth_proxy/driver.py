@@ -40,4 +40,4 @@ class ToyDriver:
             beside = self._config.with_name(f".{self._config.name}")
             beside.write_text(TARGET.render(prepared.view).main.text)
             beside.replace(self._config)
-            self.status = DriverStatus("SYNCED", served.edition.version, at=time.time())
+            self.status = DriverStatus("SYNCED", served.cached_snapshot.version, at=time.time())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lbctl.cli import run
-from lbctl.serve.fleet.unsupported import made_up_for
+from lbctl.serve.fleet.unsupported import done_by_control_plane_for
 from lbctl.targets.features import FEATURES
 
 FLEET = """\
@@ -56,7 +56,7 @@ def test_what_serve_does_for_a_driven_proxy_is_one_line(
     assert all(code in told[0] for code in ALWAYS)
     assert ("LB475" in told[0]) == ("LB474" in told[0]) == (kind == "nginx")
     warned = {line.split("warning ")[1][:5] for line in lines if "warning" in line}
-    assert not warned & made_up_for(kind).keys()
+    assert not warned & done_by_control_plane_for(kind).keys()
     assert ("LB413" in warned) == (kind != "envoy")
 
 
@@ -70,6 +70,6 @@ def test_a_proxy_that_nobody_drives_is_warned_of_each(
     assert not any(line.startswith("lbctl: ") for line in lines)
 
 
-def test_nothing_that_protects_is_ever_made_up_for() -> None:
+def test_nothing_that_protects_is_ever_done_by_the_control_plane() -> None:
     protecting = {item.code for item in FEATURES if item.protects}
-    assert not protecting & {code for kind in LEFT_ALONE for code in made_up_for(kind)}
+    assert not protecting & {code for kind in LEFT_ALONE for code in done_by_control_plane_for(kind)}

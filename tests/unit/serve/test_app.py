@@ -27,9 +27,9 @@ from lbctl.model.fleet import FleetSource, read
 from lbctl.serve import log
 from lbctl.serve.api import exposure, status_rows
 from lbctl.serve.discovery.dns import replicas_of
-from lbctl.serve.discovery.guard import judged, unresolved
+from lbctl.serve.discovery.guard import accepted_answers, unresolved
 from lbctl.serve.discovery.interface import Discovered
-from lbctl.serve.settings import Options, legible, make_token, settings
+from lbctl.serve.settings import Options, make_token, parse_lenient, settings
 from lbctl.xds.resource import CDS, EDS, Resource, Resources, changed_names
 
 
@@ -145,7 +145,7 @@ FOUR = [f"10.0.0.{number}" for number in range(1, 5)]
 
 def test_an_answer_that_takes_most_of_a_pool_away_waits_and_the_others_count() -> None:
     before = found(a=FOUR, b=FOUR)
-    accepted, lost = judged(NAMED, before, found(a=FOUR[:1], b=[*FOUR, "10.0.0.9"]), 50.0)
+    accepted, lost = accepted_answers(NAMED, before, found(a=FOUR[:1], b=[*FOUR, "10.0.0.9"]), 50.0)
     assert [len(accepted.pools[name]) for name in ("a", "b")] == [4, 5]
     assert accepted.answers == {"a.internal": tuple(FOUR), "b.internal": (*FOUR, "10.0.0.9")}
     assert [item.path for item in lost] == [("pools", "a")]
@@ -153,18 +153,18 @@ def test_an_answer_that_takes_most_of_a_pool_away_waits_and_the_others_count() -
 
 def test_an_answer_that_takes_less_than_that_counts() -> None:
     after = found(a=FOUR[:2], b=FOUR)
-    assert judged(NAMED, found(a=FOUR, b=FOUR), after, 50.0) == (after, ())
+    assert accepted_answers(NAMED, found(a=FOUR, b=FOUR), after, 50.0) == (after, ())
 
 
 def test_losses_that_are_too_many_together_all_wait() -> None:
-    accepted, lost = judged(NAMED, found(a=FOUR, b=FOUR), found(a=FOUR[:2], b=FOUR[:1]), 60.0)
+    accepted, lost = accepted_answers(NAMED, found(a=FOUR, b=FOUR), found(a=FOUR[:2], b=FOUR[:1]), 60.0)
     assert {item.path for item in lost} == {("pools", "b"), ("pools",)}
     assert [len(accepted.pools[name]) for name in ("a", "b")] == [4, 4]
 
 
 def test_the_first_answer_of_a_pool_is_never_too_few() -> None:
     after = found(a=FOUR[:1])
-    assert judged(NAMED, Discovered(), after, 0.0) == (after, ())
+    assert accepted_answers(NAMED, Discovered(), after, 0.0) == (after, ())
     assert unresolved(NAMED, after) == ["b"]
 
 
@@ -250,9 +250,9 @@ def test_the_command_line_stands_over_the_files(tmp_path: Path) -> None:
 def test_control_is_read_from_a_fleet_whose_other_files_are_broken(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("version: 1\npools: [")
     (tmp_path / "b.yaml").write_text(CONTROL)
-    assert settings(Options((str(tmp_path),)), legible([str(tmp_path)])).control.api_bind.port == 1801
+    assert settings(Options((str(tmp_path),)), parse_lenient([str(tmp_path)])).control.api_bind.port == 1801
     (tmp_path / "b.yaml").unlink()
-    assert legible([str(tmp_path)]) is None
+    assert parse_lenient([str(tmp_path)]) is None
 
 
 def test_what_only_a_restart_takes_is_named(tmp_path: Path) -> None:

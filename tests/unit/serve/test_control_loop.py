@@ -23,7 +23,7 @@ from lbctl.ir.weight import Weight, from_capacity
 from lbctl.serve.metrics.latency import LatencyMetrics
 from lbctl.serve.telemetry.control_loop import ControlLoop, observation_of
 from lbctl.serve.telemetry.reports import Report, SourceState
-from lbctl.serve.telemetry.service import earlier
+from lbctl.serve.telemetry.service import saved_loop_output
 from lbctl.targets.envoy.endpoints import Layout, Placement, as_written
 from tests.support.control import NAME, pool, replica, seen
 from tests.support.state import OpenState, led
@@ -60,7 +60,7 @@ class _Running:
         self.loop.decide()
 
     def sent(self, name: str) -> float:
-        return self.loop.live.weights.get(NAME, {}).get(name, from_capacity(1.0)).rate
+        return self.loop.output.weights.get(NAME, {}).get(name, from_capacity(1.0)).rate
 
 
 def _report(name: str, at: float, **told: Any) -> Report:
@@ -79,7 +79,7 @@ def test_a_slow_replica_loses_weight_and_of_the_pool_that_tells_nothing_there_is
         running.look(a={"speed": 0.5}, b={}, c={})
     assert running.sent("a") == pytest.approx(0.5, abs=0.05)
     assert running.sent("b") == 1.0
-    assert set(running.loop.live.weights) == {NAME}
+    assert set(running.loop.output.weights) == {NAME}
     assert running.loop.decisions("silent") == ()
 
 
@@ -124,11 +124,11 @@ def _stalled(running: _Running, name: str, looks: int) -> None:
 def test_a_stalled_replica_is_out_with_its_reason_and_an_operator_can_let_it_in() -> None:
     running = _Running(_fleet("a", "b", "c"))
     _stalled(running, "a", 6)
-    assert set(running.loop.live.ejections) == {NAME}
-    assert "stalled" in running.loop.live.ejections[NAME]["a"][0]
-    assert running.loop.live.ejected == {NAME: frozenset({"a"})}
+    assert set(running.loop.output.ejections) == {NAME}
+    assert "stalled" in running.loop.output.ejections[NAME]["a"][0]
+    assert running.loop.output.ejected == {NAME: frozenset({"a"})}
     running.loop.readmit(NAME, "a")
-    assert running.loop.live.ejections == {}
+    assert running.loop.output.ejections == {}
 
 
 def test_a_look_that_failed_is_no_news() -> None:
@@ -147,9 +147,9 @@ def test_a_pool_that_goes_or_stops_telling_leaves_nothing_behind() -> None:
     running = _Running(_fleet("a", "b", "c"))
     for _ in range(6):
         running.look(a={"speed": 0.5}, b={}, c={})
-    assert running.loop.live.weights
+    assert running.loop.output.weights
     running.follow(pool((replica("a"), replica("b"), replica("c")), telemetry=None))
-    assert running.loop.live == LoopOutput()
+    assert running.loop.output == LoopOutput()
     assert running.loop.reports == {}
 
 
@@ -172,15 +172,15 @@ def test_what_was_decided_before_a_restart_still_holds() -> None:
         {NAME: {"c": ("XID 79",)}},
     )
     running = _Running(_fleet("a", "b", "c"), kept=kept)
-    assert running.loop.live.weights[NAME]["a"] == Weight(0.5, 1.0, 0.5)
-    assert running.loop.live.ejections == {NAME: {"c": ("XID 79",)}}
+    assert running.loop.output.weights[NAME]["a"] == Weight(0.5, 1.0, 0.5)
+    assert running.loop.output.ejections == {NAME: {"c": ("XID 79",)}}
     running.look(a={"progress": 1.0}, b={"progress": 1.0}, c={"progress": 1.0})
     running.look(a={"progress": 2.0}, b={"progress": 2.0}, c={"progress": 1.0})
     for number in range(3):
         running.look(**{name: {"progress": 3.0 + number} for name in "abc"})
-    assert running.loop.live.ejections, "its time begins anew with the process"
+    assert running.loop.output.ejections, "its time begins anew with the process"
     running.look(30.0, **{name: {"progress": 6.0} for name in "abc"})
-    assert running.loop.live.ejections == {}, "on trial at the floor"
+    assert running.loop.output.ejections == {}, "on trial at the floor"
     assert running.sent("c") == 0.05
 
 
@@ -196,10 +196,10 @@ def state(tmp_path: Path) -> Iterator[OpenState]:
 
 def test_weights_of_a_minute_ago_count_older_ones_do_not_and_who_was_out_is_out(state: OpenState) -> None:
     live = LoopOutput({"p": {"a": Weight(0.5, 0.8, 0.7)}}, {"p": {"b": ("stalled",)}})
-    assert asyncio.run(earlier(state.state, 1000.0)) == LoopOutput()
+    assert asyncio.run(saved_loop_output(state.state, 1000.0)) == LoopOutput()
     state.save_loop_output(live, 1000.0)
-    assert asyncio.run(earlier(state.state, 1050.0)) == live
-    assert asyncio.run(earlier(state.state, 2000.0)) == LoopOutput({}, live.ejections)
+    assert asyncio.run(saved_loop_output(state.state, 1050.0)) == live
+    assert asyncio.run(saved_loop_output(state.state, 2000.0)) == LoopOutput({}, live.ejections)
 
 
 def test_overrides_are_kept_as_they_were(state: OpenState) -> None:

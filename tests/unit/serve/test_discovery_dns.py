@@ -16,9 +16,9 @@ from lbctl.base.registry import Registry
 from lbctl.ir.topology import Topology
 from lbctl.serve.discovery.dns import DnsSource
 from lbctl.serve.discovery.interface import Discovered, SourceFactory
-from lbctl.serve.discovery.service import Discovery
+from lbctl.serve.discovery.service import DiscoveryService
 from lbctl.serve.guard import Guard
-from lbctl.serve.net.resolve import UnresolvedError, answer
+from lbctl.serve.net.resolve import UnresolvedError, usable_answer
 from lbctl.targets.load import load
 from tests.e2e.support.dns import DnsServer, serving_dns
 
@@ -46,17 +46,17 @@ def _topology(directory: Path, **pools: Any) -> Topology:
     return loaded.compiled.topology
 
 
-def _dns(patience: float) -> Registry[SourceFactory]:
-    return Registry({"dns": lambda changed, guard: DnsSource(changed, guard, patience=patience)})
+def _dns(timeout: float) -> Registry[SourceFactory]:
+    return Registry({"dns": lambda on_change, guard: DnsSource(on_change, guard, timeout=timeout)})
 
 
 def _with(
-    work: Callable[[Discovery], Awaitable[None]], seeds: dict[str, list[str]] | None = None, patience: float = 0.4
+    work: Callable[[DiscoveryService], Awaitable[None]], seeds: dict[str, list[str]] | None = None, timeout: float = 0.4
 ) -> None:
-    """Runs `work` on a Discovery of its own."""
+    """Runs `work` on a DiscoveryService of its own."""
 
     async def whole() -> None:
-        discover = Discovery(Guard(), _dns(patience), settle=0.02)
+        discover = DiscoveryService(Guard(), _dns(timeout), settle=0.02)
         discover.seed(seeds or {})
         try:
             async with asyncio.timeout(10):
@@ -79,7 +79,7 @@ def _addresses(found: Discovered, pool: str = "pool") -> list[str]:
 def test_each_address_is_a_replica_as_a_written_one_would_be(tmp_path: Path) -> None:
     written = _topology(tmp_path, pool={"replicas": [{"address": f"10.0.0.{n}:8080", "gpu": "L4"} for n in (2, 1)]})
 
-    async def work(discover: Discovery) -> None:
+    async def work(discover: DiscoveryService) -> None:
         topology = _topology(tmp_path, pool=_pool(dns, gpu="L4"))
         discover.follow(topology)
         found = await discover.first(5)
@@ -92,7 +92,7 @@ def test_each_address_is_a_replica_as_a_written_one_would_be(tmp_path: Path) -> 
 
 
 def test_changes_come_one_by_one_and_only_when_something_changed(tmp_path: Path) -> None:
-    async def work(discover: Discovery) -> None:
+    async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, pool=_pool(dns)))
         assert _addresses(await discover.first(5)) == ["10.0.0.1:8080"]
         changes = discover.changes()
@@ -109,7 +109,7 @@ def test_changes_come_one_by_one_and_only_when_something_changed(tmp_path: Path)
 
 
 def test_a_change_between_the_first_answer_and_the_first_taker_is_not_lost(tmp_path: Path) -> None:
-    async def work(discover: Discovery) -> None:
+    async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, pool=_pool(dns)))
         await discover.first(5)
         dns.names[_NAME] = ["10.0.0.2"]
@@ -122,7 +122,7 @@ def test_a_change_between_the_first_answer_and_the_first_taker_is_not_lost(tmp_p
 
 @pytest.mark.parametrize("failure", ["silence", "unknown", "empty", "forbidden"])
 def test_no_failure_takes_an_address_away(tmp_path: Path, failure: str) -> None:
-    async def work(discover: Discovery) -> None:
+    async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, pool=_pool(dns)))
         before = await discover.first(5)
         match failure:
@@ -158,7 +158,7 @@ def test_no_failure_takes_an_address_away(tmp_path: Path, failure: str) -> None:
 
 
 def test_the_wait_for_first_answers_ends_although_one_never_comes(tmp_path: Path) -> None:
-    async def work(discover: Discovery) -> None:
+    async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, good=_pool(dns), bad=_pool(dns, resolvers=[_NO_ONE])))
         found = await discover.first(0.2)
         assert _addresses(found, "good") == ["10.0.0.1:8080"]
@@ -171,11 +171,11 @@ def test_the_wait_for_first_answers_ends_although_one_never_comes(tmp_path: Path
 def test_what_was_known_before_the_start_stands_in_until_there_is_an_answer(tmp_path: Path) -> None:
     kept: dict[str, list[str]] = {}
 
-    async def learn(discover: Discovery) -> None:
+    async def learn(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, pool=_pool(dns)))
         kept.update({name: list(addresses) for name, addresses in (await discover.first(5)).answers.items()})
 
-    async def start_without_dns(discover: Discovery) -> None:
+    async def start_without_dns(discover: DiscoveryService) -> None:
         dns.silent = True
         discover.follow(_topology(tmp_path, pool=_pool(dns)))
         begun = time.monotonic()
@@ -188,11 +188,11 @@ def test_what_was_known_before_the_start_stands_in_until_there_is_an_answer(tmp_
 
     with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
         _with(learn)
-        _with(start_without_dns, json.loads(json.dumps(kept)), patience=3)
+        _with(start_without_dns, json.loads(json.dumps(kept)), timeout=3)
 
 
 def test_a_reload_starts_new_names_and_ends_old_ones(tmp_path: Path) -> None:
-    async def work(discover: Discovery) -> None:
+    async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, one=_pool(dns)))
         await discover.first(5)
         discover.follow(_topology(tmp_path, two=_pool(dns, name="other.internal", port=9000)))
@@ -210,7 +210,7 @@ def test_a_reload_starts_new_names_and_ends_old_ones(tmp_path: Path) -> None:
 
 
 def test_a_name_that_comes_back_has_its_addresses_at_once(tmp_path: Path) -> None:
-    async def work(discover: Discovery) -> None:
+    async def work(discover: DiscoveryService) -> None:
         whole = _topology(tmp_path, pool=_pool(dns))
         discover.follow(whole)
         await discover.first(5)
@@ -224,7 +224,7 @@ def test_a_name_that_comes_back_has_its_addresses_at_once(tmp_path: Path) -> Non
 
 
 def test_a_changed_port_or_limit_needs_no_new_answer(tmp_path: Path) -> None:
-    async def work(discover: Discovery) -> None:
+    async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, pool=_pool(dns)))
         await discover.first(5)
         dns.silent = True
@@ -237,7 +237,7 @@ def test_a_changed_port_or_limit_needs_no_new_answer(tmp_path: Path) -> None:
 
 
 def test_two_pools_behind_one_name_ask_once(tmp_path: Path) -> None:
-    async def work(discover: Discovery) -> None:
+    async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, a=_pool(dns, refresh="1h"), b=_pool(dns, port=9000, refresh="1h")))
         found = await discover.first(5)
         assert (_addresses(found, "a"), _addresses(found, "b")) == (["10.0.0.1:8080"], ["10.0.0.1:9000"])
@@ -249,7 +249,7 @@ def test_two_pools_behind_one_name_ask_once(tmp_path: Path) -> None:
 
 
 def test_a_name_with_ipv6_alone_is_followed_too(tmp_path: Path) -> None:
-    async def work(discover: Discovery) -> None:
+    async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, pool=_pool(dns), both=_pool(dns, name="both.internal")))
         found = await discover.first(5)
         assert _addresses(found) == ["[fd00::1]:8080"]
@@ -262,7 +262,7 @@ def test_a_name_with_ipv6_alone_is_followed_too(tmp_path: Path) -> None:
 def test_a_name_may_have_more_addresses_than_fit_into_one_datagram_of_512_bytes(tmp_path: Path) -> None:
     many = [f"10.0.1.{last}" for last in range(1, 61)]
 
-    async def work(discover: Discovery) -> None:
+    async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, pool=_pool(dns, max_replicas=60)))
         assert len((await discover.first(5)).pools["pool"]) == 60
 
@@ -274,7 +274,7 @@ def test_the_system_is_asked_where_no_resolver_is_named(tmp_path: Path) -> None:
     local = {"discovery": {"dns": {"name": "localhost", "port": 8080}}}
     fixed = {"replicas": [{"name": "a", "address": "localhost:8080"}, {"name": "b", "address": "10.0.0.1:8080"}]}
 
-    async def work(discover: Discovery) -> None:
+    async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, local=local, fixed=fixed))
         found = await discover.first(5)
         assert _addresses(found, "local") == ["127.0.0.1:8080"]
@@ -295,7 +295,7 @@ pools: {one: {replicas: [{address: "10.0.0.1:80"}]}}
     loaded = load([str(tmp_path / "fleet.yaml")], Diagnostics())
     assert loaded is not None
 
-    async def work(discover: Discovery) -> None:
+    async def work(discover: DiscoveryService) -> None:
         discover.follow(loaded.compiled.topology)
         assert (await discover.first(5)).hosts == {"localhost": ("127.0.0.1",)}
 
@@ -310,12 +310,12 @@ pools: {one: {replicas: [{address: "10.0.0.1:80"}]}}
 )  # fmt: skip
 def test_addresses_that_no_replica_can_have_are_refused(address: str) -> None:
     with pytest.raises(UnresolvedError, match="no replica can have these"):
-        answer([address])
-    assert answer([address, "10.0.0.1"]).addresses == ("10.0.0.1",)
+        usable_answer([address])
+    assert usable_answer([address, "10.0.0.1"]).addresses == ("10.0.0.1",)
 
 
 def test_addresses_are_in_their_order_and_once() -> None:
-    assert answer(["10.0.0.10", "10.0.0.9", "10.0.0.10", "::ffff:10.0.0.2"]).addresses == (
+    assert usable_answer(["10.0.0.10", "10.0.0.9", "10.0.0.10", "::ffff:10.0.0.2"]).addresses == (
         "10.0.0.2",
         "10.0.0.9",
         "10.0.0.10",
@@ -325,7 +325,7 @@ def test_addresses_are_in_their_order_and_once() -> None:
 def test_many_names_behind_a_dead_resolver_hold_up_nobody_for_long(tmp_path: Path) -> None:
     dead = {f"dead-{n}": _pool(DnsServer({}), name=f"n{n}.internal", resolvers=[_NO_ONE]) for n in range(50)}
 
-    async def work(discover: Discovery) -> None:
+    async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, **dead, zz=_pool(dns)))
         changes = discover.changes()
         assert _addresses(await anext(changes), "zz") == ["10.0.0.1:8080"]

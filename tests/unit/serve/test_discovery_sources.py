@@ -70,7 +70,7 @@ class Running:
         served = self.publisher.served
         assert served is not None
         (edge,) = (proxy for proxy in served.composed.whole.topology.proxies if proxy.kind == "envoy")
-        return repr(served.edition.resources(edge).of(EDS)["llama"].body)
+        return repr(served.cached_snapshot.resources(edge).of(EDS)["llama"].body)
 
     async def say(self, *replicas: Any) -> None:
         self.toy.say("llama", *replicas)
@@ -93,7 +93,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callab
             try:
                 await work(fleet)
             finally:
-                await publisher.discover.stop()
+                await publisher.discovery.stop()
 
         asyncio.run(asyncio.wait_for(whole(), 20))
 
@@ -172,14 +172,14 @@ def test_nonsense_is_refused_with_a_diagnostic_and_the_last_answer_stays(running
     async def work(fleet: Running) -> None:
         await fleet.say(*replicas)
         assert fleet.pool.replicas == FOUR
-        (problem,) = fleet.publisher.held
+        (problem,) = fleet.publisher.refused_answers
         assert (problem.code, problem.path) == ("LB933", ("pools", "llama", "discovery"))
         assert words in problem.message
         assert "toy" in problem.message
         assert problem.position is not None
         await fleet.say(*FOUR[:3])
         assert fleet.pool.replicas == FOUR[:3]
-        assert fleet.publisher.held == ()
+        assert fleet.publisher.refused_answers == ()
 
     running(work)
 
@@ -189,10 +189,10 @@ def test_an_answer_that_takes_most_replicas_away_waits_to_be_confirmed(running: 
     async def work(fleet: Running) -> None:
         await fleet.say(*FOUR[:left])
         assert fleet.pool.replicas == FOUR
-        assert {item.code for item in fleet.publisher.held} == {"LB930"}
+        assert {item.code for item in fleet.publisher.refused_answers} == {"LB930"}
         await fleet.publisher.serve(loaded(fleet.directory, ToyDiscovery()), "files", allow_shrink=True)
         assert fleet.pool.replicas == FOUR[:left]
-        assert fleet.publisher.held == ()
+        assert fleet.publisher.refused_answers == ()
 
     running(work)
 
@@ -208,7 +208,7 @@ def test_another_service_does_not_keep_the_replicas_of_the_one_before(running: R
 
 def test_what_the_state_kept_is_given_to_every_source(running: Run) -> None:
     async def work(fleet: Running) -> None:
-        fleet.publisher.discover.seed({"toy:llama": ("seen",), "embedder.test": ("10.0.0.7",)})
+        fleet.publisher.discovery.seed({"toy:llama": ("seen",), "embedder.test": ("10.0.0.7",)})
         assert fleet.toy.seeds == {"toy:llama": ("seen",)}
 
     running(work)

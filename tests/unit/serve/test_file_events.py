@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lbctl.serve.fleet.file_events import around
+from lbctl.serve.fleet.file_events import watched_directories
 from lbctl.serve.fleet.fingerprints import Fingerprints
 from tests.support.watch import Events, make_fleet, replace, swap, watching
 
@@ -160,7 +160,7 @@ def test_links_in_a_circle_end_nothing(fleet: Path) -> None:
 
 
 def test_what_others_do_in_a_directory_around_wakes_nobody(fleet: Path) -> None:
-    heard = around([fleet, fleet / "tls" / "server.crt"])
+    heard = watched_directories([fleet, fleet / "tls" / "server.crt"])
     assert {path for path, _, _ in heard.directories} == {fleet.parent, fleet}
     told = {name: heard.concerned(str(fleet.parent / name)) for name in ("fleet", "a.yaml", "tls", "x.log", "data")}
     assert told == {"fleet": True, "a.yaml": True, "tls": True, "x.log": False, "data": False}

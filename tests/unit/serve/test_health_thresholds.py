@@ -8,13 +8,13 @@ import pytest
 
 from lbctl.ir.pools import ActiveCheck, HttpCheck
 from lbctl.serve.health import http2
-from lbctl.serve.health.thresholds import CheckState, Result, initial_state, next_state
+from lbctl.serve.health.thresholds import CheckResult, CheckState, initial_state, next_state
 
 _CHECK = ActiveCheck(HttpCheck(), unhealthy_threshold=3, healthy_threshold=2)
-_GOOD, _BAD = Result(), Result("status 503")
+_GOOD, _BAD = CheckResult(), CheckResult("status 503")
 
 
-def _after(state: CheckState, results: list[Result]) -> list[bool]:
+def _after(state: CheckState, results: list[CheckResult]) -> list[bool]:
     found = []
     for number, result in enumerate(results):
         state = next_state(state, _CHECK, result, 100.0 + number)
@@ -35,7 +35,7 @@ def test_the_first_result_decides_alone() -> None:
 
 def test_the_reason_and_the_time_are_those_of_the_change() -> None:
     state = initial_state(5.0, trusted=True)
-    for number, result in enumerate([_GOOD, _BAD, _BAD, Result("no answer within 3 s"), _GOOD]):
+    for number, result in enumerate([_GOOD, _BAD, _BAD, CheckResult("no answer within 3 s"), _GOOD]):
         state = next_state(state, _CHECK, result, 100.0 + number)
     assert (state.out, state.since, state.reason, state.at) == (True, 103.0, "no answer within 3 s", 104.0)
     state = next_state(state, _CHECK, _GOOD, 105.0)
@@ -77,7 +77,7 @@ def test_what_is_no_answer_is_an_error_and_not_a_status(sent: bytes) -> None:
         reader = asyncio.StreamReader()
         reader.feed_data(sent)
         reader.feed_eof()
-        await http2._answer(reader, None)  # type: ignore[arg-type]
+        await http2._read_response(reader, None)  # type: ignore[arg-type]
 
     with pytest.raises((http2.BrokenAnswerError, asyncio.IncompleteReadError)):
         asyncio.run(read())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lbctl.serve.fleet.reload import Outcome
+from lbctl.serve.fleet.reload import LoadOutcome
 from tests.support.reload import Fleet, sizes
 
 KEYS = "".join(f"sk-{number}: tenant{number}\n" for number in range(10))
@@ -40,7 +40,7 @@ def write(fleet: Fleet, text: str, name: str = "keys.yaml") -> None:
     beside.replace(fleet.folder / "secrets" / name)
 
 
-def tenants(outcome: Outcome) -> list[str]:
+def tenants(outcome: LoadOutcome) -> list[str]:
     assert outcome.fleet is not None, [str(item) for item in outcome.diagnostics]
     return [key.tenant for key in outcome.fleet.secrets.api_keys["secrets/keys.yaml"]]
 

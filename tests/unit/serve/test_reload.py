@@ -13,7 +13,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, Replica
 from lbctl.ir.topology import Topology
 from lbctl.serve.fleet import reload
-from lbctl.serve.settings import legible
+from lbctl.serve.settings import parse_lenient
 from tests.support.reload import Fleet, sizes
 
 
@@ -60,22 +60,22 @@ def _topology(fleet: Fleet) -> Topology:
     return outcome.loaded.compiled.topology
 
 
-def test_texts_that_are_read_again_are_understood_once(fleet: Fleet) -> None:
+def test_texts_that_are_read_again_are_parsed_once(fleet: Fleet) -> None:
     paths = [str(fleet.folder)]
-    outcome, known = fleet.load(), legible(paths)
+    outcome, source = fleet.load(), parse_lenient(paths)
     assert outcome.loaded is not None
-    assert known is not None
-    assert known is legible(paths)
-    assert known.root is outcome.loaded.source.root
+    assert source is not None
+    assert source is parse_lenient(paths)
+    assert source.root is outcome.loaded.source.root
     fleet.write(9)
-    assert legible(paths) is not known
+    assert parse_lenient(paths) is not source
 
 
 def test_a_bad_file_is_refused_with_everything_that_is_wrong_and_a_good_one_is_loaded_again(fleet: Fleet) -> None:
     fleet.load()
     fleet.write(10, "  broken: {replicas: [{address: nowhere, gpu: NOPE}, {weight: 0}]}", "  other: {balance: fast}")
     outcome = fleet.load()
-    assert (outcome.loaded, outcome.running, outcome.kept) == (None, None, None)
+    assert (outcome.loaded, outcome.running, outcome.saved) == (None, None, None)
     told = fleet.told(outcome)
     assert outcome.refused == f"{len(told)} errors in its files"
     assert len(told) >= 4
@@ -121,7 +121,7 @@ def test_a_broken_file_of_targets_or_keys_refuses_the_fleet(fleet: Fleet, name: 
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writing thread may be kept waiting on a busy machine."""
     monkeypatch.setattr(reload, "_QUIET", 0.4)
-    monkeypatch.setattr(reload, "_TRIES", 60)
+    monkeypatch.setattr(reload, "_ATTEMPTS", 60)
 
 
 def test_a_file_that_is_being_written_is_not_taken_before_it_is_whole(fleet: Fleet, patient: None) -> None:

@@ -131,8 +131,8 @@ def test_a_file_of_targets_is_followed_although_the_yaml_is_broken(broken: Fleet
     broken.target(5)
     outcome = broken.load()
     assert sizes(outcome) == {"filed": 5, "llama": 10}
-    assert outcome.kept is not None
-    assert [len(json.loads(data)[0]["targets"]) for data in outcome.kept.targets.values()] == [5]
+    assert outcome.saved is not None
+    assert [len(json.loads(data)[0]["targets"]) for data in outcome.saved.targets.values()] == [5]
 
 
 @pytest.mark.parametrize("text", [None, "[", '[{"targets": []}]'])
@@ -153,10 +153,10 @@ def test_broken_yaml_and_broken_targets_leave_the_targets_as_they_were(broken: F
 def stored(fleet: Fleet, state: Path) -> SavedFleet:
     """What a process that has loaded this fleet leaves to the next one."""
     outcome = fleet.load()
-    assert outcome.kept is not None
+    assert outcome.saved is not None
 
     store = led(state)
-    store.save_fleet(replace(outcome.kept, version="abc"))
+    store.save_fleet(replace(outcome.saved, version="abc"))
     store.close()
     store = led(state)
     kept = store.last_fleet()
@@ -178,7 +178,7 @@ def test_the_last_good_fleet_comes_back_when_its_files_are_gone(fleet: Fleet, tm
     assert before.loaded is not None
     assert outcome.loaded.compiled.topology == before.loaded.compiled.topology
     assert certificate(outcome) == certificate(before)
-    assert outcome.kept == kept
+    assert outcome.saved == kept
 
 
 def test_restored_targets_are_those_of_today_where_they_are_good(fleet: Fleet, tmp_path: Path) -> None:
@@ -221,4 +221,4 @@ def test_no_key_is_in_the_state(fleet: Fleet, tmp_path: Path) -> None:
 def test_a_file_of_targets_that_holds_something_else_is_not_kept(fleet: Fleet, tmp_path: Path) -> None:
     (fleet.folder / "targets.json").write_text(SECRET)
     outcome = fleet.load()
-    assert (outcome.loaded, outcome.kept) == (None, None)
+    assert (outcome.loaded, outcome.saved) == (None, None)

@@ -103,7 +103,7 @@ def _reason(handler: Handler, timeout: float = 1.0) -> str:
     report = asyncio.run(_first(handler, timeout))
     assert report.signals.values == {}
     assert not report.sources[0].ok
-    assert report.sources[0].words
+    assert report.sources[0].message
     return report.sources[0].reason
 
 
@@ -233,7 +233,7 @@ def test_an_ipv4_address_in_another_form_is_told_in_words() -> None:
         async with _scraping(_replica("a", MetricsSource("vllm", "http://2852039166/"), timeout=2)) as (taken, _):
             return await taken.until(lambda report: True)
 
-    assert asyncio.run(run()).sources[0].words == "2852039166 is not a canonical IPv4 address"
+    assert asyncio.run(run()).sources[0].message == "2852039166 is not a canonical IPv4 address"
 
 
 def test_the_values_of_a_query_are_sent_and_never_told() -> None:
@@ -408,7 +408,7 @@ def test_prometheus_is_asked_and_its_words_are_kept() -> None:
 
     good, bad = asyncio.run(run())
     assert good.signals.get("queue") == 4
-    assert (bad.sources[0].reason, bad.sources[0].words) == ("query", "parse error")
+    assert (bad.sources[0].reason, bad.sources[0].message) == ("query", "parse error")
 
 
 def test_a_fleet_that_changes_keeps_what_is_known_of_those_that_stay() -> None:

@@ -13,7 +13,7 @@ import pytest
 import watchfiles
 
 from lbctl.serve.fleet.fingerprints import Fingerprints
-from lbctl.serve.fleet.watch import Watch
+from lbctl.serve.fleet.watch import FleetWatcher
 from tests.support.watch import SOON, Events, make_fleet, replace, swap, watching, writer
 
 
@@ -88,7 +88,7 @@ def test_constant_writes_do_not_put_an_event_off_for_longer_than_the_maximum(fle
 
 def test_a_change_while_the_last_one_is_being_read_is_the_next_event(fleet: Path) -> None:
     async def run() -> None:
-        watch = Watch([str(fleet)], poll=60)
+        watch = FleetWatcher([str(fleet)], poll=60)
         seen: list[str] = []
         async with asyncio.timeout(10):
             changes = watch.changes()
