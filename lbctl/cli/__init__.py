@@ -33,6 +33,7 @@ _COMMANDS = {
     "freeze": ("lbctl.cli.overrides:freeze", "Keep the weights of a pool as they are."),
     "unfreeze": ("lbctl.cli.overrides:unfreeze", "Let the weights of a pool move again."),
     "split": ("lbctl.cli.overrides:split", "Hold the split of a route by hand."),
+    "rollout": ("lbctl.cli.rollout", "Move a split to one pool, step by step."),
     "bootstrap": ("lbctl.cli.bootstrap", "The Envoy bootstrap that connects to serve."),
     "xds": ("lbctl.cli.xds", "What a proxy would receive from any xDS server."),
     "gpus": ("lbctl.cli.gpus", "The built-in GPU table, with sources."),

@@ -69,7 +69,7 @@ def drain(
     remote = Server(server, token_file, tls_ca)
     override = _hold(remote, schema.OverrideRequest("drain", *place(replica)), ttl, reason)
     click.echo(f"lbctl: {replica} is drained{_until(override)}", err=True)
-    return _wait(remote) if wait else 0
+    return await_proxies(remote) if wait else 0
 
 
 @click.command("undrain")
@@ -156,7 +156,7 @@ def set_split(
     total = sum(override.shares.values())
     percents = ", ".join(f"{pool} {100 * share / total:.4g} %" for pool, share in override.shares.items())
     click.echo(f"lbctl: {route} goes to {percents}{_until(override)}", err=True)
-    return _wait(remote) if wait else 0
+    return await_proxies(remote) if wait else 0
 
 
 @split.command("unset")
@@ -199,7 +199,8 @@ def _until(override: schema.Override) -> str:
     return f", until {override.until}" if override.until else ""
 
 
-def _wait(remote: Server) -> int:
+def await_proxies(remote: Server) -> int:
+    """Wait until all connected proxies have the published fleet; the exit code: 3 where they have it not in time."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         snapshot = remote.get("/api/v1/status", schema.Status).snapshot

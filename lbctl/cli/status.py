@@ -15,6 +15,7 @@ import click
 from lbctl.base.diagnostics import did_you_mean
 from lbctl.cli.api_client import Server, age, form_choice, server_options, show, table
 from lbctl.cli.options import options_of
+from lbctl.cli.rollout import print_rollouts, rollouts_of
 from lbctl.serve.api import schema
 
 option = options_of("status")
@@ -26,7 +27,7 @@ _SHORT = 12
 
 
 @click.command("status")
-@click.argument("what", required=False, type=click.Choice(["proxies", "pools", "signals"]))
+@click.argument("what", required=False, type=click.Choice(["proxies", "pools", "signals", "rollouts"]))
 @option("--check", is_flag=True, help="Exit code 3 unless the files are served and every proxy has them.")
 @option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
 @option("--pool", metavar="NAME", help="With pools or signals: this pool alone.")
@@ -34,7 +35,7 @@ _SHORT = 12
 def command(
     what: str | None, check: bool, form: str, pool: str | None, server: str, token_file: str | None, tls_ca: str | None
 ) -> int:
-    """What a running `lbctl serve` does: a summary, its proxies type by type, its pools, or what replicas tell."""
+    """What a running `lbctl serve` does: a summary, its proxies type by type, its pools, signals or rollouts."""
     if pool is not None and what not in ("pools", "signals"):
         raise click.UsageError("--pool goes with pools or signals")
     remote = Server(server, token_file, tls_ca)
@@ -48,6 +49,8 @@ def command(
     elif what == "signals":
         signals = remote.get("/api/v1/signals", schema.Signals).signals
         _show(_of_pool(remote, signals, [item.pool for item in signals], pool), form, _SIGNALS, _signal)
+    elif what == "rollouts":
+        print_rollouts(rollouts_of(remote, None), form)
     elif summary is not None and form != "table":
         show(summary, form)
     elif summary is not None:

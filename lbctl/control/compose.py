@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from lbctl.control import drains, overrides, splits
+from lbctl.control import drains, overrides, rollouts, splits
 from lbctl.control.drains import Since
 from lbctl.control.loop_output import LoopOutput, Reasons
 from lbctl.control.overrides import Override, Overrides
+from lbctl.control.rollouts import Rollouts
 from lbctl.control.slow_start import Factors, Ramps
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.shares import of_replicas
@@ -116,8 +117,10 @@ def _override_reason(item: Override) -> str:
     return f"{effect}: {item.reason}" if item.reason else effect
 
 
-def compose(fleet: Snapshot, output: LoopOutput, requested: Overrides, drained: Since, now: float) -> Composed:
-    """Apply the control loop's output, the operators' overrides and drain deadlines to the fleet.
+def compose(
+    fleet: Snapshot, output: LoopOutput, requested: Overrides, drained: Since, now: float, moving: Rollouts = ()
+) -> Composed:
+    """Apply the control loop's output, rollouts (`moving`), the operators' overrides and drain deadlines to the fleet.
 
     `fleet` has the replicas that discovery knows and no live state. `output` and `requested` may also be about pools
     and replicas that no longer exist; those parts are ignored. `drained` is `Composed.drains` of the call before, so
@@ -130,7 +133,7 @@ def compose(fleet: Snapshot, output: LoopOutput, requested: Overrides, drained: 
     removed = drains.expired(since, topology, now)
     live = output.within(topology)
     weights = overrides.apply_weights(active, live.weights)
-    served = splits.apply(topology, overrides.splits(active))
+    served = splits.apply(topology, rollouts.splits(moving, topology) | overrides.splits(active))
     whole = replace(fleet, topology=served, weights=weights, drained=by_operator, out=live.ejected)
     snapshot = replace(whole, topology=drains.without(served, removed)) if removed else whole
     return Composed(snapshot, whole, since, removed, live.ejections, active)

@@ -204,7 +204,8 @@ class Analysis(Section):
 class Rollout(Section):
     to: v.Name = Field(description="The pool of the `split` that the traffic moves to.")
     mode: Literal["manual", "timed", "analysis"] = Field(
-        "analysis", description="What ends a step: a person, the time, or the time and good answers."
+        "analysis",
+        description="What ends a step: a person, the time, or the time and good answers (not executed yet, LB703).",
     )
     steps: Annotated[list[Step], Field(min_length=1)] = Field(description="One after the other.")
     analysis: Analysis | None = Field(None, description="For the mode `analysis`: what is good.")
@@ -249,7 +250,7 @@ class Route(Section):
     )
     rollout: Rollout | None = Field(
         None,
-        description="Moves `split` step by step. Nothing acts on it yet (LB702): the split is fixed.",
+        description="Moves `split` step by step, under `lbctl serve`; `render` writes the split of the file (LB702).",
     )
 
     @property

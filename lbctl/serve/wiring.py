@@ -12,6 +12,7 @@ from functools import partial
 
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Overrides
+from lbctl.control.rollouts import Rollouts
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.api.gauges import Gauges
@@ -26,6 +27,7 @@ from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.guard import Guard, Work
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator.overrides import OverrideService
+from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.settings import Options
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
@@ -46,6 +48,7 @@ class RestoredState:
     """(pool, replica) → when its drain began, in seconds since the epoch; None where no drains were saved."""
     output: LoopOutput = field(default_factory=LoopOutput)
     overrides: Overrides = ()
+    rollouts: Rollouts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Services:
     reconciler: Reconciler
     telemetry: Telemetry
     overrides: OverrideService
+    rollouts: RolloutService
     supervisor: DriverSupervisor
     in_flight: InFlight
     views: Views
@@ -67,6 +71,7 @@ class Services:
         return {
             **self.telemetry.tasks(),
             "expiry of overrides": self.overrides.run,
+            "rollouts": self.rollouts.run,
             "drivers": self.supervisor.run,
             "requests in flight": self.in_flight.run,
         }
@@ -79,6 +84,7 @@ async def restore(state: SavedState) -> RestoredState:
         await state.drains(),
         await saved_loop_output(state, time.time()),
         await state.overrides(),
+        await state.rollouts(),
     )
 
 
@@ -102,13 +108,16 @@ def build(
     in_flight = InFlight()
     telemetry = Telemetry(publisher, reconciler, metrics.latency, state, restored.output, in_flight.of, guard)
     overrides = OverrideService(publisher, reconciler, telemetry.loop, state, restored.overrides)
+    rollouts = RolloutService(publisher, reconciler, state, restored.rollouts)
     supervisor = DriverSupervisor(telemetry.eject, guard, dry_run=options.dry_run)
     publisher.subscribe("drivers", supervisor.follow)
     publisher.subscribe("requests in flight", in_flight.follow)
     publisher.subscribe("events", events.follow)
     metrics.registry.register(Gauges(publisher, telemetry, time.monotonic))
-    views = Views(options, endpoints, publisher, reconciler, nodes, metrics, telemetry, overrides, supervisor, events)
-    return Services(guard, watcher, publisher, reconciler, telemetry, overrides, supervisor, in_flight, views)
+    views = Views(
+        options, endpoints, publisher, reconciler, nodes, metrics, telemetry, overrides, rollouts, supervisor, events
+    )
+    return Services(guard, watcher, publisher, reconciler, telemetry, overrides, rollouts, supervisor, in_flight, views)
 
 
 def _task_failed(metrics: Metrics, events: EventLog, task: str) -> None:

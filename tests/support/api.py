@@ -141,6 +141,12 @@ class Fleet:
     def overrides(self) -> schema.Overrides:
         return schema.Overrides(())
 
+    def rollouts(self) -> schema.Rollouts:
+        return schema.Rollouts(())
+
+    async def act_on_rollout(self, body: dict[str, Any]) -> schema.RolloutResult:
+        raise AssertionError("no test of this file acts on rollouts")
+
     async def put_override(self, body: dict[str, Any]) -> schema.OverrideResult:
         raise AssertionError("no test of this file writes overrides")
 

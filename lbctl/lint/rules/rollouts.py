@@ -30,7 +30,7 @@ chat:
   match: {{path_prefix: /v1/chat}}
   split: {{llama: 95, llama-v2: 5}}
   sticky_split: {{cookie: variant}}
-  rollout:   # lbctl: ignore LB702 (kept for later)
+  rollout:   # lbctl: ignore LB703 (kept for later)
     to: llama-v2
     steps: [{{percent: 5%, hold: 10m}}, {{percent: 100%}}]
     analysis: {{min_requests: {requests}, max_latency: {{percentile: p99, ratio: 1.2}}}}
@@ -46,26 +46,26 @@ chat:
 
 
 @rule(
-    "LB702",
+    "LB703",
     "warning",
     "a rollout that nothing executes",
-    what="A route has a `rollout`. It is read and checked, and nothing acts on it: no proxy moves a split by itself, "
-    "and `lbctl serve` does not move one yet. The split of the file is what holds.",
+    what="A route has a `rollout` in the mode `analysis`. It is read and checked, and nothing executes it yet: the "
+    "split of the file holds. `lbctl serve` executes the modes `manual` and `timed`.",
     why="Whoever waits for the next step, or for the way back when the new model is bad, waits in vain: 5 % of the "
     "requests stay where they are, for ever.",
     before=sample(_V1, routes=_PLANNED + "  rollout: {to: llama-v2, steps: [{percent: 100%}]}\n", pools=_V2),
-    after=sample(_V1, routes=_PLANNED, pools=_V2),
-    ignore="The file is kept for a version of lbctl that moves it, and a person moves the split until then: by "
-    "changing `split` in the file.",
+    after=sample(
+        _V1, routes=_PLANNED + "  rollout: {to: llama-v2, mode: manual, steps: [{percent: 100%}]}\n", pools=_V2
+    ),
+    ignore="The file is kept for a version of lbctl that executes it, and a person moves the split until then.",
 )
 def rollout_not_executed(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB702: rollouts, which nothing executes yet."""
+    """LB703: rollouts that nothing executes."""
     for route in fleet.topology.routes:
-        if route.rollout is not None:
-            hint = "change `split` in the file, step by step, and leave the rollout out"
-            yield RuleFinding(
-                ("routes", route.name, "rollout"), "nothing acts on this yet: the split stays as it is", hint
-            )
+        if route.rollout is not None and route.rollout.mode == "analysis":
+            message = "nothing executes the mode analysis yet: the split stays as it is"
+            hint = "mode: manual, and `lbctl rollout promote`; or mode: timed"
+            yield RuleFinding(("routes", route.name, "rollout"), message, hint)
 
 
 @rule(

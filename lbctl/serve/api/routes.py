@@ -63,6 +63,7 @@ ROUTES = (
     Route("signals", "GET", "/api/v1/signals", "Every signal and source of every replica", schema.Signals),
     Route("decisions", "GET", "/api/v1/decisions", "Every weight with all that led to it", schema.Decisions),
     Route("overrides", "GET", "/api/v1/overrides", "What operators hold", schema.Overrides),
+    Route("rollouts", "GET", "/api/v1/rollouts", "How far each rollout is", schema.Rollouts),
     Route(
         "events", "GET", "/api/v1/events", "What changes, as server-sent events", "text/event-stream",
         errors=(*_READ.items(), (503, "there are 128 streams already")),
@@ -76,6 +77,11 @@ ROUTES = (
     _write(
         "remove_override", "DELETE", "/api/v1/overrides", "End what is held",
         schema.OverrideRemoval, schema.RemovalResult, _NOT_SAVED,
+    ),
+    _write(
+        "act_on_rollout", "POST", "/api/v1/rollouts", "Start, move or end a rollout",
+        schema.RolloutRequest, schema.RolloutResult,
+        {503: "the state cannot be written: nothing has changed, but an abort is applied"},
     ),
 )  # fmt: skip
 """Every route, in the order of the documents."""

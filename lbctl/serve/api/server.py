@@ -94,6 +94,9 @@ class Serving(Protocol):
     def overrides(self) -> schema.Overrides:
         """Return `GET /api/v1/overrides`."""
 
+    def rollouts(self) -> schema.Rollouts:
+        """Return `GET /api/v1/rollouts`."""
+
     def metrics(self) -> bytes:
         """Return the page of metrics in the text format of Prometheus."""
 
@@ -102,6 +105,9 @@ class Serving(Protocol):
 
     async def put_override(self, body: dict[str, Any]) -> schema.OverrideResult:
         """Hold an override from now on. Raises BadRequestError and NotSavedError."""
+
+    async def act_on_rollout(self, body: dict[str, Any]) -> schema.RolloutResult:
+        """Start, move or end a rollout. Raises BadRequestError and NotSavedError."""
 
     async def remove_override(self, body: dict[str, Any]) -> schema.RemovalResult:
         """End an override. Raises BadRequestError and NotSavedError."""
@@ -191,11 +197,13 @@ class Api:
             "signals": _document(serving.signals),
             "decisions": _document(serving.decisions),
             "overrides": _document(serving.overrides),
+            "rollouts": _document(serving.rollouts),
             "events": self._events,
             "openapi": _document(openapi.document),
             "reload": self._reload,
-            "put_override": _override(serving.put_override),
-            "remove_override": _override(serving.remove_override),
+            "put_override": _operation(serving.put_override),
+            "act_on_rollout": _operation(serving.act_on_rollout),
+            "remove_override": _operation(serving.remove_override),
         }
 
     async def _readyz(self, _request: web.Request) -> web.Response:
@@ -312,8 +320,8 @@ def _document(build: Callable[[], object]) -> _Handler:
     return handle
 
 
-def _override(operation: Callable[[dict[str, Any]], Awaitable[object]]) -> _Handler:
-    """Return a handler that gives the body to an operation on overrides."""
+def _operation(operation: Callable[[dict[str, Any]], Awaitable[object]]) -> _Handler:
+    """Return a handler that gives the body to an operation on overrides or rollouts."""
 
     async def handle(request: web.Request) -> web.Response:
         body = await _body(request)

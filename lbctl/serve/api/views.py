@@ -16,7 +16,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import xds_proxies
 from lbctl.ir.settings import of_fleet
 from lbctl.ir.topology import Topology
-from lbctl.serve.api import decision_rows, schema, status_rows
+from lbctl.serve.api import decision_rows, rollout_rows, schema, status_rows
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.drivers.supervisor import DriverSupervisor
@@ -24,6 +24,7 @@ from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator.overrides import OverrideService
+from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.settings import Options
 from lbctl.serve.telemetry.service import Telemetry
 from lbctl.targets import xds_kinds
@@ -47,6 +48,7 @@ class Views:
         metrics: Metrics,
         telemetry: Telemetry,
         overrides: OverrideService,
+        rollouts: RolloutService,
         supervisor: DriverSupervisor,
         events: EventLog,
     ) -> None:
@@ -61,6 +63,7 @@ class Views:
         self._metrics = metrics
         self._telemetry = telemetry
         self._overrides = overrides
+        self._rollouts = rollouts
         self._supervisor = supervisor
 
     def end(self) -> None:
@@ -176,6 +179,19 @@ class Views:
             snapshot=self._snapshot(),
             diagnostics=status_rows.diagnostics(last_reload.diagnostics if last_reload else ()),
         )
+
+    def rollouts(self) -> schema.Rollouts:
+        """Return `GET /api/v1/rollouts`."""
+        served = self._publisher.served
+        if served is None:
+            return schema.Rollouts(())
+        files, composed = served.loaded.compiled.topology, served.composed.whole.topology
+        return schema.Rollouts(tuple(rollout_rows.rows(self._publisher.rollouts, files, composed)))
+
+    async def act_on_rollout(self, body: dict[str, Any]) -> schema.RolloutResult:
+        """Start, move or end a rollout. Raises BadRequestError and NotSavedError."""
+        state = await self._rollouts.act(body)
+        return schema.RolloutResult(next(item for item in self.rollouts().rollouts if item.route == state.route))
 
     async def put_override(self, body: dict[str, Any]) -> schema.OverrideResult:
         """Hold an override from now on. Raises BadRequestError and NotSavedError."""

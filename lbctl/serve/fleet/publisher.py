@@ -18,6 +18,7 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.control.compose import Composed, compose, weight_changes
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Overrides
+from lbctl.control.rollouts import Rollouts
 from lbctl.ir.proxies import Proxy, xds_proxies
 from lbctl.ir.snapshot import Snapshot, replica_counts
 from lbctl.ir.topology import Topology
@@ -94,6 +95,7 @@ class Publisher:
         """Why other answers do not count."""
         self.loop_output = LoopOutput()
         self.overrides: Overrides = ()
+        self.rollouts: Rollouts = ()
         self.driven = driven
         self._subscribers: list[tuple[str, Callable[[PublishedFleet], None]]] = []
         self._guard = guard or Guard()
@@ -122,6 +124,10 @@ class Publisher:
     def set_loop_output(self, loop_output: LoopOutput) -> None:
         """Apply this output of the control loop with the next publication."""
         self.loop_output = loop_output
+
+    def set_rollouts(self, states: Rollouts) -> None:
+        """Use these states of rollouts from the next publication on."""
+        self.rollouts = states
 
     def set_overrides(self, overrides: Overrides) -> None:
         """Apply these overrides of operators with the next publication."""
@@ -199,7 +205,7 @@ class Publisher:
         whole = accepted.apply(loaded.compiled.topology)
         fleet = Snapshot(whole, secrets=loaded.secrets, addresses=accepted.hosts)
         drained = before.composed.drains if before else self.drained
-        composed = compose(fleet, self.loop_output, self.overrides, drained, now)
+        composed = compose(fleet, self.loop_output, self.overrides, drained, now, self.rollouts)
         snapshot, proxies = composed.snapshot, xds_proxies(whole, xds_kinds()).all
         cached = self._builder.build(loaded, snapshot, proxies)
         new = before is None or before.cached_snapshot.version != cached.version

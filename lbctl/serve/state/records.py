@@ -15,6 +15,7 @@ from typing import Any
 
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import KINDS, Override, Overrides, checked_weight
+from lbctl.control.rollouts import PHASES, Rollouts, RolloutState
 from lbctl.control.splits import MAX_SHARE, Shares
 from lbctl.ir.weight import Weight
 from lbctl.model.load import SourceText
@@ -34,19 +35,6 @@ class SavedFleet:
     """Key of a discovery source's answer → the answer."""
     version: str = ""
     """The version of the snapshot that was built from it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RouteRecord:
-    """The decisions of the control plane about one route."""
-
-    shares: Mapping[str, float] = field(default_factory=dict)
-    """Pool → its share of the route's requests; the sum is 1. Empty: the shares of the files."""
-    phase: str = ""
-    step: int = 0
-    since: float = 0.0
-    """When the phase began, in seconds since the epoch."""
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +129,14 @@ def read_overrides(text: str) -> tuple[Overrides, tuple[str, ...]]:
     return tuple(good), tuple(bad)
 
 
-def write_route(record: RouteRecord) -> str:
-    """Serialize the record of a route."""
-    return json.dumps(asdict(record))
+def write_rollouts(rollouts: Rollouts) -> str:
+    """Serialize the states of rollouts."""
+    return json.dumps([asdict(item) for item in rollouts])
 
 
-def read_route(text: str) -> RouteRecord:
-    """Parse the text of `write_route`."""
-    body = json.loads(text)
-    shares = {_text(pool): _time(share) for pool, share in body["shares"].items()}
-    return RouteRecord(shares, _text(body["phase"]), int(body["step"]), _time(body["since"]), _text(body["reason"]))
+def read_rollouts(text: str) -> Rollouts:
+    """Parse the text of `write_rollouts`."""
+    return tuple(map(_rollout, json.loads(text)))
 
 
 def write_audit(record: AuditRecord) -> str:
@@ -179,6 +165,24 @@ def _override(row: Mapping[str, Any]) -> Override:
         reason=_text(row["reason"]),
         since=_time(row["since"]),
         until=None if until is None else _time(until),
+    )
+
+
+def _rollout(row: Mapping[str, Any]) -> RolloutState:
+    if row["phase"] not in PHASES:
+        raise ValueError(f"there is no phase {row['phase']!r}")
+    if type(row["step"]) is not int or row["step"] < 0 or not 0 <= _time(row["percent"]) <= 100:
+        raise ValueError("a rollout has a step from 0 and a share from 0 to 100")
+    return RolloutState(
+        route=_text(row["route"]),
+        key=_text(row["key"]),
+        base=_shares(row["base"]),
+        phase=row["phase"],
+        step=row["step"],
+        percent=_time(row["percent"]),
+        since=_time(row["since"]),
+        elapsed=_time(row["elapsed"]),
+        reason=_text(row["reason"]),
     )
 
 

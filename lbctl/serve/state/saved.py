@@ -12,16 +12,17 @@ from typing import TypeVar
 
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Overrides
+from lbctl.control.rollouts import Rollouts
 from lbctl.serve.state import records
 from lbctl.serve.state.interface import ABSENT, ConflictError, Entry, FencedError, Lease, LeaseHeldError, StateStore
-from lbctl.serve.state.records import AuditRecord, RouteRecord, SavedFleet
+from lbctl.serve.state.records import AuditRecord, SavedFleet
 
 _FILES = "fleet/files"
 _SERVED = "fleet/served"
 _DRAINS = "drains"
 _LOOP_OUTPUT = "loop_output"
 _OVERRIDES = "overrides"
-_ROUTES = "routes/"
+_ROLLOUTS = "rollouts"
 _AUDIT = "audit/"
 _AUDIT_KEPT = 1000
 _PAUSE = 0.2
@@ -116,19 +117,15 @@ class SavedState:
             self._lost(f"the state had overrides that make no sense, and they are lost: {'; '.join(bad)}")
         return overrides
 
-    # ── Routes and the audit ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── Rollouts and the audit ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def save_route(self, route: str, record: RouteRecord) -> None:
-        """Save the record of one route."""
-        await self._save(_ROUTES + route, records.write_route(record))
+    async def save_rollouts(self, rollouts: Rollouts) -> None:
+        """Save the states of all rollouts."""
+        await self._save(_ROLLOUTS, records.write_rollouts(rollouts))
 
-    async def routes(self) -> dict[str, RouteRecord]:
-        """Load the records of all routes: route → record."""
-        loaded = {
-            entry.key.removeprefix(_ROUTES): self._parsed(entry, records.read_route, f"the state of {entry.key}")
-            for entry in await self._store.read(_ROUTES)
-        }
-        return {route: record for route, record in loaded.items() if record is not None}
+    async def rollouts(self) -> Rollouts:
+        """Load the states of the rollouts; empty where none were saved."""
+        return await self._load(_ROLLOUTS, records.read_rollouts, "the rollouts") or ()
 
     async def append_audit(self, record: AuditRecord) -> None:
         """Append a record to the audit log, and delete the oldest ones beyond a thousand."""

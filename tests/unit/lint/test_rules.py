@@ -56,7 +56,7 @@ POINTS = {
     "LB616": 'devices: ["0"]}',
     "LB617": "{name: a,",
     "LB618": "30s",
-    "LB702": "rollout: {to: llama-v2",
+    "LB703": "rollout: {to: llama-v2",
     "LB710": "split: {llama: 95, llama-v2: 5}}",
     "LB711": "200,",
 }

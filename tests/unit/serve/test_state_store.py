@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lbctl.control.rollouts import RolloutState
 from lbctl.serve.state.interface import (
     ABSENT,
     Change,
@@ -22,7 +23,7 @@ from lbctl.serve.state.interface import (
     changes_between,
 )
 from lbctl.serve.state.memory import MemoryStore, SharedMemory
-from lbctl.serve.state.records import AuditRecord, RouteRecord
+from lbctl.serve.state.records import AuditRecord
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.state.sqlite import SqliteStore
 
@@ -238,15 +239,15 @@ def test_nothing_has_changed_between_equal_readings() -> None:
 # ── The records above any store ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_routes_and_the_audit_come_back_from_any_store(handles: Handles) -> None:
+def test_rollouts_and_the_audit_come_back_from_any_store(handles: Handles) -> None:
     async def work() -> None:
         state = SavedState(handles(), pytest.fail)
         await state.lead(pytest.fail)
-        moved = RouteRecord({"old": 0.9, "new": 0.1}, "canary", 1, 12.5, "asked")
-        await state.save_route("chat", RouteRecord())
-        await state.save_route("chat", moved)
-        await state.save_route("embed", RouteRecord())
-        assert await state.routes() == {"chat": moved, "embed": RouteRecord()}
+        assert await state.rollouts() == ()
+        moved = RolloutState("chat", "k", (("new", 0), ("old", 1)), "paused", 1, 12.5, 99.5, 3.25, "asked")
+        await state.save_rollouts((RolloutState("chat", "k", ()),))
+        await state.save_rollouts((moved, RolloutState("embed", "k", ())))
+        assert await state.rollouts() == (moved, RolloutState("embed", "k", ()))
         done = [AuditRecord(float(number), "anna", "drain", "p/a") for number in range(3)]
         for record in done:
             await state.append_audit(record)

@@ -34,6 +34,15 @@ from lbctl.serve.api.schema.operations import (
 from lbctl.serve.api.schema.pools import FleetSettings, Pool, Pools, Replica
 from lbctl.serve.api.schema.probes import Error, Probe
 from lbctl.serve.api.schema.proxies import DrivenProxy, NackRecord, Proxies, Proxy, ResourceTypeStatus, XdsProxy
+from lbctl.serve.api.schema.rollouts import (
+    Rollout,
+    RolloutAction,
+    RolloutPhase,
+    RolloutRequest,
+    RolloutResult,
+    Rollouts,
+    RolloutStep,
+)
 from lbctl.serve.api.schema.signals import RefusedMetric, ReplicaSignals, Signal, Signals, Source
 from lbctl.serve.api.schema.status import (
     Diagnostic,
@@ -89,6 +98,13 @@ __all__ = [
     "Replica",
     "ReplicaSignals",
     "ResourceTypeStatus",
+    "Rollout",
+    "RolloutAction",
+    "RolloutPhase",
+    "RolloutRequest",
+    "RolloutResult",
+    "RolloutStep",
+    "Rollouts",
     "Signal",
     "Signals",
     "Snapshot",

@@ -1,0 +1,172 @@
+"""`lbctl rollout`: how far each rollout is, and its next step, by hand or by time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from lbctl.cli.api_client import Server, form_choice, server_options, show, table
+from lbctl.cli.options import options_of
+from lbctl.cli.overrides import await_proxies
+from lbctl.serve.api import schema
+
+_PATH = "/api/v1/rollouts"
+_DEGRADED = 3
+_LOOK_INTERVAL = 0.5
+"""Seconds between two looks of `--wait`."""
+_HEAD = ("ROUTE", "TO", "MODE", "PHASE", "STEP", "SHARE", "SINCE", "NEXT", "SPLIT", "REASON")
+_Command = Callable[..., int]
+
+
+@click.group("rollout")
+def command() -> None:
+    """Move the split of a route to one pool, step by step; abort always wins."""
+
+
+@command.command("status")
+@click.argument("route", required=False)
+@options_of("rollout")("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+@server_options()
+def status(route: str | None, form: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
+    """Show each rollout: its phase, its step, and the split that stands now, as it would be written in the file."""
+    rows = rollouts_of(Server(server, token_file, tls_ca), route)
+    print_rollouts(rows, form)
+    return 0
+
+
+def _options(*, wait: str) -> Callable[[_Command], _Command]:
+    option = options_of("rollout")
+
+    def decorate(function: _Command) -> _Command:
+        function = server_options(writes=True)(function)
+        function = option("--reason", metavar="TEXT", help="Why; shown with it.")(function)
+        function = option("--wait", is_flag=True, help=wait)(function)
+        return click.argument("route")(function)
+
+    return decorate
+
+
+_TO_ITS_END = "Until a timed rollout has ended (exit code 3: not promoted), or until all proxies have the step."
+_IN_PROXIES = "Until all connected proxies have it; exit code 3 if not in time."
+
+
+@command.command("start")
+@_options(wait=_TO_ITS_END)
+def start(route: str, wait: bool, **more: Any) -> int:
+    """Begin with the first step; also again, after the rollout has ended."""
+    return _act(route, "start", wait, **more)
+
+
+@command.command("promote")
+@_options(wait=_TO_ITS_END)
+def promote(route: str, wait: bool, **more: Any) -> int:
+    """Go to the next step now."""
+    return _act(route, "promote", wait, **more)
+
+
+@command.command("pause")
+@_options(wait=_IN_PROXIES)
+def pause(route: str, wait: bool, **more: Any) -> int:
+    """Keep the share as it is, until `resume` or `promote`."""
+    return _act(route, "pause", wait, **more)
+
+
+@command.command("resume")
+@_options(wait=_TO_ITS_END)
+def resume(route: str, wait: bool, **more: Any) -> int:
+    """Go on with the current step; its time goes on where it was paused."""
+    return _act(route, "resume", wait, **more)
+
+
+@command.command("abort")
+@_options(wait=_IN_PROXIES)
+def abort(route: str, wait: bool, **more: Any) -> int:
+    """Let the split of the files hold again, at any step, and also after the last one."""
+    return _act(route, "abort", wait, **more)
+
+
+@command.command("set")
+@_options(wait=_IN_PROXIES)
+@click.argument("percent", type=click.FloatRange(0, 100))
+def set_(route: str, percent: float, wait: bool, **more: Any) -> int:
+    """Give the pool this share in percent, and pause there until `resume` or `promote`."""
+    return _act(route, "set", wait, percent=percent, **more)
+
+
+def _act(
+    route: str, action: schema.RolloutAction, wait: bool, reason: str | None, server: str, token_file: str | None,
+    tls_ca: str | None, percent: float | None = None,
+) -> int:  # fmt: skip
+    remote = Server(server, token_file, tls_ca)
+    request = schema.RolloutRequest(route, action, percent, reason)
+    row = remote.post(_PATH, request, schema.RolloutResult).rollout
+    click.echo(f"lbctl: {_sentence(row)}", err=True)
+    if not wait:
+        return 0
+    if action in ("pause", "set", "abort"):
+        return await_proxies(remote)
+    return _await_end(remote, row)
+
+
+def _await_end(remote: Server, row: schema.Rollout) -> int:
+    """Report every step until the rollout has ended, or until a person has to go on."""
+    while row.phase == "progressing" and row.next_at is not None:
+        time.sleep(_LOOK_INTERVAL)
+        (latest,) = rollouts_of(remote, row.route)
+        if (latest.phase, latest.step, latest.percent) != (row.phase, row.step, row.percent):
+            click.echo(f"lbctl: {_sentence(latest)}", err=True)
+        row = latest
+    if row.phase in ("aborted", "superseded"):
+        return _DEGRADED
+    return await_proxies(remote)
+
+
+def rollouts_of(remote: Server, route: str | None) -> tuple[schema.Rollout, ...]:
+    """Return the rollouts of the running `serve`, or the one of a route. Raises ClickException where it has none."""
+    rows = remote.get(_PATH, schema.Rollouts).rollouts
+    selected = tuple(row for row in rows if route in (None, row.route))
+    if route is not None and not selected:
+        names = ", ".join(row.route for row in rows) or "none"
+        raise click.ClickException(f"there is no rollout of a route {route!r}; routes with a rollout: {names}")
+    return selected
+
+
+def print_rollouts(rows: tuple[schema.Rollout, ...], form: str) -> None:
+    """Print rollouts as a table, JSON or YAML."""
+    if form == "table":
+        table(_HEAD, map(_cells, rows))
+    else:
+        show(rows, form)
+
+
+def _cells(row: schema.Rollout) -> tuple[str, ...]:
+    share = "-" if row.percent is None else f"{row.percent:g} %"
+    step = f"{row.step} of {len(row.steps)}" if row.percent is not None else "-"
+    place = (row.route, row.to, row.mode, row.phase, step, share)
+    return (*place, row.since or "-", row.next_at or "-", split_of(row), row.reason or "")
+
+
+def split_of(row: schema.Rollout) -> str:
+    """Return the split as it would be written in the file."""
+    return "{" + ", ".join(f"{pool}: {share}" for pool, share in row.split.items()) + "}"
+
+
+def _sentence(row: schema.Rollout) -> str:
+    return ", ".join(_clauses(row))
+
+
+def _clauses(row: schema.Rollout) -> Iterator[str]:
+    yield f"the rollout of {row.route} is {row.phase}"
+    if row.percent is None:
+        yield f"the split of the files holds: {split_of(row)}"
+        return
+    yield f"step {row.step} of {len(row.steps)}: {row.to} has {row.percent:g} %"
+    if row.phase == "promoted":
+        yield f"to write in the file: split: {split_of(row)}"
+    elif row.next_at is not None:
+        yield f"until {row.next_at}"
+    else:
+        yield "until `lbctl rollout promote`" if row.phase == "progressing" else "until it is resumed or promoted"

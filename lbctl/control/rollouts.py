@@ -1,0 +1,205 @@
+"""Rollouts: they move the split of a route to one pool, step by step, and can be paused, continued and aborted.
+
+A rollout is identified by its route, its target pool, the model of that pool, and its steps. Its state applies to the
+route until the files change the split or the rollout itself. This is pure: times are arguments, in seconds since the
+epoch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from math import gcd
+from typing import Literal
+
+from lbctl.control.splits import MAX_SHARE, Shares, shares_of
+from lbctl.ir.routes import Rollout, Route
+from lbctl.ir.topology import Topology
+
+Phase = Literal["waiting", "progressing", "paused", "promoted", "aborted", "superseded"]
+"""waiting: nobody has started it. progressing: a step is held. paused: the share stays until somebody goes on.
+promoted: all steps are done, and the last share stays. aborted: the split of the files holds again. superseded: the
+files have another split, which holds."""
+PHASES: tuple[Phase, ...] = ("waiting", "progressing", "paused", "promoted", "aborted", "superseded")
+Action = Literal["start", "promote", "pause", "resume", "set", "abort"]
+ACTIONS: tuple[Action, ...] = ("start", "promote", "pause", "resume", "set", "abort")
+NOT_EXECUTED = "the mode analysis is not executed yet: write `mode: manual` or `mode: timed`"
+_HUNDREDTHS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutState:
+    """How far the rollout of one route is. Times are seconds since the epoch."""
+
+    route: str
+    key: str
+    """Digest of the target pool, its model and the steps."""
+    base: Shares
+    """The split of the files when the rollout began."""
+    phase: Phase = "waiting"
+    step: int = 0
+    """Index of the current step."""
+    percent: float = 0.0
+    """The current share of the target pool."""
+    since: float = 0.0
+    """When the current step or phase began."""
+    elapsed: float = 0.0
+    """Seconds of the current step's hold that had passed before a pause."""
+    reason: str = ""
+    """Why somebody paused, set or aborted it."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether the rollout decides the split of its route."""
+        return self.phase in ("progressing", "paused", "promoted")
+
+
+Rollouts = tuple[RolloutState, ...]
+
+
+def shares_at(base: Shares, to: str, percent: float) -> Shares:
+    """Return the split in which `to` has this share; the other pools keep their proportions.
+
+    Where the other pools have no shares, `to` gets everything.
+    """
+    others = {pool: share for pool, share in base if pool != to}
+    part, total = round(percent * _HUNDREDTHS / 100), sum(others.values())
+    if not total:
+        return tuple((pool, int(pool == to)) for pool, _ in base)
+    shares = {pool: share * (_HUNDREDTHS - part) for pool, share in others.items()} | {to: total * part}
+    return tuple(sorted(_reduced(shares).items()))
+
+
+def _reduced(shares: dict[str, int]) -> dict[str, int]:
+    """Return the smallest whole numbers with the same proportions; rounded where those are too large for a fleet."""
+    divisor = gcd(*shares.values())
+    largest = max(shares.values()) // divisor
+    scale = 1 if largest <= MAX_SHARE else MAX_SHARE / largest
+    return {pool: int(share // divisor * scale) for pool, share in shares.items()}
+
+
+def splits(states: Rollouts, topology: Topology) -> dict[str, Shares]:
+    """Return route → the split that its rollout has decided. `topology` has the splits of the files."""
+    return {
+        state.route: shares_at(state.base, rollout.to, state.percent)
+        for state in states
+        if state.moves
+        for route, rollout in _rollouts(topology, state.route)
+        if state.key == key_of(route, rollout, topology) and state.base == shares_of(route)
+    }
+
+
+def key_of(route: Route, rollout: Rollout, topology: Topology) -> str:
+    """Return the digest of what identifies a rollout."""
+    pool = next(item for item in topology.pools if item.name == rollout.to)
+    model = (pool.model.name, pool.model.version) if pool.model else None
+    steps = [(step.percent, step.hold) for step in rollout.steps]
+    return blake2b(json.dumps([route.name, rollout.to, model, steps]).encode(), digest_size=8).hexdigest()
+
+
+def follow(states: Rollouts, topology: Topology, now: float) -> Rollouts:
+    """Return the states of the rollouts that the files have now.
+
+    A new rollout waits in the mode `manual`, and starts in the mode `timed`. One that is as it was goes on. A changed
+    split of the files ends a rollout that is otherwise as it was.
+    """
+    known = {state.route: state for state in states}
+    return tuple(
+        _followed(known.get(route.name), route, rollout, topology, now) for route, rollout in _rollouts(topology)
+    )
+
+
+def _followed(
+    state: RolloutState | None, route: Route, rollout: Rollout, topology: Topology, now: float
+) -> RolloutState:
+    key, base = key_of(route, rollout, topology), shares_of(route)
+    if state is None or state.key != key:
+        reason = NOT_EXECUTED if rollout.mode == "analysis" else ""
+        new = RolloutState(route.name, key, base, since=now, reason=reason)
+        return _at_step(new, rollout, 0, now) if rollout.mode == "timed" else new
+    if state.base == base:
+        return state
+    if state.phase == "waiting":
+        return replace(state, base=base)
+    return replace(state, base=base, phase="superseded", since=now, reason="the files have another split")
+
+
+def advance(states: Rollouts, topology: Topology, now: float) -> Rollouts:
+    """Return the states after the steps whose time has passed: at most one step for each rollout."""
+    rollouts = {route.name: rollout for route, rollout in _rollouts(topology)}
+    return tuple(
+        _at_step(state, rollouts[state.route], state.step + 1, now)
+        if (due := next_step(state, rollouts[state.route])) is not None and due <= now
+        else state
+        for state in states
+        if state.route in rollouts
+    )
+
+
+def next_step(state: RolloutState, rollout: Rollout) -> float | None:
+    """Return when the current step ends by itself; None where somebody has to end it."""
+    hold = rollout.steps[state.step].hold
+    if state.phase != "progressing" or rollout.mode != "timed" or hold is None:
+        return None
+    return state.since + hold / 1000 - state.elapsed
+
+
+def act(state: RolloutState, rollout: Rollout, action: Action, now: float, percent: float = 0.0) -> RolloutState:
+    """Return the state after the action of an operator. Raises ValueError for users where it cannot be done.
+
+    start: the first step, also of a rollout that has ended. promote: the next step now. pause: the share stays.
+    resume: the current step goes on. set: the share is `percent` until somebody resumes or promotes. abort: the split
+    of the files holds again, also after the last step.
+    """
+    if rollout.mode == "analysis" and action != "abort":
+        raise ValueError(NOT_EXECUTED)
+    if action == "abort":
+        return replace(state, phase="aborted", since=now)
+    if action == "start":
+        if state.phase in ("progressing", "paused"):
+            raise ValueError(f"it is {state.phase}, at step {state.step + 1}")
+        return _at_step(state, rollout, 0, now)
+    if state.phase not in ("progressing", "paused"):
+        raise ValueError(f"it is {state.phase}: start it first")
+    return _act_on_running(state, rollout, action, now, percent)
+
+
+def _act_on_running(state: RolloutState, rollout: Rollout, action: Action, now: float, percent: float) -> RolloutState:
+    if action == "promote":
+        return _at_step(state, rollout, state.step + 1, now)
+    if action == "set":
+        elapsed = state.elapsed if state.phase == "paused" else state.elapsed + now - state.since
+        return replace(state, phase="paused", percent=percent, since=now, elapsed=elapsed)
+    if action == "pause":
+        if state.phase == "paused":
+            raise ValueError("it is paused already")
+        return replace(state, phase="paused", since=now, elapsed=state.elapsed + now - state.since)
+    if state.phase != "paused":
+        raise ValueError("it is not paused")
+    return replace(state, phase="progressing", percent=rollout.steps[state.step].percent, since=now)
+
+
+def _at_step(state: RolloutState, rollout: Rollout, step: int, now: float) -> RolloutState:
+    """Return the state at the beginning of a step. The rollout is promoted after its last step.
+
+    A last step that nothing ends by itself promotes the rollout at once.
+    """
+    last = len(rollout.steps) - 1
+    current = rollout.steps[min(step, last)]
+    ends_at_once = step == last and (rollout.mode == "manual" or current.hold is None)
+    phase: Phase = "promoted" if step > last or ends_at_once else "progressing"
+    return replace(state, phase=phase, step=min(step, last), percent=current.percent, since=now, elapsed=0.0, reason="")
+
+
+def rollout_of(topology: Topology, route: str) -> Rollout | None:
+    """Return the rollout of a route; None where the route has none, or does not exist."""
+    return next((rollout for _, rollout in _rollouts(topology, route)), None)
+
+
+def _rollouts(topology: Topology, name: str | None = None) -> Iterator[tuple[Route, Rollout]]:
+    routes: Iterable[Route] = topology.routes
+    for route in routes:
+        if route.rollout is not None and name in (None, route.name):
+            yield route, route.rollout

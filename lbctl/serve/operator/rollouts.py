@@ -1,0 +1,140 @@
+"""The rollouts of the published fleet: moved by time and by operators, and saved before the proxies get a step."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from lbctl.base.diagnostics import show
+from lbctl.control import rollouts
+from lbctl.control.rollouts import ACTIONS, Action, Rollouts, RolloutState
+from lbctl.ir.topology import Topology
+from lbctl.serve import log
+from lbctl.serve.errors import BadRequestError, NotSavedError
+from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.fleet.reconciler import Reconciler
+from lbctl.serve.state.interface import StoreError
+from lbctl.serve.state.saved import SavedState
+
+_INTERVAL = 1.0
+"""Seconds between two looks at the clock and at the files."""
+_MAX_REASON = 200
+"""The longest reason that is saved, in characters."""
+_FIELDS = frozenset({"route", "action", "percent", "reason"})
+
+
+class RolloutService:
+    """Advances rollouts, and executes what operators ask for. `now` returns seconds since the epoch."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        reconciler: Reconciler,
+        state: SavedState,
+        saved: Rollouts = (),
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._publisher = publisher
+        self._reconciler = reconciler
+        self._state = state
+        self._now = now
+        self._lock = asyncio.Lock()
+        publisher.set_rollouts(saved)
+
+    async def run(self) -> None:
+        """Start the rollouts of new files, and advance all of them, until the task is cancelled."""
+        while True:
+            async with self._lock:
+                await self._advance()
+            await asyncio.sleep(_INTERVAL)
+
+    async def act(self, request: Mapping[str, Any]) -> RolloutState:
+        """Execute an action on the rollout of a route, and return its new state.
+
+        The fields of `request`: `route`, `action`, `percent` (for set), `reason`. Raises BadRequestError, and
+        NotSavedError where the state cannot be saved: then nothing is changed, except that an abort is applied all the
+        same, since the split of the files must hold.
+        """
+        async with self._lock:
+            topology = self._topology()
+            if topology is None:
+                raise BadRequestError("no fleet is served yet")
+            before = rollouts.follow(self._publisher.rollouts, topology, self._now())
+            state, action = self._parse(request, before, topology)
+            updated = tuple(state if item.route == state.route else item for item in before)
+            try:
+                await self._save(updated)
+            except NotSavedError:
+                if action == "abort":
+                    await self._apply(updated, "an aborted rollout")
+                raise
+            self._log(state, action)
+            await self._apply(updated, "a rollout")
+        return state
+
+    def _parse(self, request: Mapping[str, Any], states: Rollouts, topology: Topology) -> tuple[RolloutState, Action]:
+        unknown = sorted(request.keys() - _FIELDS)
+        if unknown:
+            raise BadRequestError(f"unknown key {show(unknown[0])}: the keys are {', '.join(sorted(_FIELDS))}")
+        route, action = str(request.get("route") or ""), request.get("action")
+        if action not in ACTIONS:
+            raise BadRequestError(f"action is one of {', '.join(ACTIONS)}")
+        state = next((item for item in states if item.route == route), None)
+        rollout = rollouts.rollout_of(topology, route)
+        if state is None or rollout is None:
+            names = ", ".join(item.route for item in states) or "none"
+            raise BadRequestError(f"there is no rollout of a route {show(route)}; routes with a rollout: {names}")
+        percent = _percent(request.get("percent")) if action == "set" else 0.0
+        try:
+            after = rollouts.act(state, rollout, action, self._now(), percent)
+        except ValueError as error:
+            raise BadRequestError(f"the rollout of {route} cannot {action}: {error}") from None
+        return replace(after, reason=str(request.get("reason") or "")[:_MAX_REASON]), action
+
+    async def _advance(self) -> None:
+        topology = self._topology()
+        if topology is None:
+            return
+        before, now = self._publisher.rollouts, self._now()
+        updated = rollouts.advance(rollouts.follow(before, topology, now), topology, now)
+        if updated == before:
+            return
+        with suppress(NotSavedError):  # it is tried again, and no proxy gets a step that a restart would not know
+            await self._save(updated)
+            known = {item.route: item for item in before}
+            for state in updated:
+                if known.get(state.route) != state:
+                    self._log(state, None)
+            await self._apply(updated, "a rollout")
+
+    async def _save(self, updated: Rollouts) -> None:
+        try:
+            await self._state.save_rollouts(updated)
+        except StoreError as error:
+            log.error(f"rollouts cannot be saved: {error}")
+            raise NotSavedError(f"the rollout cannot be saved, and a restart would not know it: {error}") from error
+
+    async def _apply(self, updated: Rollouts, cause: str) -> None:
+        self._publisher.set_rollouts(updated)
+        await self._reconciler.refresh(cause)
+
+    def _log(self, state: RolloutState, action: Action | None) -> None:
+        step, percent = (state.step + 1, f"{state.percent:g} %") if state.moves else (None, None)
+        log.event(
+            "rollout", route=state.route, phase=state.phase, step=step, share=percent, action=action,
+            reason=state.reason or None,
+        )  # fmt: skip
+
+    def _topology(self) -> Topology | None:
+        served = self._publisher.served
+        return served.loaded.compiled.topology if served else None
+
+
+def _percent(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
+        raise BadRequestError("percent is a number from 0 to 100")
+    return float(value)

@@ -1,0 +1,116 @@
+"""Rollouts as a pure state machine: steps, time, operators, and files that change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbctl.control.rollouts import RolloutState, act, advance, follow, next_step, shares_at, splits
+from lbctl.control.splits import MAX_SHARE
+from lbctl.ir.pools import Model, Pool
+from lbctl.ir.routes import Forward, Rollout, RolloutStep, Route, Share
+from lbctl.ir.topology import Topology
+
+STEPS = (RolloutStep(5, 60_000), RolloutStep(50, 120_000), RolloutStep(100))
+
+
+def fleet(mode: str = "timed", version: str = "v2", old: int = 100, **more: Any) -> Topology:
+    rollout = Rollout("new", mode, more.pop("steps", STEPS))  # type: ignore[arg-type]
+    route = Route("chat", Forward((Share("new", 0), Share("old", old))), rollout=rollout)
+    return Topology((), (route,), (Pool("new", model=Model("m", version)), Pool("old")), **more)
+
+
+def only(states: tuple[RolloutState, ...]) -> RolloutState:
+    (state,) = states
+    return state
+
+
+def test_time_moves_a_rollout_one_step_at_a_time_to_its_end() -> None:
+    topology = fleet()
+    states = follow((), topology, 0)
+    assert splits(states, topology) == {"chat": (("new", 1), ("old", 19))}
+    assert advance(states, topology, 59.9) == states
+    states = advance(states, topology, 60)
+    assert (only(states).phase, splits(states, topology)) == ("progressing", {"chat": (("new", 1), ("old", 1))})
+    assert next_step(only(states), topology.routes[0].rollout) == 180  # type: ignore[arg-type]
+    states = advance(states, topology, 100_000)
+    assert (only(states).phase, splits(states, topology)) == ("promoted", {"chat": (("new", 1), ("old", 0))})
+    assert advance(states, topology, 200_000) == follow(states, topology, 200_000) == states
+
+
+def test_a_person_starts_and_ends_the_steps_of_a_manual_rollout() -> None:
+    topology = fleet("manual")
+    rollout = topology.routes[0].rollout
+    assert rollout is not None
+    state = only(follow((), topology, 0))
+    assert (state.phase, splits((state,), topology)) == ("waiting", {})
+    with pytest.raises(ValueError, match="start it first"):
+        act(state, rollout, "promote", 1)
+    state = act(state, rollout, "start", 10)
+    assert advance((state,), topology, 9_999) == (state,)
+    percents = [state.percent]
+    while state.phase == "progressing":
+        state = act(state, rollout, "promote", 20)
+        percents.append(state.percent)
+    assert (state.phase, percents) == ("promoted", [5, 50, 100])
+
+
+def test_a_pause_stops_the_time_of_a_step_and_a_share_by_hand_holds_until_it_goes_on() -> None:
+    topology = fleet()
+    rollout = topology.routes[0].rollout
+    assert rollout is not None
+    state = act(only(follow((), topology, 0)), rollout, "pause", 40)
+    assert advance((state,), topology, 9_999) == (state,)
+    state = act(state, rollout, "set", 50, percent=20)
+    assert splits((state,), topology) == {"chat": (("new", 1), ("old", 4))}
+    state = act(state, rollout, "resume", 100)
+    assert (state.percent, next_step(state, rollout)) == (5, 120)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_abort_wins_at_every_step_and_after_the_last(after: int) -> None:
+    topology = fleet("manual")
+    rollout = topology.routes[0].rollout
+    assert rollout is not None
+    state = act(only(follow((), topology, 0)), rollout, "start", 0)
+    for _ in range(min(after, 2)):
+        state = act(state, rollout, "promote", 1)
+    state = act(state, rollout, "abort", 5)
+    assert (state.phase, splits((state,), topology)) == ("aborted", {})
+    assert follow((state,), topology, 9) == advance((state,), topology, 9_999) == (state,)
+
+
+def test_files_end_a_rollout_or_begin_a_new_one_and_replicas_do_not() -> None:
+    topology = fleet()
+    states = advance(follow((), topology, 0), topology, 60)
+    other_split = fleet(old=99)
+    assert splits(states, other_split) == {}
+    ended = follow(states, other_split, 70)
+    assert only(ended).phase == "superseded"
+    assert follow(ended, other_split, 80) == ended
+    new_model = fleet(version="v3")
+    assert splits(states, new_model) == {}
+    again = only(follow(states, new_model, 70))
+    assert (again.phase, again.step, again.since) == ("progressing", 0, 70)
+    replicas = replace(topology, pools=(replace(topology.pools[0], drain_deadline=1), topology.pools[1]))
+    assert follow(states, replicas, 70) == states
+    assert follow(states, replace(topology, routes=()), 70) == ()
+
+
+@given(st.lists(st.integers(0, MAX_SHARE), min_size=1, max_size=4), st.integers(0, MAX_SHARE), st.integers(0, 10_000))
+def test_the_others_keep_their_proportions_at_any_share(others: list[int], to: int, hundredths: int) -> None:
+    base = (*((f"p{number}", share) for number, share in enumerate(others)), ("to", to))
+    shares = dict(shares_at(base, "to", hundredths / 100))
+    total = sum(shares.values())
+    assert set(shares) == {pool for pool, _ in base}
+    assert total > 0
+    assert max(shares.values()) <= MAX_SHARE
+    expected = hundredths / 10_000 if sum(others) else 1.0
+    assert shares["to"] / total == pytest.approx(expected, abs=1e-4)
+    for number, share in enumerate(others):
+        rest = (1 - expected) * share / max(1, sum(others))
+        assert shares[f"p{number}"] / total == pytest.approx(rest, abs=1e-4)
