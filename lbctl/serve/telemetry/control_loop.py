@@ -108,7 +108,8 @@ class ControlLoop:
     async def run(self) -> None:
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), _TICK)
+                async with asyncio.timeout(_TICK):
+                    await self._news.wait()
             await asyncio.sleep(self._gather)
             self.decide()
 

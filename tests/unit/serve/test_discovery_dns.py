@@ -13,12 +13,13 @@ import pytest
 
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.base.registry import Registry
+from lbctl.ir.address import Address
 from lbctl.ir.topology import Topology
 from lbctl.serve.discovery.dns import DnsSource
 from lbctl.serve.discovery.interface import Discovered, SourceFactory
 from lbctl.serve.discovery.service import Discovery
 from lbctl.serve.guard import Guard
-from lbctl.serve.net.resolve import UnresolvedError, answer
+from lbctl.serve.net.resolve import UnresolvedError, answer, resolve
 from lbctl.targets.load import load
 from tests.e2e.support.dns import DnsServer, serving_dns
 
@@ -67,9 +68,9 @@ def _with(
     asyncio.run(whole())
 
 
-async def _until(true: Callable[[], bool]) -> None:
+async def _until(true: Callable[[], bool], pause: float = 0.01) -> None:
     while not true():
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(pause)
 
 
 def _addresses(found: Discovered, pool: str = "pool") -> list[str]:
@@ -198,7 +199,6 @@ def test_a_reload_starts_new_names_and_ends_old_ones(tmp_path: Path) -> None:
         discover.follow(_topology(tmp_path, two=_pool(dns, name="other.internal", port=9000)))
         assert discover.current.pools == {}
         assert _addresses(await discover.first(5), "two") == ["10.0.0.2:9000"]
-        await asyncio.sleep(0.05)
         asked = dns.asked[_NAME]
         again = dns.asked["other.internal"]
         await _until(lambda: dns.asked["other.internal"] >= again + 3)
@@ -354,3 +354,25 @@ def test_lookups_that_fail_unexpectedly_start_again_and_are_counted(tmp_path: Pa
     with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
         asyncio.run(asyncio.wait_for(whole(), 10))
     assert failures == ["DNS lookups"]
+
+
+def test_a_lookup_can_be_cancelled_in_every_moment() -> None:
+    """Also in the moment in which its answer comes; a lookup that went on then would ask for a name for ever."""
+
+    async def cancelled_after(turns: int) -> bool:
+        questions = dns.asked.total()
+        task = asyncio.ensure_future(resolve(_NAME, [Address("127.0.0.1", dns.port)], 5))
+        await _until(lambda: dns.asked.total() > questions, pause=0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if not task.cancel():
+            return False
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return True
+
+    async def whole() -> list[bool]:
+        return [await cancelled_after(turns % 10) for turns in range(100)]
+
+    with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
+        assert any(asyncio.run(whole()))
