@@ -21,7 +21,7 @@ from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
 _RAMPING = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-_OFTEN = {"interval": "200ms", "timeout": "200ms", "unhealthy_threshold": 1, "healthy_threshold": 1}
+_OFTEN = {"interval": "500ms", "timeout": "500ms", "unhealthy_threshold": 2, "healthy_threshold": 1}
 _WINDOW = 4.0
 _RATE = 80
 """Requests a second while a replica ramps."""
