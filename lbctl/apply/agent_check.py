@@ -161,7 +161,8 @@ class AgentCheck:
     async def _said(self, reader: asyncio.StreamReader) -> str:
         """Read which replica HAProxy asks for; empty if it does not say in time."""
         try:
-            line = await asyncio.wait_for(reader.readline(), _FIRST_WORDS)
+            async with asyncio.timeout(_FIRST_WORDS):
+                line = await reader.readline()
         except TimeoutError:
             self._unsaid = self._clock()
             return ""

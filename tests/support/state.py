@@ -19,7 +19,7 @@ class OpenState:
     def __init__(self, directory: Path) -> None:
         self.lost: list[str] = []
         self.state = SavedState(SqliteStore.open(directory), self.lost.append)
-        asyncio.run(asyncio.wait_for(self.state.lead(_unexpected), 5))
+        asyncio.run(asyncio.wait_for(self.state.lead(_unexpected), 30))
 
     def close(self) -> None:
         asyncio.run(self.state.close())

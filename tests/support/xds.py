@@ -164,7 +164,7 @@ class Client:
         key = "resource_names_subscribe" if self._delta else "resource_names"
         await self.send(self.request(type_url, **{key: names}))
 
-    async def read(self, seconds: float = 5.0) -> Any:
+    async def read(self, seconds: float = 30.0) -> Any:
         async with asyncio.timeout(seconds):
             data = await self.call.read()
         assert data is not grpc.aio.EOF, await self.status()
@@ -208,7 +208,7 @@ class Client:
         return False
 
     async def status(self) -> grpc.StatusCode:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await self.call.code()
 
 
@@ -237,7 +237,7 @@ def channel(
     return grpc.aio.secure_channel(address, credentials, options=told)
 
 
-async def until(condition: Any, seconds: float = 5.0) -> None:
+async def until(condition: Any, seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)

@@ -40,7 +40,8 @@ async def run(command: Sequence[str], seconds: float) -> Done:
     except (OSError, ValueError) as error:
         return Done(None, f"cannot start {command[0]}: {error}")
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), seconds)
+        async with asyncio.timeout(seconds):
+            output, _ = await process.communicate()
     except TimeoutError:
         return Done(None, f"{command[0]} did not end within {seconds:g} s")
     finally:

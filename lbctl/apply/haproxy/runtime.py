@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
 
 from lbctl.base.errors import reason_of
@@ -51,10 +51,10 @@ class Runtime:
         done = await self._bounded(self._tell(commands, texts), texts)
         return Replies(tuple(texts), done.failure)
 
-    async def _bounded(self, work: object, texts: Sequence[str] = ()) -> Replies:
-        assert asyncio.iscoroutine(work)
+    async def _bounded(self, work: Awaitable[Replies], texts: Sequence[str] = ()) -> Replies:
         try:
-            return await asyncio.wait_for(work, self._timeout)
+            async with asyncio.timeout(self._timeout):
+                return await work
         except TimeoutError:
             return Replies(tuple(texts), f"{self.place} did not answer within {self._timeout:g} s")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):

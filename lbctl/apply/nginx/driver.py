@@ -133,7 +133,8 @@ class NginxUpdater:
         while (left := self._left()) is None or left > 0:
             self._news.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._news.wait()
 
     def _left(self) -> float | None:
         """Return the seconds until something is due, or None."""

@@ -66,7 +66,8 @@ class HaproxyDriver:
         try:
             while True:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), pause)
+                    async with asyncio.timeout(pause):
+                        await self._news.wait()
                 self._news.clear()
                 served = self._served
                 if served is not None:

@@ -89,7 +89,8 @@ class NginxDriver:
         pause: float | None = None
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._news.wait()
             self._news.clear()
             served = self._served
             if served is not None:

@@ -101,7 +101,8 @@ class HealthChecker:
         while any(self.states[key].at is None for key, item in self._targets.items() if item.probe is not None):
             self._checked.clear()
             try:
-                await asyncio.wait_for(self._checked.wait(), deadline - time.monotonic())
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    await self._checked.wait()
             except TimeoutError:
                 return
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,12 +43,29 @@ class DnsAnswer:
 
 async def resolve(name: str, resolvers: Sequence[Address], timeout: float) -> DnsAnswer:
     """Resolve `name` within `timeout` seconds. Raises UnresolvedError."""
-    try:
-        async with asyncio.timeout(timeout):
-            addresses = await (_by_resolvers(name, resolvers, timeout) if resolvers else _by_system(name))
-    except TimeoutError:
-        raise UnresolvedError(f"no answer within {timeout:g} s") from None
+    with _cancellable():
+        try:
+            async with asyncio.timeout(timeout):
+                addresses = await (_by_resolvers(name, resolvers, timeout) if resolvers else _by_system(name))
+        except TimeoutError:
+            raise UnresolvedError(f"no answer within {timeout:g} s") from None
     return usable_answer(addresses)
+
+
+@contextmanager
+def _cancellable() -> Iterator[None]:
+    """Raise CancelledError if the task was cancelled inside and went on.
+
+    dnspython waits with `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes at the same moment
+    as an answer. Its task would never end.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    try:
+        yield
+    finally:
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 def usable_answer(addresses: Iterable[str]) -> DnsAnswer:

@@ -115,7 +115,8 @@ class ControlLoop:
         """Decide on the reports until the task is cancelled."""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._reported.wait(), _TICK)
+                async with asyncio.timeout(_TICK):
+                    await self._reported.wait()
             await asyncio.sleep(self._gather)
             self.decide()
 

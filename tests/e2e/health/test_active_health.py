@@ -13,7 +13,7 @@ from tests.e2e.support.grpc_replica import grpc_replicas
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
-_OFTEN = {"interval": "300ms", "timeout": "300ms", "unhealthy_threshold": 2, "healthy_threshold": 2}
+_OFTEN = {"interval": "500ms", "timeout": "500ms", "unhealthy_threshold": 2, "healthy_threshold": 2}
 _CHECKING = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 
 

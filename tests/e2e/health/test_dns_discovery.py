@@ -90,7 +90,7 @@ def test_a_resolver_that_fails_for_a_while_takes_nobody_out(kind: Kind) -> None:
 
 @_RESOLVING
 def test_discovered_replicas_are_checked(kind: Kind) -> None:
-    check = {"http": {"path": "/health"}, "interval": "200ms", "timeout": "200ms", "healthy_threshold": 1}
+    check = {"http": {"path": "/health"}, "interval": "500ms", "timeout": "500ms", "healthy_threshold": 1}
     with (
         replicas("a") as (a,),
         _beside(a, "b", "127.0.0.2") as b,

@@ -76,7 +76,7 @@ def test_no_more_than_max_ejection_are_out_at_once() -> None:
 
 def test_a_passing_check_does_not_bring_an_ejected_replica_back() -> None:
     """`/health` says yes, everything else fails: Envoy would otherwise bring the replica back at the next check."""
-    check = {"interval": "200ms", "timeout": "200ms", "http": {"path": "/health"}}
+    check = {"interval": "500ms", "timeout": "500ms", "http": {"path": "/health"}}
     with replicas("a", "b") as (a, b):
         pool = _pool([a, b], consecutive_5xx=3, ejection_time="60s")
         pool["health"]["active"] = check

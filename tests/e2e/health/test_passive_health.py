@@ -81,7 +81,9 @@ def test_a_429_and_a_400_are_no_fault_of_the_replica(kind: Kind) -> None:
             b.behave(status=status)
             gateway.load(30, 1, _POST)
         b.behave(status=200)
-        assert gateway.load(20, 1, _POST).by_replica == {"a": 10, "b": 10}
+        counts = gateway.load(20, 1, _POST).by_replica
+    assert counts.total() == 20
+    assert 8 <= counts["b"] <= 12  # Envoy's turns are not strict while the weights of new replicas still grow
 
 
 def test_a_replica_that_refuses_connections_is_left_out_and_comes_back(kind: Kind) -> None:

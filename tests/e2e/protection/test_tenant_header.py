@@ -224,7 +224,7 @@ def test_a_retry_a_pin_and_a_fallback_say_the_same(kind: Kind) -> None:
         a.refuse()
         pools = {"pool": pool_of([a]), "spare": pool_of([spare]), "pinned": pool_of([pinned])}
         pools["pool"]["health"] = {
-            "active": {"tcp": {}, "interval": "100ms", "timeout": "50ms", "unhealthy_threshold": 1}
+            "active": {"tcp": {}, "interval": "100ms", "timeout": "100ms", "unhealthy_threshold": 1}
         }
         pin = [{"header": "x-pin", "equals": "1", "pool": "pinned"}]
         route = {"fallback": "spare", "pin": pin, "auth": {"api_keys": _KEYS, "forward_tenant": "x-tenant"}}

@@ -38,6 +38,7 @@ _OF_ANY_ENGINE = {
 _TAKEN_OUT = re.compile(r'lbctl_replica_out\{pool="([^"]+)",(?:reason="[^"]*",)?replica="([^"]+)"')
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_wedged_engine_gets_nothing_new_from_any_proxy() -> None:
     """It answers its checks with 200, and its page too."""
@@ -59,6 +60,7 @@ def test_a_wedged_engine_gets_nothing_new_from_any_proxy() -> None:
             load.load.assert_no_failure()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_t4_whose_memory_is_reserved_and_a_saturated_engine_stay_in() -> None:
     """The same page beside an engine that reserves nothing takes it out: it is read, and it is below the limit."""

@@ -117,7 +117,7 @@ def test_an_agent_check_carries_the_weights_where_nobody_may_use_the_runtime_api
 
 
 def test_nginx_gets_its_active_checks_from_lbctl() -> None:
-    health = {"active": {"http": {"path": "/health"}, "interval": "300ms", "timeout": "200ms"}}
+    health = {"active": {"http": {"path": "/health"}, "interval": "500ms", "timeout": "500ms"}}
     with engines("a", "b") as members, edges.nginx(min_interval="60s") as ng:
         fleet = _fleet(members, ng, health=health)
         with _driving(fleet, ng) as control, _steady_nginx(ng, 20) as load:

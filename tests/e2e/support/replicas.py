@@ -28,6 +28,8 @@ from tests.e2e.support.ports import HOST, port_of, reserve
 
 _REMEMBERED = 2000
 _AT_ONCE = 0.01  # seconds; 0 would wait for idle connections without end
+_TURNS_OF_AN_ACCEPT = 3
+"""Turns of the event loop from the accept of a connection until the server has it; a shutdown before would miss it."""
 _GONE = struct.pack("ii", 1, 0)  # SO_LINGER with no time: closing sends RST
 
 
@@ -145,6 +147,8 @@ class Replica:
         if self._listener is None or self._server is None:
             return
         self._listener.close()
+        for _ in range(_TURNS_OF_AN_ACCEPT):
+            await asyncio.sleep(0)
         await self._server.shutdown(_AT_ONCE)
         self._listener = self._server = None
 

@@ -168,8 +168,8 @@ def test_kv_affinity_keeps_a_conversation_with_the_replica_that_has_its_cache(ki
         eventually(_serving(site.gateway, {"h100-0", "h100-1", "h100-2"}))
         after = _homes(site.gateway)
         assert ("LB462" in _warned(site)) == (kind == "nginx")
-    stayed = [session for session, home in before.items() if home != "h100-3"]
-    assert [after[session] for session in stayed] == [before[session] for session in stayed]
+    moved = [session for session, home in before.items() if home not in ("h100-3", after[session])]
+    assert len(moved) <= (3 if kind == "envoy" else 0)  # Maglev moves about one in a thousand, each time another
 
 
 def test_multi_region_serves_nearby_and_european_data_never_elsewhere(kind: Kind) -> None:

@@ -15,7 +15,7 @@ from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
 _HEALTH = {
-    "active": {"tcp": {}, "interval": "300ms", "timeout": "200ms", "unhealthy_threshold": 2, "healthy_threshold": 1},
+    "active": {"tcp": {}, "interval": "300ms", "timeout": "300ms", "unhealthy_threshold": 2, "healthy_threshold": 1},
     "passive": {"consecutive_connect_failures": 1, "ejection_time": "1s", "error_rate": {"window": "1s"}},
 }
 _POST = Request("POST", body=b"y" * 20_000)

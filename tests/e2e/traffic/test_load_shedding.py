@@ -12,7 +12,7 @@ from tests.e2e.support.fleet import fleet_of, pool_of, running
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
-_OFTEN = {"interval": "200ms", "timeout": "200ms", "unhealthy_threshold": 1, "healthy_threshold": 1}
+_OFTEN = {"interval": "500ms", "timeout": "500ms", "unhealthy_threshold": 1, "healthy_threshold": 1}
 _SHEDDING = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 
 

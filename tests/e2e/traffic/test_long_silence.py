@@ -16,6 +16,7 @@ _SILENCE = 70
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_stream_outlives_70_seconds_of_silence() -> None:
+    """By default, on every proxy: longer than what any of them allows where it is not told otherwise (15 s to 60 s)."""
     with replicas("a") as pool, ExitStack() as stack:
         gateways = {kind: stack.enter_context(running(kind, fleet_of(pool))) for kind in KINDS}
         between = {kind: each.send("GET", f"/sse?n=2&gap={_SILENCE}", timeout=100) for kind, each in gateways.items()}

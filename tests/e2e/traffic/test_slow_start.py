@@ -1,21 +1,30 @@
-"""A replica that comes back gets its share little by little."""
+"""A replica that comes back gets its share little by little.
+
+How much it gets is judged by when each request was sent: on a busy machine requests are sent later and are fewer, and
+each still belongs to its place on the ramp.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tests.e2e.support.binaries import Kind
 from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import fleet_of, pool_of, running
+from tests.e2e.support.fleet import Gateway, fleet_of, pool_of, running
+from tests.e2e.support.http1 import Response
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
 _RAMPING = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-_OFTEN = {"interval": "200ms", "timeout": "200ms", "unhealthy_threshold": 1, "healthy_threshold": 1}
+_OFTEN = {"interval": "500ms", "timeout": "500ms", "unhealthy_threshold": 2, "healthy_threshold": 1}
 _WINDOW = 4.0
+_RATE = 80
+"""Requests a second while a replica ramps."""
 
 
 def _pool(members: list[Replica], **slow_start: Any) -> dict[str, Any]:
@@ -33,43 +42,86 @@ def _share(client: Client, count: int = 80) -> float:
     return load.shares().get("b", 0.0)
 
 
-def _leave_and_return(client: Client, b: Replica) -> float:
-    """When it was back (`time.monotonic()`). All are new when the proxy starts and ramp together: that is past."""
-    eventually(lambda: _share(client, 12) > 0)
+@dataclass(frozen=True, slots=True)
+class _Ramp:
+    """The requests after replica `b` came back. `checked` and `served` are the moments of the first check that found it
+    well and of its first request: the proxy put it in between the two."""
+
+    responses: Sequence[Response]
+    checked: float
+    served: float
+
+    def between(self, first: float, last: float) -> list[Response]:
+        """The requests that were sent so many windows after `b` was checked."""
+        start, end = (self.checked + windows * _WINDOW for windows in (first, last))
+        return [response for response in self.responses if start <= response.started < end]
+
+    def share(self, first: float, last: float) -> float:
+        """The part of them that `b` answered."""
+        responses = self.between(first, last)
+        assert len(responses) >= 20, "too few requests to judge by"
+        return sum(response.replica == "b" for response in responses) / len(responses)
+
+    def assert_follows(self, factor: Callable[[float], float], first: float, last: float) -> None:
+        """Fails unless `b` answered as many of them as the weight `factor(windows since its return)` gives it."""
+        moments = [response.started for response in self.between(first, last)]
+        least, most = (
+            sum(_part(factor((moment - start) / _WINDOW)) for moment in moments) / len(moments)
+            for start in (self.served, self.checked)
+        )
+        assert least - 0.04 <= self.share(first, last) <= most + 0.04
+
+
+def _part(factor: float) -> float:
+    """The share of a replica with this weight beside one with the weight 1."""
+    return factor / (1 + factor)
+
+
+def _envoy_factor(minimum: float = 0.1, aggression: float = 1.0) -> Callable[[float], float]:
+    """Envoy's formula, by the part of the window that has passed."""
+    return lambda passed: 1.0 if passed >= 1 else max(minimum, max(0.0, passed) ** (1 / aggression))
+
+
+def _ramp(gateway: Gateway, b: Replica, windows: float) -> _Ramp:
+    """Takes `b` out, lets it return, and sends requests for so many windows. All replicas are new when the proxy starts
+    and ramp together: that is past before."""
+    eventually(lambda: _share(gateway, 12) > 0)
     time.sleep(_WINDOW * 1.1)
     b.behave(health=503)
-    eventually(lambda: _share(client, 12) == 0)
-    b.behave(health=200)
-    eventually(lambda: _share(client, 24) > 0, pause=0.0)
-    return time.monotonic()
+    eventually(lambda: _share(gateway, 12) == 0)
+    with gateway.steady(_RATE) as steady:
+        b.forget()
+        back = time.monotonic()
+        b.behave(health=200)
+        eventually(lambda: b.requests > 0)
+        time.sleep(windows * _WINDOW)
+    steady.load.assert_no_failure()
+    checked = next(check.at for check in b.checked if check.at >= back)
+    return _Ramp(steady.load.responses, checked, b.seen[0].at)
 
 
 @_RAMPING
 def test_a_replica_that_comes_back_ramps(kind: Kind) -> None:
     with replicas("a", "b") as (a, b), running(kind, fleet_of(_pool([a, b]))) as gateway:
-        back = _leave_and_return(gateway, b)
-        early = _share(gateway)
-        time.sleep(max(0.0, back + 0.5 * _WINDOW - time.monotonic()))
-        later = _share(gateway)
-        time.sleep(max(0.0, back + 1.2 * _WINDOW - time.monotonic()))
-        whole = _share(gateway, 200)
+        ramp = _ramp(gateway, b, 1.8)
+    early, later = ramp.share(0, 0.3), ramp.share(0.45, 0.75)
     assert 0 < early < 0.3
     assert early < later < 0.47
-    assert whole == pytest.approx(0.5, abs=0.04)
+    assert ramp.share(1.3, 3) == pytest.approx(0.5, abs=0.04)
 
 
 def test_envoy_begins_where_it_is_told() -> None:
+    """At 60% it stays there until the ramp, which begins at nothing, has passed it."""
     with replicas("a", "b") as (a, b), running("envoy", fleet_of(_pool([a, b], min_weight="60%"))) as gateway:
-        _leave_and_return(gateway, b)
-        assert 0.33 < _share(gateway, 120) < 0.45
+        ramp = _ramp(gateway, b, 0.6)
+    ramp.assert_follows(_envoy_factor(minimum=0.6), 0, 0.55)
 
 
 def test_envoy_ramps_as_steeply_as_it_is_told() -> None:
     """An aggression of 5 gives the fifth root of the time: two thirds of the weight after a sixth of the window."""
     with replicas("a", "b") as (a, b), running("envoy", fleet_of(_pool([a, b], aggression=5))) as gateway:
-        back = _leave_and_return(gateway, b)
-        time.sleep(max(0.0, back + _WINDOW / 6 - time.monotonic()))
-        assert 0.36 < _share(gateway, 120) < 0.48
+        ramp = _ramp(gateway, b, 0.4)
+    ramp.assert_follows(_envoy_factor(aggression=5), 0.05, 0.35)
 
 
 @_RAMPING

@@ -40,7 +40,7 @@ def test_silence_beyond_idle_ends_a_stream_with_an_error(kind: Kind) -> None:
 
 
 def test_events_within_idle_keep_a_stream_alive(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a], route={"timeouts": {"idle": "1s"}})) as gateway:
+    with replicas("a") as (a,), running(kind, fleet_of([a], route={"timeouts": {"idle": "2s"}})) as gateway:
         stream = gateway.get("/sse?n=6&gap=0.5")
     assert stream.ok
     assert len(stream.events()) == 6

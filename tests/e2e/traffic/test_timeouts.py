@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import pytest
-
-from tests.e2e.support.binaries import KINDS, Kind, require
+from tests.e2e.support.binaries import Kind
 from tests.e2e.support.fleet import Fleet, entry, fleet_of, pool_of, running
 from tests.e2e.support.ports import HOST
 from tests.e2e.support.replicas import Replica, replicas
@@ -84,23 +82,6 @@ def test_silence_beyond_idle_ends_a_stream_and_shorter_silence_does_not(kind: Ki
     assert (len(lively.result().events()), len(silent.events())) == (5, 1)
     assert (silent.ok, silent.seconds < 5) == (False, True)
     assert (mute.status, mute.header("content-type"), mute.seconds < 6) == (504, "application/json", True)
-
-
-@pytest.mark.slow
-def test_by_default_a_long_generation_has_no_limit() -> None:
-    """17 s, before and after the first byte: longer than the 15 s that Envoy allows where it is not told otherwise."""
-    for kind in KINDS:
-        require(kind)
-    with ExitStack() as stack:
-        pool = stack.enter_context(replicas("a"))
-        gateways = [stack.enter_context(running(kind, fleet_of(pool))) for kind in KINDS]
-        pending = [
-            gateway.send("GET", path, timeout=60)
-            for gateway in gateways
-            for path in ("/sse?n=1&first=17", "/sse?n=2&gap=17")
-        ]
-        answers = [each.result(60) for each in pending]
-    assert [(answer.ok, len(answer.events())) for answer in answers] == [(True, 1), (True, 2)] * len(KINDS)
 
 
 def _timed(members: list[Replica], **timeouts: str) -> Fleet:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter, deque
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -181,7 +182,7 @@ class DeltaConversation(Conversation):
 
 LONG = settings(max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 
-TestStateOfTheWorld = Conversation.TestCase
+TestStateOfTheWorld = pytest.mark.slow(Conversation.TestCase)
 TestStateOfTheWorld.settings = LONG
-TestDelta = DeltaConversation.TestCase
+TestDelta = pytest.mark.slow(DeltaConversation.TestCase)
 TestDelta.settings = LONG

@@ -344,7 +344,7 @@ def test_a_proxy_that_pings_often_is_not_thrown_out() -> None:
                 writer.write(b"\0\0\x08" + bytes([ping]) + bytes(5) + b"8 octets")
                 kind, flags = -1, 0
                 while (kind, flags) != (ping, acknowledged):
-                    head = await asyncio.wait_for(reader.readexactly(9), 5)
+                    head = await asyncio.wait_for(reader.readexactly(9), 30)
                     kind, flags = head[3], head[4]
                     await reader.readexactly(int.from_bytes(head[:3], "big"))
                     assert kind != goaway, "too_many_pings"

@@ -66,7 +66,7 @@ def started(*drivers: Driver | Exception) -> tuple[DriverRunner, asyncio.Task[No
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.001)
 

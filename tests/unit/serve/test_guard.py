@@ -29,7 +29,7 @@ def _kept(guard: Guard, works: list[object]) -> int:
 
     async def run() -> None:
         task = guard.start("scrape", work, url="http://127.0.0.1/metrics")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while starts <= len(works) and not task.done():
                 await asyncio.sleep(0.001)
         if task.done():

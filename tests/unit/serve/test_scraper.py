@@ -445,7 +445,7 @@ def test_an_error_of_whoever_takes_the_reports_is_counted_and_the_page_is_fetche
             scraper = Scraper(broken_once, Guard(failures.append, first_pause=0.01))
             scraper.watch([_vllm(port)])
             running = asyncio.create_task(scraper.run())
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while not taken:
                     await asyncio.sleep(0.01)
             running.cancel()
