@@ -147,7 +147,7 @@ def server_options(*, writes: bool = False) -> _Decorator:
                     metavar="URL",
                     default=DEFAULT_SERVER,
                     show_default=True,
-                    callback=_url,
+                    callback=server_url,
                     help="A running serve.",
                 ),
                 option("--token-file", metavar="FILE", help=token),
@@ -160,7 +160,10 @@ def server_options(*, writes: bool = False) -> _Decorator:
     return decorate
 
 
-def _url(_context: click.Context, _option: click.Parameter, text: str) -> str:
+def server_url(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    """Return the URL of `--server`, or None where it is not given. Raises UsageError for what is no URL."""
+    if text is None:
+        return None
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https"):
         raise click.UsageError(f"--server: {plain(text)} is no URL: it begins with http:// or https://")

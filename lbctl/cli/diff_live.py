@@ -15,6 +15,7 @@ import click
 from lbctl.base.diagnostics import dotted
 from lbctl.cli.api_client import RemoteError, Server, show
 from lbctl.compile.fleet import Compiled
+from lbctl.control.splits import shares_of
 from lbctl.ir.pools import DnsDiscovery, Pool, Replica
 from lbctl.ir.settings import of_fleet
 from lbctl.ir.topology import Topology
@@ -49,6 +50,7 @@ def compare(compiled: Compiled, server: Server, form: str) -> bool:
             *_settings(compiled.topology, server.get("/api/v1/fleet", schema.FleetSettings).settings),
             *_pools(compiled.topology, server.get("/api/v1/pools", schema.Pools).pools, overrides),
             *_overrides(overrides),
+            *_rollouts(compiled.topology, server.get("/api/v1/rollouts", schema.Rollouts).rollouts),
         },
         key=lambda item: (item.who, item.path),
     )
@@ -129,13 +131,26 @@ def _replica(path: str, replica: Replica | None, row: schema.Replica, by_hand: b
         yield Ahead("files", f"{path}.drain", _text(drained), _text(bool(row.drained)))
 
 
+def _rollouts(topology: Topology, rows: Iterable[schema.Rollout]) -> Iterator[Ahead]:
+    files = {route.name: dict(shares_of(route)) for route in topology.routes}
+    for row in rows:
+        written = files.get(row.route, {})
+        if row.percent is not None and written != row.split:
+            why = f"rollout, {row.phase}"
+            yield Ahead("fleet", f"routes.{row.route}.split", _split(written), _split(row.split), why)
+
+
+def _split(shares: Mapping[str, int]) -> str:
+    """Return a split as it would be written in a fleet file."""
+    return "{" + ", ".join(f"{pool}: {share}" for pool, share in shares.items()) + "}"
+
+
 def _overrides(rows: Iterable[schema.Override]) -> Iterator[Ahead]:
     for row in rows:
         until = f", until {row.until}" if row.until else ""
         reason = f": {row.reason}" if row.reason else ""
         if row.route is not None:
-            split = "{" + ", ".join(f"{pool}: {share}" for pool, share in row.shares.items()) + "}"
-            yield Ahead("fleet", f"routes.{row.route}.split", None, split, f"override{until}{reason}")
+            yield Ahead("fleet", f"routes.{row.route}.split", None, _split(row.shares), f"override{until}{reason}")
             continue
         about = f"pools.{row.pool}" + (f".replicas.{row.replica}" if row.replica else "")
         value = "true" if row.value is None else _text(row.value)

@@ -10,12 +10,16 @@ import click
 from lbctl.apply.files import write_bundle
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.base.errors import reason_of
+from lbctl.cli.api_client import Server, server_url
 from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
 from lbctl.cli.proxy import chosen
+from lbctl.cli.rollout import rollouts_of
 from lbctl.compile.fleet import Compiled
+from lbctl.control import splits
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot
+from lbctl.ir.topology import Topology
 from lbctl.model.fleet import FleetSource
 from lbctl.serve.drivers.eligibility import undriven
 from lbctl.serve.fleet.unsupported import done_by_control_plane_for
@@ -40,6 +44,8 @@ class _Options:
     form: str
     require_files: bool
     files_root: str | None
+    server: Server | None
+    """The running `serve` whose splits are rendered; None for the splits of the files."""
 
 
 @click.command("render")
@@ -52,6 +58,9 @@ class _Options:
 @option("-o", "form", type=click.Choice(["yaml", "json"]), help="The form of an Envoy configuration; default: yaml.")
 @option("--require-files", is_flag=True, help="A file that the fleet names and that is missing is an error.")
 @option("--files-root", metavar="DIR", help="Where the proxy finds the fleet's relative files.")
+@option("--server", metavar="URL", callback=server_url, help="Render the splits that rollouts have in this serve.")
+@option("--token-file", metavar="FILE", help="The token of its API, where it asks for one.")
+@option("--tls-ca", metavar="FILE", help="Who signed its certificate; default: the system's CAs.")
 def command(
     paths: tuple[str, ...],
     kind: str,
@@ -62,13 +71,17 @@ def command(
     form: str | None,
     require_files: bool,
     files_root: str | None,
+    server: str | None,
+    token_file: str | None,
+    tls_ca: str | None,
 ) -> int:
     """Render the fleet in PATH… for one kind of proxy.
 
     One file goes to standard output, several need -d. What the proxy cannot say is a warning on standard error; what
     `lbctl serve` does for it, where its entry in `proxies` says how, is one line.
     """
-    options = _Options(kind, proxy, version, directory, check, _form(kind, form), require_files, files_root)
+    remote = Server(server, token_file, tls_ca) if server else None
+    options = _Options(kind, proxy, version, directory, check, _form(kind, form), require_files, files_root, remote)
     diagnostics = Diagnostics()
     loaded = load(paths, diagnostics, require_files)
     code = _render(loaded, options, diagnostics) if loaded else 1
@@ -94,8 +107,9 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
             Diagnostic("LB117", message, compiled.sources.position(()), hint="listeners: {NAME: {bind: …}}")
         )
         return 1
-    prepared = prepare(target(options.kind), compiled, proxy, Snapshot(compiled.topology, secrets=loaded.secrets))
-    _report_losses(prepared, proxy, diagnostics)
+    topology = compiled.topology if options.server is None else _with_rollouts(compiled.topology, options.server)
+    prepared = prepare(target(options.kind), compiled, proxy, Snapshot(topology, secrets=loaded.secrets))
+    _report_losses(prepared, proxy, diagnostics, moved=options.server is not None)
     bundle = prepared.target.render(prepared.rooted(_root(options, proxy)), options.form)
     diagnostics.extend(placed(bundle, compiled))
     if diagnostics.failed:
@@ -104,15 +118,27 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
     return code or _write(bundle, options)
 
 
-def _report_losses(prepared: Prepared, proxy: Proxy, diagnostics: Diagnostics) -> None:
+def _with_rollouts(topology: Topology, server: Server) -> Topology:
+    """Return the topology with the splits to which rollouts have moved, where the files have the same pools."""
+    files = {route.name: {pool for pool, _ in splits.shares_of(route)} for route in topology.routes}
+    moved = {
+        row.route: tuple(sorted(row.split.items()))
+        for row in rollouts_of(server, None)
+        if row.percent is not None and files.get(row.route) == set(row.split)
+    }
+    return splits.apply(topology, moved)
+
+
+def _report_losses(prepared: Prepared, proxy: Proxy, diagnostics: Diagnostics, *, moved: bool) -> None:
     """Report what this file cannot express.
 
     What `serve` does for a proxy that it drives is no loss there, and takes one line.
     """
     drives = bool(proxy.nodes) if prepared.target.served_by_xds else not undriven(proxy)
     replacements = done_by_control_plane_for(proxy.kind) if drives else {}
-    diagnostics.extend(item for item in prepared.losses if item.code not in replacements)
-    provided = {item.code for item in prepared.losses if item.code in replacements} - {BY_ID["control"].code}
+    losses = [item for item in prepared.losses if not moved or item.code != BY_ID["route.rollout"].code]
+    diagnostics.extend(item for item in losses if item.code not in replacements)
+    provided = {item.code for item in losses if item.code in replacements} - {BY_ID["control"].code}
     if provided:
         features = ", ".join(f"{replacements[code]} ({code})" for code in sorted(provided))
         click.echo(

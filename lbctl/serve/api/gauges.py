@@ -9,6 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from lbctl.control.loop_output import controlled
+from lbctl.control.rollouts import PHASES
 from lbctl.ir.pools import Pool
 from lbctl.ir.snapshot import weights_of
 from lbctl.serve.api import decision_rows
@@ -34,6 +35,7 @@ class Gauges(Collector):
         yield from self._pools(pools)
         yield self._ages(pools)
         yield from self._sources(pools)
+        yield from self._rollouts()
 
     def _weights(self) -> Iterator[Metric]:
         weight = GaugeMetricFamily(
@@ -55,6 +57,20 @@ class Gauges(Collector):
                     out.add_metric([name, replica, reasons[0] if reasons else ""], 1)
         yield weight
         yield out
+
+    def _rollouts(self) -> Iterator[Metric]:
+        share = GaugeMetricFamily(
+            "lbctl_rollout_share", "The share of the target pool that a rollout has decided, from 0 to 1.",
+            labels=["route"],
+        )  # fmt: skip
+        phase = GaugeMetricFamily("lbctl_rollout_phase", "1 for the phase of a rollout.", labels=["route", "phase"])
+        for state in self._publisher.rollouts:
+            if state.moves:
+                share.add_metric([state.route], state.percent / 100)
+            for name in PHASES:
+                phase.add_metric([state.route, name], float(name == state.phase))
+        yield share
+        yield phase
 
     def _pools(self, pools: tuple[Pool, ...]) -> Iterator[Metric]:
         utilisation = GaugeMetricFamily(

@@ -93,6 +93,13 @@ def test_a_timed_rollout_is_promoted_on_all_three_proxies_over_a_killed_serve_an
         _only(loads, "new")
         assert run(["status", "rollouts", "--server", control.url]) == 0
         assert "{new: 1, old: 0}" in capsys.readouterr().out
+        assert run(["diff", str(control.files), "--against", "live", "--server", control.url]) == 0
+        assert "{new: 1, old: 0}" in capsys.readouterr().out
+        assert run(["render", str(control.files), "-t", "haproxy"]) == 0
+        files, warnings = capsys.readouterr()
+        assert run(["render", str(control.files), "-t", "haproxy", "--server", control.url]) == 0
+        live, nothing = capsys.readouterr()
+        assert ("LB702" in warnings, "LB702" in nothing, live == files) == (True, False, False)
 
         assert _rollout(control, "abort", "chat", "--reason", "worse answers", "--wait") == 0
         _in_sync(control)
@@ -127,6 +134,9 @@ def test_a_person_moves_a_manual_rollout_and_sticky_clients_keep_their_variant(
             )
             assert _rollout(control, "set", "chat", "90", "--wait") == 0
             assert _row(control)["phase"] == "paused"
+            metrics = control.metrics()
+            assert metrics['lbctl_rollout_share{route="chat"}'] == 0.9
+            assert metrics['lbctl_rollout_phase{phase="paused",route="chat"}'] == 1
             sticky = {client.post("/v1/completions?n=1", headers=[("cookie", cookie)]).replica for _ in range(20)}
             assert sticky == {"old"}
             assert _rollout(control, "promote", "chat", "--wait") == 0
