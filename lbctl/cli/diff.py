@@ -11,8 +11,9 @@ import click
 
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import revision
-from lbctl.cli.api_client import Server, form_choice, server_options
+from lbctl.cli.api_client import Server, server_options
 from lbctl.cli.api_client import show as show_value
+from lbctl.cli.diff_markdown import markdown
 from lbctl.cli.diff_text import as_json, lines
 from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
@@ -28,6 +29,7 @@ option = options_of("diff")
 _GIT = "git:"
 _LIVE = "live"
 _DIFFERENT = 2
+_FORMS = ("table", "markdown", "json", "yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class _Options:
 @option("-t", "--target", "kind", type=click.Choice(KINDS), help="Compare the text for that kind of proxy instead.")
 @option("--proxy", metavar="NAME", help="With -t: the proxy of the fleet, where it names several of the kind.")
 @option("--exit-code", "tells", is_flag=True, help="Exit code 2 where something differs.")
-@option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+@option("-o", "form", type=click.Choice(_FORMS), default="table", show_default=True, help="The form.")
 @server_options()
 def command(
     paths: tuple[str, ...], against: tuple[str, ...], kind: str | None, proxy: str | None, tells: bool, form: str,
@@ -56,7 +58,8 @@ def command(
     """What changes when the fleet in PATH… takes the place of another.
 
     Pools, replicas, the share of traffic that each gains or loses, requests that go elsewhere, and every setting with
-    its old and new value. Order, comments and defaults that are written out are no difference.
+    its old and new value. Order, comments and defaults that are written out are no difference. `-o markdown` is for the
+    comment of a merge request.
     """
     options = _Options(against, kind, proxy, form)
     _check(options)
@@ -98,11 +101,14 @@ def _other(paths: tuple[str, ...], against: tuple[str, ...], diagnostics: Diagno
 
 def _fleets(old: Loaded, new: Loaded, form: str) -> bool:
     changes = difference(old.compiled.topology, new.compiled.topology)
-    if form != "table":
-        show_value(as_json(changes, new.compiled.sources), form)
-        return bool(changes)
-    for line in lines(changes, new.compiled.sources):
-        click.echo(line)
+    match form:
+        case "table":
+            for line in lines(changes, new.compiled.sources):
+                click.echo(line)
+        case "markdown":
+            click.echo(markdown(changes, new.compiled.sources), nl=False)
+        case _:
+            show_value(as_json(changes, new.compiled.sources), form)
     return bool(changes)
 
 

@@ -14,6 +14,8 @@ import click
 
 from lbctl.base.diagnostics import dotted
 from lbctl.cli.api_client import RemoteError, Server, show
+from lbctl.cli.diff_text import ABSENT
+from lbctl.cli.markdown import Table, code, document
 from lbctl.compile.fleet import Compiled
 from lbctl.control.splits import shares_of
 from lbctl.ir.pools import DnsDiscovery, Pool, Replica
@@ -22,6 +24,7 @@ from lbctl.ir.topology import Topology
 from lbctl.serve.api import schema
 
 _COMPARED = ("address", "region", "zone", "gpu", "priority", "capacity")
+_COLUMNS = ("What", "Running", "In the files", "Why")
 _MOST = 40
 
 
@@ -63,24 +66,38 @@ def compare(compiled: Compiled, server: Server, form: str) -> bool:
 def _print(differences: list[Ahead], form: str) -> None:
     files, fleet = ([item for item in differences if item.who == side] for side in ("files", "fleet"))
     verdict = "both" if files and fleet else "files" if files else "fleet" if fleet else "neither"
-    if form != "table":
-        show({"ahead": verdict, "differences": [asdict(item) for item in differences]}, form)
-        return
-    for items, head in ((files, "the files are ahead"), (fleet, "the fleet is ahead")):
+    summaries = {"both": "both are ahead", "neither": "no difference"}
+    summary = summaries.get(verdict, f"{len(differences)} difference{'' if len(differences) == 1 else 's'}")
+    sides = (("the files are ahead", files), ("the fleet is ahead", fleet))
+    match form:
+        case "table":
+            for line in (*_lines(sides), summary):
+                click.echo(line if line.isprintable() else ascii(line)[1:-1])
+        case "markdown":
+            tables = [Table(head.capitalize(), _COLUMNS, [*map(_cells, items)]) for head, items in sides]
+            click.echo(document(summary, tables), nl=False)
+        case _:
+            show({"ahead": verdict, "differences": [asdict(item) for item in differences]}, form)
+
+
+def _lines(sides: Iterable[tuple[str, list[Ahead]]]) -> Iterator[str]:
+    for head, items in sides:
         if items:
-            click.echo(f"{head}:")
+            yield f"{head}:"
         for item in items[:_MOST]:
             reason = f"  ({item.why})" if item.why else ""
-            line = f"  {item.path}: {_shown(item.live)} → {_shown(item.files)}{reason}"
-            click.echo(line if line.isprintable() else ascii(line)[1:-1])
+            yield f"  {item.path}: {_shown(item.live)} → {_shown(item.files)}{reason}"
         if len(items) > _MOST:
-            click.echo(f"  … and {len(items) - _MOST} more (-o json has all)")
-    summaries = {"both": "both are ahead", "neither": "no difference"}
-    click.echo(summaries.get(verdict, f"{len(differences)} difference{'' if len(differences) == 1 else 's'}"))
+            yield f"  … and {len(items) - _MOST} more (-o json has all)"
+
+
+def _cells(item: Ahead) -> tuple[str, ...]:
+    values = (ABSENT if value is None else code(value) for value in (item.live, item.files))
+    return code(item.path), *values, code(item.why)
 
 
 def _shown(value: str | None) -> str:
-    return "(not there)" if value is None else value
+    return ABSENT if value is None else value
 
 
 # ── What is compared ─────────────────────────────────────────────────────────────────────────────────────────────────

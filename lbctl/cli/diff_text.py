@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from lbctl.base.diagnostics import dotted
+from lbctl.base.diagnostics import Position, dotted
 from lbctl.compile.origin import origin
 from lbctl.compile.sources import SourceMap
 from lbctl.ir.diff import Difference, ObjectChange, ReroutedRequests, SettingChange, TrafficChange
@@ -15,14 +15,13 @@ from lbctl.ir.matching import path_text
 
 _MOST = 12
 """Lines of one kind below one heading; the rest is counted."""
+ABSENT = "(not there)"
+"""Stands for the value of a setting that one side lacks."""
 _SIGNS = {"added": "+", "removed": "-"}
 
 
 def lines(difference: Difference, sources: SourceMap) -> Iterator[str]:
     """Yield the difference as lines of text. `sources`: of the new side."""
-    if not difference:
-        yield "no difference"
-        return
     sections = (
         _things(difference.objects),
         _traffic(difference.traffic),
@@ -31,7 +30,21 @@ def lines(difference: Difference, sources: SourceMap) -> Iterator[str]:
     )
     for section in sections:
         yield from (line if line.isprintable() else ascii(line)[1:-1] for line in section)
-    yield ", ".join(_counts(difference))
+    yield summary(difference)
+
+
+def summary(difference: Difference) -> str:
+    """Return the number of changes of each kind, as `1 added, 2 settings changed`, or `no difference`."""
+    added = sum(item.kind == "added" for item in difference.objects)
+    counts = (
+        (added, "added", "added"),
+        (len(difference.objects) - added, "removed", "removed"),
+        (len(difference.settings), "setting changed", "settings changed"),
+        (len(difference.rerouted), "way of requests moved", "ways of requests moved"),
+        (len(difference.traffic), "share moved", "shares moved"),
+    )
+    changes = [f"{count} {one if count == 1 else many}" for count, one, many in counts if count]
+    return ", ".join(changes) or "no difference"
 
 
 def as_json(difference: Difference, sources: SourceMap) -> dict[str, Any]:
@@ -60,6 +73,11 @@ def as_json(difference: Difference, sources: SourceMap) -> dict[str, Any]:
             for item in difference.settings
         ],
     }
+
+
+def position(item: SettingChange, sources: SourceMap) -> Position | None:
+    """Return where the new value is written, or None if it is not. `sources`: of the new side."""
+    return origin(sources, item.path) if item.new is not None else None
 
 
 def match(rule: Rule) -> dict[str, Any]:
@@ -99,12 +117,17 @@ def _traffic(rows: Sequence[TrafficChange]) -> Iterator[str]:
     if rows:
         yield "traffic (share of the route's requests, by weight)"
     for route, items in groupby(rows, key=lambda item: item.route):
-        moved = sorted(items, key=lambda item: (bool(item.replica), -abs(item.new - item.old), item.pool, item.replica))
+        moved = largest_first(items)
         names = [f"{item.pool}/{item.replica}" if item.replica else item.pool for item in moved]
         width = max(map(len, names[:_MOST]))
         yield f"  {route}"
         shares = (f"{_share(item.old)} → {_share(item.new)}  {100 * (item.new - item.old):+.2f}" for item in moved)
         yield from _capped([f"    {name:<{width}}  {share}" for name, share in zip(names, shares, strict=True)], 4)
+
+
+def largest_first(rows: Iterable[TrafficChange]) -> list[TrafficChange]:
+    """Sort the changes of one route: pools before replicas, then the largest change first."""
+    return sorted(rows, key=lambda item: (bool(item.replica), -abs(item.new - item.old), item.pool, item.replica))
 
 
 def _share(value: float) -> str:
@@ -129,14 +152,13 @@ def _settings(difference: Difference, sources: SourceMap) -> Iterator[str]:
     rows = []
     for item in difference.settings:
         where = _at(item, sources)
-        old, new = item.old or "(not there)", item.new or "(not there)"
+        old, new = item.old or ABSENT, item.new or ABSENT
         rows.append(f"  {dotted(item.path)}: {old} → {new}" + (f"  {where}" if where else ""))
     yield from _capped(rows, most=10 * _MOST)
 
 
 def _at(item: SettingChange, sources: SourceMap) -> str | None:
-    """Return where the new value is written, or None if it is not."""
-    place = origin(sources, item.path) if item.new is not None else None
+    place = position(item, sources)
     return str(place) if place else None
 
 
@@ -144,16 +166,3 @@ def _capped(rows: Sequence[str], indent: int = 2, most: int = _MOST) -> Iterator
     yield from rows[:most]
     if len(rows) > most:
         yield f"{' ' * indent}… and {len(rows) - most} more (-o json has all)"
-
-
-def _counts(difference: Difference) -> Iterator[str]:
-    added = sum(item.kind == "added" for item in difference.objects)
-    for count, one, many in (
-        (added, "added", "added"),
-        (len(difference.objects) - added, "removed", "removed"),
-        (len(difference.settings), "setting changed", "settings changed"),
-        (len(difference.rerouted), "way of requests moved", "ways of requests moved"),
-        (len(difference.traffic), "share moved", "shares moved"),
-    ):
-        if count:
-            yield f"{count} {one if count == 1 else many}"

@@ -1,11 +1,15 @@
-"""Formats findings for pipelines: text, JSON, GitHub annotations and SARIF 2.1.0, alone on standard output.
+"""Formats findings for pipelines: text, JSON, GitHub annotations, SARIF 2.1.0 and GitLab's Code Quality report.
 
-The order is that of files and lines. GitHub shows only ten of a kind, so it gets the most severe first.
+The formatted findings are alone on standard output, in the order of files and lines. GitHub shows only ten of a kind,
+so it gets the most severe first.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,11 +18,14 @@ from urllib.parse import quote
 from lbctl import __version__
 from lbctl.base.diagnostics import Diagnostic, Severity, as_json, dotted
 
-FORMS = ("text", "json", "github", "sarif")
+FORMS = ("text", "json", "github", "sarif", "codequality")
 _MOST = 10
 """Annotations of one step that GitHub shows."""
 _RANK: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
 _COMMANDS: dict[Severity, str] = {"error": "error", "warning": "warning", "note": "notice"}
+_CODE_QUALITY: dict[Severity, str] = {"error": "critical", "warning": "major", "note": "info"}
+_LINE_AND_COLUMN = re.compile(r":[0-9]+:[0-9]+\b")
+"""Matches the line and column of another place that a message names."""
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -32,6 +39,8 @@ def written(findings: Iterable[Diagnostic], form: str) -> str:
             return "".join(f"{line}\n" for line in _github(diagnostics))
         case "sarif":
             return json.dumps(_sarif(diagnostics), indent=2, ensure_ascii=False) + "\n"
+        case "codequality":
+            return json.dumps(_code_quality(diagnostics), indent=2, ensure_ascii=False) + "\n"
         case _:
             return "".join(f"{item}\n" for item in diagnostics)
 
@@ -135,3 +144,31 @@ def _result(item: Diagnostic, index: int) -> dict[str, Any]:
 def _uri(file: str) -> str:
     """Return a URI relative to the working directory if the path is relative, else an absolute one."""
     return f"file://{quote(file)}" if file.startswith("/") else quote(file.removeprefix("./"))
+
+
+def _code_quality(findings: Sequence[Diagnostic]) -> list[dict[str, Any]]:
+    """Return a Code Quality report, whose fingerprints stay the same when a finding only moves to another line."""
+    issues, counts = [], Counter[tuple[str, ...]]()
+    for item in findings:
+        file = _relative(item)
+        message = _LINE_AND_COLUMN.sub("", item.message)
+        identity = (item.code, file, dotted(item.path), message)
+        # GitLab shows only the first finding with a fingerprint, so equal findings are told apart by their number.
+        counts[identity] += 1
+        fingerprint = hashlib.sha256("\0".join((*identity, str(counts[identity]))).encode()).hexdigest()
+        issues.append(
+            {
+                "description": f"{item.code} {_sentence(item)}",
+                "check_name": item.code,
+                "fingerprint": fingerprint,
+                "severity": _CODE_QUALITY[item.severity],
+                "location": {"path": file, "lines": {"begin": max(1, item.position.line if item.position else 1)}},
+            }
+        )
+    return issues
+
+
+def _relative(item: Diagnostic) -> str:
+    """Return the file relative to the working directory, which is a job's checkout; `.` for a finding without one."""
+    place = item.position
+    return os.path.relpath(place.file) if place is not None and place.file != "-" else "."

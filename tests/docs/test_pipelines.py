@@ -9,7 +9,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -163,11 +165,12 @@ def test_the_action_passes_a_good_change_and_says_what_it_does(repository: Repos
     assert "install --quiet lbctl[demo] @ git+https://git.example.com/" in asked(repository)
     assert f"lbctl {__version__}" in action.said["Install"]
     summary = action.summary.read_text()
-    assert re.search(r"127\.0\.0\.1-9003.*L4 → H100-PCIe", summary)
-    assert summary.count("```") == 2
-    name, _, sarif = action.outputs.read_text().strip().partition("=")
-    assert name == "sarif"
-    assert json.loads(Path(sarif).read_text())["version"] == "2.1.0"
+    assert re.search(r"\| `\S*127\.0\.0\.1-9003\.gpu` \| `L4` \| `H100-PCIe` \| `fleet/fleet\.yaml:\d+` \|", summary)
+    outputs = dict(line.split("=", 1) for line in action.outputs.read_text().splitlines())
+    assert outputs.keys() == {"sarif", "comment"}
+    assert json.loads(Path(outputs["sarif"]).read_text())["version"] == "2.1.0"
+    assert Path(outputs["comment"]).read_text() == summary
+    assert summary.startswith("**lbctl diff:** ")
 
 
 def test_the_action_refuses_a_fleet_with_an_error_at_its_line(repository: Repository) -> None:
@@ -175,7 +178,8 @@ def test_the_action_refuses_a_fleet_with_an_error_at_its_line(repository: Reposi
     action = Action(repository, targets="haproxy")
     assert failing(action) == {"Validate", "Lint", "Render and check"}
     assert re.search(r"^::error file=fleet/fleet\.yaml,line=\d+,col=\d+,title=LB011::", action.said["Validate"], re.M)
-    assert "No comparison with main" in action.summary.read_text()
+    assert action.summary.read_text() == "**lbctl diff:** no comparison with main: the job's log says why\n"
+    assert "LB011" in action.said["What this change does"]
 
 
 def test_the_action_sees_what_was_not_rendered_anew(repository: Repository) -> None:
@@ -183,8 +187,13 @@ def test_the_action_sees_what_was_not_rendered_anew(repository: Repository) -> N
     action = Action(repository, rendered="rendered", targets="nginx", base="")
     assert failing(action) == {COMMITTED}
     said = action.said[COMMITTED]
-    assert "::error title=lbctl::rendered is not what the fleet renders to" in said
     assert "rendered/nginx/nginx.conf" in said
+    command = "lbctl render -t nginx -d rendered/nginx fleet && git add rendered/nginx"
+    assert f"::error title=lbctl::rendered is not what the fleet renders to. Run this and commit: {command}" in said
+    repository(*GIT, "checkout", "-q", "rendered")
+    repository("bash", "-c", command)
+    repository.commit()
+    assert failing(Action(repository, rendered="rendered", targets="nginx", base="")) == set()
 
 
 SEVERAL = {"targets": "envoy:edge envoy:core", "rendered": "rendered", "base": ""}
@@ -211,6 +220,8 @@ def test_the_action_renders_for_each_of_several_envoys(repository: Repository) -
         "rendered/core/envoy.yaml",
         "rendered/edge/envoy.yaml",
     ]
+    commands = re.findall(r"^::error .*commit: (.*) && ", action.said[COMMITTED], re.M)
+    assert commands == [f"lbctl render -t envoy --proxy {name} -d rendered/{name} fleet" for name in ("edge", "core")]
 
 
 def test_the_action_says_why_nothing_can_be_compared_with_what_is_committed(repository: Repository) -> None:
@@ -235,15 +246,53 @@ def test_the_workflow_gives_the_action_what_it_takes() -> None:
     assert asked == set(action["outputs"])
 
 
+def test_the_workflow_writes_one_comment_and_replaces_it(repository: Repository) -> None:
+    """`gh` is one that writes down what it is asked for, and answers with the comments that there are."""
+    job = read(CI / "workflow.yml")["jobs"]["lbctl"]
+    step = next(step for step in job["steps"] if step.get("name") == "Comment")
+    home = repository.directory.parent
+    (home / "bin").mkdir()
+    shim = home / "bin" / "gh"
+    shim.write_text("""\
+#!/bin/sh
+case "$*" in
+  *--paginate*) cat "$HOME/comments" ;;
+  *) echo "$*" >> "$HOME/asked" ;;
+esac
+""")
+    shim.chmod(0o755)
+    (home / "body.md").write_text("**lbctl diff:** no difference\n")
+    env = {
+        "PATH": f"{home / 'bin'}{os.pathsep}{repository.env['PATH']}",
+        "BODY": str(home / "body.md"),
+        "ISSUES": "repos/me/fleet/issues",
+        "NUMBER": "7",
+    }
+    for comments, request in (
+        ("", "--method POST repos/me/fleet/issues/7/comments"),
+        ("41\n", "--method PATCH repos/me/fleet/issues/comments/41"),
+    ):
+        (home / "comments").write_text(comments)
+        subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+            cwd=repository.directory, env=repository.env | env, check=True, timeout=20,
+        )  # fmt: skip
+        assert asked(repository).splitlines()[-1] == f"api --silent {request} --field body=@comment.md"
+    comment = (repository.directory / "comment.md").read_text()
+    assert comment == "<!-- lbctl diff -->\n**lbctl diff:** no difference\n"
+    assert job["steps"][-1] is step
+    assert read(CI / "workflow.yml")["permissions"]["pull-requests"] == "write"
+
+
 # ── GitLab ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def gitlab(repository: Repository, name: str, targets: str) -> subprocess.CompletedProcess[str]:
+def gitlab(repository: Repository, name: str, targets: str, **given: str) -> subprocess.CompletedProcess[str]:
     """A job of gitlab-ci.yml as a runner runs it."""
     file = read(CI / "gitlab-ci.yml")
     job = file[file[name]["extends"]] | file[name]
     script = "\n".join(["set -eo pipefail", *job["before_script"], *job["script"]])
-    own = {"CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main", "TARGETS": targets}
+    own = {"CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main", "TARGETS": targets, **given}
     env = repository.env | {key: str(value) for key, value in file["variables"].items()} | own
     return subprocess.run(
         ["bash", "-c", script],
@@ -260,16 +309,67 @@ def test_gitlabs_jobs_pass_a_good_fleet_and_tell_of_its_change(repository: Repos
         done = gitlab(repository, name, "nginx")
         assert done.returncode == 0, done.stderr
     assert "9003" in done.stdout
-    assert "9003" in (repository.directory / "lbctl-diff.txt").read_text()
-    assert json.loads((repository.directory / "lbctl.sarif").read_text())["version"] == "2.1.0"
+    assert "9003" in (repository.directory / "lbctl-diff.md").read_text()
     assert "install --quiet lbctl[demo] @ git+https://git.example.com/" in asked(repository)
     assert "nginx-light haproxy" in asked(repository)
+
+
+def test_gitlab_gets_the_findings_as_its_code_quality_report(repository: Repository) -> None:
+    repository.change("  llama:\n", "  llama:\n    balance: {algorithm: random}\n")
+    assert gitlab(repository, "lint", "nginx").returncode == 0
+    artifacts = read(CI / "gitlab-ci.yml")["lint"]["artifacts"]
+    (finding,) = json.loads((repository.directory / artifacts["reports"]["codequality"]).read_text())
+    assert (finding["severity"], finding["location"]["path"]) == ("major", "fleet/fleet.yaml")
+    lines = (repository.directory / "fleet" / "fleet.yaml").read_text().splitlines()
+    assert "random" in lines[finding["location"]["lines"]["begin"] - 1]
+
+
+@pytest.mark.parametrize(
+    ("notes", "request_line"),
+    [
+        ("[]", "POST /notes"),
+        ('[{"id": 4, "body": "hello"}, {"id": 5, "body": "<!-- lbctl diff -->\\nold"}]', "PUT /notes/5"),
+    ],
+)
+def test_gitlabs_merge_request_has_one_comment(repository: Repository, notes: str, request_line: str) -> None:
+    """The real curl, and a server with the notes that there are."""
+    requests: list[tuple[str, str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
+            requests.append((f"{self.command} {self.path}", self.headers["private-token"], body))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(notes.encode())
+
+        do_GET = do_POST = do_PUT = answer  # noqa: N815
+
+        def log_message(self, *arguments: object) -> None:
+            """Nothing is logged."""
+
+    repository.change("gpu: L4", "gpu: H100-PCIe")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        given = {"NOTES": f"http://127.0.0.1:{server.server_port}/notes", "LBCTL_COMMENT_TOKEN": "glpat-x"}
+        done = gitlab(repository, "diff", "nginx", **given)
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert [item[:2] for item in requests] == [("GET /notes?per_page=100", "glpat-x"), (request_line, "glpat-x")]
+    assert 'name="body"' in requests[1][2]
+    comment = (repository.directory / "lbctl-diff.md").read_text()
+    assert comment.startswith("<!-- lbctl diff -->\n**lbctl diff:** ")
+    assert comment.splitlines()[-1] in requests[1][2]
+    assert "glpat-x" not in done.stdout + done.stderr
 
 
 def test_gitlabs_jobs_refuse_a_fleet_with_an_error_and_files_that_are_not_its_own(repository: Repository) -> None:
     repository.change("gpu: L4", "gpu: H100-PCIe")
     repository.commit()
-    assert gitlab(repository, "render", "haproxy").returncode == 1
+    done = gitlab(repository, "render", "haproxy")
+    assert done.returncode == 1
+    command = "lbctl render -t haproxy -d rendered/haproxy fleet && git add rendered/haproxy"
+    assert done.stdout.endswith(f"rendered is not what the fleet renders to. Run this and commit:\n  {command}\n\n")
     repository.change("gpu: H100-PCIe", "gpu: H100-PCIe, weigth: 1")
     for name in ("validate", "lint", "render"):
         assert gitlab(repository, name, "haproxy").returncode == 1

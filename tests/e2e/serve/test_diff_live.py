@@ -59,6 +59,13 @@ def test_the_files_the_fleet_or_both_are_ahead(tmp_path: Path, capsys: pytest.Ca
         assert (who, list(found)) == ("fleet", ["pools.pool.replicas.a by hand, drain"])
         assert _changed(control, ahead, tmp_path, capsys)[0] == "both"
 
+        assert run(["diff", str(write(ahead, tmp_path)), "--against", "live", "-o", "markdown", *held[:2]]) == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith("**lbctl diff:** both are ahead\n\n**The files are ahead**\n\n| What | Running |")
+        assert "| `routes.everything.timeouts.idle` | `5m` | `2m` |  |\n" in shown
+        assert "| `pools.pool.replicas.c` | (not there) | `127.0.0.1:11` | `new replica` |\n" in shown
+        assert "| `pools.pool.replicas.a by hand, drain` | `true` | (not there) | `override: a fan` |\n" in shown
+
         assert run(["diff", str(tmp_path), "--against", "live", "--server", control.url]) == 0
         text = capsys.readouterr().out
         assert "the fleet is ahead:" in text

@@ -1,4 +1,4 @@
-"""Findings for machines: JSON, GitHub's annotations, SARIF 2.1.0, and nothing else on standard output."""
+"""Findings for machines: JSON, GitHub's annotations, SARIF, GitLab's report, and nothing else on standard output."""
 
 from __future__ import annotations
 
@@ -109,7 +109,98 @@ def test_the_fixture_refuses_what_sarif_does(fleet: str, capsys: pytest.CaptureF
             jsonschema.Draft7Validator(SCHEMA).validate(bad)
 
 
-@pytest.mark.parametrize("form", ["text", "json", "github", "sarif"])
+CODE_QUALITY = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["description", "check_name", "fingerprint", "severity", "location"],
+        "additionalProperties": False,
+        "properties": {
+            "description": {"type": "string", "minLength": 1},
+            "check_name": {"type": "string", "pattern": "^LB[0-9]{3}$"},
+            "fingerprint": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+            "severity": {"enum": ["info", "minor", "major", "critical", "blocker"]},
+            "location": {
+                "type": "object",
+                "required": ["path", "lines"],
+                "additionalProperties": False,
+                "properties": {
+                    "path": {"type": "string", "pattern": "^[^/]"},
+                    "lines": {
+                        "type": "object",
+                        "required": ["begin"],
+                        "additionalProperties": False,
+                        "properties": {"begin": {"type": "integer", "minimum": 1}},
+                    },
+                },
+            },
+        },
+    },
+}
+"""The fields of https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format, no more."""
+
+
+def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    """A Code Quality report, which has GitLab's fields and a fingerprint for each finding."""
+    _, out, err = output(capsys, *arguments, "-o", "codequality")
+    assert err == ""
+    issues: list[dict[str, Any]] = json.loads(out)
+    jsonschema.Draft7Validator(CODE_QUALITY).validate(issues)
+    assert len({item["fingerprint"] for item in issues}) == len(issues)
+    return issues
+
+
+@pytest.mark.parametrize("command", ["lint", "validate"])
+@pytest.mark.parametrize("text", [POOR, sample(), "version: 2\nx: [\n", ""])
+def test_a_code_quality_report_has_the_fields_that_gitlab_documents(
+    command: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fleet.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    for path in ("fleet.yaml", "./fleet.yaml", str(tmp_path / "fleet.yaml")):
+        issues = report(capsys, command, path)
+        assert {item["location"]["path"] for item in issues} <= {"fleet.yaml"}
+    _, out, _ = output(capsys, command, "-o", "json", "fleet.yaml")
+    severities = {"error": "critical", "warning": "major", "note": "info"}
+    assert [(item["check_name"], item["severity"], item["location"]["lines"]["begin"]) for item in issues] == [
+        (item["code"], severities[item["severity"]], item["line"]) for item in json.loads(out)["findings"]
+    ]
+
+
+def test_a_finding_that_only_moves_keeps_its_fingerprint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one whose message names another line; a finding that is new has a fingerprint of its own."""
+    twice = POOR.replace("10.0.0.2:8000", "10.0.0.1:8000")
+    monkeypatch.chdir(tmp_path)
+
+    def fingerprints(text: str) -> dict[str, tuple[str, int]]:
+        (tmp_path / "fleet.yaml").write_text(text)
+        issues = [*report(capsys, "validate", "fleet.yaml"), *report(capsys, "lint", "fleet.yaml")]
+        return {item["fingerprint"]: (item["description"], item["location"]["lines"]["begin"]) for item in issues}
+
+    before, after = fingerprints(twice), fingerprints(f"# one\n# two\n{twice}")
+    assert before.keys() == after.keys()
+    assert any("first at fleet.yaml:" in description for description, _ in before.values())
+    assert all(after[key][1] == line + 2 for key, (_, line) in before.items())
+    more = fingerprints(twice.replace("gpu: B200", "gpu: B200, weigth: 1"))
+    assert more.keys() - before.keys()
+
+
+def test_a_code_quality_report_takes_a_finding_without_a_place_and_equal_ones() -> None:
+    findings = [
+        Diagnostic("LB999", "a"),
+        Diagnostic("LB999", "a"),
+        Diagnostic("LB010", "b", Position("-", 4, 1)),
+        NASTY,
+    ]
+    issues = json.loads(written(findings, "codequality"))
+    jsonschema.Draft7Validator(CODE_QUALITY).validate(issues)
+    assert [item["location"]["path"] for item in issues] == [".", ".", ".", "a:b,c/ü %.yaml"]
+    assert issues[0]["fingerprint"] != issues[1]["fingerprint"]
+
+
+@pytest.mark.parametrize("form", ["text", "json", "github", "sarif", "codequality"])
 def test_validate_has_the_same_exit_codes_in_every_form(
     form: str, fleet: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

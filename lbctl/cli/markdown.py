@@ -1,0 +1,77 @@
+"""Writes Markdown for the comments of merge requests, in GitHub's flavour, which GitLab reads too.
+
+A fleet may contain any text, so whoever proposes a change could write links, HTML, mentions or GitLab's quick actions
+into the comment. Every such text is therefore a code span within the cell of a table: nothing in it has a meaning, and
+no line begins with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from lbctl.cli.api_client import plain
+
+_MOST = 12
+"""The number of rows above which a table is folded."""
+_LARGEST_TABLE = 15_000
+"""The maximal size of one table in characters: GitHub rejects a comment of more than 65,536."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table with its title. The cells of `rows` are Markdown: text of a fleet goes through `code`."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numeric: frozenset[str] = frozenset()
+    """The columns that are aligned to the right."""
+
+
+def document(summary: str, tables: Iterable[Table]) -> str:
+    """Return the summary as the first line, and below it the tables that have rows; long ones are folded."""
+    blocks = [f"**lbctl diff:** {summary}"]
+    for table in tables:
+        if table.rows:
+            blocks += _folded(table) if len(table.rows) > _MOST else [f"**{table.title}**", *_blocks(table)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def code(text: str) -> str:
+    """Return the text as a code span for the cell of a table, with control characters escaped."""
+    text = plain(text)
+    if not text:
+        return ""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    padding = " " if text[0] in "` " or text[-1] in "` " else ""
+    # A table is split at its bars before code spans are read, so a bar is escaped within them too.
+    return f"{fence}{padding}{text}{padding}{fence}".replace("|", r"\|")
+
+
+def _folded(table: Table) -> Iterator[str]:
+    yield f"<details>\n<summary>{table.title} ({len(table.rows)})</summary>"
+    yield from _blocks(table)
+    yield "</details>"
+
+
+def _blocks(table: Table) -> Iterator[str]:
+    """Yield the table, with the rows for which there is room, and the number of the other rows."""
+    rule = ["---:" if column in table.numeric else "---" for column in table.head]
+    lines = [_line(table.head), _line(rule)]
+    room = _LARGEST_TABLE
+    for row in table.rows:
+        line = _line(row)
+        if len(line) > room:
+            break
+        room -= len(line)
+        lines.append(line)
+    yield "\n".join(lines)
+    missing = len(table.rows) + 2 - len(lines)
+    if missing:
+        yield f"… and {missing} more: `lbctl diff -o json` shows all."
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
