@@ -20,7 +20,7 @@ from lbctl.base import ports
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_loopback
 from lbctl.cli.options import options_of
-from lbctl.serve.api.json_codec import SchemaError, decode
+from lbctl.serve.api.json_codec import SchemaError, decode, encode, is_unicode
 from lbctl.serve.api.json_codec import plain as plain_json
 
 if TYPE_CHECKING:
@@ -97,6 +97,8 @@ class Server:
         return self._send("GET", "/healthz", None, "").date
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        if not is_unicode(body):
+            raise click.UsageError("an argument is not UTF-8 text, and the API takes no other")
         answer = self._send(method, path, body, self._token())
         return _content(self.url.rstrip("/") + path, answer.status, answer.content)
 
@@ -177,13 +179,13 @@ form_choice = click.Choice(["table", "json", "yaml"])
 
 def show(value: Any, form: str) -> None:
     """Print `value`, of JSON's own types or of the schema, as JSON or YAML on standard output."""
-    value = plain_json(value)
+    text = encode(value, indent=2)
     if form == "json":
-        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        click.echo(text)
         return
     import yaml
 
-    click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120), nl=False)
+    click.echo(yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=True, width=120), nl=False)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -234,16 +236,17 @@ def _read(response: requests.Response, url: str, deadline: float) -> bytes:
 def _content(url: str, status: int, content: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
         raise RemoteError(f"{url} is not an lbctl serve: it answered {status}, and no JSON")
+    reason = plain(str(answer.get("error")))
     if status in (401, 403):
-        raise RemoteError(f"{url} does not let us in: {answer.get('error')} ({_GIVE})")
+        raise RemoteError(f"{url} does not let us in: {reason} ({_GIVE})")
     if status == 400:
-        raise click.ClickException(str(answer.get("error")))
+        raise click.ClickException(reason)
     if status != 200:
-        raise RemoteError(f"{url} answered {status}: {answer.get('error')}")
+        raise RemoteError(f"{url} answered {status}: {reason}")
     return answer
 
 

@@ -108,9 +108,9 @@ def _message(query: RouteQuery, parts: SplitResult, diagnostics: Diagnostics) ->
         raise click.UsageError(f"{query.method!r} is no method of a request that has a route")
     headers = tuple(_header(item) for item in query.headers)
     hosts = [value for name, value in headers if name == "host"]
-    path = quote(parts.path or "/", safe=_PRINTABLE)
+    path = _quoted(parts.path or "/")
     if query.url.startswith("//"):
-        path, hosts = quote(query.url.partition("?")[0].partition("#")[0], safe=_PRINTABLE), hosts or [""]
+        path, hosts = _quoted(query.url.partition("?")[0].partition("#")[0]), hosts or [""]
     try:
         body = Path(query.body).read_bytes() if query.body is not None else b""
     except OSError as error:
@@ -118,6 +118,11 @@ def _message(query: RouteQuery, parts: SplitResult, diagnostics: Diagnostics) ->
         diagnostics.add(Diagnostic("LB001", reason, Position(str(query.body))))
         return None
     return Message(method, hosts[0] if hosts else parts.netloc, path, headers, body)
+
+
+def _quoted(path: str) -> str:
+    """Return the path as a client sends it; a byte of the command line that is not UTF-8 is sent as that byte."""
+    return quote(path, safe=_PRINTABLE, errors="surrogateescape")
 
 
 def _header(text: str) -> tuple[str, str]:

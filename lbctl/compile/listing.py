@@ -44,7 +44,7 @@ def groups(file: str, text: str) -> list[TargetGroup]:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         raise NotAListError(Position(file, error.lineno, error.colno)) from None
-    except RecursionError:
+    except (ValueError, RecursionError):  # also a number of more digits than Python reads
         raise NotAListError(Position(file, 1, 1)) from None
     if not isinstance(document, list):
         raise NotAListError(Position(file, 1, 1))

@@ -16,6 +16,9 @@ from lbctl.signals.exposition import NUMBER
 from lbctl.signals.signal import plausible
 from lbctl.signals.source import Series, combine
 
+_MAX_CHARACTERS = 200
+"""The longest text of a server that is repeated, in characters."""
+
 
 class NoValueError(Exception):
     """The response holds no value; the message says why."""
@@ -43,8 +46,13 @@ def _data(body: bytes) -> dict[str, Any]:
         raise NoValueError("not an answer of Prometheus' API")
     data = answer.get("data")
     if answer.get("status") != "success" or not isinstance(data, dict):
-        raise NoValueError(" ".join(str(answer.get("error", "not an answer of Prometheus' API")).split())[:200])
+        raise NoValueError(_shortened(answer.get("error", "not an answer of Prometheus' API")))
     return data
+
+
+def _shortened(text: object) -> str:
+    """Return the text of a server for people: one line of at most 200 characters, without what UTF-8 cannot encode."""
+    return " ".join(str(text)[:_MAX_CHARACTERS].split()).encode(errors="replace").decode()
 
 
 def _samples(data: dict[str, Any]) -> list[float]:
@@ -55,7 +63,9 @@ def _samples(data: dict[str, Any]) -> list[float]:
         case "vector" if isinstance(result, list):
             return [_number(series.get("value") if isinstance(series, dict) else None) for series in result]
         case kind:
-            raise NoValueError(f"a {kind} instead of a number: write an instant query" if kind else "no result")
+            raise NoValueError(
+                f"a {_shortened(kind)} instead of a number: write an instant query" if kind else "no result"
+            )
 
 
 def _number(pair: Any) -> float:

@@ -114,6 +114,7 @@ class Fleet:
         self.counted = Metrics()
         self.events = EventLog()
         self.read = schema.Signals(())
+        self.listed: tuple[schema.Pool, ...] = (pool("chat"),)
 
     def ready(self) -> str:
         return self.waiting
@@ -127,7 +128,7 @@ class Fleet:
         return schema.Proxies((ENVOY,))
 
     def pools(self) -> schema.Pools:
-        return schema.Pools((pool("chat"),))
+        return schema.Pools(self.listed)
 
     def fleet(self) -> schema.FleetSettings:
         return schema.FleetSettings({})

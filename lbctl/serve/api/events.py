@@ -8,6 +8,7 @@ read as fast as events come is dropped, so that nothing waits for it and memory 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,7 @@ RETRY = 2.0
 """Seconds after which a client should connect again."""
 _MOST_WEIGHTS = 100
 """Moved weights that one event lists."""
+_EVENT_ID = re.compile(r"[0-9]{1,19}")
 _NAMES = {kind: name for name, kind in schema.EVENTS.items()}
 
 
@@ -166,7 +168,7 @@ class EventLog:
         if last_event_id is None:
             return (head,)
         oldest = self._last - len(self._kept) + 1
-        seen = int(last_event_id) if last_event_id.isascii() and last_event_id.isdigit() else -1
+        seen = int(last_event_id) if _EVENT_ID.fullmatch(last_event_id) else -1
         if not oldest - 1 <= seen <= self._last:
             return (head, _encoded(schema.Missed(oldest)), *self._kept)
         return (f"retry: {RETRY * 1000:.0f}\n\n".encode(), *islice(self._kept, seen - oldest + 1, None))

@@ -7,6 +7,7 @@ values that are not known here — and refuses what lacks a field or has another
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 T = TypeVar("T")
 _Reader = Callable[[Any, str], Any]
 """Takes a JSON value and its path."""
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class SchemaError(ValueError):
@@ -24,13 +26,22 @@ class SchemaError(ValueError):
 
 
 def encode(value: object, indent: int | None = None) -> str:
-    """The JSON text of a dataclass of the schema, or of lists and mappings of them."""
-    return json.dumps(value, indent=indent, ensure_ascii=False, default=_object)
+    """The JSON text of a dataclass of the schema, or of lists and mappings of them.
+
+    A lone surrogate, which UTF-8 cannot encode, becomes U+FFFD, so that one such text breaks no whole document.
+    """
+    text = _dumps(value, indent)
+    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
 def plain(value: object) -> Any:
     """The same value of JSON's own types."""
-    return json.loads(encode(value))
+    return json.loads(_dumps(value))
+
+
+def is_unicode(value: object) -> bool:
+    """Return whether UTF-8 can encode every text in a value of the schema or of JSON's own types."""
+    return _SURROGATES.search(_dumps(value)) is None
 
 
 def decode(kind: type[T], value: object) -> T:
@@ -38,6 +49,10 @@ def decode(kind: type[T], value: object) -> T:
     hint: Any = kind
     result: T = _reader(hint)(value, "")
     return result
+
+
+def _dumps(value: object, indent: int | None = None) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False, default=_object)
 
 
 def json_name(item: Field[Any]) -> str:

@@ -29,7 +29,7 @@ from lbctl.serve import log
 from lbctl.serve.api import openapi, schema
 from lbctl.serve.api.connections import FIRST_REQUEST, IDLE, Connection, Connections
 from lbctl.serve.api.events import MOST_CLIENTS, EventLog, Subscription, TooManyClientsError
-from lbctl.serve.api.json_codec import encode
+from lbctl.serve.api.json_codec import encode, is_unicode
 from lbctl.serve.api.routes import ROUTES
 from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.metrics.instruments import CONTENT_TYPE
@@ -261,7 +261,8 @@ class Api:
         if not token:
             raise _Refused(403, "this control plane has no token, so nobody may do that")
         kind, _, given = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token):
+        credentials = given.strip().encode(errors="surrogateescape")  # the bytes of the header as they were sent
+        if kind.lower() != "bearer" or not hmac.compare_digest(credentials, token):
             where = _AFAR if self._access.guarded else self._access.token
             raise _Refused(401, f"this needs the token; it is in {where}")
 
@@ -359,13 +360,15 @@ async def _body(request: web.Request) -> dict[str, Any]:
         raise _Refused(415, "the body must be JSON: content-type: application/json")
     try:
         async with asyncio.timeout(FIRST_REQUEST):
-            body = json.loads(await request.read())
+            body = json.loads((await request.read()).decode())
     except TimeoutError:
         raise _Refused(408, f"the body has not come within {FIRST_REQUEST:g} seconds") from None
     except (ValueError, RecursionError):
         raise _Refused(400, "the body is not JSON") from None
     if not isinstance(body, dict):
         raise _Refused(400, "the body is not a JSON object")
+    if not is_unicode(body):
+        raise _Refused(400, "the body has half of a surrogate pair, which is no character")
     return body
 
 

@@ -40,6 +40,7 @@ class PrivateSocket:
 
         Raises BindError, and RuntimeError where `bind` does.
         """
+        _check_encoding(self.path)
         _check_length(self.path)
         _check_free(self.path)
         try:
@@ -62,6 +63,13 @@ class PrivateSocket:
 def _identity(path: Path) -> tuple[int, int]:
     status = path.lstat()
     return status.st_dev, status.st_ino
+
+
+def _check_encoding(path: Path) -> None:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise BindError(f"cannot listen on unix:{path}: gRPC takes only paths that are UTF-8") from None
 
 
 def _check_length(path: Path) -> None:

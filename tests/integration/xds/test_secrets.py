@@ -166,15 +166,16 @@ def test_one_that_somebody_listens_on_and_a_file_stay(tmp_path: Path) -> None:
     asyncio.run(talk())
 
 
-def test_a_path_that_is_too_long_for_a_socket_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "reason"), [("d" * 120, "at most 107 bytes"), ("caf\udce9", "paths that are UTF-8")])
+def test_a_path_that_no_socket_can_have_is_said(tmp_path: Path, name: str, reason: str) -> None:
     async def talk() -> None:
-        directory = tmp_path / ("d" * 120)
+        directory = tmp_path / name
         directory.mkdir()
-        with pytest.raises(BindError, match="at most 107 bytes"):
+        with pytest.raises(BindError, match=reason):
             async with running(bind=Address(path=str(directory / "xds.sock"))):
                 pass
         async with running(socket=directory / "xds.sock") as it, connected(it.port) as client:
-            assert "at most 107 bytes" in it.server.socket_problem
+            assert reason in it.server.socket_problem
             it.publish(CachedSnapshot("e1", cluster("a")))
             assert await client.fetch(CDS) == ["a"]
 

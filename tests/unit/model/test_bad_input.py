@@ -280,6 +280,7 @@ def test_a_key_set_that_is_none_is_refused_where_it_is_named(
         ('[{"targets": ["a:1",\n ▶"a\\u001b[2J"]}]', "LB114"),
         ('[{"targets": ["b:1", "a:1"]}, {"targets": [▶"a"]}]', "LB114"),
         ("▶" + "[" * 9999, "LB114"),
+        ("▶[{" + '"targets": [' + "1" * 5000 + "]}]", "LB114"),
         ('[{"targets": ["a:1"]},\n ▶]', "LB114"),
         ('[{"targets": [▶"a:1"], "labels": {"gpu": "Z9"}}]', "LB204"),
         ('[{"targets": ["b:1"], "labels": {"gpu": "L4"}}, {"targets": [▶"a:1"]}]', "LB203"),

@@ -123,6 +123,60 @@ def test_a_reload_needs_the_token(fleet: Fleet, token: Path) -> None:
     conversation(fleet, token, script)
 
 
+@pytest.mark.parametrize("credentials", ["\udce9\udcff", "caf\u00e9", TOKEN + "\udce9"], ids=["bytes", "text", "after"])
+def test_a_token_of_high_bytes_is_a_wrong_one(fleet: Fleet, token: Path, credentials: str) -> None:
+    async def script(ask: Ask) -> None:
+        host, port = urlsplit((await ask("GET", "/healthz")).url).netloc.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        line = f"authorization: Bearer {credentials}".encode(errors="surrogateescape")
+        writer.write(b"POST /api/v1/reload HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n" + line + b"\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 401 ")
+        writer.close()
+
+    conversation(fleet, token, script)
+
+
+def test_a_token_of_high_bytes_may_be_the_right_one(fleet: Fleet, token: Path) -> None:
+    token.write_bytes("café-of-some-length".encode())
+
+    async def script(ask: Ask) -> None:
+        headers = {"authorization": "Bearer café-of-some-length"}
+        assert (await ask("POST", "/api/v1/reload", json={}, headers=headers)).status == 200
+
+    conversation(fleet, token, script)
+
+
+@pytest.mark.parametrize("body", [b'{"reason": "x\\ud800"}', b'{"x\\udfff": 1}', b'{"shares": [{"a": "\\udce9"}]}'])
+def test_half_of_a_surrogate_pair_in_a_body_is_refused_before_anything_is_done(
+    fleet: Fleet, token: Path, body: bytes
+) -> None:
+    async def script(ask: Ask) -> None:
+        for method, path in (
+            ("POST", "/api/v1/overrides"),
+            ("DELETE", "/api/v1/overrides"),
+            ("POST", "/api/v1/reload"),
+        ):
+            answer = await ask(method, path, data=body, headers=BEARER | JSON)
+            assert (answer.status, answer.json["error"]) == (
+                400, "the body has half of a surrogate pair, which is no character",
+            )  # fmt: skip
+        assert fleet.reloads == []
+
+    conversation(fleet, token, script)
+
+
+def test_a_row_that_utf8_cannot_encode_breaks_no_document(fleet: Fleet, token: Path) -> None:
+    """Such a text may be in the state of an earlier version, or in the name of a fleet file."""
+    fleet.listed = (api.pool("chat"), api.pool("caf\udce9"), api.pool("📎"))
+
+    async def script(ask: Ask) -> None:
+        answer = await ask("GET", "/api/v1/pools")
+        assert answer.status == 200
+        assert [item["name"] for item in answer.json["pools"]] == ["chat", "caf\ufffd", "📎"]
+
+    conversation(fleet, token, script)
+
+
 def test_a_new_token_counts_at_once(fleet: Fleet, token: Path) -> None:
     async def script(ask: Ask) -> None:
         token.write_text("another-token")
@@ -154,6 +208,8 @@ def test_a_write_must_be_json_of_the_known_form(fleet: Fleet, token: Path) -> No
         assert await post(b"[]", JSON) == 400
         assert await post(b'{"allow_shrink": "yes"}', JSON) == 400
         assert await post(b'{"allow_shrnik": true}', JSON) == 400
+        assert await post('{"allow_shrink": "caf\u00e9"}'.encode("latin-1"), JSON) == 400
+        assert await post('{"allow_shrink": false}'.encode("utf-16"), JSON) == 400
         assert await post(b" " * 70_000 + b"{}", JSON) == 413
         assert fleet.reloads == []
 

@@ -57,7 +57,7 @@ def test_a_client_resumes_from_what_is_kept_and_is_told_where_that_is_too_little
     asyncio.run(script())
 
 
-@pytest.mark.parametrize("last", ["", "abc", "-1", "99999", "1e3", "²"])
+@pytest.mark.parametrize("last", ["", "abc", "-1", "99999", "1e3", "²", "7" * 5000, "\udcff"])
 def test_an_id_that_never_was_gets_all_that_is_kept(last: str) -> None:
     async def script() -> None:
         log = EventLog(now=lambda: 1.0)

@@ -126,6 +126,20 @@ def test_an_answer_without_a_value_says_why(body: bytes) -> None:
     assert str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"status": "error", "error": "x\ud800" + "y" * 900_000},
+        {"status": "success", "data": {"resultType": "x\ud800" + "y" * 900_000}},
+        {"status": "error", "error": ["x\ud800"] * 10_000},
+    ],
+)
+def test_what_prometheus_says_is_short_and_can_be_encoded(answer: dict[str, object]) -> None:
+    with pytest.raises(prometheus.NoValueError) as refused:
+        prometheus.value(json.dumps(answer).encode(), "queue", None)
+    assert len(str(refused.value).encode()) < 300
+
+
 def test_what_prometheus_says_of_a_query_is_repeated() -> None:
     with pytest.raises(prometheus.NoValueError, match="parse error at char 3"):
         prometheus.value(b'{"status":"error","errorType":"bad_data","error":"parse error at char 3"}', "queue", None)

@@ -1,0 +1,95 @@
+"""Arguments and answers of a server that are not UTF-8: refused or escaped, never an error of lbctl itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from lbctl.cli import run
+from lbctl.serve.api.json_codec import plain
+from tests.support import api
+
+FLEET = """\
+version: 1
+listeners:
+  web: {bind: "127.0.0.1:8080"}
+routes:
+  coffee: {match: {path_prefix: /coffee}, pool: p}
+  all: {match: {path_prefix: /}, pool: p}
+pools:
+  p: {replicas: [{address: "10.0.0.1:8000"}]}
+"""
+NOBODY = ["--server", "http://127.0.0.1:9"]
+LATIN = "caf\udce9"
+"""The byte E9 of the command line, as Python reads it."""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["drain", "chat/a", "--reason", LATIN],
+        ["drain", f"chat/{LATIN}"],
+        ["undrain", f"{LATIN}/a"],
+        ["weight", "set", "chat/a", "2", "--reason", LATIN],
+        ["freeze", LATIN],
+        ["unfreeze", LATIN],
+        ["split", "set", LATIN, "a=1", "b=2"],
+        ["split", "set", "all", f"{LATIN}=1", "b=2"],
+    ],
+)
+def test_an_argument_that_is_not_utf8_is_not_sent(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*arguments, *NOBODY]) == 64
+    assert "an argument is not UTF-8 text" in capsys.readouterr().err
+
+
+@contextmanager
+def _answering(status: int, document: object) -> Iterator[str]:
+    """Answer every request with this document. The result is the URL."""
+    body = json.dumps(plain(document)).encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("form", ["table", "json", "yaml"])
+def test_an_answer_that_is_not_unicode_is_shown(form: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    sys.stdout.reconfigure(encoding="utf-8", errors="strict")  # type: ignore[union-attr]
+    document = {"pools": [api.pool(LATIN, api.REPLICA)]}
+    with _answering(200, document) as url:
+        assert run(["status", "pools", "--server", url, "-o", form]) == 0
+    assert "caf" in capfdbinary.readouterr().out.decode()
+
+
+def test_what_a_server_says_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    with _answering(400, {"error": f"{LATIN} \x1b[2J"}) as url:
+        assert run(["drain", "chat/a", "--server", url]) == 1
+    assert "caf\\udce9 \\x1b[2J" in capsys.readouterr().err
+
+
+def test_a_url_of_other_bytes_is_explained_as_it_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(FLEET)
+    assert run(["explain", "route", "GET", f"/coffee/{LATIN}", str(file), "-t", "nginx"]) == 0
+    assert "coffee" in capsys.readouterr().out
