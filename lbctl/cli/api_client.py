@@ -242,7 +242,7 @@ def _content(url: str, status: int, content: bytes) -> dict[str, Any]:
         raise RemoteError(f"{url} is not an lbctl serve: it answered {status}, and no JSON")
     reason = plain(str(answer.get("error")))
     if status in (401, 403):
-        raise RemoteError(f"{url} does not let us in: {reason} ({_GIVE})")
+        raise RemoteError(f"{url} denies access: {reason} ({_GIVE})")
     if status == 400:
         raise click.ClickException(reason)
     if status != 200:

@@ -156,7 +156,8 @@ def _override(item: schema.Override) -> str:
     value = f" {item.value:g}" if item.value is not None else ""
     value += "".join(f" {pool}={share}" for pool, share in item.shares.items())
     until = f", until {item.until}" if item.until else ""
-    return f"{item.kind} {about}{value}{until}" + (f": {item.reason}" if item.reason else "")
+    author = f", by {item.author}" if item.author else ""
+    return f"{item.kind} {about}{value}{until}{author}" + (f": {item.reason}" if item.reason else "")
 
 
 def _snapshot(row: schema.Snapshot) -> str:

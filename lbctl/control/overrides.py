@@ -43,6 +43,8 @@ class Override:
     """The shares of a `split`."""
     replaced: Shares = ()
     """The file's shares that a `split` applies instead of, and only as long as the file has them."""
+    author: str = ""
+    """The name of the operator's token."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -53,6 +55,12 @@ class Override:
     def subject(self) -> str:
         """What the override is about, for people: a route, a pool, or a pool and its replica."""
         return "/".join(part for part in self.key[1:] if part)
+
+    @property
+    def summary(self) -> str:
+        """What was done, for people: the kind, and the weight or the shares."""
+        values = [f"{self.value:g}"] if self.value is not None else [f"{pool}={share}" for pool, share in self.shares]
+        return " ".join((self.kind, *values))
 
 
 Overrides = tuple[Override, ...]

@@ -97,7 +97,9 @@ class Api(Section):
         description="Where `lbctl status` and the other commands ask. Beyond loopback it needs TLS and a token.",
     )
     token_file: v.FilePath | None = Field(
-        None, description="Holds the token that writes need. Without it: one is made in the state directory."
+        None,
+        description="Holds the tokens, one a line: `name:role:token` with the role read or operate, or a token alone. "
+        "Without it: one is made in the state directory.",
     )
     tls: ApiTls | None = Field(None, description="Without it plain text, on loopback alone.")
 

@@ -29,6 +29,7 @@ from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.settings import Options
+from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.telemetry.service import Telemetry, saved_loop_output
@@ -104,18 +105,30 @@ def build(
     if restored.fleet is not None:
         publisher.discovery.seed(restored.fleet.discovered)
     watcher = FleetWatcher(options.paths)
-    reconciler = Reconciler(options.paths, publisher, watcher, metrics, state, on_fleet, events)
+    audit = AuditLog(state)
+    reconciler = Reconciler(options.paths, publisher, watcher, metrics, state, audit, on_fleet, events)
     in_flight = InFlight()
     telemetry = Telemetry(publisher, reconciler, metrics.latency, state, restored.output, in_flight.of, guard)
-    overrides = OverrideService(publisher, reconciler, telemetry.loop, state, restored.overrides)
-    rollouts = RolloutService(publisher, reconciler, state, restored.rollouts)
+    overrides = OverrideService(publisher, reconciler, telemetry.loop, state, audit, restored.overrides)
+    rollouts = RolloutService(publisher, reconciler, state, audit, restored.rollouts)
     supervisor = DriverSupervisor(telemetry.eject, guard, dry_run=options.dry_run)
     publisher.subscribe("drivers", supervisor.follow)
     publisher.subscribe("requests in flight", in_flight.follow)
     publisher.subscribe("events", events.follow)
     metrics.registry.register(Gauges(publisher, telemetry, time.monotonic))
     views = Views(
-        options, endpoints, publisher, reconciler, nodes, metrics, telemetry, overrides, rollouts, supervisor, events
+        options,
+        endpoints,
+        publisher,
+        reconciler,
+        nodes,
+        metrics,
+        telemetry,
+        overrides,
+        rollouts,
+        audit,
+        supervisor,
+        events,
     )
     return Services(guard, watcher, publisher, reconciler, telemetry, overrides, rollouts, supervisor, in_flight, views)
 

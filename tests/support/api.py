@@ -142,21 +142,24 @@ class Fleet:
     def overrides(self) -> schema.Overrides:
         return schema.Overrides(())
 
+    async def audit(self) -> schema.Audit:
+        return schema.Audit(())
+
     def rollouts(self) -> schema.Rollouts:
         return schema.Rollouts(())
 
-    async def act_on_rollout(self, body: dict[str, Any]) -> schema.RolloutResult:
+    async def act_on_rollout(self, body: dict[str, Any], actor: str) -> schema.RolloutResult:
         raise AssertionError("no test of this file acts on rollouts")
 
-    async def put_override(self, body: dict[str, Any]) -> schema.OverrideResult:
+    async def put_override(self, body: dict[str, Any], actor: str) -> schema.OverrideResult:
         raise AssertionError("no test of this file writes overrides")
 
-    async def remove_override(self, body: dict[str, Any]) -> schema.RemovalResult:
+    async def remove_override(self, body: dict[str, Any], actor: str) -> schema.RemovalResult:
         raise AssertionError("no test of this file writes overrides")
 
     def metrics(self) -> bytes:
         return self.counted.page()
 
-    async def reload(self, allow_shrink: bool) -> schema.ReloadResult:
+    async def reload(self, allow_shrink: bool, actor: str) -> schema.ReloadResult:
         self.reloads.append(allow_shrink)
         return schema.ReloadResult("unchanged", None, 0, None, ())

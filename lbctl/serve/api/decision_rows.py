@@ -157,6 +157,7 @@ def override(item: Override) -> schema.Override:
         route=item.route or None,
         shares=dict(item.shares),
         reason=item.reason or None,
+        author=item.author or None,
         since=status_rows.when(item.since),
         until=status_rows.when(item.until),
     )

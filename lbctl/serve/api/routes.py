@@ -12,7 +12,8 @@ Access = Literal["public", "read", "write"]
 _READ = {401: "the token is missing or wrong", 403: "the Host or Origin is not served here, or there is no token"}
 _WRITE = {
     400: "the body is not what it should be",
-    **_READ,
+    401: _READ[401],
+    403: f"{_READ[403]}; or the token may only read",
     408: "the body does not come in time",
     413: "the body is larger than 64 KiB",
     415: "the body is not `application/json`",
@@ -64,6 +65,10 @@ ROUTES = (
     Route("decisions", "GET", "/api/v1/decisions", "Every weight with all that led to it", schema.Decisions),
     Route("overrides", "GET", "/api/v1/overrides", "What operators hold", schema.Overrides),
     Route("rollouts", "GET", "/api/v1/rollouts", "How far each rollout is", schema.Rollouts),
+    Route(
+        "audit", "GET", "/api/v1/audit", "Who did what, as a chain of hashes", schema.Audit,
+        errors=(*_READ.items(), (503, "the state cannot be read")),
+    ),
     Route(
         "events", "GET", "/api/v1/events", "What changes, as server-sent events", "text/event-stream",
         errors=(*_READ.items(), (503, "there are 128 streams already")),

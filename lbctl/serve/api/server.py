@@ -8,13 +8,13 @@ made point here. Errors are JSON too; no answer waits for anything but the proce
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import logging
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,13 +26,15 @@ from lbctl.base.hosts import is_loopback
 from lbctl.compile.files import read_regular
 from lbctl.ir.address import Address
 from lbctl.serve import log
-from lbctl.serve.api import openapi, schema
+from lbctl.serve.api import openapi, schema, tokens
 from lbctl.serve.api.connections import FIRST_REQUEST, IDLE, Connection, Connections
 from lbctl.serve.api.events import MOST_CLIENTS, EventLog, Subscription, TooManyClientsError
 from lbctl.serve.api.json_codec import encode, is_unicode
 from lbctl.serve.api.routes import ROUTES
+from lbctl.serve.api.tokens import Principal
 from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.metrics.instruments import CONTENT_TYPE
+from lbctl.serve.state.interface import StoreError
 
 _LARGEST = 64 * 1024
 """Bytes of a request's body, and of the token's file."""
@@ -45,6 +47,8 @@ _SLOWEST = 15.0
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::[0-9]{1,5})?")
 _PROBES = ("/healthz", "/readyz")
+_ACTOR: ContextVar[str] = ContextVar("actor")
+"""The name of the token of the request that is handled."""
 _AFAR = "the file of control.api.token_file, or api-token in the state directory, on its machine"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -97,19 +101,22 @@ class Serving(Protocol):
     def rollouts(self) -> schema.Rollouts:
         """Return `GET /api/v1/rollouts`."""
 
+    async def audit(self) -> schema.Audit:
+        """Return `GET /api/v1/audit`. Raises StoreError."""
+
     def metrics(self) -> bytes:
         """Return the page of metrics in the text format of Prometheus."""
 
-    async def reload(self, allow_shrink: bool) -> schema.ReloadResult:
+    async def reload(self, allow_shrink: bool, actor: str) -> schema.ReloadResult:
         """Read the files now."""
 
-    async def put_override(self, body: dict[str, Any]) -> schema.OverrideResult:
+    async def put_override(self, body: dict[str, Any], actor: str) -> schema.OverrideResult:
         """Hold an override from now on. Raises BadRequestError and NotSavedError."""
 
-    async def act_on_rollout(self, body: dict[str, Any]) -> schema.RolloutResult:
+    async def act_on_rollout(self, body: dict[str, Any], actor: str) -> schema.RolloutResult:
         """Start, move or end a rollout. Raises BadRequestError and NotSavedError."""
 
-    async def remove_override(self, body: dict[str, Any]) -> schema.RemovalResult:
+    async def remove_override(self, body: dict[str, Any], actor: str) -> schema.RemovalResult:
         """End an override. Raises BadRequestError and NotSavedError."""
 
 
@@ -198,6 +205,7 @@ class Api:
             "decisions": _document(serving.decisions),
             "overrides": _document(serving.overrides),
             "rollouts": _document(serving.rollouts),
+            "audit": self._audit,
             "events": self._events,
             "openapi": _document(openapi.document),
             "reload": self._reload,
@@ -210,6 +218,12 @@ class Api:
         waiting = self._serving.ready()
         return _json(schema.Probe(waiting), 503) if waiting else _json(schema.Probe("ok"))
 
+    async def _audit(self, _request: web.Request) -> web.Response:
+        try:
+            return _json(await self._serving.audit())
+        except StoreError as error:
+            raise _Refused(503, f"the audit log cannot be read: {error}") from None
+
     async def _metrics(self, _request: web.Request) -> web.Response:
         return web.Response(body=self._serving.metrics(), headers={"content-type": CONTENT_TYPE})
 
@@ -218,8 +232,9 @@ class Api:
         allow = body.pop("allow_shrink", False)
         if body or not isinstance(allow, bool):
             raise _Refused(400, 'the body is {} or {"allow_shrink": true|false}')
-        log.event("asked by the API to read the files again", allow_shrink=allow, peer=request.remote)
-        return _json(await self._serving.reload(allow))
+        actor = _ACTOR.get()
+        log.event("asked by the API to read the files again", allow_shrink=allow, peer=request.remote, actor=actor)
+        return _json(await self._serving.reload(allow, actor))
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Stream events until the client or the process ends it."""
@@ -253,22 +268,28 @@ class Api:
     async def _allowed(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         reading = request.method in ("GET", "HEAD")
         if request.path not in _PROBES and (self._access.guarded or not reading):
-            await self._check_token(request)
+            principal = await self._principal(request)
+            if principal.role == "read" and not reading:
+                raise _Refused(403, f"the token of {principal.name} may read, and not operate")
+            _ACTOR.set(principal.name)
         return await handler(request)
 
-    async def _check_token(self, request: web.Request) -> None:
-        token = await asyncio.to_thread(read_token, self._access.token)
-        if not token:
+    async def _principal(self, request: web.Request) -> Principal:
+        """Return whose token the request has. Raises _Refused where it has none that is known."""
+        known = tokens.parse(await asyncio.to_thread(read_token, self._access.token))
+        if not known:
             raise _Refused(403, "this control plane has no token, so nobody may do that")
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         credentials = given.strip().encode(errors="surrogateescape")  # the bytes of the header as they were sent
-        if kind.lower() != "bearer" or not hmac.compare_digest(credentials, token):
+        principal = tokens.principal_of(known, credentials) if kind.lower() == "bearer" else None
+        if principal is None:
             where = _AFAR if self._access.guarded else self._access.token
             raise _Refused(401, f"this needs the token; it is in {where}")
+        return principal
 
 
 def read_token(file: Path | None) -> bytes:
-    """Read the token, at each request so that a new one counts at once; empty where there is none."""
+    """Read the token file, at each request so that a new token counts at once; empty where there is none."""
     try:
         return read_regular(file, _LARGEST).strip() if file is not None else b""
     except OSError:
@@ -321,13 +342,13 @@ def _document(build: Callable[[], object]) -> _Handler:
     return handle
 
 
-def _operation(operation: Callable[[dict[str, Any]], Awaitable[object]]) -> _Handler:
+def _operation(operation: Callable[[dict[str, Any], str], Awaitable[object]]) -> _Handler:
     """Return a handler that gives the body to an operation on overrides or rollouts."""
 
     async def handle(request: web.Request) -> web.Response:
         body = await _body(request)
         try:
-            return _json(await operation(body))
+            return _json(await operation(body, _ACTOR.get()))
         except BadRequestError as error:
             raise _Refused(400, str(error)) from None
         except NotSavedError as error:

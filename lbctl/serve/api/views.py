@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from lbctl import __version__
@@ -20,12 +22,14 @@ from lbctl.serve.api import decision_rows, rollout_rows, schema, status_rows
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.drivers.supervisor import DriverSupervisor
+from lbctl.serve.errors import NotSavedError
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.settings import Options
+from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.telemetry.service import Telemetry
 from lbctl.targets import xds_kinds
 from lbctl.xds.protocol.node_status import NodeStatus
@@ -49,6 +53,7 @@ class Views:
         telemetry: Telemetry,
         overrides: OverrideService,
         rollouts: RolloutService,
+        audit: AuditLog,
         supervisor: DriverSupervisor,
         events: EventLog,
     ) -> None:
@@ -64,6 +69,7 @@ class Views:
         self._telemetry = telemetry
         self._overrides = overrides
         self._rollouts = rollouts
+        self._audit = audit
         self._supervisor = supervisor
 
     def end(self) -> None:
@@ -167,8 +173,15 @@ class Views:
         """Return the page of metrics in the text format of Prometheus."""
         return self._metrics.page()
 
-    async def reload(self, allow_shrink: bool) -> schema.ReloadResult:
+    async def audit(self) -> schema.Audit:
+        """Return `GET /api/v1/audit`. Raises StoreError."""
+        records = await self._audit.records()
+        return schema.Audit(tuple(schema.AuditRecord(**asdict(item), hash=item.hash) for item in records))
+
+    async def reload(self, allow_shrink: bool, actor: str) -> schema.ReloadResult:
         """Read the files now, and return what came of it."""
+        with suppress(NotSavedError):  # a reload is as safe as a change of the files
+            await self._audit.record(actor, "reload", "allow_shrink" if allow_shrink else "files")
         await self._reconciler.reload(allow_shrink=allow_shrink)
         offered_again = self._endpoints.retry_rejected()
         last_reload = self._reconciler.last_reload
@@ -188,19 +201,19 @@ class Views:
         files, composed = served.loaded.compiled.topology, served.composed.whole.topology
         return schema.Rollouts(tuple(rollout_rows.rows(self._publisher.rollouts, files, composed)))
 
-    async def act_on_rollout(self, body: dict[str, Any]) -> schema.RolloutResult:
+    async def act_on_rollout(self, body: dict[str, Any], actor: str) -> schema.RolloutResult:
         """Start, move or end a rollout. Raises BadRequestError and NotSavedError."""
-        state = await self._rollouts.act(body)
+        state = await self._rollouts.act(body, actor)
         return schema.RolloutResult(next(item for item in self.rollouts().rollouts if item.route == state.route))
 
-    async def put_override(self, body: dict[str, Any]) -> schema.OverrideResult:
+    async def put_override(self, body: dict[str, Any], actor: str) -> schema.OverrideResult:
         """Hold an override from now on. Raises BadRequestError and NotSavedError."""
-        override = await self._overrides.put(body)
+        override = await self._overrides.put(body, actor)
         return schema.OverrideResult(decision_rows.override(override), self._snapshot())
 
-    async def remove_override(self, body: dict[str, Any]) -> schema.RemovalResult:
+    async def remove_override(self, body: dict[str, Any], actor: str) -> schema.RemovalResult:
         """End an override. Raises BadRequestError and NotSavedError."""
-        return schema.RemovalResult(await self._overrides.remove(body), self._snapshot())
+        return schema.RemovalResult(await self._overrides.remove(body, actor), self._snapshot())
 
     def _decisions(
         self,

@@ -21,12 +21,13 @@ from lbctl.ir.weight import Weight
 from lbctl.model.load import texts
 from lbctl.model.text import MAX_BYTES
 from lbctl.serve import log
-from lbctl.serve.errors import CannotListenError
+from lbctl.serve.errors import CannotListenError, NotSavedError
 from lbctl.serve.fleet import key_files
 from lbctl.serve.fleet.publisher import Origin, PublishedFleet, Publisher, PublishResult
 from lbctl.serve.fleet.reload import LoadOutcome, Reloader
 from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.metrics.instruments import Metrics, ReloadStatus
+from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
 from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
@@ -76,6 +77,7 @@ class Reconciler:
         watch: FleetWatcher,
         metrics: Metrics,
         state: SavedState,
+        audit: AuditLog,
         on_fleet: Callable[[Loaded, bool], Awaitable[None]],
         observer: ChangeObserver,
     ) -> None:
@@ -90,6 +92,7 @@ class Reconciler:
         self._watch = watch
         self._metrics = metrics
         self._state = state
+        self._audit = audit
         self._on_fleet: Callable[[Loaded, bool], Awaitable[None]] | None = on_fleet
         self._observer = observer
         self._reloader = Reloader(paths)
@@ -222,7 +225,12 @@ class Reconciler:
         on_fleet, self._on_fleet = self._on_fleet, None
         if on_fleet is not None:
             await on_fleet(loaded, True)
-        self._report(published, "the files" if origin == "files" else "the state")
+        cause = "the files" if origin == "files" else "the state"
+        self._report(published, cause)
+        served = self._publisher.served
+        if published.new and served is not None:
+            with suppress(NotSavedError):  # the files are served, also where the state cannot be written
+                await self._audit.record(CONTROL_PLANE, "publish", served.cached_snapshot.version, cause)
         await self._save(outcome.saved)
         return published
 

@@ -22,6 +22,7 @@ from lbctl.serve import log
 from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
+from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
 from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.saved import SavedState
 
@@ -51,6 +52,7 @@ class OverrideService:
         reconciler: Reconciler,
         weight_control: WeightControl,
         state: SavedState,
+        audit: AuditLog,
         saved: Overrides = (),
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -58,28 +60,30 @@ class OverrideService:
         self._reconciler = reconciler
         self._weight_control = weight_control
         self._state = state
+        self._audit = audit
         self._now = now
         self._lock = asyncio.Lock()
         publisher.set_overrides(overrides.current(saved, now()))
         weight_control.freeze(overrides.frozen(publisher.overrides))
 
-    async def put(self, request: Mapping[str, Any]) -> Override:
-        """Set an override, and return it.
+    async def put(self, request: Mapping[str, Any], author: str) -> Override:
+        """Set an override, and return it. `author` is the name of the operator.
 
         The fields of `request`: `kind`; `pool`, `replica` (not for freeze) and `value` (for weight), or `route` and
         `shares` (for split); `reason`; `ttl` in seconds. Raises BadRequestError, and NotSavedError where a restart
         would lose the override.
         """
-        new = self._parse(request)
+        new = replace(self._parse(request), author=author)
         async with self._lock:
             updated = overrides.put(self._publisher.overrides, new)
+            await self._audit.record(author, new.summary, new.subject, new.reason)
             await self._save(updated)
-            log.event("override set", kind=new.kind, subject=new.subject, reason=new.reason or None)
+            log.event("override set", kind=new.kind, subject=new.subject, author=author, reason=new.reason or None)
             await self._apply(updated)
         return new
 
-    async def remove(self, request: Mapping[str, Any]) -> bool:
-        """Remove an override, and return whether it existed.
+    async def remove(self, request: Mapping[str, Any], author: str) -> bool:
+        """Remove an override, and return whether it existed. `author` is the name of the operator.
 
         Raises BadRequestError, and NotSavedError where a restart would bring the override back.
         """
@@ -89,12 +93,14 @@ class OverrideService:
             if not exists:
                 self._check(identity)
             updated = overrides.removed(self._publisher.overrides, identity.key)
+            if exists or identity.kind == "drain":
+                await self._audit.record(author, f"end {identity.kind}", identity.subject)
             if exists:
                 await self._save(updated)
             if identity.kind == "drain":
                 self._weight_control.readmit(identity.pool, identity.replica)
             if exists:
-                log.event("override removed", kind=identity.kind, subject=identity.subject)
+                log.event("override removed", kind=identity.kind, subject=identity.subject, author=author)
                 await self._apply(updated)
         return exists
 
@@ -126,6 +132,9 @@ class OverrideService:
             current = tuple(item for item in current if item.kind != "split" or item in valid)
         if current != before:
             with suppress(NotSavedError):
+                for item in before:
+                    if item not in current:
+                        await self._audit.record(CONTROL_PLANE, f"end {item.kind}", item.subject, "expired")
                 await self._save(current)
             await self._apply(current)
 

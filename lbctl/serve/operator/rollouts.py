@@ -17,6 +17,7 @@ from lbctl.serve import log
 from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
+from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
 from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.saved import SavedState
 
@@ -35,12 +36,14 @@ class RolloutService:
         publisher: Publisher,
         reconciler: Reconciler,
         state: SavedState,
+        audit: AuditLog,
         saved: Rollouts = (),
         now: Callable[[], float] = time.time,
     ) -> None:
         self._publisher = publisher
         self._reconciler = reconciler
         self._state = state
+        self._audit = audit
         self._now = now
         self._lock = asyncio.Lock()
         publisher.set_rollouts(saved)
@@ -52,8 +55,8 @@ class RolloutService:
                 await self._advance()
             await asyncio.sleep(_INTERVAL)
 
-    async def act(self, request: Mapping[str, Any]) -> RolloutState:
-        """Execute an action on the rollout of a route, and return its new state.
+    async def act(self, request: Mapping[str, Any], author: str) -> RolloutState:
+        """Execute an action of the operator `author` on the rollout of a route, and return its new state.
 
         The fields of `request`: `route`, `action`, `percent` (for set), `reason`. Raises BadRequestError, and
         NotSavedError where the state cannot be saved: then nothing is changed, except that an abort is applied all the
@@ -67,12 +70,13 @@ class RolloutService:
             state, action = self._parse(request, before, topology)
             updated = tuple(state if item.route == state.route else item for item in before)
             try:
+                await self._audit.record(author, f"rollout {_summary(state, action)}", state.route, state.reason)
                 await self._save(updated)
             except NotSavedError:
                 if action == "abort":
                     await self._apply(updated, "an aborted rollout")
                 raise
-            self._log(state, action)
+            self._log(state, action, author)
             await self._apply(updated, "a rollout")
         return state
 
@@ -104,11 +108,13 @@ class RolloutService:
         if updated == before:
             return
         with suppress(NotSavedError):  # it is tried again, and no proxy gets a step that a restart would not know
-            await self._save(updated)
             known = {item.route: item for item in before}
-            for state in updated:
-                if known.get(state.route) != state:
-                    self._log(state, None)
+            changed = [state for state in updated if known.get(state.route) != state]
+            for state in changed:
+                await self._audit.record(CONTROL_PLANE, f"rollout {_summary(state)}", state.route, state.reason)
+            await self._save(updated)
+            for state in changed:
+                self._log(state)
             await self._apply(updated, "a rollout")
 
     async def _save(self, updated: Rollouts) -> None:
@@ -122,16 +128,22 @@ class RolloutService:
         self._publisher.set_rollouts(updated)
         await self._reconciler.refresh(cause)
 
-    def _log(self, state: RolloutState, action: Action | None) -> None:
+    def _log(self, state: RolloutState, action: Action | None = None, author: str | None = None) -> None:
         step, percent = (state.step + 1, f"{state.percent:g} %") if state.moves else (None, None)
         log.event(
             "rollout", route=state.route, phase=state.phase, step=step, share=percent, action=action,
-            reason=state.reason or None,
+            author=author, reason=state.reason or None,
         )  # fmt: skip
 
     def _topology(self) -> Topology | None:
         served = self._publisher.served
         return served.loaded.compiled.topology if served else None
+
+
+def _summary(state: RolloutState, action: Action | None = None) -> str:
+    """Return what was done and where the rollout is then, for people."""
+    place = f"step {state.step + 1}, {state.percent:g} %" if state.moves else "split of the files"
+    return ", ".join(filter(None, (action, f"{state.phase} ({place})")))
 
 
 def _percent(value: object) -> float:

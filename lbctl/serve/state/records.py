@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, fields
+from hashlib import sha256
 from typing import Any
 
 from lbctl.control.loop_output import LoopOutput
@@ -39,14 +40,23 @@ class SavedFleet:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One action that an operator had the control plane do."""
+    """One action, linked to the record before it by that one's hash."""
 
-    at: float
-    """In seconds since the epoch."""
+    number: int
+    """From 1, without gaps."""
+    at: str
+    """ISO 8601 in UTC with milliseconds."""
     actor: str
     action: str
     subject: str
-    reason: str = ""
+    reason: str
+    previous: str
+    """The hash of the record before it; empty for the first."""
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the fields as a JSON array without spaces, in hexadecimal."""
+        return sha256(json.dumps(astuple(self), separators=(",", ":")).encode()).hexdigest()
 
 
 def write_files(fleet: SavedFleet) -> str:
@@ -147,7 +157,9 @@ def write_audit(record: AuditRecord) -> str:
 def read_audit(text: str) -> AuditRecord:
     """Parse the text of `write_audit`."""
     body = json.loads(text)
-    return AuditRecord(_time(body["at"]), *(_text(body[key]) for key in ("actor", "action", "subject", "reason")))
+    if type(body["number"]) is not int:
+        raise TypeError("the number of a record is whole")
+    return AuditRecord(body["number"], *(_text(body[item.name]) for item in fields(AuditRecord)[1:]))
 
 
 def _override(row: Mapping[str, Any]) -> Override:
@@ -162,6 +174,7 @@ def _override(row: Mapping[str, Any]) -> Override:
         route=_text(row.get("route", "")),
         shares=_shares(row.get("shares", ())),
         replaced=_shares(row.get("replaced", ())),
+        author=_text(row.get("author", "")),
         reason=_text(row["reason"]),
         since=_time(row["since"]),
         until=None if until is None else _time(until),

@@ -24,7 +24,8 @@ _LOOP_OUTPUT = "loop_output"
 _OVERRIDES = "overrides"
 _ROLLOUTS = "rollouts"
 _AUDIT = "audit/"
-_AUDIT_KEPT = 1000
+_AUDIT_KEPT = 5000
+"""Records of the audit log that are kept."""
 _PAUSE = 0.2
 """Seconds between two attempts to acquire a lease that another process holds."""
 _T = TypeVar("_T")
@@ -40,6 +41,8 @@ class SavedState:
         self._lost = lost
         self._written: dict[str, Entry] = {}
         self._turn = asyncio.Lock()
+        self._last_audit: tuple[int, str] | None = None
+        """Number and hash of the newest record of the audit log; None before it was read."""
 
     @property
     def location(self) -> str:
@@ -127,13 +130,20 @@ class SavedState:
         """Load the states of the rollouts; empty where none were saved."""
         return await self._load(_ROLLOUTS, records.read_rollouts, "the rollouts") or ()
 
-    async def append_audit(self, record: AuditRecord) -> None:
-        """Append a record to the audit log, and delete the oldest ones beyond a thousand."""
-        entries = await self._store.read(_AUDIT)
-        number = int(entries[-1].key.removeprefix(_AUDIT)) + 1 if entries else 1
-        await self._store.put(f"{_AUDIT}{number:012}", records.write_audit(record), ABSENT, self._epoch)
-        for entry in entries[: max(0, len(entries) + 1 - _AUDIT_KEPT)]:
-            await self._store.delete(entry.key, entry.version, self._epoch)
+    async def append_audit(self, at: str, actor: str, action: str, subject: str, reason: str) -> None:
+        """Append a record to the audit log, and delete the oldest one beyond the limit. `at`: ISO 8601 in UTC."""
+        async with self._turn:
+            if self._last_audit is None:
+                self._last_audit = (0, "")
+                for record in (await self.audit())[-1:]:
+                    self._last_audit = record.number, record.hash
+            number, previous = self._last_audit[0] + 1, self._last_audit[1]
+            record = AuditRecord(number, at, actor, action, subject, reason, previous)
+            await self._store.put(_audit_key(number), records.write_audit(record), ABSENT, self._epoch)
+            self._last_audit = number, record.hash
+            oldest = await self._entry(_audit_key(number - _AUDIT_KEPT)) if number > _AUDIT_KEPT else None
+            if oldest is not None:
+                await self._store.delete(oldest.key, oldest.version, self._epoch)
 
     async def audit(self) -> tuple[AuditRecord, ...]:
         """Load the audit log, the oldest record first."""
@@ -180,3 +190,7 @@ class SavedState:
         except records.UNREADABLE as error:
             self._lost(f"the state in {self.location} cannot be understood, and is lost: {description} ({error!r})")
             return None
+
+
+def _audit_key(number: int) -> str:
+    return f"{_AUDIT}{number:012}"

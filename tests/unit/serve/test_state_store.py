@@ -23,7 +23,6 @@ from lbctl.serve.state.interface import (
     changes_between,
 )
 from lbctl.serve.state.memory import MemoryStore, SharedMemory
-from lbctl.serve.state.records import AuditRecord
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.state.sqlite import SqliteStore
 
@@ -241,17 +240,24 @@ def test_nothing_has_changed_between_equal_readings() -> None:
 
 def test_rollouts_and_the_audit_come_back_from_any_store(handles: Handles) -> None:
     async def work() -> None:
-        state = SavedState(handles(), pytest.fail)
+        store = handles()
+        state = SavedState(store, pytest.fail)
         await state.lead(pytest.fail)
         assert await state.rollouts() == ()
         moved = RolloutState("chat", "k", (("new", 0), ("old", 1)), "paused", 1, 12.5, 99.5, 3.25, "asked")
         await state.save_rollouts((RolloutState("chat", "k", ()),))
         await state.save_rollouts((moved, RolloutState("embed", "k", ())))
         assert await state.rollouts() == (moved, RolloutState("embed", "k", ()))
-        done = [AuditRecord(float(number), "anna", "drain", "p/a") for number in range(3)]
-        for record in done:
-            await state.append_audit(record)
-        assert await state.audit() == tuple(done)
+        for number in range(1, 4):
+            await state.append_audit("2026-01-01T00:00:00.000Z", "anna", "drain", f"p/{number}", "hot")
+        again = SavedState(store, pytest.fail)
+        again.lease = state.lease
+        await again.append_audit("2026-01-01T00:00:01.000Z", "lbctl", "end drain", "p/1", "")
+        audit = await state.audit()
+        assert [(item.number, item.actor, item.subject) for item in audit] == [
+            (1, "anna", "p/1"), (2, "anna", "p/2"), (3, "anna", "p/3"), (4, "lbctl", "p/1"),
+        ]  # fmt: skip
+        assert [item.previous for item in audit] == ["", *(item.hash for item in audit[:-1])]
 
     run(work)
 

@@ -11,6 +11,7 @@ not know: both may be added.
 
 from __future__ import annotations
 
+from lbctl.serve.api.schema.audit import Audit, AuditRecord
 from lbctl.serve.api.schema.decisions import Acknowledged, Decision, Decisions, DecisionSignal
 from lbctl.serve.api.schema.events import (
     EVENTS,
@@ -61,6 +62,8 @@ from lbctl.serve.api.schema.values import OverrideKind, ReloadOutcome, Timestamp
 __all__ = [
     "EVENTS",
     "Acknowledged",
+    "Audit",
+    "AuditRecord",
     "Closed",
     "Decision",
     "DecisionSignal",

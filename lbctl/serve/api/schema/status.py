@@ -98,6 +98,8 @@ class Override:
     """Pool → its share of the route's requests, relative to the others; empty for other kinds than `split`."""
     reason: str | None
     """Why, in the operator's words; None where none was given."""
+    author: str | None
+    """The name of the token with which it was set; None where an earlier version set it."""
     since: Timestamp | None
     """When it was set."""
     until: Timestamp | None

@@ -1,0 +1,66 @@
+"""`lbctl audit`: who did what with a running `serve`, and whether its log is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+
+import click
+
+from lbctl.cli.api_client import Server, form_choice, server_options, show, table
+from lbctl.cli.options import options_of
+from lbctl.serve.api import schema
+
+_PATH = "/api/v1/audit"
+
+
+@click.group("audit")
+def command() -> None:
+    """Show who did what with a running `lbctl serve`, and verify that the log is whole."""
+
+
+@command.command("show")
+@options_of("audit")("-n", "count", type=click.IntRange(1), default=50, show_default=True, help="The newest so many.")
+@options_of("audit")("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+@server_options()
+def show_(count: int, form: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
+    """Show the newest records of the audit log, the oldest of them first."""
+    records = Server(server, token_file, tls_ca).get(_PATH, schema.Audit).records[-count:]
+    if form != "table":
+        show(records, form)
+        return 0
+    rows = ((str(item.number), item.at, item.actor, item.action, item.subject, item.reason) for item in records)
+    table(("NUMBER", "AT", "ACTOR", "ACTION", "SUBJECT", "REASON"), rows)
+    return 0
+
+
+@command.command("verify")
+@server_options()
+def verify(server: str, token_file: str | None, tls_ca: str | None) -> int:
+    """Verify the chain of hashes: exit code 1 where a record was changed, removed or added."""
+    records = Server(server, token_file, tls_ca).get(_PATH, schema.Audit).records
+    problems = list(breaks(records))
+    for problem in problems:
+        click.echo(f"lbctl: {problem}", err=True)
+    if problems:
+        return 1
+    kept = f"{records[0].number} to {records[-1].number}" if records else "none yet"
+    last = f"; the last hash is {records[-1].hash}" if records else ""
+    click.echo(f"{len(records)} records ({kept}), an unbroken chain{last}")
+    return 0
+
+
+def breaks(records: Sequence[schema.AuditRecord]) -> Iterator[str]:
+    """Yield a message for each place at which the chain is broken."""
+    before: schema.AuditRecord | None = None
+    for item in records:
+        fields = [item.number, item.at, item.actor, item.action, item.subject, item.reason, item.previous]
+        text = json.dumps(fields, separators=(",", ":"))
+        if hashlib.sha256(text.encode()).hexdigest() != item.hash:
+            yield f"record {item.number} was changed: its hash is not that of its content"
+        if before is not None and (item.number, item.previous) != (before.number + 1, before.hash):
+            yield f"between record {before.number} and record {item.number} something was removed or added"
+        if before is None and item.number == 1 and item.previous:
+            yield "record 1 has a predecessor"
+        before = item

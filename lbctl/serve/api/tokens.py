@@ -1,0 +1,61 @@
+"""The tokens of the API: who may read, and who may operate.
+
+A line of the token file is `name:role:token`, with the role `read` or `operate`. A line without a name is the token of
+`operator`, who may operate. Empty lines and lines that begin with `#` are ignored.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+Role = Literal["read", "operate"]
+_LINE = re.compile(rb"([A-Za-z0-9][A-Za-z0-9._@-]{0,62}):(read|operate):(\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who sends a request."""
+
+    name: str
+    role: Role
+
+
+OPERATOR = Principal("operator", "operate")
+"""Who has the token of a line without a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token, and whose it is."""
+
+    principal: Principal
+    secret: bytes = field(repr=False)
+
+
+def parse(content: bytes) -> tuple[Token, ...]:
+    """Parse the content of a token file."""
+    return tuple(_tokens(content.splitlines()))
+
+
+def _tokens(lines: Iterable[bytes]) -> Iterator[Token]:
+    for line in map(bytes.strip, lines):
+        if not line or line.startswith(b"#"):
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            yield Token(OPERATOR, line)
+        else:
+            yield Token(Principal(match[1].decode(), cast(Role, match[2].decode())), match[3])
+
+
+def principal_of(tokens: Iterable[Token], given: bytes) -> Principal | None:
+    """Return whose token this is; None where it is nobody's. The time that it takes tells nothing of the tokens."""
+    found = None
+    for token in tokens:
+        if hmac.compare_digest(given, token.secret):
+            found = token.principal
+    return found

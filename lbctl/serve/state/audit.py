@@ -1,0 +1,37 @@
+"""The audit log: who did what, when and why, as a chain of hashes in the state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from lbctl.serve import log
+from lbctl.serve.errors import NotSavedError
+from lbctl.serve.state.interface import StoreError
+from lbctl.serve.state.records import AuditRecord
+from lbctl.serve.state.saved import SavedState
+
+CONTROL_PLANE = "lbctl"
+"""The actor of what the control plane does by itself."""
+
+
+class AuditLog:
+    """Appends records to the audit log. `now` returns seconds since the epoch."""
+
+    def __init__(self, state: SavedState, now: Callable[[], float] = time.time) -> None:
+        self._state = state
+        self._now = now
+
+    async def record(self, actor: str, action: str, subject: str, reason: str = "") -> None:
+        """Append a record. Raises NotSavedError: what cannot be recorded must not be done."""
+        at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        try:
+            await self._state.append_audit(at, actor, action, subject, reason)
+        except StoreError as error:
+            log.error(f"the audit log cannot be written: {error}")
+            raise NotSavedError(f"the audit log cannot be written, and nothing was changed: {error}") from error
+
+    async def records(self) -> tuple[AuditRecord, ...]:
+        """Return the kept records, the oldest first. Raises StoreError."""
+        return await self._state.audit()
