@@ -119,5 +119,5 @@ def _findings_of(loaded: Loaded, proxy: Proxy) -> Iterator[Diagnostic]:
     snapshot = Snapshot(loaded.compiled.topology, secrets=loaded.secrets)
     prepared = prepare(target(proxy.kind), loaded.compiled, proxy, snapshot)
     yield from prepared.losses
-    for diagnostic in prepared.target.remarks(prepared.view):
+    for diagnostic in prepared.target.diagnostics(prepared.view):
         yield loaded.compiled.sources.with_position(diagnostic)

@@ -184,7 +184,7 @@ class Target(Protocol):
         `form` (yaml, json) is for a target whose configuration has several forms.
         """
 
-    def remarks(self, view: View) -> tuple[Diagnostic, ...]:
+    def diagnostics(self, view: View) -> tuple[Diagnostic, ...]:
         """Return the diagnostics of `render` for this view without rendering files."""
 
     def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:

@@ -15,13 +15,13 @@ from lbctl.targets.locality import placeless
 from lbctl.targets.rounding import rounded
 
 
-def remarks(view: View) -> tuple[Diagnostic, ...]:
+def diagnostics(view: View) -> tuple[Diagnostic, ...]:
     """Return a diagnostic for each setting of the view that Envoy implements differently or not at all."""
-    diagnostics = [item for name, pool in view.pools.items() for item in _pool(view, name, pool)]
-    diagnostics += [item for route in view.routes.values() for item in _hashed_keys(view, route)]
-    diagnostics += [item for route in view.routes.values() for item in _separate_buckets(view, route)]
-    diagnostics += [item for route in view.routes.values() for item in _route(view, route)]
-    return (*diagnostics, *placeless(view))
+    items = [item for name, pool in view.pools.items() for item in _pool(view, name, pool)]
+    items += [item for route in view.routes.values() for item in _hashed_keys(view, route)]
+    items += [item for route in view.routes.values() for item in _separate_buckets(view, route)]
+    items += [item for route in view.routes.values() for item in _route(view, route)]
+    return (*items, *placeless(view))
 
 
 def _warning(feature: str, path: Path, message: str, hint: str = "") -> Diagnostic:

@@ -14,7 +14,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy.diagnostics import remarks
+from lbctl.targets.envoy.diagnostics import diagnostics
 from lbctl.targets.envoy.sources import SECRETS, Tree, managers, sources
 from lbctl.targets.envoy.static import static
 from lbctl.targets.envoy.text import Writer
@@ -31,7 +31,7 @@ def render(view: View, form: str) -> Bundle:
     files = [_file("envoy", configuration.bootstrap, tables, form)]
     if configuration.secret_listeners.resources:
         files.append(_file(SECRETS, configuration.secret_listeners, tables, form))
-    return Bundle(tuple(files), remarks(view))
+    return Bundle(tuple(files), diagnostics(view))
 
 
 def _file(name: str, message: Message, tables: Mapping[str, Tree], form: str) -> File:

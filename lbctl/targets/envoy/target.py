@@ -35,11 +35,11 @@ class EnvoyTarget:
 
         return render(view, form)
 
-    def remarks(self, view: View) -> tuple[Diagnostic, ...]:
+    def diagnostics(self, view: View) -> tuple[Diagnostic, ...]:
         """Return what Envoy cannot do of a view, without rendering it."""
-        from lbctl.targets.envoy.diagnostics import remarks
+        from lbctl.targets.envoy.diagnostics import diagnostics
 
-        return remarks(view)
+        return diagnostics(view)
 
     def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
         """Return Envoy's whole-numbered weights of the pool's replicas, in the same order."""

@@ -40,11 +40,11 @@ class Haproxy:
 
         return render(view)
 
-    def remarks(self, view: View) -> tuple[Diagnostic, ...]:
+    def diagnostics(self, view: View) -> tuple[Diagnostic, ...]:
         """Return the diagnostics of `render` for this view without rendering files."""
-        from lbctl.targets.haproxy.render import remarks
+        from lbctl.targets.haproxy.render import diagnostics
 
-        return remarks(view)
+        return diagnostics(view)
 
     def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
         """Return HAProxy's own weights for replicas of `pool` that have `weights`, in the same order."""

@@ -55,11 +55,11 @@ def backend(part: Part) -> Backend:
     return Backend(Token(own), lines, servers.servers(part))
 
 
-def remarks(part: Part) -> Iterator[Diagnostic]:
+def diagnostics(part: Part) -> Iterator[Diagnostic]:
     """Yield what HAProxy cannot do of this particular pool."""
     yield from _fewer_retries(part.pool, _routes(part.pool, part.view))
     yield from _client_key(part.pool)
-    yield from servers.remarks(part)
+    yield from servers.diagnostics(part)
 
 
 def _client_key(pool: Pool) -> Iterator[Diagnostic]:

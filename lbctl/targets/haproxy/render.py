@@ -37,17 +37,17 @@ def render(view: View) -> Bundle:
     }
     text, sources = write("haproxy", "haproxy.cfg.j2", values)
     others = tuple(auth.files(view))
-    return Bundle((File(MAIN, config_digest.marked(text, others), sources), *others), remarks(view))
+    return Bundle((File(MAIN, config_digest.marked(text, others), sources), *others), diagnostics(view))
 
 
-def remarks(view: View) -> tuple[Diagnostic, ...]:
+def diagnostics(view: View) -> tuple[Diagnostic, ...]:
     """Return what HAProxy cannot do of this particular fleet, although it supports each feature by itself."""
-    diagnostics = [item for settings in view.listeners for item in listener.diagnostics(settings)]
-    diagnostics += [item for route in view.routes.values() for item in limits.diagnostics(route)]
-    diagnostics += placeless(view)
-    diagnostics += auth.diagnostics(view)
+    items = [item for settings in view.listeners for item in listener.diagnostics(settings)]
+    items += [item for route in view.routes.values() for item in limits.diagnostics(route)]
+    items += placeless(view)
+    items += auth.diagnostics(view)
     wholes = (part for part in locality_tiers.all_parts(view) if part.name == part.pool.name)
-    return (*diagnostics, *(item for part in wholes for item in pool.remarks(part)))
+    return (*items, *(item for part in wholes for item in pool.diagnostics(part)))
 
 
 def _global(view: View) -> list[Token]:

@@ -33,12 +33,12 @@ def servers(part: Part) -> tuple[Token, ...]:
     return (*lines, *_server_template(pool))
 
 
-def remarks(part: Part) -> Iterator[Diagnostic]:
+def diagnostics(part: Part) -> Iterator[Diagnostic]:
     """Yield what the servers of a backend cannot express of the pool."""
     pool, shares = part.pool, shares_of(part)
     errors = rounding_error(shares, quantise(shares, MAX_WEIGHT)) if shares else []
     yield from rounded("HAProxy", pool, pool.replicas, errors)
-    yield from _ramp_remarks(pool)
+    yield from _slow_start_diagnostics(pool)
 
 
 def shares_of(part: Part) -> tuple[float, ...]:
@@ -216,7 +216,7 @@ def _server_template(pool: Pool) -> Iterator[Token]:
         )
 
 
-def _ramp_remarks(pool: Pool) -> Iterator[Diagnostic]:
+def _slow_start_diagnostics(pool: Pool) -> Iterator[Diagnostic]:
     slow_start = pool.slow_start
     if slow_start and pool.balance.algorithm != "hash" and (slow_start.min_weight, slow_start.aggression) != _RAMP:
         yield Diagnostic(

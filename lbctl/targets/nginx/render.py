@@ -27,7 +27,7 @@ def render(view: View) -> Bundle:
     return Bundle((File("nginx.conf", text, sources), *context.files), (*context.diagnostics, *placeless(view)))
 
 
-def remarks(view: View) -> tuple[Diagnostic, ...]:
+def diagnostics(view: View) -> tuple[Diagnostic, ...]:
     """Return the diagnostics of `render` without rendering the template."""
     context = RenderContext(view)
     _listeners(context, Upstreams(context))

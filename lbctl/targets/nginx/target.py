@@ -43,11 +43,11 @@ class Nginx:
 
         return render(view)
 
-    def remarks(self, view: View) -> tuple[Diagnostic, ...]:
+    def diagnostics(self, view: View) -> tuple[Diagnostic, ...]:
         """Return the diagnostics of `render` for this view without rendering files."""
-        from lbctl.targets.nginx.render import remarks
+        from lbctl.targets.nginx.render import diagnostics
 
-        return remarks(view)
+        return diagnostics(view)
 
     def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
         """Return nginx's own weights for replicas of `pool` that have `weights`, in the same order."""

@@ -52,7 +52,7 @@ class ToyTarget:
         listeners = [dict(_listener(view, item.name, str(item.bind))) for item in view.listeners]
         return Bundle((File("toy.json", json.dumps({"listeners": listeners}, indent=1) + "\n"),))
 
-    def remarks(self, view: View) -> tuple[Diagnostic, ...]:
+    def diagnostics(self, view: View) -> tuple[Diagnostic, ...]:
         del view
         return ()
 

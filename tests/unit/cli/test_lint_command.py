@@ -182,9 +182,9 @@ def test_what_takes_a_control_plane_is_not_held_against_a_proxy() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_told_without_files_is_what_the_files_come_with(kind: str) -> None:
+def test_the_diagnostics_without_files_equal_those_of_the_files(kind: str) -> None:
     """`lint` writes no configuration, and says what `render` would."""
-    told = 0
+    count = 0
     for path in [*EXAMPLES, ROOT / "examples" / "fleet.yaml", *(ROOT / "tests" / "golden").glob("[!i]*/in.yaml")]:
         diagnostics = Diagnostics()
         loaded = load([str(path)], diagnostics)
@@ -193,9 +193,9 @@ def test_what_is_told_without_files_is_what_the_files_come_with(kind: str) -> No
         names = tuple(item.name for item in snapshot.topology.listeners)
         proxy = Proxy("edge", kind, target(kind).versions[0], listeners=names)
         prepared = prepare(target(kind), loaded.compiled, proxy, snapshot)
-        assert target(kind).remarks(prepared.view) == target(kind).render(prepared.view).diagnostics
-        told += len(target(kind).remarks(prepared.view))
-    assert told
+        assert target(kind).diagnostics(prepared.view) == target(kind).render(prepared.view).diagnostics
+        count += len(target(kind).diagnostics(prepared.view))
+    assert count
 
 
 # ── Pages ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -35,7 +35,7 @@ class Fake:
     def render(self, view: View, form: str = "yaml") -> Bundle:
         raise NotImplementedError
 
-    def remarks(self, view: View) -> tuple[Diagnostic, ...]:
+    def diagnostics(self, view: View) -> tuple[Diagnostic, ...]:
         raise NotImplementedError
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
