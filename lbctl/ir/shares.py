@@ -21,6 +21,11 @@ def of_pools(action: Forward | Redirect | Respond) -> dict[str, float]:
     return {share.pool: share.weight / total for share in action.shares if share.weight}
 
 
+def in_regions(replica: Replica, regions: tuple[str, ...]) -> bool:
+    """Return whether a route with these `regions` may use the replica; an empty tuple allows every replica."""
+    return not regions or replica.region in regions
+
+
 def serving(pool: Pool, resting: Collection[str] = (), regions: tuple[str, ...] = ()) -> tuple[Replica, ...]:
     """The replicas that get new requests while all are healthy: those of the best remaining priority.
 
@@ -30,7 +35,7 @@ def serving(pool: Pool, resting: Collection[str] = (), regions: tuple[str, ...] 
     eligible = [
         replica
         for replica in pool.replicas
-        if not replica.drain and replica.name not in resting and (not regions or replica.region in regions)
+        if not replica.drain and replica.name not in resting and in_regions(replica, regions)
     ]
     priority = min((replica.priority for replica in eligible), default=0)
     return tuple(replica for replica in eligible if replica.priority == priority)
