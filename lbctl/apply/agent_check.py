@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import agents, servers
@@ -155,7 +155,7 @@ class AgentCheck:
         try:
             self._listening[place] = await asyncio.start_server(answer, place.host, place.port, limit=4096)
         except OSError as error:
-            return f"the agent check cannot listen on {place}: {os.strerror(error.errno) if error.errno else error}"
+            return f"the agent check cannot listen on {place}: {reason_of(error)}"
         return ""
 
     async def _said(self, reader: asyncio.StreamReader) -> str:

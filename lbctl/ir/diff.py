@@ -178,7 +178,7 @@ def _compare_routes(builder: _DifferenceBuilder, old: Topology, new: Topology) -
 
 def destination(route: Route) -> str:
     """Describe where a route leads."""
-    shares = of_pools(route)
+    shares = of_pools(route.action)
     if len(shares) == 1:
         return f"to {next(iter(shares))}"
     if shares:
@@ -207,7 +207,9 @@ def _traffic(old: Topology, new: Topology) -> Iterator[TrafficChange]:
     for route in new.routes:
         earlier = old_routes.get(route.name)
         if earlier is not None:
-            yield from _traffic_of_route(route.name, of_pools(earlier), of_pools(route), before, after, earlier, route)
+            yield from _traffic_of_route(
+                route.name, of_pools(earlier.action), of_pools(route.action), before, after, earlier, route
+            )
 
 
 def _traffic_of_route(

@@ -10,15 +10,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from lbctl.ir.pools import Pool, Replica
-from lbctl.ir.routes import Forward, Route
+from lbctl.ir.routes import Forward, Redirect, Respond
 
 
-def of_pools(route: Route) -> dict[str, float]:
-    """Map each pool to its share of the route's requests, 0…1, before pins; pools without a share are omitted."""
-    if not isinstance(route.action, Forward):
+def of_pools(action: Forward | Redirect | Respond) -> dict[str, float]:
+    """Map each pool to its share of a route's requests, 0…1, before pins; pools without a share are omitted."""
+    if not isinstance(action, Forward):
         return {}
-    total = sum(share.weight for share in route.action.shares)
-    return {share.pool: share.weight / total for share in route.action.shares if share.weight}
+    total = sum(share.weight for share in action.shares)
+    return {share.pool: share.weight / total for share in action.shares if share.weight}
+
+
+def in_regions(replica: Replica, regions: tuple[str, ...]) -> bool:
+    """Return whether a route with these `regions` may use the replica; an empty tuple allows every replica."""
+    return not regions or replica.region in regions
 
 
 def serving(pool: Pool, resting: Collection[str] = (), regions: tuple[str, ...] = ()) -> tuple[Replica, ...]:
@@ -30,7 +35,7 @@ def serving(pool: Pool, resting: Collection[str] = (), regions: tuple[str, ...] 
     eligible = [
         replica
         for replica in pool.replicas
-        if not replica.drain and replica.name not in resting and (not regions or replica.region in regions)
+        if not replica.drain and replica.name not in resting and in_regions(replica, regions)
     ]
     priority = min((replica.priority for replica in eligible), default=0)
     return tuple(replica for replica in eligible if replica.priority == priority)

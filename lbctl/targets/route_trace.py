@@ -13,7 +13,8 @@ from typing import Literal
 
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.matching import Criterion, Request, criteria, deciding_criterion, refuses
-from lbctl.ir.routes import Forward, Pin, Share
+from lbctl.ir.routes import Forward, Pin
+from lbctl.ir.shares import of_pools
 from lbctl.targets import reader
 from lbctl.targets.reading import Message, Refusal, Version
 
@@ -90,19 +91,17 @@ def choice(action: Forward, request: Request) -> Choice:
     for index, pin in enumerate(action.pins):
         if _pin_matches(pin, request):
             return Choice("pin", {pin.pool: 1.0}, index)
-    active = [share for share in action.shares if share.weight > 0]
-    if len(active) == 1:
-        return Choice("only", {active[0].pool: 1.0})
+    shares = of_pools(action)
+    if len(shares) == 1:
+        return Choice("only", shares)
     sticky = action.sticky
     if sticky is not None and sticky.kind == "cookie":
-        variant = next(
-            (value for value in cookies(request, sticky.name) if value in {item.pool for item in active}), None
-        )
+        variant = next((value for value in cookies(request, sticky.name) if value in shares), None)
         if variant is not None:
             return Choice("kept", {variant: 1.0})
     if sticky is not None and sticky.kind == "header" and sticky.name in request.headers:
-        return Choice("kept_by_hash", _probabilities(active))
-    return Choice("draw", _probabilities(active))
+        return Choice("kept_by_hash", shares)
+    return Choice("draw", shares)
 
 
 def cookies(request: Request, name: str) -> Iterator[str]:
@@ -117,8 +116,3 @@ def _pin_matches(pin: Pin, request: Request) -> bool:
     if pin.kind == "header":
         return pin.value in request.headers.get(pin.name.lower(), ())
     return next(cookies(request, pin.name), None) == pin.value
-
-
-def _probabilities(active: list[Share]) -> dict[str, float]:
-    total = sum(share.weight for share in active)
-    return {share.pool: share.weight / total for share in active}

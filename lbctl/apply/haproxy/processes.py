@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from lbctl.base.errors import reason_of
 from lbctl.targets.haproxy import TARGET
 
 _PROC = Path("/proc")
@@ -38,7 +39,7 @@ async def run(command: Sequence[str], seconds: float) -> Done:
             stderr=asyncio.subprocess.STDOUT,
         )
     except (OSError, ValueError) as error:
-        return Done(None, f"cannot start {command[0]}: {error}")
+        return Done(None, f"cannot start {command[0]}: {reason_of(error)}")
     try:
         async with asyncio.timeout(seconds):
             output, _ = await process.communicate()

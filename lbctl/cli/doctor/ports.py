@@ -6,7 +6,6 @@ Nothing listens on them: a socket is bound and closed.
 from __future__ import annotations
 
 import errno
-import os
 import re
 import socket
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from lbctl.base.errors import reason_of
 from lbctl.cli.doctor.check import Check
 from lbctl.ir.address import Address
 from lbctl.ir.topology import Topology
@@ -53,16 +53,16 @@ def port(wanted: Wanted) -> Check:
     what, place = f"{wanted.path} {wanted.address}", wanted.address
     if place.path:
         return _socket_file(what, Path(place.path))
-    problem = _problem(place)
-    if problem == 0:
+    error = _bind_error(place)
+    if error is None:
         return _lent(what, wanted) or Check(what, "ok", "free")
-    if problem == errno.EADDRINUSE:
+    if error.errno == errno.EADDRINUSE or (error.errno == errno.EACCES and _inodes(place.port)):
         return _taken(what, wanted)
-    if problem == errno.EACCES:
+    if error.errno == errno.EACCES:
         return Check(what, "ok", "free; a port below 1024, so whoever listens there starts as root")
-    if problem == errno.EADDRNOTAVAIL:
+    if error.errno == errno.EADDRNOTAVAIL:
         return Check(what, "warn", "this machine has no such address", "run doctor where the proxy runs")
-    return Check(what, "warn", os.strerror(problem).lower(), "look at the address")
+    return Check(what, "warn", reason_of(error).lower(), "look at the address")
 
 
 def _lent(what: str, wanted: Wanted) -> Check | None:
@@ -78,19 +78,16 @@ def _lent(what: str, wanted: Wanted) -> Check | None:
     return None
 
 
-def _problem(place: Address) -> int:
-    """Try to bind the address; return the error number, or 0."""
+def _bind_error(place: Address) -> OSError | None:
+    """Return the error of binding the address; None if it can be bound."""
     family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
-    with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((place.host, place.port))
-        except OSError as error:
-            if error.errno == errno.EACCES and _inodes(place.port):
-                return errno.EADDRINUSE
-            return error.errno or errno.EINVAL
-        return 0
-    return errno.EAFNOSUPPORT
+    except OSError as error:
+        return error
+    return None
 
 
 def _taken(what: str, wanted: Wanted) -> Check:

@@ -9,6 +9,7 @@ from lbctl.ir import routes as r
 from lbctl.ir.listeners import Rule
 from lbctl.ir.secrets import CREDENTIAL_HEADERS
 from lbctl.ir.settings.format import Setting, duration, entries, nested, percent
+from lbctl.ir.shares import of_pools
 
 _KEYS = {"exact": "path", "regex": "path_regex", "prefix": "path_prefix"}
 _UNITS = {1_000: "s", 60_000: "m", 3_600_000: "h"}
@@ -42,12 +43,12 @@ def route(route: r.Route) -> Iterator[Setting]:
 
 
 def _destination(action: r.Forward) -> Iterator[Setting]:
-    total = sum(share.weight for share in action.shares)
+    shares = of_pools(action)
     if len(action.shares) == 1:
         yield ("pool",), action.shares[0].pool
     else:
         for share in action.shares:
-            yield ("split", share.pool), percent(100 * share.weight / total)
+            yield ("split", share.pool), percent(100 * shares.get(share.pool, 0.0))
     for index, pin in enumerate(action.pins):
         yield ("pin", index), f"{pin.kind} {pin.name} equals {pin.value!r}: {pin.pool}"
     if action.sticky:

@@ -7,7 +7,7 @@ from statistics import median_low
 
 from lbctl.compile.gpus import GPUS
 from lbctl.ir.pools import Pool, Replica
-from lbctl.ir.shares import serving
+from lbctl.ir.shares import of_pools, serving
 from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import RuleFinding, rule
 from lbctl.lint.sample import sample
@@ -121,7 +121,6 @@ def single_replica(fleet: FleetView) -> Iterator[RuleFinding]:
 def _shares_of_routes(fleet: FleetView, pool: Pool) -> Iterator[tuple[str, float]]:
     """Yield routes without a fallback, and the part of their requests that the pool gets."""
     for route, action in fleet.forwards:
-        total = sum(share.weight for share in action.shares)
-        own = sum(share.weight for share in action.shares if share.pool == pool.name)
-        if own and action.fallback is None:
-            yield route.name, own / total
+        share = of_pools(action).get(pool.name)
+        if share is not None and action.fallback is None:
+            yield route.name, share

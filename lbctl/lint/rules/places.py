@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from lbctl.ir.pools import Replica
 from lbctl.ir.routes import Forward, Route
+from lbctl.ir.shares import in_regions
 from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import RuleFinding, rule
 from lbctl.lint.sample import sample
@@ -78,7 +79,7 @@ def _resident(fleet: FleetView, route: Route, action: Forward) -> list[Replica]:
         replica
         for name in action.pools
         for replica in fleet.pool(name).replicas
-        if replica.region in route.regions and not replica.drain
+        if in_regions(replica, route.regions) and not replica.drain
     ]
 
 

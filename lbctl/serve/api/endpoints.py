@@ -71,7 +71,7 @@ class Endpoints:
             port = await api.start()
         except OSError as error:
             hint = "; a dry run beside another serve needs an --api-bind of its own" if self._options.dry_run else ""
-            raise _refused(f"the API cannot listen on {chosen.control.api_bind}: {error}{hint}") from None
+            raise _refused(f"the API cannot listen on {chosen.control.api_bind}: {reason_of(error)}{hint}") from None
         self._api = api
         address = str(_with_port(chosen.control, "api_bind", port).api_bind)
         self.opened = replace(self.opened, api=address)
@@ -120,7 +120,7 @@ class Endpoints:
                 _context(tls.certificate, tls.key)
                 self._api_tls.load_cert_chain(tls.certificate, tls.key)
             except OSError as error:
-                problem = problem or f"{tls.certificate}: {error}"
+                problem = problem or f"{tls.certificate}: {reason_of(error)}"
         if problem:
             log.warn("a certificate of our own cannot be used; the one before stays", reason=problem)
 

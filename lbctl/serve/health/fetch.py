@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -204,6 +203,5 @@ def _failed(error: Exception) -> CheckResult | None:
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if isinstance(cause, OSError) and cause.errno in _LOCAL_ERRORS:
         return None
-    if isinstance(cause, ConnectionError) and cause.errno:
-        return CheckResult(os.strerror(cause.errno).lower())
-    return CheckResult(reason_of(cause))
+    reason = reason_of(cause)
+    return CheckResult(reason.lower() if isinstance(cause, ConnectionError) else reason)

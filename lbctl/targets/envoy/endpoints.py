@@ -18,6 +18,7 @@ from google.protobuf import wrappers_pb2
 from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, Pool, Replica
 from lbctl.ir.proxies import Proxy
+from lbctl.ir.shares import in_regions
 from lbctl.ir.weight import Weight
 from lbctl.targets import effective_weights, locality
 from lbctl.targets.envoy import affinity
@@ -78,7 +79,7 @@ class Layout:
         self._message = endpoint_pb2.ClusterLoadAssignment(cluster_name=name)
         self._slots: list[tuple[wrappers_pb2.UInt32Value, int, int]] = []
         replica_ranks = [locality.rank(replica, pool, proxy) for replica in pool.replicas]
-        inside = [allowed(item, placement.regions) for item in pool.replicas]
+        inside = [in_regions(item, placement.regions) for item in pool.replicas]
         ranks = sorted({rank for rank, fits in zip(replica_ranks, inside, strict=True) if fits})
         pool_metadata = metadata({"pool": pool.name})
         groups = {
@@ -111,11 +112,6 @@ class Layout:
         for slot, index, count in self._slots:
             slot.value = quantised[index] if count == 1 else max(1, round(quantised[index] / count))
         return self._message
-
-
-def allowed(replica: Replica, regions: tuple[str, ...]) -> bool:
-    """Return whether the replica is in one of the regions; an empty tuple allows all."""
-    return not regions or replica.region in regions
 
 
 def envoy_weights(pool: Pool, weights: tuple[Weight, ...]) -> list[int]:

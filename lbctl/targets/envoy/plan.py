@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
+from lbctl.ir.shares import in_regions
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
 from lbctl.targets import replica_token
-from lbctl.targets.envoy.endpoints import Placement, allowed
+from lbctl.targets.envoy.endpoints import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def _upstream(
     view: View, pool: str, regions: tuple[str, ...], strict: bool, secure: bool, budget: float | None
 ) -> Upstream:
     settings = view.pools[pool]
-    all_allowed = regions and settings.replicas and all(allowed(item, regions) for item in settings.replicas)
+    all_allowed = regions and settings.replicas and all(in_regions(item, regions) for item in settings.replicas)
     restricted = () if all_allowed else regions
     name = f"{pool}|{'+'.join(restricted)}" if restricted else pool
     placement = Placement(restricted, strict, sheds(settings) and not strict, secure)

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
+from lbctl.ir.shares import in_regions
 from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import quote
 
@@ -21,7 +22,7 @@ _MARK = ".IN."
 def backend_name(pool: Pool, regions: tuple[str, ...]) -> str:
     """Return the backend, without its `pool_`, that serves this pool to a route of these regions."""
     name = quote.name(pool.name).text
-    if not regions or (pool.replicas and all(item.region in regions for item in pool.replicas)):
+    if not regions or (pool.replicas and all(in_regions(item, regions) for item in pool.replicas)):
         return name
     return f"{name}{_MARK}{hashlib.sha256(chr(31).join(sorted(regions)).encode()).hexdigest()[:8]}"
 
@@ -51,7 +52,7 @@ def within(pool: Pool, regions: tuple[str, ...], view: View) -> tuple[Pool, View
     """Return the pool with the replicas that `backend_name` stands for, and the view with that pool."""
     if backend_name(pool, regions) == pool.name:
         return pool, view
-    return with_replicas(pool, view, {item.name for item in pool.replicas if item.region in regions})
+    return with_replicas(pool, view, {item.name for item in pool.replicas if in_regions(item, regions)})
 
 
 def with_replicas(pool: Pool, view: View, names: Set[str]) -> tuple[Pool, View]:

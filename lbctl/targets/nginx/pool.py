@@ -13,6 +13,7 @@ from math import gcd
 from lbctl.base.hosts import is_ip
 from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, HashKey, Pool, Replica
+from lbctl.ir.shares import in_regions
 from lbctl.ir.weight import Weight
 from lbctl.targets import effective_weights, locality
 from lbctl.targets.nginx import names, quote
@@ -133,11 +134,11 @@ def _zone(replicas: int) -> int:
 def _members(context: RenderContext, pool: Pool, regions: tuple[str, ...]) -> list[Member]:
     drained = context.view.drained[pool.name]
     weighted = list(zip(pool.replicas, context.view.weights[pool.name], strict=True))
-    in_regions = [(r, w) for r, w in weighted if not regions or (r.region is not None and r.region in regions)]
-    eligible = [(r, w) for r, w in in_regions if r.name not in drained]
+    allowed = [(r, w) for r, w in weighted if in_regions(r, regions)]
+    eligible = [(r, w) for r, w in allowed if r.name not in drained]
     weights = dict(zip((r.name for r, _ in eligible), _whole_weights(context, pool, eligible), strict=True))
     ranks = _ranks(context, pool, [r for r, _ in eligible])
-    return [Member(r, weights.get(r.name, 1), ranks.get(r.name)) for r, _ in in_regions]
+    return [Member(r, weights.get(r.name, 1), ranks.get(r.name)) for r, _ in allowed]
 
 
 def _whole_weights(context: RenderContext, pool: Pool, eligible: list[tuple[Replica, Weight]]) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import grpc
 
+from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.xds.build.snapshot_cache import CachedSnapshot
@@ -128,7 +130,7 @@ class Server:
                 return 0
             port = self._add(server, str(self._bind))
         except RuntimeError as error:
-            raise BindError(f"cannot listen on {self._bind}") from error
+            raise BindError(f"cannot listen on {self._bind}{_bind_failure(self._bind)}") from error
         if self._socket is not None:
             try:
                 self._socket.open(server.add_insecure_port)
@@ -202,6 +204,23 @@ class Server:
         finally:
             self._sessions.discard(session)
             self._context.observer.disconnected(service.kind)
+
+
+def _bind_failure(address: Address) -> str:
+    """Return `: REASON` with the system's reason against listening at the address, which gRPC does not pass on.
+
+    It is empty where the system has no objection any more.
+    """
+    if address.path:
+        return ""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((address.host, address.port))
+    except OSError as error:
+        return f": {reason_of(error)}"
+    return ""
 
 
 def _method(serve: Callable[[object, Context], Awaitable[None]]) -> grpc.RpcMethodHandler[bytes, bytes]:

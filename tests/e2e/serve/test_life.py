@@ -258,7 +258,7 @@ def test_signals_are_shown_by_pool_and_a_page_that_does_not_answer_once() -> Non
     telemetry = {"telemetry": {"interval": "500ms", "timeout": "400ms", "stale_after": "2s", "sources": sources}}
     pools = {"pool": {**replicas_of, **telemetry}, "other": {**replicas_of, **telemetry}, "still": replicas_of}
     with controlling(fleet(pools=pools)) as control:
-        eventually(lambda: "Connect call failed" in lbctl(control, "status", "signals").stdout)
+        eventually(lambda: "Connection refused" in lbctl(control, "status", "signals").stdout)
         rows = lbctl(control, "status", "signals", "--pool", "pool").stdout.splitlines()[1:]
         assert [row.split()[:2] for row in rows] == [["pool", "a"]]
         assert rows[0].count(page) == 1

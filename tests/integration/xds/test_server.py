@@ -401,7 +401,7 @@ def test_stopping_does_not_wait_for_a_client_that_does_not_read() -> None:
 def test_a_port_that_is_taken_is_said() -> None:
     async def talk() -> None:
         async with running() as it:
-            with pytest.raises(BindError, match=f"127.0.0.1:{it.port}"):
+            with pytest.raises(BindError, match=f"127.0.0.1:{it.port}: Address already in use"):
                 async with running(bind=Address("127.0.0.1", it.port)):
                     pass
 

@@ -11,6 +11,8 @@ from lbctl.base.errors import reason_of
     ("error", "expected"),
     [
         (PermissionError(errno.EACCES, "Permission denied", "/etc/secret"), "Permission denied"),
+        (OSError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)"), "Connection refused"),
+        (OSError(errno.EINVAL, "not a regular file"), "not a regular file"),
         (OSError("not a regular file"), "not a regular file"),
         (OSError(), "OSError"),
         (TimeoutError(), "TimeoutError"),

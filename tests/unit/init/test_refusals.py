@@ -108,7 +108,7 @@ def test_a_server_that_does_not_answer_as_one_is_told_with_its_url(handler: Hand
 def test_a_port_where_nobody_or_no_http_answers_is_told_with_its_url() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        assert "Connect call failed" in refused(f"http://127.0.0.1:{closed.getsockname()[1]}")
+        assert "Connection refused" in refused(f"http://127.0.0.1:{closed.getsockname()[1]}")
     assert refused("http://no-such-host.invalid:8000", 5)
 
 
