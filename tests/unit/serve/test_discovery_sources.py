@@ -151,7 +151,7 @@ def test_a_source_that_goes_away_takes_nothing_away(running: Run) -> None:
 
 def failures(fleet: Running) -> float | None:
     """The value of the metric that counts failures, for the sources of replicas."""
-    return fleet.metrics.registry.get_sample_value("lbctl_task_failures_total", {"task": "discovery"})
+    return fleet.metrics.registry.get_sample_value("lbctl_task_failures_total", {"task": "source of replicas"})
 
 
 def test_a_source_that_cannot_follow_a_new_fleet_is_logged_and_counted_and_the_fleet_is_served(
