@@ -18,7 +18,7 @@ from lbctl.cli.diff_text import ABSENT
 from lbctl.cli.markdown import Table, code, document
 from lbctl.compile.fleet import Compiled
 from lbctl.control.splits import shares_of
-from lbctl.ir.pools import DnsDiscovery, Pool, Replica
+from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.settings import of_fleet
 from lbctl.ir.topology import Topology
 from lbctl.serve.api import schema
@@ -120,9 +120,9 @@ def _pools(topology: Topology, pools: Iterable[schema.Pool], overrides: Iterable
 
 
 def _replicas(pool: Pool, live: dict[str, schema.Replica], by_hand: set[str | None]) -> Iterator[Ahead]:
-    """Compare the replicas of a pool. Those that a host name resolves to are known to `serve` alone."""
+    """Compare the replicas of a pool. Those that the compiler does not read are known to `serve` alone."""
     written = {item.name: item for item in pool.replicas}
-    is_discovered = isinstance(pool.discovery, DnsDiscovery)
+    is_discovered = pool.discovery is not None and not pool.discovery.compiled
     for name in (written.keys() | live.keys()) if not is_discovered else live.keys():
         path = f"pools.{pool.name}.replicas.{name}"
         replica, row = written.get(name), live.get(name)

@@ -79,5 +79,9 @@ class Guard:
         try:
             callback()
         except Exception:  # noqa: BLE001 -- whoever comes next is called all the same
-            log.failure("a task failed", task=task, **fields)
-            self._failed(task)
+            self.record("a task failed", task, **fields)
+
+    def record(self, message: str, task: str, **fields: str) -> None:
+        """Log the exception that is handled now with this message, and count it as a failure of the task."""
+        log.failure(message, task=task, **fields)
+        self._failed(task)

@@ -112,9 +112,9 @@ def build(
     overrides = OverrideService(publisher, reconciler, telemetry.loop, state, audit, restored.overrides)
     rollouts = RolloutService(publisher, reconciler, state, audit, restored.rollouts)
     supervisor = DriverSupervisor(telemetry.eject, guard, dry_run=options.dry_run)
-    publisher.subscribe("drivers", supervisor.follow)
-    publisher.subscribe("requests in flight", in_flight.follow)
-    publisher.subscribe("events", events.follow)
+    publisher.subscribe("drivers: new fleet", supervisor.follow)
+    publisher.subscribe("requests in flight: new fleet", in_flight.follow)
+    publisher.subscribe("events: new fleet", events.follow)
     metrics.registry.register(Gauges(publisher, telemetry, time.monotonic))
     views = Views(
         options,

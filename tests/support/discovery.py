@@ -44,9 +44,11 @@ class ToySource:
         self.changed()
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
+        self._fail()
         self.seeds = {key: tuple(texts) for key, texts in saved.items() if key.startswith("toy:")}
 
     def follow(self, topology: Topology) -> None:
+        self._fail()
         self.pools = {
             pool.name: pool.discovery.service for pool in topology.pools if isinstance(pool.discovery, ToyDiscovery)
         }

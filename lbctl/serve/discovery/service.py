@@ -7,15 +7,14 @@ answer, as long as its section `discovery` is unchanged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.base.registry import Registry
 from lbctl.ir.pools import Discovery as PoolDiscovery
 from lbctl.ir.pools import Pool
 from lbctl.ir.topology import Topology
-from lbctl.serve import log
 from lbctl.serve.discovery import sources
 from lbctl.serve.discovery.dns import DnsSource, NameState
 from lbctl.serve.discovery.interface import Discovered, DiscoverySource, PoolAnswer, SourceFactory
@@ -33,9 +32,10 @@ class DiscoveryService:
     def __init__(self, guard: Guard, kinds: Registry[SourceFactory] | None = None, settle: float = 0.1) -> None:
         """Create the sources: those of `kinds`, or all. Changes within `settle` seconds are reported as one.
 
-        `guard` runs the tasks of the sources.
+        `guard` runs the tasks of the sources, and counts the failures of their methods.
         """
         kinds = kinds or sources.SOURCES
+        self._guard = guard
         self._settle = settle
         self._changed = asyncio.Event()
         self._current: Discovered | None = Discovered()
@@ -43,17 +43,21 @@ class DiscoveryService:
         self._topology = _EMPTY
         self._last_good: dict[str, tuple[PoolDiscovery, PoolAnswer]] = {}
         self._sources: dict[str, DiscoverySource] = {kind: kinds.get(kind)(self._touch, guard) for kind in kinds.names}
+        self._followed: dict[str, Topology] = {}  # kind → the topology that its source has last followed without error
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
         """Pass the answers that were saved before a restart to the sources."""
-        for source in self._sources.values():
-            source.seed(saved)
+        for kind, source in self._sources.items():
+            with self._recorded(kind):
+                source.seed(saved)
 
     def follow(self, topology: Topology) -> None:
         """Follow the pools and names of this topology, and no others. A pool that was followed keeps its answer."""
         self._topology = topology
-        for source in self._sources.values():
-            source.follow(topology)
+        for kind, source in self._sources.items():
+            with self._recorded(kind):
+                source.follow(topology)
+                self._followed[kind] = topology
         self._touch()
 
     async def first(self, timeout: float) -> Discovered:
@@ -94,10 +98,16 @@ class DiscoveryService:
         self._changed.set()
 
     async def _first(self, kind: str, timeout: float) -> None:
-        try:
+        with self._recorded(kind):
             await self._sources[kind].first(timeout)
-        except Exception:  # noqa: BLE001 -- one source must not keep the others waiting
-            log.failure("a source of replicas failed; its last answers stay", kind=kind)
+
+    @contextmanager
+    def _recorded(self, kind: str) -> Iterator[None]:
+        """Log and count an exception of a source, so that the other sources are still called."""
+        try:
+            yield
+        except Exception:  # noqa: BLE001 -- a source that fails stops no other, and removes no replica
+            self._guard.record("a source of replicas failed; its last answers stay", "source of replicas", kind=kind)
 
     def _dns_sources(self) -> tuple[DnsSource, ...]:
         """The sources that also resolve the hosts of fixed addresses."""
@@ -124,12 +134,14 @@ class DiscoveryService:
         )
 
     def _answers(self, kind: str) -> Mapping[str, PoolAnswer]:
-        source = self._sources.get(kind)
-        try:
-            return source.answers() if source else {}
-        except Exception:  # noqa: BLE001 -- a source that fails removes no replica
-            log.failure("a source of replicas failed; its last answers stay", kind=kind)
-            return {}
+        """Return the answers of a source for the pools whose section `discovery` it follows."""
+        source, followed = self._sources.get(kind), self._followed.get(kind, _EMPTY)
+        answers: Mapping[str, PoolAnswer] = {}
+        with self._recorded(kind):
+            answers = source.answers() if source else {}
+        sections = {pool.name: pool.discovery for pool in self._topology.pools}
+        same = {pool.name for pool in followed.pools if pool.discovery == sections.get(pool.name)}
+        return {name: answer for name, answer in answers.items() if name in same}
 
     def _accepted(
         self, pool: Pool, discovery: PoolDiscovery, new: PoolAnswer | None, problems: list[Diagnostic]

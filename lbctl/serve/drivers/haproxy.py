@@ -93,9 +93,6 @@ class HaproxyDriver:
             return await self._driver.apply(self._prepared[1], removed, snapshot.addresses, ejected)
         except OSError as error:
             return Applied(False, failure=f"{error.filename or self.proxy.name}: {reason_of(error)}")
-        except Exception:  # noqa: BLE001 -- the other proxies must go on
-            log.failure("lbctl itself failed; this proxy stays as it is", proxy=self.proxy.name)
-            return Applied(False, failure="an error in lbctl itself; the log has more")
 
     def _record(self, served: PublishedFleet, applied: Applied) -> float:
         """Record the result of an attempt in the status and the log, and return the seconds until the next one."""

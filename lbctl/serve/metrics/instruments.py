@@ -76,7 +76,10 @@ class Metrics:
             "lbctl_build_seconds", "Making and checking a snapshot.", buckets=_BUILD_BUCKETS, registry=registry
         )
         self._task_failures = Counter(
-            "lbctl_task_failures", "Failures of long-lived tasks; each was started again.", ["task"], registry=registry
+            "lbctl_task_failures",
+            "Failures by task; each was started again, or called again with the next publication.",
+            ["task"],
+            registry=registry,
         )
         self.latency = LatencyMetrics(registry)
         self._snapshot = _Snapshot(now)

@@ -69,7 +69,7 @@ class Telemetry:
         self._pools: tuple[Pool, ...] | None = None
         self._saved: tuple[LoopOutput, float] = (saved, 0.0)
         publisher.set_loop_output(saved)
-        publisher.subscribe("telemetry", self.follow)
+        publisher.subscribe("telemetry: new fleet", self.follow)
 
     def follow(self, served: PublishedFleet) -> None:
         """Scrape and control the pools of this fleet from now on."""

@@ -18,6 +18,7 @@ from lbctl.ir.pools import Pool, Replica
 from lbctl.serve.discovery import sources
 from lbctl.serve.discovery.sources import SOURCES
 from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.guard import Guard
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.targets.load import Loaded, load
 from lbctl.xds.resource import EDS
@@ -55,6 +56,7 @@ class Running:
     """A publisher with a toy among its sources. `now`: its clock."""
 
     publisher: Publisher
+    metrics: Metrics
     toy: ToySource
     directory: Path
     now: list[float]
@@ -85,9 +87,9 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callab
 
     def run(work: Callable[[Running], Awaitable[None]]) -> None:
         async def whole() -> None:
-            now = [1000.0]
-            publisher = Publisher(Metrics(), {}, now=lambda: now[0])
-            fleet = Running(publisher, toys[-1], tmp_path, now)
+            now, metrics = [1000.0], Metrics()
+            publisher = Publisher(metrics, {}, guard=Guard(metrics.task_failed), now=lambda: now[0])
+            fleet = Running(publisher, metrics, toys[-1], tmp_path, now)
             fleet.toy.say("llama", *FOUR)
             await publisher.serve(loaded(tmp_path, ToyDiscovery()), "files")
             try:
@@ -143,6 +145,51 @@ def test_a_source_that_goes_away_takes_nothing_away(running: Run) -> None:
         fleet.toy.forget("llama")
         await fleet.publisher.refresh()
         assert fleet.pool.replicas == FOUR
+
+    running(work)
+
+
+def failures(fleet: Running) -> float | None:
+    """The value of the metric that counts failures, for the sources of replicas."""
+    return fleet.metrics.registry.get_sample_value("lbctl_task_failures_total", {"task": "source of replicas"})
+
+
+def test_a_source_that_cannot_follow_a_new_fleet_is_logged_and_counted_and_the_fleet_is_served(
+    running: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(fleet: Running) -> None:
+        fleet.toy.broken = True
+        await fleet.publisher.serve(loaded(fleet.directory, ToyDiscovery(), '["10.1.0.3:80"]'), "files")
+        assert [str(item.address) for item in fleet.publisher.accepted.pools["filed"]] == ["10.1.0.3:80"]
+        assert fleet.pool.replicas == FOUR
+        assert failures(fleet)
+        assert {record.__dict__["fields"]["kind"] for record in caplog.records if record.levelname == "ERROR"} == {
+            "toy"
+        }
+
+    running(work)
+
+
+def test_a_source_that_cannot_follow_another_service_gives_the_pool_no_replicas_of_the_one_before(running: Run) -> None:
+    async def work(fleet: Running) -> None:
+        follow = fleet.toy.follow
+        fleet.toy.follow = lambda _: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+        await fleet.publisher.serve(loaded(fleet.directory, ToyDiscovery("mistral")), "files", allow_shrink=True)
+        assert fleet.pool.replicas == ()
+        fleet.toy.follow = follow  # type: ignore[method-assign]
+        fleet.toy.say("mistral", *FOUR[:2])
+        await fleet.publisher.serve(loaded(fleet.directory, ToyDiscovery("mistral")), "files")
+        assert fleet.pool.replicas == FOUR[:2]
+
+    running(work)
+
+
+def test_a_source_that_cannot_use_the_saved_answers_is_counted_and_starts_without_them(running: Run) -> None:
+    async def work(fleet: Running) -> None:
+        fleet.toy.broken = True
+        fleet.publisher.discovery.seed({"toy:llama": ("seen",)})
+        assert failures(fleet) == 1.0
+        assert fleet.toy.seeds == {}
 
     running(work)
 

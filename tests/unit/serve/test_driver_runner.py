@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import NoReturn, cast
 
 import pytest
 
+from lbctl.apply.haproxy.driver import HaproxyUpdater
+from lbctl.base.diagnostics import Diagnostics
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.drivers.base import Driver, DriverStatus
+from lbctl.serve.drivers.haproxy import HaproxyDriver
 from lbctl.serve.drivers.runner import DriverRunner
-from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
 from lbctl.serve.guard import Guard
+from lbctl.serve.metrics.instruments import Metrics
+from lbctl.targets.load import load
 
 PROXY = Proxy("edge", "toy", (1,))
 FLEET = cast(PublishedFleet, object())
@@ -109,5 +115,44 @@ def test_what_the_proxy_last_had_is_kept_while_nothing_drives_it() -> None:
         assert replace(item.status, reason="", at=0.0) == DriverStatus("FAILING", "v1", reloads=1)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(drive())
+
+
+HAPROXY_FLEET = """version: 1
+listeners: {gateway: {bind: "127.0.0.1:8080"}}
+routes: {chat: {match: {path_prefix: /}, pool: chat}}
+pools: {chat: {replicas: [{address: "10.9.9.9:8000"}]}}
+proxies: {ha: {kind: haproxy, runtime_api: RUNTIME_API}}
+"""
+
+
+def test_an_unexpected_error_of_the_haproxy_driver_is_counted_and_a_new_driver_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fleet.yaml").write_text(HAPROXY_FLEET.replace("RUNTIME_API", str(tmp_path / "haproxy.sock")))
+    fleet = load([str(tmp_path / "fleet.yaml")], diagnostics := Diagnostics())
+    assert fleet is not None, list(map(str, diagnostics))
+    (proxy,) = fleet.compiled.topology.proxies
+
+    async def fail(*_: object) -> NoReturn:
+        raise ValueError("a secret")
+
+    async def drive() -> None:
+        publisher = Publisher(Metrics(), {})
+        await publisher.serve(fleet, "files")
+        assert publisher.served is not None
+        first, second = HaproxyDriver(proxy, dict), HaproxyDriver(proxy, dict)
+        runner, task, failed = started(first, second)
+        with monkeypatch.context() as patched:
+            patched.setattr(HaproxyUpdater, "apply", fail)
+            runner.update(publisher.served)
+            await until(lambda: bool(failed))
+            assert "its driver has failed (ValueError; the log has more)" in runner.status.reason
+        await until(lambda: "haproxy.sock" in runner.status.reason)
+        assert failed == ["driver"]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await publisher.discovery.stop()
 
     asyncio.run(drive())

@@ -60,7 +60,10 @@ class Reloaded:
 
 @dataclass(frozen=True, slots=True)
 class TaskFailed:
-    """A task of the control plane has failed; it starts again, and the log says why."""
+    """A task of the control plane has failed. It starts again, or is called again with the next publication.
+
+    The log says why.
+    """
 
     at: Timestamp
     """When."""
