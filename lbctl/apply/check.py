@@ -8,17 +8,16 @@ allows. Its messages are reported at the YAML that the rejected line came from.
 from __future__ import annotations
 
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lbctl.apply.binaries import find_binary
+from lbctl.apply.command import run_blocking
 from lbctl.apply.files import write_bundle
 from lbctl.apply.placeholders import stand_in
 from lbctl.base import diagnostics as d
-from lbctl.base.errors import reason_of
 from lbctl.compile.files import files_on_disk
 from lbctl.compile.fleet import Compiled
 from lbctl.compile.proxies import version_text
@@ -89,15 +88,10 @@ def _older(checker: str, proxy: Proxy, compiled: Compiled) -> d.Diagnostic:
 
 
 def _run(command: list[str], directory: str, seconds: int = _SECONDS) -> tuple[int, str]:
-    try:
-        done = subprocess.run(
-            command, cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return 1, f"no answer within {seconds} seconds"
-    except OSError as error:
-        raise MissingBinaryError(f"--check cannot start {command[0]}: {reason_of(error)}") from None
-    return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
+    done = run_blocking(command, seconds, directory)
+    if not done.started:
+        raise MissingBinaryError(f"--check cannot start {command[0]}: {done.output}")
+    return (1 if done.code is None else done.code), done.output
 
 
 def _last_words(output: str) -> str:

@@ -174,7 +174,11 @@ class HaproxyUpdater:
                 now = await self._with_limits(runtime, wanted, now, progress)
             if now is None:
                 return progress.applied(again=SOON)
-            progress.plan = diff.plan(wanted, now, cut, addresses, self._kept)
+            try:
+                progress.plan = diff.plan(wanted, now, cut, addresses, self._kept)
+            except commands.UnsafeError as error:
+                progress.fail(f"{runtime.place}: {error}")
+                return progress.applied(again=SOON)
             left = [each for each in progress.plan.commands if each not in progress.words]
             if not left:
                 break
@@ -190,7 +194,7 @@ class HaproxyUpdater:
                 return None
             texts.append(answer.texts[0])
         try:
-            now = running.read(*texts)
+            now = await asyncio.to_thread(running.read, *texts)
         except UnreadableError as error:
             progress.fail(f"{runtime.place}: {error}")
             return None

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lbctl.apply.binaries import find_binary
+from lbctl.apply.command import run
 from lbctl.apply.files import write_bundle
-from lbctl.apply.haproxy import processes
 from lbctl.targets.haproxy import TARGET
 from lbctl.targets.target import Bundle, Complaint
 
@@ -57,7 +57,7 @@ class Files:
         with tempfile.TemporaryDirectory(prefix=".lbctl-", dir=self._config.parent) as directory:
             await asyncio.to_thread(write_bundle, bundle, directory)
             command = TARGET.check_command(binary, directory, str(Path(directory) / bundle.main.name))
-            done = await processes.run(command, _SECONDS)
+            done = await run(command, _SECONDS)
         if done.code == 0:
             return ()
         return tuple(TARGET.complaints(done.output, bundle)) or (Complaint(done.words),)

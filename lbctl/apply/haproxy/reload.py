@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+from lbctl.apply import command
 from lbctl.apply.haproxy import processes, running
 from lbctl.apply.haproxy.files import Files, bare
 from lbctl.apply.haproxy.runtime import Runtime
@@ -110,7 +111,7 @@ class Reloader:
             return Reloaded(False, f"cannot write {error.filename or self._config}: {reason_of(error)}")
         old, there = await self._worker(), await asyncio.to_thread(processes.haproxies, self._config)
         self._last = self._clock()
-        done = await processes.run(self._told.command, _COMMAND)
+        done = await command.run(self._told.command, _COMMAND)
         if done.code != 0:
             return Reloaded(False, await self._back(before, f"the reload command failed: {done.words}", again=False))
         failure = await (self._asked(old, config_digest.of(bundle)) if self._runtime else self._seen(there))
@@ -127,7 +128,7 @@ class Reloader:
         if not again:
             return f"{failure}; the old file is back"
         old = await self._worker()
-        done = await processes.run(self._told.command, _COMMAND)
+        done = await command.run(self._told.command, _COMMAND)
         await self._another_than(old)
         and_then = f", and its reload failed: {done.words}" if done.code != 0 else ""
         return f"{failure}; the old file is back{and_then}"

@@ -15,8 +15,11 @@ SESSIONS = QUESTIONS[2]
 _OWN_MAINT, _MAINT = 0x01, 0x01 | 0x02 | 0x04
 _OWN_DRAIN, _DRAIN = 0x08, 0x08 | 0x10
 _UNRESOLVED = 0x20
-_VALUE = re.compile(r"type=sint value=<(-?\d+)>")
+_VALUE = re.compile(r"type=sint value=<(-?[0-9]{1,19})>")
 _COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_port", "srv_admin_state", "srv_uweight", "srv_fqdn")
+
+_MALFORMED = (KeyError, ValueError, IndexError, TypeError, csv.Error)
+"""The exceptions that parsing something else than HAProxy's answer raises."""
 
 Place = tuple[str, str]
 """(backend, server)."""
@@ -79,7 +82,7 @@ def read(info: str, state: str, stat: str) -> Running:
         servers = dict(_servers(state, live))
         shape = fields.get("description", "")
         return Running(int(fields["Pid"]), int(fields["Uptime_sec"]), fields["Version"], shape, servers)
-    except (KeyError, ValueError, IndexError) as error:
+    except _MALFORMED as error:
         raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
 
 
@@ -88,7 +91,7 @@ def pid_and_shape(info: str) -> tuple[int, str]:
     fields = _info(info)
     try:
         return int(fields["Pid"]), fields.get("description", "")
-    except (KeyError, ValueError) as error:
+    except _MALFORMED as error:
         raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
 
 
@@ -96,7 +99,7 @@ def sessions(stat: str) -> dict[Place, int]:
     """Return the number of requests that each server works on now. Raises UnreadableError."""
     try:
         return {place: int(row["scur"] or 0) for place, row in _live(stat)}
-    except (KeyError, ValueError) as error:
+    except _MALFORMED as error:
         raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
 
 

@@ -15,12 +15,21 @@ from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_ip, is_loopback
 
 _PROMPT = b"\n> "
-_MOST = 64 * 1024 * 1024
-"""The maximal size of one answer, in bytes."""
+MOST_BYTES = 64 * 1024 * 1024
+"""The maximal size of the answer to `ask`, in bytes: that of `show stat` for some hundred thousand servers."""
+_MOST_REPLY = 64 * 1024
+"""The maximal size of the reply to one command of `tell`, in bytes."""
+_SHOWN = 1000
+"""Characters that are kept of a reply: one that says why a command is rejected is shown to people."""
 _AT_ONCE = 100
 """The number of commands sent before their replies are read, which limits HAProxy's buffers."""
 
+_PIECE = 256 * 1024
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class _EndlessError(Exception):
+    """An answer has more bytes than any answer of HAProxy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +66,10 @@ class Runtime:
                 return await work
         except TimeoutError:
             return Replies(tuple(texts), f"{self.place} did not answer within {self._timeout:g} s")
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        except asyncio.IncompleteReadError:
             return Replies(tuple(texts), f"{self.place} closed the connection in the middle")
+        except (asyncio.LimitOverrunError, _EndlessError):
+            return Replies(tuple(texts), f"{self.place} does not end its answer: is it HAProxy's Runtime API?")
         except OSError as error:
             return Replies(tuple(texts), f"{self.place}: {reason_of(error)}")
 
@@ -66,8 +77,12 @@ class Runtime:
         async with self._open() as (reader, writer):
             writer.write(f"{question}\n".encode())
             await writer.drain()
-            text = await reader.read(-1)
-        return Replies((text.decode(errors="replace"),))
+            text = bytearray()
+            while piece := await reader.read(_PIECE):
+                text += piece
+                if len(text) > MOST_BYTES:
+                    raise _EndlessError
+        return Replies((await asyncio.to_thread(text.decode, errors="replace"),))
 
     async def _tell(self, commands: Sequence[str], texts: list[str]) -> Replies:
         async with self._open() as (reader, writer):
@@ -79,7 +94,7 @@ class Runtime:
                 await writer.drain()
                 for _ in some:
                     reply = await reader.readuntil(_PROMPT)
-                    texts.append(reply.removesuffix(_PROMPT).decode(errors="replace").strip())
+                    texts.append(reply.removesuffix(_PROMPT).decode(errors="replace").strip()[:_SHOWN])
         return Replies(())
 
     @contextlib.asynccontextmanager
@@ -88,16 +103,14 @@ class Runtime:
         try:
             yield reader, writer
         finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+            writer.transport.abort()  # a close would wait for a peer that does not read
 
     async def _connected(self) -> Streams:
         family, at, rest = self.place.partition("@")
         if not at or family not in ("ipv4", "ipv6"):
-            return await asyncio.open_unix_connection(self.place, limit=_MOST)
+            return await asyncio.open_unix_connection(self.place, limit=_MOST_REPLY)
         host, _, port = rest.rpartition(":")
         host = host.strip("[]")
         if not (is_ip(host) and is_loopback(host)) or not port.isdigit():
             raise OSError("not an address of loopback; the Runtime API asks nobody who they are")
-        return await asyncio.open_connection(host, int(port), limit=_MOST)
+        return await asyncio.open_connection(host, int(port), limit=_MOST_REPLY)

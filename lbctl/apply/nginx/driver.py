@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from lbctl.apply.binaries import find_binary
+from lbctl.apply.command import run
 from lbctl.apply.nginx.generations import Generations
 from lbctl.apply.nginx.master import Master, Verdict, Workers, find, judge
 from lbctl.apply.nginx.reload_schedule import Reason, ReloadSchedule, carried, reason, retry_after, same_shape
@@ -250,12 +251,12 @@ class NginxUpdater:
         if binary is None:
             return "the program nginx is not on this machine: what is written cannot be tested"
         main = str(generation / bundle.main.name)
-        code, output = await _call(TARGET.check_command(binary, str(generation), main), _TEST_SECONDS)
-        if code == 0:
+        done = await run(TARGET.check_command(binary, str(generation), main), _TEST_SECONDS)
+        if done.code == 0:
             return ""
-        for item in TARGET.complaints(output, bundle):
+        for item in TARGET.complaints(done.output, bundle):
             return f"nginx -t: {item.message}" + (f" (line {item.line} of {item.file})" if item.file else "")
-        return f"nginx -t: {_last(output) or f'exit code {code}'}"
+        return f"nginx -t: {done.last_line}"
 
     async def _swapped(self, generation: Path, bundle: Bundle) -> Applied:
         master = await asyncio.to_thread(find, self._place.config, self._binary or TARGET.binary)
@@ -272,9 +273,9 @@ class NginxUpdater:
 
     async def _reloaded(self, master: Master) -> Verdict:
         before, log = await self._serving(master), master.log()
-        code, output = await _call(self._reload.command, _COMMAND_SECONDS)
-        if code:
-            return Verdict(taken=False, words=f"{self._reload.command[0]}: {_last(output) or f'exit code {code}'}")
+        done = await run(self._reload.command, _COMMAND_SECONDS)
+        if done.code != 0:
+            return Verdict(taken=False, words=f"{self._reload.command[0]}: {done.last_line}")
         begun = time.monotonic()
         while True:
             verdict = judge(before, master.workers(), log.read(), time.monotonic() - begun)
@@ -294,33 +295,8 @@ class NginxUpdater:
 
     async def _blind(self) -> Applied:
         """Reload although no master is visible: the command's exit code shows whether there is one."""
-        code, output = await _call(self._reload.command, _COMMAND_SECONDS)
+        done = await run(self._reload.command, _COMMAND_SECONDS)
         place = self._place.config
-        if code:
-            return Applied("absent", f"no nginx runs with {place}: {_last(output) or f'exit code {code}'}")
+        if done.code != 0:
+            return Applied("absent", f"no nginx runs with {place}: {done.last_line}")
         return Applied("unconfirmed", f"no nginx is seen that reads {place}: whether it has been loaded is not known")
-
-
-async def _call(command: tuple[str, ...] | list[str], seconds: float) -> tuple[int, str]:
-    """Run a command without a shell; return its exit code and output, 124 after a timeout."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-        )
-    except OSError as error:
-        return 127, f"it cannot be started: {reason_of(error)}"
-    try:
-        async with asyncio.timeout(seconds):
-            output, _ = await process.communicate()
-    except TimeoutError:
-        return 124, f"no answer within {seconds:g} s"
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    return process.returncode or 0, output.decode(errors="replace")
-
-
-def _last(output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return lines[-1] if lines else ""

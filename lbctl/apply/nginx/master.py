@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from lbctl.apply.command import run_blocking
 
 _MASTER = "nginx: master process "
 _WORKER = "nginx: worker process"
@@ -23,6 +24,11 @@ _EMERG = re.compile(r"\[emerg\](?: \d+#\d+:)? (?P<words>.*)")
 _TRIES_AGAIN = "bind() to "
 PATIENCE = 10.0
 """Seconds without a new worker after which a reload has failed; nginx retries a taken port for 2.5 s."""
+_VERSION_SECONDS = 10.0
+_MOST_AT_ONCE = 1 << 20
+_LONGEST_LINE = 4096
+"""Bytes of a line of the log that are kept; nginx writes at most 2,048."""
+_MOST_EMERGENCIES = 100
 _HANDOVER = 5.0
 """Seconds that old workers may take to stop; after that, new ones that serve are enough."""
 
@@ -78,22 +84,33 @@ class Master:
 
 
 class Log:
-    """What the master writes to standard error, which is also its error log; empty if that is not a file."""
+    """The emergencies that the master writes to standard error, which is also its error log; none if it is no file."""
 
     def __init__(self, stream: Path) -> None:
         self._stream = stream
         self._offset = 0
+        self._rest = b""
+        self._emergencies: list[str] = []
         with suppress(OSError):
             self._offset = stream.stat().st_size if stream.is_file() else 0
 
     def read(self) -> str:
-        """Return everything written since the reader was created."""
+        """Return the lines of level `emerg` since the reader was created, at most a hundred.
+
+        A call reads at most 1 MiB, because requests may write to the same log.
+        """
         with suppress(OSError):
             if self._stream.is_file():
                 with self._stream.open("rb") as file:
                     file.seek(self._offset)
-                    return file.read().decode(errors="replace")
-        return ""
+                    self._add(file.read(_MOST_AT_ONCE))
+        return "\n".join(self._emergencies)
+
+    def _add(self, data: bytes) -> None:
+        self._offset += len(data)
+        *lines, self._rest = (self._rest[-_LONGEST_LINE:] + data).split(b"\n")
+        texts = [line[:_LONGEST_LINE].decode(errors="replace") for line in lines if b"[emerg]" in line]
+        self._emergencies += texts[: _MOST_EMERGENCIES - len(self._emergencies)]
 
 
 def find(config: Path, binary: str) -> Master | None:
@@ -140,11 +157,8 @@ def _flag(letter: str, title: str) -> str | None:
 
 
 def _paths_of(binary: str) -> dict[str, str]:
-    try:
-        done = subprocess.run([binary, "-V"], capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    return dict(_BUILT_IN.findall(done.stderr))
+    done = run_blocking([binary, "-V"], _VERSION_SECONDS)
+    return dict(_BUILT_IN.findall(done.output)) if done.code is not None else {}
 
 
 def _place(path: str) -> str:

@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cryptography import x509
 
+from lbctl.apply.nginx import driver
 from tests.e2e.support import background
 from tests.e2e.support.certs import Authority
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
@@ -122,6 +124,18 @@ def test_a_port_that_is_taken_puts_back_what_ran_and_health_goes_on() -> None:
         assert (applied.outcome, applied.behind) == ("applied", True)
         assert site.load(40, 4, keep_alive=False).by_replica == {"a": 40}
         running.result(30).assert_no_failure()
+
+
+def test_a_reload_command_that_hangs_with_its_child_is_said_and_puts_back_what_ran(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(driver, "_COMMAND_SECONDS", 0.5)
+    with replicas("a") as (a,), driving(fleet := _fleet(a), command=("sh", "-c", "sleep 60; true")) as site:
+        begun = time.monotonic()
+        applied = site.converge(fleet)
+        assert (applied.outcome, applied.words.partition(";")[0]) == ("refused", "sh: it did not end within 0.5 s")
+        assert time.monotonic() - begun < 10
+        assert site.own.get().body.decode() == OWN
 
 
 def test_the_first_configuration_that_cannot_be_loaded_leaves_the_owners_in_place() -> None:

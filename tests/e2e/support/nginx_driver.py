@@ -42,12 +42,13 @@ http {{
 class Site(Client):
     """The client of the fleet's first listener; `own`: of what nginx served before lbctl came."""
 
-    def __init__(self, nginx: Nginx, port: int, own: Client, min_interval: str) -> None:
+    def __init__(self, nginx: Nginx, port: int, own: Client, min_interval: str, command: tuple[str, ...]) -> None:
         super().__init__(port)
         self.nginx = nginx
         self.config = nginx.config
         self.own = own
         self.min_interval = min_interval
+        self.command = command
         self.files = nginx.directory / "fleet"
         self.files.mkdir()
         self._driver: NginxUpdater | None = None
@@ -66,7 +67,8 @@ class Site(Client):
     ) -> Prepared:
         """What nginx should run; live weights and drains are of the pool `pool`."""
         where = ["-p", f"{self.nginx.directory}/", "-c", str(self.config), "-g", "daemon off; pid nginx.pid;"]
-        reload = {"command": [str(self.nginx.binary), *where, "-s", "reload"], "min_interval": self.min_interval}
+        command = self.command or (str(self.nginx.binary), *where, "-s", "reload")
+        reload = {"command": [*command], "min_interval": self.min_interval}
         edge = {"kind": "nginx", "config": str(self.config), "reload": reload}
         diagnostics = Diagnostics()
         loaded = load([str(write({**fleet, "proxies": {"edge": edge}}, self.files))], diagnostics)
@@ -92,8 +94,8 @@ class Site(Client):
 
 
 @contextmanager
-def driving(fleet: Fleet, *, min_interval: str = "30s") -> Iterator[Site]:
-    """nginx runs what its owner wrote; nothing of the fleet is served yet."""
+def driving(fleet: Fleet, *, min_interval: str = "30s", command: tuple[str, ...] = ()) -> Iterator[Site]:
+    """nginx runs what its owner wrote; nothing of the fleet is served yet. `command` replaces nginx's own reload."""
     port, own = int(str(next(iter(fleet["listeners"].values()))["bind"]).rsplit(":", 1)[1]), Client(free_port())
     directory = Path(tempfile.mkdtemp(prefix="lbctl-e2e-"))
     directory.chmod(0o755)  # closed to the user that nginx serves as
@@ -102,6 +104,6 @@ def driving(fleet: Fleet, *, min_interval: str = "30s") -> Iterator[Site]:
         put(directory, {"etc/nginx.conf": _OWN.format(port=own.port, own=OWN)})
         nginx = Nginx(require("nginx"), directory, config, [own.port])
         with started(nginx):
-            yield Site(nginx, port, own, min_interval)
+            yield Site(nginx, port, own, min_interval, command)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbctl.apply.agent_check import lines
+from lbctl.apply.haproxy import runtime
+from lbctl.apply.haproxy.applied import Applied
+from lbctl.apply.haproxy.driver import HaproxyUpdater
 from lbctl.apply.haproxy.runtime import Replies, Runtime
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, Replica
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight, from_capacity
+from lbctl.serve.drivers.haproxy import HaproxyRequestCounter
 from lbctl.targets.haproxy import TARGET, agents
 from lbctl.targets.haproxy.desired import desired
 from lbctl.targets.quantise import quantise
@@ -63,6 +69,105 @@ def test_what_was_answered_before_the_end_is_kept(tmp_path: Path) -> None:
     replies = _against(tmp_path, dies, "one", "two", "three")
     assert replies.texts == ("", "No such server.")
     assert "closed" in replies.failure
+
+
+def _endless(piece: bytes) -> Handler:
+    async def write(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            await reader.readline()
+            while True:
+                writer.write(piece)
+                await writer.drain()
+        writer.close()
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "piece", [b"Pid: 1\n" * 10_000, b"\n> " * 20_000, b"\xff" * 60_000], ids=["lines", "prompts", "bytes"]
+)
+def test_an_answer_without_an_end_is_given_up_on_by_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: bytes
+) -> None:
+    monkeypatch.setattr(runtime, "MOST_BYTES", 1_000_000)
+
+    async def script() -> Replies:
+        place = str(tmp_path / "s")
+        async with await asyncio.start_unix_server(_endless(piece), place):
+            return await Runtime(place, timeout=30).ask("show info")
+
+    assert "does not end its answer" in asyncio.run(script()).failure
+
+
+def test_a_reply_without_a_prompt_is_given_up_on_by_its_size(tmp_path: Path) -> None:
+    assert "does not end its answer" in _against(tmp_path, _endless(b"x" * 60_000), "show info").failure
+
+
+def test_a_long_reply_is_shortened(tmp_path: Path) -> None:
+    async def wordy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"\n> ")
+        await reader.readline()
+        writer.write(b"no " * 10_000 + b"\n\n> ")
+        await writer.drain()
+        writer.close()
+
+    (reply,) = _against(tmp_path, wordy, "one").texts
+    assert 900 < len(reply) <= 1000
+
+
+_INFO, _STATE = "Pid: 1\nUptime_sec: 2\nVersion: 2.8\n", "1\n# be_id be_name\n"
+_COLUMNS = "# be_id be_name srv_id srv_name srv_addr srv_port srv_admin_state srv_uweight srv_fqdn"
+
+
+@pytest.mark.parametrize(
+    ("info", "state", "stat"),
+    [
+        ("\r\0\ufffd", "\r\0", "\r\0,\r\n\0"),
+        (_INFO, _STATE, "# pxname,svname,scur\n" + "x" * 200_000 + ",y,1\n"),
+        (_INFO, _STATE, "# pxname\nx\n"),
+        (_INFO, _STATE, '# pxname,svname,scur\n"' + "x\n" * 100_000),
+        ("Pid: " + "9" * 5000 + "\nUptime_sec: 2\nVersion: 2.8\n", _STATE, "# pxname,svname\n"),
+        (_INFO, f"1\n{_COLUMNS}\n3 p 1\n", "# pxname,svname\n"),
+        (_INFO, f"1\n{_COLUMNS}\n3 pool_p 1 a;b 10.0.0.1 80 0 1 -\n", "# pxname,svname\n"),
+        (_INFO, f"1\n{_COLUMNS}\n3 pool_p 1 a x 80 0 {'9' * 5000} -\n", "# pxname,svname\n"),
+    ],
+    ids=["bytes", "long field", "no columns", "a quote", "a long number", "short row", "two commands", "a long weight"],
+)  # fmt: skip
+def test_nonsense_is_the_failure_of_one_attempt(tmp_path: Path, info: str, state: str, stat: str) -> None:
+    answers = {"show info": info, "show servers state": state, "show stat -1 4 -1": stat}
+    sent: list[str] = []
+
+    async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        question = (await reader.readline()).decode().strip()
+        sent.append(question)
+        if question == "prompt":
+            writer.write(b"\n> ")
+            while line := await reader.readline():
+                sent.append(line.decode().strip())
+                writer.write(b"type=sint value=<" + b"9" * 5000 + b">\n\n> ")
+        else:
+            writer.write(answers[question].encode())
+        with suppress(OSError):
+            await writer.drain()
+            writer.close()
+
+    async def script() -> tuple[Applied, Mapping[tuple[str, str], int]]:
+        place = str(tmp_path / "s")
+        proxy = Proxy("edge", "haproxy", (2, 6), runtime_api=place)
+        async with await asyncio.start_unix_server(nonsense, place):
+            view = _view((5, 2), (1, 2))
+            return await HaproxyUpdater(proxy).converge(view), await HaproxyRequestCounter(Runtime(place)).count()
+
+    applied, _ = asyncio.run(script())
+    assert not applied.done
+    assert place_of(applied.failure) == str(tmp_path / "s")
+    assert len(applied.failure) < 1000
+    assert not [line for line in sent if ";" in line]
+
+
+def place_of(failure: str) -> str:
+    return failure.partition(":")[0]
 
 
 @pytest.mark.parametrize("place", ["ipv4@10.0.0.1:9999", "ipv4@localhost:9999", "ipv4@127.0.0.1:x"])

@@ -1,0 +1,145 @@
+"""Runs a program without a shell, with limits on its time and on how much of its output is kept.
+
+A program runs in a session of its own. When its time is over, its whole process group is killed, because the program
+may wait for a child that hangs. The output goes through a pipe that nobody waits for: a daemon that a program leaves
+behind with this pipe open delays nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from lbctl.base.errors import reason_of
+
+KEPT = 64 * 1024
+"""Bytes that are kept of the beginning of an output, and as many of its end."""
+_MAX_SHOWN = 500
+"""Characters of an output that a message repeats."""
+_PIECE = 64 * 1024
+_PIECES_AFTER_THE_END = 32
+"""How many more pieces are read after the program has ended; a pipe holds at most 1 MiB."""
+_KILLED = 1.0
+"""Seconds to wait for the end of a killed program; one of another user cannot be killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A finished program."""
+
+    code: int | None
+    """None if it could not be started or did not end in time."""
+    output: str
+    """What it wrote to standard output and standard error; if `code` is None, the reason."""
+    started: bool = True
+
+    @property
+    def words(self) -> str:
+        """The exit code and the last lines of the output, for a message."""
+        message = " / ".join(self._lines[-3:])[:_MAX_SHOWN] or "it said nothing"
+        return self._failure or f"exit code {self.code}: {message}"
+
+    @property
+    def last_line(self) -> str:
+        """The last line of the output that is not empty, else the exit code, for a message."""
+        return self._failure or (self._lines[-1][:_MAX_SHOWN] if self._lines else f"exit code {self.code}")
+
+    @property
+    def _failure(self) -> str:
+        if self.code is not None:
+            return ""
+        return self.output if self.started else f"it cannot be started: {self.output}"
+
+    @property
+    def _lines(self) -> list[str]:
+        return [line.strip() for line in self.output.splitlines() if line.strip()]
+
+
+async def run(command: Sequence[str], seconds: float, directory: str | None = None) -> Done:
+    """Run a program, and kill its process group after `seconds`, or when the caller is cancelled."""
+    loop = asyncio.get_running_loop()
+    reading, writing = os.pipe()
+    output = _Output(reading)
+    try:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                cwd=directory,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            return Done(None, reason_of(error), started=False)
+        finally:
+            os.close(writing)
+        loop.add_reader(reading, lambda: output.read() or loop.remove_reader(reading))
+        try:
+            async with asyncio.timeout(seconds):
+                await process.wait()
+        except TimeoutError:
+            return Done(None, f"it did not end within {seconds:g} s")
+        finally:
+            loop.remove_reader(reading)
+            await _kill(process)
+        output.read_rest()
+        return Done(process.returncode, output.text())
+    finally:
+        os.close(reading)
+
+
+def run_blocking(command: Sequence[str], seconds: float, directory: str | None = None) -> Done:
+    """`run` for a thread without an event loop."""
+    return asyncio.run(run(command, seconds, directory))
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """Kill the process group of a program that has not ended."""
+    if process.returncode is not None:
+        return
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_KILLED):
+            await process.wait()
+
+
+class _Output:
+    """Reads a pipe without blocking, and keeps the beginning and the end of what comes."""
+
+    def __init__(self, pipe: int) -> None:
+        os.set_blocking(pipe, False)
+        self._pipe = pipe
+        self._beginning = bytearray()
+        self._end = bytearray()
+        self._omitted = 0
+
+    def read(self) -> bool:
+        """Read a piece. Returns False at the end of the pipe."""
+        try:
+            piece = os.read(self._pipe, _PIECE)
+        except BlockingIOError:
+            return True
+        room = KEPT - len(self._beginning)
+        self._beginning += piece[:room]
+        self._end += piece[room:]
+        surplus = max(0, len(self._end) - KEPT)
+        del self._end[:surplus]
+        self._omitted += surplus
+        return bool(piece)
+
+    def read_rest(self) -> None:
+        """Read what is in the pipe after the program has ended."""
+        for _ in range(_PIECES_AFTER_THE_END):
+            if not self.read():
+                return
+
+    def text(self) -> str:
+        """Return what was kept, with a line in place of what was not."""
+        omitted = f"\n… {self._omitted} bytes …\n".encode() if self._omitted else b""
+        return b"".join((self._beginning, omitted, self._end)).decode(errors="replace")
