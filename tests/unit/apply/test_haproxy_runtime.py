@@ -73,12 +73,14 @@ def test_what_was_answered_before_the_end_is_kept(tmp_path: Path) -> None:
 
 def _endless(piece: bytes) -> Handler:
     async def write(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            await reader.readline()
-            while True:
-                writer.write(piece)
-                await writer.drain()
-        writer.close()
+        try:
+            with suppress(OSError):
+                await reader.readline()
+                while True:
+                    writer.write(piece)
+                    await writer.drain()
+        finally:
+            writer.transport.abort()
 
     return write
 
