@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from lbctl.targets import KINDS
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As of a job in the background of a script: what tests start would inherit it, and some of that is interrupted.
@@ -25,3 +29,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write what tests/golden expects anew")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _options_from_the_command_line_alone() -> Iterator[None]:
+    """Remove the variables that set options of lbctl from the environment.
+
+    Those that name the programs of the proxies stay: they choose the proxies of the tests.
+    """
+    programs = tuple(f"LBCTL_{kind.upper()}" for kind in KINDS)
+    with pytest.MonkeyPatch.context() as environment:
+        for name in [name for name in os.environ if name.startswith("LBCTL_") and not name.startswith(programs)]:
+            environment.delenv(name)
+        yield

@@ -184,7 +184,7 @@ _POOLS = (
     _f("pool.load_shedding", "load shedding", 484, "pools.*.health.load_shedding"),
     _f("pool.telemetry", "telemetry", 485, "pools.*.telemetry", "pools.*.replicas.telemetry"),
     _f("pool.weighting", "live weights", 486, "pools.*.weighting", "pools.*.weighting.strategy", neutral=("static",)),
-    _f("pool.discovery.dns", "discovery by DNS", 487, "pools.*.discovery"),
+    _f("pool.discovery.dns", "discovery by DNS", 487, "pools.*.discovery.dns"),
     _f("pool.discovery.file", "discovery by file", 488, "pools.*.discovery.file"),
     _f("pool.tls", "TLS to replicas", 489, "pools.*.tls", protects=True),
     _f(

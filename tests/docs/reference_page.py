@@ -23,7 +23,6 @@ The last column says who does it: all proxies, some, one from a version on, or `
 it at every render. [How a fleet file is read](configuration.md) has the rules for files and values,
 [examples/fleet.yaml](../examples/fleet.yaml) all keys in one file.
 """
-_TITLES = {"nginx": "nginx", "haproxy": "HAProxy", "envoy": "Envoy"}
 _EMPTY = "Nothing"
 _LARGEST = 2**31 - 1
 _NOBODY = ("routes.*.rollout.", "control.logs.")
@@ -185,14 +184,14 @@ def _who(path: str) -> str:
     able = list(filter(None, (_able(kind, feature) for kind in KINDS)))
     if not able:
         return "`serve`"
-    return "all" if able == list(_TITLES.values()) else ", ".join(able)
+    return "all" if able == [target(kind).title for kind in KINDS] else ", ".join(able)
 
 
 def _able(kind: str, feature: Feature) -> str:
     capability = target(kind).capabilities[feature.id]
     if isinstance(capability, Since):
-        return f"{_TITLES[kind]} from {'.'.join(map(str, capability.version))}"
-    return _TITLES[kind] if isinstance(capability, Rendered) else ""
+        return f"{target(kind).title} from {'.'.join(map(str, capability.version))}"
+    return target(kind).title if isinstance(capability, Rendered) else ""
 
 
 def _claim(feature: Feature, path: str) -> int:

@@ -25,7 +25,6 @@ from lbctl.apply.nginx.generations import Generations
 from lbctl.apply.nginx.master import Master, Verdict, Workers, find, judge
 from lbctl.apply.nginx.reload_schedule import Reason, ReloadSchedule, carried, reason, retry_after, same_shape
 from lbctl.base.errors import reason_of
-from lbctl.ir.pools import DnsDiscovery
 from lbctl.ir.proxies import Proxy, Reload
 from lbctl.ir.rewrite import with_files
 from lbctl.ir.snapshot import Snapshot, View
@@ -78,9 +77,9 @@ class _Refusal:
 
 
 def prepared(proxy: Proxy, loaded: Loaded, snapshot: Snapshot) -> Prepared:
-    """Return what `proxy` should run, with the addresses that the control plane resolved in place of names."""
+    """Return what `proxy` should run, with the replicas that the control plane discovered in place of their source."""
     pools = tuple(
-        replace(pool, discovery=None) if isinstance(pool.discovery, DnsDiscovery) else pool
+        replace(pool, discovery=None) if pool.discovery is not None and not pool.discovery.compiled else pool
         for pool in snapshot.topology.pools
     )
     resolved = replace(snapshot, topology=replace(snapshot.topology, pools=pools))

@@ -10,16 +10,19 @@ from typing import Any
 
 import pytest
 
+from lbctl.apply.nginx.driver import prepared
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.fleet import Compiled
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Discovery as PoolDiscovery
-from lbctl.ir.pools import Pool, Replica
+from lbctl.ir.pools import FileDiscovery, Pool, Replica
+from lbctl.ir.proxies import Proxy
 from lbctl.serve.discovery import sources
 from lbctl.serve.discovery.sources import SOURCES
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.guard import Guard
 from lbctl.serve.metrics.instruments import Metrics
+from lbctl.targets.features import FEATURES
 from lbctl.targets.load import Loaded, load
 from lbctl.xds.resource import EDS
 from tests.support.discovery import ToyDiscovery, ToySource, toy_replica, with_toy
@@ -145,6 +148,17 @@ def test_a_source_that_goes_away_takes_nothing_away(running: Run) -> None:
         fleet.toy.forget("llama")
         await fleet.publisher.refresh()
         assert fleet.pool.replicas == FOUR
+
+    running(work)
+
+
+def test_an_nginx_gets_the_replicas_of_a_source_that_serve_asks_and_not_the_source(running: Run) -> None:
+    async def work(fleet: Running) -> None:
+        served = fleet.publisher.served
+        assert served is not None
+        pools = prepared(Proxy("web", "nginx", (1, 27, 3)), served.loaded, served.composed.snapshot).view.pools
+        assert (pools["llama"].discovery, pools["llama"].replicas) == (None, FOUR)
+        assert pools["filed"].discovery == FileDiscovery("targets.json")
 
     running(work)
 
@@ -275,3 +289,8 @@ def test_the_sources_of_lbctl_are_the_keys_of_discovery() -> None:
     from lbctl.model.pool import Discovery
 
     assert set(SOURCES.names) == set(Discovery.model_fields)
+
+
+def test_every_source_has_a_feature_of_its_own_for_which_each_proxy_says_what_it_does() -> None:
+    patterns = {key for feature in FEATURES for key in feature.keys}
+    assert {f"pools.*.discovery.{kind}" for kind in SOURCES.names} <= patterns

@@ -1,0 +1,16 @@
+"""The packages of the proxies are independent of each other."""
+
+from __future__ import annotations
+
+import tomllib
+
+from lbctl.targets import KINDS, PACKAGES
+from tests.support.paths import ROOT
+
+
+def test_every_package_of_a_proxy_is_in_the_contract_of_independence() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    (independence,) = (contract for contract in contracts if contract["type"] == "independence")
+    assert set(independence["modules"]) == {PACKAGES.get(kind) for kind in KINDS}
