@@ -34,9 +34,15 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 def _against(tmp_path: Path, handler: Handler, *commands: str) -> Replies:
+    async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await handler(reader, writer)
+        finally:
+            writer.close()
+
     async def run() -> Replies:
         place = str(tmp_path / "s")
-        server = await asyncio.start_unix_server(handler, place)
+        server = await asyncio.start_unix_server(closing, place)
         async with server:
             return await Runtime(place, timeout=0.3).tell(commands)
 
