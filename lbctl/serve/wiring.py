@@ -67,6 +67,7 @@ class Services:
         return {
             **self.telemetry.tasks(),
             "expiry of overrides": self.overrides.run,
+            "saving again": self.reconciler.save_again,
             "drivers": self.supervisor.run,
             "requests in flight": self.in_flight.run,
         }
