@@ -95,7 +95,7 @@ def _placed(path: str, revision: str) -> _Place:
         raise _AbsentError("standard input has no revisions")
     if not revision or revision.startswith("-"):
         raise _AbsentError(f"{show(revision)} is no revision")
-    resolved = Path(path).resolve()
+    resolved = Path(os.path.realpath(path))  # Path.resolve() fails for links in a circle
     directory = next(item for item in (resolved, *resolved.parents) if item.is_dir())
     try:
         top = _git(str(directory), "rev-parse", "--show-toplevel").decode().rstrip("\n")
@@ -105,7 +105,7 @@ def _placed(path: str, revision: str) -> _Place:
         commit = _git(top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").decode().strip()
     except _AbsentError:
         raise _AbsentError(f"there is no revision {show(revision)}{_shallow(top)}") from None
-    inside = os.path.relpath(resolved, Path(top).resolve())
+    inside = os.path.relpath(resolved, os.path.realpath(top))
     return _Place(top, commit, "" if inside == "." else inside)
 
 

@@ -84,8 +84,12 @@ def make_token(file: Path) -> bool:
     """Write a new random token that only the owner can read. Returns False where the file exists. Raises OSError."""
     with suppress(FileExistsError):
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "w", encoding="ascii") as opened:
-            opened.write(secrets.token_urlsafe(32) + "\n")
+        try:
+            with os.fdopen(handle, "w", encoding="ascii") as opened:
+                opened.write(secrets.token_urlsafe(32) + "\n")
+        except OSError:
+            file.unlink()  # an empty file would be a token that nobody has, at the next start too
+            raise
         return True
     return False
 

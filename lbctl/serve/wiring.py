@@ -73,6 +73,7 @@ class Services:
             **self.telemetry.tasks(),
             "expiry of overrides": self.overrides.run,
             "rollouts": self.rollouts.run,
+            "saving again": self.reconciler.save_again,
             "drivers": self.supervisor.run,
             "requests in flight": self.in_flight.run,
         }

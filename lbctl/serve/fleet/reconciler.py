@@ -36,6 +36,8 @@ from lbctl.xds.build.snapshot_cache import UnsoundError
 
 _MAX_NAMED = 8
 """The most replicas that one line of the log names."""
+_SAVE_AGAIN = 5.0
+"""Seconds until a save that has failed is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,9 @@ class Reconciler:
         self._lock = asyncio.Lock()
         self._logged: frozenset[Diagnostic] = frozenset()
         self._saved: SavedFleet | None = None
+        self._newest: SavedFleet | None = None
+        """The files that are served, which a failed save may not have saved yet."""
+        self._unsaved = False
         self._followed: Mapping[Path, str] = {}
         self._drains = dict(publisher.drained)
 
@@ -136,6 +141,14 @@ class Reconciler:
             self._report(result, cause)
             if save:
                 await self._save(None)
+
+    async def save_again(self) -> None:
+        """Repeat a save that has failed, as on a full disk, until the task is cancelled."""
+        while True:
+            await asyncio.sleep(_SAVE_AGAIN)
+            if self._unsaved:
+                async with self._lock:
+                    await self._save(None)
 
     # ── Reading and serving; the caller holds the lock ───────────────────────────────────────────────────────────────
 
@@ -252,7 +265,7 @@ class Reconciler:
         if served is None:
             return
         answers = self._publisher.accepted.answers
-        files = saved or self._saved
+        self._newest = files = saved or self._newest or self._saved
         fleet = replace(files, discovered=answers, version=served.cached_snapshot.version) if files else None
         try:
             if fleet is not None and fleet != self._saved:
@@ -262,7 +275,13 @@ class Reconciler:
                 await self._state.save_drains(served.composed.drains)
                 self._drains = dict(served.composed.drains)
         except StoreError as error:
-            log.error(f"not saved for a restart: {error}")
+            if not self._unsaved:
+                log.error(f"not saved for a restart, and tried again every {_SAVE_AGAIN:g} s: {error}")
+            self._unsaved = True
+        else:
+            if self._unsaved:
+                log.event("what is served is saved for a restart again")
+            self._unsaved = False
 
     # ── The log ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -6,7 +6,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from lbctl.base.diagnostics import show
@@ -17,39 +17,45 @@ _LONGEST_PID = 32
 
 
 class LockFile:
-    """An exclusive `flock` on a file that holds the pid of its owner."""
+    """An exclusive `flock` on a directory and on a file in it that holds the pid of its owner.
+
+    The lock of the directory stays where the file is removed, so that no second process gets the lock then.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._handle = -1
+        self._handle = self._directory = -1
 
     def acquire(self) -> bool:
         """Try to get the lock. Returns whether this process has it. Raises StoreError where the file cannot be used."""
-        with explained(self._file.parent):
+        with explained(self._file.parent), ExitStack() as opened:
+            directory = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, directory)
             handle = open_private(self._file)
+            opened.callback(os.close, handle)
             try:
+                _lock_directory(directory)
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not _names(self._file, handle):
-                    raise BlockingIOError
-                os.ftruncate(handle, 0)
-                os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-            except BaseException as error:
-                os.close(handle)
-                if isinstance(error, BlockingIOError):
-                    return False
-                raise
-            self._handle = handle
+            except BlockingIOError:
+                return False
+            if not _names(self._file, handle):
+                return False
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            opened.pop_all()
+            self._handle, self._directory = handle, directory
             return True
 
     def held(self) -> bool:
-        """Whether this process has the lock, and the file is still the one that other processes would lock."""
-        return self._handle >= 0 and _names(self._file, self._handle)
+        """Whether this process has the lock, and the directory is still the one that other processes would lock."""
+        return self._handle >= 0 and _names(self._file.parent, self._directory)
 
     def release(self) -> None:
         """Release the lock, where this process has it."""
         if self._handle >= 0:
             os.close(self._handle)
-            self._handle = -1
+            os.close(self._directory)
+            self._handle = self._directory = -1
 
     def holder(self) -> str:
         """Which process has the lock, for people."""
@@ -63,6 +69,16 @@ class LockFile:
         finally:
             os.close(handle)
         return f"the process {text}" if text.isdecimal() else "another process"
+
+
+def _lock_directory(handle: int) -> None:
+    """Lock a directory, where its file system can. Raises BlockingIOError where another process has the lock."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return  # some network file systems lock files alone
 
 
 def open_private(file: Path) -> int:

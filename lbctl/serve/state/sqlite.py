@@ -155,16 +155,23 @@ class SqliteStore:
         return tuple(Entry(key, value, str(version)) for key, value, version in rows)
 
     def _put(self, key: str, value: str, expected_version: str, epoch: int) -> Entry:
+        self._check_directory()
         with self._transaction() as database:
             _check_epoch(database, epoch)
             _check_version(database, key, expected_version)
             return schema.write(database, key, value)
 
     def _delete(self, key: str, expected_version: str, epoch: int) -> None:
+        self._check_directory()
         with self._transaction() as database:
             _check_epoch(database, epoch)
             _check_version(database, key, expected_version)
             database.execute("DELETE FROM entries WHERE key = ?", (key,))
+
+    def _check_directory(self) -> None:
+        """Raise FencedError where the directory was removed or replaced: a write would go to a file without a name."""
+        if self._lease is not None and not self._lock.held():
+            raise FencedError(f"the directory {self.location} is not the one that this process has locked")
 
     @contextmanager
     def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:

@@ -12,6 +12,7 @@ import requests
 from tests.e2e.support.control import ControlPlane, controlling, driven
 from tests.e2e.support.fleet import fleet_of
 from tests.e2e.support.replicas import replicas
+from tests.e2e.support.waiting import eventually
 
 DRAIN = {"kind": "drain", "pool": "pool", "replica": "a"}
 
@@ -51,6 +52,25 @@ def test_an_override_that_cannot_be_saved_is_refused_and_changes_nothing() -> No
             control.start()
             assert [item["replica"] for item in control.status["overrides"]] == ["a"]
             assert _override(control, "DELETE", **DRAIN).json()["removed"] is True
+
+
+def test_a_fleet_that_could_not_be_saved_is_saved_once_there_is_room_again() -> None:
+    with replicas("a", "b") as (a, b):
+        fleets = [
+            fleet_of({"replicas": [{"name": item.name, "address": item.address} for item in members]}, **driven("edge"))
+            for members in ((a,), (a, b))
+        ]
+        with controlling(fleets[0]) as control:
+            with _refusing(control):
+                control.write(fleets[1])
+                eventually(lambda: "not saved for a restart" in control.log)
+                assert _override(control, "POST", **DRAIN).status_code == 503
+            eventually(lambda: "is saved for a restart again" in control.log)
+            assert control.log.count("not saved for a restart") == 1
+            control.kill()
+            control.write_text("version: 7")
+            control.start()
+            assert control.status["snapshot"]["replicas"] == 2
 
 
 def test_a_damaged_state_is_set_aside_and_the_overrides_that_are_good_still_hold() -> None:

@@ -158,7 +158,7 @@ def test_nonsense_is_the_failure_of_one_attempt(tmp_path: Path, info: str, state
             writer.write(answers[question].encode())
         with suppress(OSError):
             await writer.drain()
-            writer.close()
+        writer.close()
 
     async def script() -> tuple[Applied, Mapping[tuple[str, str], int]]:
         place = str(tmp_path / "s")

@@ -169,6 +169,13 @@ def test_a_file_that_is_deleted_since_is_compared_with_one_that_is_there(
     assert "LB001: it was not there at 'first'" in capsys.readouterr().err
 
 
+def test_links_in_a_circle_are_an_error_of_the_files(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "a.yaml").symlink_to("b.yaml")
+    (repository / "b.yaml").symlink_to("a.yaml")
+    assert _diff(repository / "a.yaml", "--against", "git:HEAD") == 1
+    assert "too many levels of symbolic links" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("revision", ["nowhere", "--help", "", "HEAD:fleet", "HEAD~9"])
 def test_a_revision_that_does_not_exist_is_told(
     repository: Path, revision: str, capsys: pytest.CaptureFixture[str]

@@ -7,6 +7,8 @@ import io
 import json
 import logging
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -214,6 +216,18 @@ def test_a_token_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert not make_token(file)
     assert file.read_text() == made
+
+
+def test_a_token_that_could_not_be_written_is_made_the_next_time(tmp_path: Path) -> None:
+    file, script = (
+        tmp_path / "api-token",
+        "import sys; from lbctl.serve.settings import *; make_token(Path(sys.argv[1]))",
+    )
+    limited = ["prlimit", "--fsize=0", sys.executable, "-c", script, str(file)]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=30, check=False)
+    assert "File too large" in done.stderr
+    assert make_token(file)
+    assert file.read_text().strip()
 
 
 # ── How it is to run ─────────────────────────────────────────────────────────────────────────────────────────────────

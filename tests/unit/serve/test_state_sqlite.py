@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -199,6 +200,34 @@ def test_a_second_process_waits_is_told_the_holder_and_takes_over_when_that_is_k
     assert said(second) == "locked"
     assert time.monotonic() - killed < 15
     assert (tmp_path / "lock").read_text() == f"{second.pid}\n"
+
+
+def test_a_second_process_waits_also_when_the_lock_file_was_removed_or_replaced(
+    tmp_path: Path, holder: Callable[[Path], subprocess.Popen[str]], opened: Callable[[Path], OpenState]
+) -> None:
+    first = opened(tmp_path)
+    for replacement in ("", "7\n"):
+        (tmp_path / "lock").unlink()
+        if replacement:
+            (tmp_path / "lock").write_text(replacement)
+        second = holder(tmp_path)
+        assert "waiting until that one ends" in said(second)
+        second.kill()
+        first.save_drains({("p", replacement): 1.5})
+    first.close()
+    assert opened(tmp_path).drains() == {("p", "7\n"): 1.5}
+
+
+def test_nothing_is_acknowledged_once_the_directory_is_gone(
+    tmp_path: Path, opened: Callable[[Path], OpenState]
+) -> None:
+    state = opened(tmp_path / "state")
+    state.save_drains({("p", "r"): 1.5})
+    shutil.rmtree(tmp_path / "state")
+    for _ in range(2):
+        with pytest.raises(StoreError, match="not the one that this process has locked"):
+            state.save_drains({("p", "r"): 2.5})
+        opened(tmp_path / "state").close()
 
 
 def test_what_was_kept_before_a_kill_is_there(
