@@ -104,32 +104,36 @@ class PoolTimeouts(Section):
 
 
 class PerReplica(Section):
-    max_connections: v.Positive | None = Field(None, description="Most connections to one replica.")
-    max_requests: v.Positive | None = Field(None, description="Most requests in flight at one replica.")
+    max_connections: v.Positive | None = Field(None, description="The most connections to one replica.")
+    max_requests: v.Positive | None = Field(None, description="The most requests in flight at one replica.")
 
 
 class CircuitBreaker(Section):
     max_connections: v.Positive | None = Field(
         None,
-        description="Most connections. Without it: 512 a replica, their number rounded up to a power of two.",
+        description="The most connections. Without it: 512 for each replica, their number rounded up to a power "
+        "of two.",
     )
     max_pending_requests: v.Positive | None = Field(
-        None, description="Most requests that wait. Without it: as many as `max_requests`."
+        None, description="The most requests that wait. Without it: as many as `max_requests`."
     )
     max_requests: v.Positive | None = Field(
         None,
-        description="Most requests in flight. Without it: 512 a replica, their number rounded up to a power of two.",
+        description="The most requests in flight. Without it: 512 for each replica, their number rounded up to a power "
+        "of two.",
     )
     max_retries: v.Positive | None = Field(
-        None, description="Most retries in flight. Without it: as many as `max_requests`."
+        None, description="The most concurrent retries. Without it: as many as `max_requests`."
     )
-    per_replica: PerReplica = Field(PerReplica(), description="Limits of one replica. Without it: none.")
+    per_replica: PerReplica = Field(PerReplica(), description="The limits of each replica. Without it: none.")
 
 
 class SlowStart(Section):
-    window: v.Duration = Field(q.Duration(60_000), description="How long the ramp takes.")
-    min_weight: v.Percent = Field(q.Percent(10), description="Where it begins, of the replica's weight.")
-    aggression: v.PositiveNumber = Field(1.0, description="1 is a straight ramp; more rises faster at first.")
+    window: v.Duration = Field(q.Duration(60_000), description="The time until a replica has its full weight.")
+    min_weight: v.Percent = Field(q.Percent(10), description="The weight at the start, as a share of the full weight.")
+    aggression: v.PositiveNumber = Field(
+        1.0, description="The shape of the increase: 1 is linear, more is faster at first."
+    )
 
 
 class Dns(Section):
@@ -154,16 +158,18 @@ class Discovery(Section):
     dns: Dns | None = Field(
         None, description="With `render` the proxy looks the name up; under `serve` lbctl does, and updates the proxy."
     )
-    file: FileDiscovery | None = Field(None, description="A file that something else writes.")
+    file: FileDiscovery | None = Field(None, description="A file of replicas that another program writes.")
 
 
 class PoolTls(Section):
     ca: v.FilePath | None = Field(
-        None, description="Whose certificates replicas must show, PEM. Without it nothing is verified."
+        None, description="The CA that must have signed the replicas' certificates, PEM. Without it: no verification."
     )
-    server_name: v.Host | None = Field(None, description="The name that is asked for (SNI) and looked for in it.")
-    certificate: v.FilePath | None = Field(None, description="What the proxy shows to replicas (mTLS), PEM.")
-    key: v.FilePath | None = Field(None, description="Its private key, PEM.")
+    server_name: v.Host | None = Field(
+        None, description="The name that is sent as SNI and that the replica's certificate must have."
+    )
+    certificate: v.FilePath | None = Field(None, description="The client certificate of the proxy (mTLS), PEM.")
+    key: v.FilePath | None = Field(None, description="The private key of the client certificate, PEM.")
 
 
 class Pool(Section):
@@ -189,7 +195,8 @@ class Pool(Section):
         description="Above these limits, for the whole fleet of proxies, requests are refused at once.",
     )
     slow_start: SlowStart | None = Field(
-        None, description="A new replica gets its share by and by. Without it: on, as below, but not with `hash`."
+        None,
+        description="The weight of a new replica increases gradually. Without it: as by default, but off with `hash`.",
     )
     health: Health = Field(Health(), description="Who is fit to get requests.")
     telemetry: Telemetry | None = Field(None, description="What `serve` reads of the replicas. Without it: nothing.")

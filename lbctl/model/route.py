@@ -33,17 +33,17 @@ class Match(Section):
 
 
 class Rewrite(Section):
-    path_prefix: v.UrlPath | None = Field(None, description="Takes the place of the prefix that matched.")
-    host: v.Host | None = Field(None, description="The host that the replica sees.")
+    path_prefix: v.UrlPath | None = Field(None, description="Replaces the prefix that matched.")
+    host: v.Host | None = Field(None, description="Replaces the Host that the replica receives.")
 
 
 class Pin(Section):
     CHOICES: ClassVar = (Choice(("header", "cookie")),)
 
-    header: v.HeaderName | None = Field(None, description="The header that is looked at.")
-    cookie: v.CookieName | None = Field(None, description="The cookie that is looked at.")
-    equals: v.HeaderValue = Field(description="The value that it must have.")
-    pool: v.Name = Field(description="Where the request then goes.")
+    header: v.HeaderName | None = Field(None, description="The header that is compared.")
+    cookie: v.CookieName | None = Field(None, description="The cookie that is compared.")
+    equals: v.HeaderValue = Field(description="The value that the header or cookie must have.")
+    pool: v.Name = Field(description="The pool that a matching request goes to.")
 
     @model_validator(mode="after")
     def _can_match(self) -> Self:
@@ -56,25 +56,29 @@ class Pin(Section):
 class StickySplit(Section):
     CHOICES: ClassVar = (Choice(("header", "cookie")),)
 
-    header: v.HeaderName | None = Field(None, description="Clients with the same value have the same variant.")
-    cookie: v.CookieName | None = Field(None, description="The cookie that holds the variant; lbctl sets it.")
-    ttl: v.Duration = Field(q.Duration(3_600_000), description="How long the cookie lives.")
+    header: v.HeaderName | None = Field(
+        None, description="Requests with the same value of this header go to the same pool."
+    )
+    cookie: v.CookieName | None = Field(None, description="The cookie that names the client's pool; the proxy sets it.")
+    ttl: v.Duration = Field(q.Duration(3_600_000), description="The lifetime of the cookie.")
 
 
 class Mirror(Section):
-    pool: v.Name = Field(description="Gets the copies. Its answers are thrown away.")
+    pool: v.Name = Field(description="The pool that gets the copies; its responses are discarded.")
     percent: v.Percent = Field(q.Percent(100), description="The share of requests that is copied.")
 
 
 class RouteTimeouts(Section):
     request: v.DurationOrUnlimited = Field(
-        None, description="How long the whole may take. Without it: unlimited, as a long generation is no error."
+        None, description="The longest time until the whole response is sent. Without it: no limit."
     )
-    idle: v.Duration = Field(q.Duration(300_000), description="Without a byte from the replica for so long: an error.")
+    idle: v.Duration = Field(q.Duration(300_000), description="The longest time without a byte from the replica.")
 
 
 class Backoff(Section):
-    base: v.Duration = Field(q.Duration(25), description="Before the first further try; then it doubles.")
+    base: v.Duration = Field(
+        q.Duration(25), description="The wait before the first retry; it doubles with each further one."
+    )
     max: v.Duration = Field(q.Duration(250), description="The longest wait.")
 
 
@@ -82,23 +86,27 @@ RetryCondition = Literal["connect_failure", "refused_stream", "reset_before_requ
 
 
 class Retry(Section):
-    attempts: Annotated[int, Field(ge=0, le=10)] = Field(2, description="Further tries, each on another replica.")
+    attempts: Annotated[int, Field(ge=0, le=10)] = Field(
+        2, description="The most retries of a request; each goes to another replica."
+    )
     when: list[RetryCondition] = Field(
         ["connect_failure", "refused_stream", "reset_before_request"],
-        description="What is tried again: only what the model has not seen, never a 5xx of it.",
+        description="The failures that are retried: those before the model has seen the request, never a 5xx.",
     )
     idempotent: bool = Field(
-        False, description="A repeat is harmless, as for embeddings: a request may be tried again after a reset."
+        False,
+        description="Whether a request may run twice, as for embeddings; if so, it is also retried after a reset.",
     )
     budget: v.Percent | None = Field(
         None,
-        description="Most retries, of the requests in flight; of the pool's routes the smallest. Without it: none.",
+        description="The most concurrent retries, as a share of the pool's requests in flight; the smallest of its "
+        "routes holds. Without it: no limit.",
     )
-    backoff: Backoff = Field(Backoff(), description="The wait between tries.")
+    backoff: Backoff = Field(Backoff(), description="The waits before retries.")
 
 
 class HeaderKey(Section):
-    header: v.HeaderName = Field(description="The header whose value is counted.")
+    header: v.HeaderName = Field(description="Requests with the same value of this header are counted together.")
 
 
 _BY = ("tenant", "client_ip", "all")
@@ -125,9 +133,9 @@ class RateLimit(Section):
         PlainValidator(_limit_by),
         WithJsonSchema({"oneOf": [{"enum": list(_BY)}, HeaderKey.model_json_schema()]}),
     ] = Field(description="Whose requests are counted together: a tenant's, a client's, a header value's, or all.")
-    rate: v.Rate | None = Field(None, description="Requests in a time; above it 429.")
-    burst: v.Positive | None = Field(None, description="So many may come at once. Without it: the number of `rate`.")
-    concurrent: v.Positive | None = Field(None, description="Requests in flight; above it 429.")
+    rate: v.Rate | None = Field(None, description="The most requests in the given time; further ones get 429.")
+    burst: v.Positive | None = Field(None, description="The most requests at once. Without it: the number of `rate`.")
+    concurrent: v.Positive | None = Field(None, description="The most requests in flight; further ones get 429.")
 
 
 class ApiKeys(Section):
@@ -149,12 +157,14 @@ class Jwt(Section):
 class Auth(Section):
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["api_keys"]}, {"required": ["jwt"]}]})
 
-    api_keys: ApiKeys | None = Field(None, description="By a key. With `jwt`: either suffices.")
-    jwt: Jwt | None = Field(None, description="By a signed token. With `api_keys`: either suffices.")
-    forward_tenant: v.HeaderName | None = Field(
-        None, description="Tells the replica the tenant. What clients send under that name is removed, from everyone."
+    api_keys: ApiKeys | None = Field(None, description="Clients send an API key. With `jwt`, either of them suffices.")
+    jwt: Jwt | None = Field(
+        None, description="Clients send a signed token (JWT). With `api_keys`, either of them suffices."
     )
-    forward_credentials: bool = Field(False, description="The key or token goes on to the replica.")
+    forward_tenant: v.HeaderName | None = Field(
+        None, description="The header that names the tenant to the replica. It is removed from every client's request."
+    )
+    forward_credentials: bool = Field(False, description="Whether the replica receives the key or token.")
 
     @model_validator(mode="after")
     def _protects(self) -> Self:
@@ -164,89 +174,101 @@ class Auth(Section):
 
 
 class HeaderRules(Section):
-    set: v.HeaderMap = Field({}, description="In place of what was there under that name.")
-    remove: list[v.HeaderName] = Field([], description="Taken away.")
+    set: v.HeaderMap = Field({}, description="Headers that are set; they replace those of the same name.")
+    remove: list[v.HeaderName] = Field([], description="Headers that are removed.")
 
 
 class Headers(Section):
-    request: HeaderRules = Field(HeaderRules(), description="On the way to the replica.")
-    response: HeaderRules = Field(HeaderRules(), description="On the way to the client.")
+    request: HeaderRules = Field(HeaderRules(), description="Changes to the headers of the request.")
+    response: HeaderRules = Field(HeaderRules(), description="Changes to the headers of the response.")
 
 
 class Respond(Section):
     CHOICES: ClassVar = (Choice(("status", "redirect")), Choice(("body", "redirect"), required=False))
 
-    status: Annotated[int, Field(ge=200, le=599)] | None = Field(None, description="The status of the answer.")
-    body: v.Body = Field("", description="Its text.")
-    redirect: Literal["https"] | None = Field(None, description="To the same URL by https.")
+    status: Annotated[int, Field(ge=200, le=599)] | None = Field(None, description="The status of the response.")
+    body: v.Body = Field("", description="The body of the response.")
+    redirect: Literal["https"] | None = Field(None, description="Redirects to the same URL by https.")
 
 
 class Step(Section):
-    percent: v.Percent = Field(description="The share of `to`; the others keep their proportions.")
-    hold: v.Duration | None = Field(None, description="How long it stays so.")
+    percent: v.Percent = Field(description="The share of the pool `to`; the other pools keep their proportions.")
+    hold: v.Duration | None = Field(None, description="How long the step lasts.")
 
 
 class MaxLatency(Section):
-    metric: Literal["first_byte", "total"] = Field("first_byte", description="Until the first byte, or until the last.")
-    percentile: Literal["p50", "p90", "p95", "p99"] = Field("p95", description="Of the requests of one window.")
-    ratio: v.PositiveNumber = Field(1.2, description="New against old in the same window; more is bad.")
+    metric: Literal["first_byte", "total"] = Field(
+        "first_byte", description="The time to the first byte of the response, or to the last."
+    )
+    percentile: Literal["p50", "p90", "p95", "p99"] = Field(
+        "p95", description="The percentile of the requests in one interval."
+    )
+    ratio: v.PositiveNumber = Field(
+        1.2, description="The highest latency of the new pool, as a multiple of the old one's in the same interval."
+    )
 
 
 class Analysis(Section):
-    interval: v.Duration = Field(q.Duration(30_000), description="Between two evaluations.")
-    min_requests: v.Positive = Field(1000, description="With fewer an evaluation is neither good nor bad.")
-    max_error_rate: v.Percent = Field(q.Percent(1), description="More errors are bad.")
-    max_latency: MaxLatency | None = Field(None, description="Slower than this is bad. Without it: not evaluated.")
-    failures: v.Positive = Field(3, description="Bad evaluations in a row before it acts.")
-    on_failure: Literal["rollback", "pause"] = Field("rollback", description="What it then does.")
+    interval: v.Duration = Field(q.Duration(30_000), description="The time between two evaluations.")
+    min_requests: v.Positive = Field(1000, description="With fewer requests, an evaluation neither passes nor fails.")
+    max_error_rate: v.Percent = Field(q.Percent(1), description="With a higher share of errors, an evaluation fails.")
+    max_latency: MaxLatency | None = Field(
+        None, description="With a higher latency, an evaluation fails. Without it: not evaluated."
+    )
+    failures: v.Positive = Field(3, description="The number of failed evaluations in a row that triggers `on_failure`.")
+    on_failure: Literal["rollback", "pause"] = Field(
+        "rollback", description="What the rollout does after so many failed evaluations."
+    )
 
 
 class Rollout(Section):
     to: v.Name = Field(description="The pool of the `split` that the traffic moves to.")
     mode: Literal["manual", "timed", "analysis"] = Field(
         "analysis",
-        description="What ends a step: a person, the time, or the time and good answers (not executed yet, LB703).",
+        description="What ends a step: an operator, `hold`, or `hold` with good evaluations (not executed yet, LB703).",
     )
-    steps: Annotated[list[Step], Field(min_length=1)] = Field(description="One after the other.")
-    analysis: Analysis | None = Field(None, description="For the mode `analysis`: what is good.")
+    steps: Annotated[list[Step], Field(min_length=1)] = Field(description="The steps, in their order.")
+    analysis: Analysis | None = Field(None, description="The criteria of the mode `analysis`.")
 
 
 class Route(Section):
     CHOICES: ClassVar = (Choice(("pool", "split", "respond")),)
 
     listeners: Annotated[list[v.Name], Field(min_length=1)] | None = Field(
-        None, description="Where it is served. Without it: on all listeners."
+        None, description="The listeners that serve the route. Without it: all."
     )
     match: Match = Field(
-        Match(), description="Which requests it is for. The most specific route wins, wherever it stands."
+        Match(), description="The requests that the route takes. The most specific route wins, whatever its position."
     )
-    pool: v.Name | None = Field(None, description="Where they go.")
+    pool: v.Name | None = Field(None, description="The pool that requests go to.")
     split: dict[v.Name, v.Count] | None = Field(
-        None, description="Where they go, by relative weights of several pools."
+        None, description="The pools that requests go to, with their relative weights."
     )
-    respond: Respond | None = Field(None, description="An answer of the proxy's own.")
-    rewrite: Rewrite | None = Field(None, description="What the replica sees instead.")
-    pin: list[Pin] = Field([], description="Before the draw of a split: the first rule that matches decides.")
-    sticky_split: StickySplit | None = Field(None, description="A client keeps the variant that it was given.")
-    mirror: Mirror | None = Field(None, description="Sends copies elsewhere.")
+    respond: Respond | None = Field(None, description="The proxy itself responds.")
+    rewrite: Rewrite | None = Field(None, description="Changes to path and host before the request is forwarded.")
+    pin: list[Pin] = Field(
+        [], description="Requests with a given header or cookie go to a given pool; the first pin that matches decides."
+    )
+    sticky_split: StickySplit | None = Field(None, description="Each client stays with one pool of the split.")
+    mirror: Mirror | None = Field(None, description="Copies of requests go to another pool too.")
     fallback: v.Name | None = Field(
-        None, description="The pool that serves when no replica of the route's own is fit, and only then."
+        None, description="The pool that serves only while the route's own pools have no healthy replica."
     )
     queue_priority: Literal["high", "normal", "low"] = Field(
-        "normal", description="Who is served first of those that wait for a free replica."
+        "normal", description="The priority of a request that waits for a free replica."
     )
-    websocket: bool = Field(False, description="Upgrades to WebSocket are let through.")
-    timeouts: RouteTimeouts = Field(RouteTimeouts(), description="How long a request may take.")
-    retry: Retry = Field(Retry(), description="What is tried again, and how often.")
+    websocket: bool = Field(False, description="Whether clients may upgrade to WebSocket.")
+    timeouts: RouteTimeouts = Field(RouteTimeouts(), description="The timeouts of a request.")
+    retry: Retry = Field(Retry(), description="Which failures are retried, and how often.")
     rate_limit: list[RateLimit] = Field(
-        [], description="For the whole fleet of proxies: divided by their `instances`, rounded up."
+        [], description="Limits for all proxies together: each gets its part by `instances`, rounded up."
     )
     auth: Auth | None = Field(None, description="Who may send requests. Without it: everybody.")
     headers: Headers = Field(Headers(), description="Headers that are set or removed.")
     regions: list[v.Place] = Field(
         [],
-        description="Data residency: replicas of these regions alone, also when all of them are down; for `split`, "
-        "`pin`, `fallback` and `mirror` alike.",
+        description="Data residency: the route uses only replicas in these regions, also when all of them are down. "
+        "It holds for `split`, `pin`, `fallback` and `mirror` too.",
     )
     rollout: Rollout | None = Field(
         None,

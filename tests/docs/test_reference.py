@@ -37,7 +37,9 @@ def test_every_key_says_what_it_is() -> None:
 
 def test_editors_show_the_meaning_and_the_grammar_together() -> None:
     active = schema()["definitions"]["Active"]["properties"]
-    assert active["interval"]["description"] == ("Between two checks of a replica. A duration: as 250ms, 5s, 10m, 1h.")
+    assert active["interval"]["description"] == (
+        "The time between two checks of a replica. A duration: as 250ms, 5s, 10m, 1h."
+    )
     assert "grammar" not in active["interval"]
     assert schema()["definitions"]["PartialActive"]["properties"]["interval"] == active["interval"]
 
@@ -50,7 +52,10 @@ def test_every_key_has_its_row() -> None:
 
 def test_a_row_has_value_default_meaning_and_who_does_it() -> None:
     rows = {re.findall(r"`(\w+)`", row)[0]: row for row in tables()["`pools.*.health.active`"]}
-    assert rows["interval"] == "| `interval` | a duration | `10s` | Between two checks of a replica. | HAProxy, Envoy |"
+    assert (
+        rows["interval"]
+        == "| `interval` | a duration | `10s` | The time between two checks of a replica. | HAProxy, Envoy |"
+    )
     (rate, *_) = [row for row in tables()["`pools.*.affinity`"] if "`cookie`" in row]
     assert rate.endswith("| nginx from 1.29.6, HAProxy, Envoy |")
     assert all(row.count(" | ") == 4 for rows in tables().values() for row in rows)

@@ -40,11 +40,11 @@ class Gauges(Collector):
     def _weights(self) -> Iterator[Metric]:
         weight = GaugeMetricFamily(
             "lbctl_replica_weight",
-            "The weight that proxies are told, on the scale of capacity.",
+            "The published weight of a replica, on the scale of capacities.",
             labels=["pool", "replica"],
         )
         out = GaugeMetricFamily(
-            "lbctl_replica_out", "1 for a replica that deep health has taken out.", labels=["pool", "replica", "reason"]
+            "lbctl_replica_out", "1 for a replica that is ejected by deep health.", labels=["pool", "replica", "reason"]
         )
         served = self._publisher.served
         if served is not None:
@@ -60,10 +60,12 @@ class Gauges(Collector):
 
     def _rollouts(self) -> Iterator[Metric]:
         share = GaugeMetricFamily(
-            "lbctl_rollout_share", "The share of the target pool that a rollout has decided, from 0 to 1.",
+            "lbctl_rollout_share", "The share of requests that a rollout gives its target pool, from 0 to 1.",
             labels=["route"],
         )  # fmt: skip
-        phase = GaugeMetricFamily("lbctl_rollout_phase", "1 for the phase of a rollout.", labels=["route", "phase"])
+        phase = GaugeMetricFamily(
+            "lbctl_rollout_phase", "1 for the current phase of a rollout, 0 for the others.", labels=["route", "phase"]
+        )
         for state in self._publisher.rollouts:
             if state.moves:
                 share.add_metric([state.route], state.percent / 100)
@@ -74,10 +76,18 @@ class Gauges(Collector):
 
     def _pools(self, pools: tuple[Pool, ...]) -> Iterator[Metric]:
         utilisation = GaugeMetricFamily(
-            "lbctl_pool_utilisation", "How full the replicas are, by capacity, from 0 to 1.", labels=["pool"]
+            "lbctl_pool_utilisation",
+            "The mean utilisation of the pool's replicas by capacity, from 0 to 1.",
+            labels=["pool"],
         )
-        queue = GaugeMetricFamily("lbctl_pool_queue", "Requests that wait in the engines.", labels=["pool"])
-        mode = GaugeMetricFamily("lbctl_pool_mode", "1 for how weights are decided now.", labels=["pool", "mode"])
+        queue = GaugeMetricFamily(
+            "lbctl_pool_queue", "The number of requests that wait in the pool's engines.", labels=["pool"]
+        )
+        mode = GaugeMetricFamily(
+            "lbctl_pool_mode",
+            "1 for the current mode of the pool's weights, 0 for the others.",
+            labels=["pool", "mode"],
+        )
         reports = self._telemetry.loop.reports
         for pool in pools:
             for family, value in (
@@ -94,7 +104,7 @@ class Gauges(Collector):
     def _ages(self, pools: tuple[Pool, ...]) -> Metric:
         """Return the age of each replica's newest sample; a replica without any sample is absent."""
         ages = GaugeMetricFamily(
-            "lbctl_sample_age_seconds", "Of a replica's newest sample.", labels=["pool", "replica"]
+            "lbctl_sample_age_seconds", "The age of a replica's newest sample.", labels=["pool", "replica"]
         )
         now = self._clock()
         for pool in pools:
@@ -107,9 +117,11 @@ class Gauges(Collector):
 
     def _sources(self, pools: tuple[Pool, ...]) -> Iterator[Metric]:
         failing = GaugeMetricFamily(
-            "lbctl_sources_failing", "Sources whose last look gave nothing, by why.", labels=["pool", "kind", "reason"]
+            "lbctl_sources_failing",
+            "The number of sources whose last scrape failed, by reason.",
+            labels=["pool", "kind", "reason"],
         )
-        watched = GaugeMetricFamily("lbctl_sources", "Sources that are looked at.", labels=["pool", "kind"])
+        watched = GaugeMetricFamily("lbctl_sources", "The number of sources that are scraped.", labels=["pool", "kind"])
         for pool in pools:
             counts: dict[tuple[str, str], int] = {}
             kinds: Counter[str] = Counter()

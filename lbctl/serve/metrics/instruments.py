@@ -44,15 +44,21 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         Gauge("lbctl_info", "The version of lbctl.", ["version"], registry=registry).labels(__version__).set(1)
-        streams = Gauge("lbctl_xds_streams", "Open streams.", ["kind"], registry=registry)
-        pushes = Counter("lbctl_xds_pushes", "Responses sent.", ["type"], registry=registry)
-        resources = Counter("lbctl_xds_pushed_resources", "Resources sent.", ["type"], registry=registry)
-        sent = Counter("lbctl_xds_pushed_bytes", "Bytes of responses sent.", ["type"], registry=registry)
+        streams = Gauge("lbctl_xds_streams", "The number of open xDS streams.", ["kind"], registry=registry)
+        pushes = Counter("lbctl_xds_pushes", "The number of xDS responses sent.", ["type"], registry=registry)
+        resources = Counter(
+            "lbctl_xds_pushed_resources", "The number of xDS resources sent.", ["type"], registry=registry
+        )
+        sent = Counter(
+            "lbctl_xds_pushed_bytes", "The number of bytes of xDS responses sent.", ["type"], registry=registry
+        )
         acks = Histogram(
-            "lbctl_xds_ack_seconds", "From a response to its acknowledgement.", ["type"],
+            "lbctl_xds_ack_seconds", "The time from an xDS response to its acknowledgement.", ["type"],
             buckets=_ACK_BUCKETS, registry=registry,
         )  # fmt: skip
-        nacks = Counter("lbctl_xds_nacks", "Responses that a proxy refused.", ["type"], registry=registry)
+        nacks = Counter(
+            "lbctl_xds_nacks", "The number of xDS responses that a proxy rejected.", ["type"], registry=registry
+        )
         types = tuple(SHORT.values())
         self._streams = {kind: streams.labels(kind) for kind in KINDS}
         self._pushes = {kind: pushes.labels(kind) for kind in types}
@@ -61,19 +67,23 @@ class Metrics:
         self._acks = {kind: acks.labels(kind) for kind in types}
         self._nacks = {kind: nacks.labels(kind) for kind in types}
         self._unmatched = Counter(
-            "lbctl_xds_unmatched_nodes", "Streams of nodes that no proxy entry names.", registry=registry
+            "lbctl_xds_unmatched_nodes", "The number of streams of nodes that no proxy entry names.", registry=registry
         )
-        self._reloads = Counter("lbctl_reloads", "Readings of the files.", ["result"], registry=registry)
+        self._reloads = Counter(
+            "lbctl_reloads", "The number of readings of the fleet's files.", ["result"], registry=registry
+        )
         for result in RELOAD_STATUSES:
             self._reloads.labels(result)
-        self._valid = Gauge("lbctl_fleet_valid", "Whether the files, as last read, are served.", registry=registry)
-        self._warnings = Gauge("lbctl_fleet_warnings", "Warnings of the last reading of the files.", registry=registry)
+        self._valid = Gauge("lbctl_fleet_valid", "1 if the files as last read are served, else 0.", registry=registry)
+        self._warnings = Gauge(
+            "lbctl_fleet_warnings", "The number of warnings of the last reading of the files.", registry=registry
+        )
         self._key_files = Gauge(
-            "lbctl_key_files_held", "Key files whose earlier content is served instead of what they hold.",
+            "lbctl_key_files_held", "The number of key files whose earlier content is still served.",
             registry=registry,
         )  # fmt: skip
         self._build_seconds = Histogram(
-            "lbctl_build_seconds", "Making and checking a snapshot.", buckets=_BUILD_BUCKETS, registry=registry
+            "lbctl_build_seconds", "The time to build and check a snapshot.", buckets=_BUILD_BUCKETS, registry=registry
         )
         self._task_failures = Counter(
             "lbctl_task_failures",
@@ -159,18 +169,22 @@ class _Snapshot(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges."""
-        ready = GaugeMetricFamily("lbctl_ready", "Whether a complete snapshot is served.")
+        ready = GaugeMetricFamily("lbctl_ready", "1 if a complete snapshot is served, else 0.")
         ready.add_metric([], float(bool(self._version)))
         yield ready
-        info = GaugeMetricFamily("lbctl_snapshot_info", "The version of what is served.", labels=["version"])
-        age = GaugeMetricFamily("lbctl_snapshot_age_seconds", "Since when this version is served.")
+        info = GaugeMetricFamily("lbctl_snapshot_info", "The version of the served snapshot.", labels=["version"])
+        age = GaugeMetricFamily("lbctl_snapshot_age_seconds", "The time for which this version has been served.")
         if self._version:
             info.add_metric([self._version], 1)
             age.add_metric([], max(0.0, self._now() - self._since))
         yield info
         yield age
-        replicas = GaugeMetricFamily("lbctl_pool_replicas", "Replicas that the proxies have.", labels=["pool"])
-        drained = GaugeMetricFamily("lbctl_pool_drained_replicas", "Of these, the drained ones.", labels=["pool"])
+        replicas = GaugeMetricFamily(
+            "lbctl_pool_replicas", "The number of replicas in the published snapshot.", labels=["pool"]
+        )
+        drained = GaugeMetricFamily(
+            "lbctl_pool_drained_replicas", "The number of drained replicas in the published snapshot.", labels=["pool"]
+        )
         for pool, (count, drained_count) in self._replicas.items():
             replicas.add_metric([pool], count)
             drained.add_metric([pool], drained_count)

@@ -22,14 +22,16 @@ class LatencyMetrics:
         self._sending_at = 0.0
         self._step = Histogram(
             "lbctl_decision_seconds",
-            "Making one decision about all that was reported.",
+            "The time of one decision about all reported samples.",
             buckets=_DECISION_BUCKETS,
             registry=registry,
         )
-        self._decided = self._histogram(registry, "decision", "From a sample to the decision about it.")
-        self._sent = self._histogram(registry, "sent", "From a sample to the weights that it has changed being sent.")
+        self._decided = self._histogram(registry, "decision", "The time from a sample to the decision about it.")
+        self._sent = self._histogram(
+            registry, "sent", "The time from a sample to the sending of the weights that it changed."
+        )
         self._acked = self._histogram(
-            registry, "acked", "From a sample to an Envoy's acknowledgement of what it has changed."
+            registry, "acked", "The time from a sample to an Envoy's acknowledgement of the weights that it changed."
         )
 
     @staticmethod

@@ -59,27 +59,27 @@ class Decision:
     load: float | None
     """Load per capacity, comparable within the pool alone; None without evidence and for other strategies."""
     normalised: float
-    """The natural logarithm of speed or load against the upper median of its peers."""
+    """The natural logarithm of its speed or load, relative to the upper median of its peers."""
     across_types: float
-    """The natural logarithm of that of its GPU type against the pool's."""
+    """The natural logarithm of the median of its GPU type, relative to that of the pool."""
     wished: float | None
-    """The part of the capacity that the strategy asks for; None where it asks for nothing."""
+    """The proposal of the strategy, as a factor of the capacity; None where it proposes nothing."""
     clamped: float
-    """The same within floor and ceiling, or what health and staleness make of it."""
+    """The factor within floor and ceiling, or the one that health and stale samples impose."""
     damped: float
-    """The same after bounded steps."""
+    """The factor after the limits on the size of a step."""
     beyond_deadband: float
-    """The same after the deadband: the part of the capacity that was decided."""
+    """The factor after the deadband: the decided one."""
     decided: float
-    """The weight that was decided, on the scale of capacities."""
+    """The decided weight, on the scale of capacities."""
     sent: float
-    """The weight that is published: an operator's where one is held."""
+    """The published weight: an operator's where there is an override."""
     room: float
-    """The part of the weight that is room."""
+    """The requests in flight that the replica should carry, relative to its peers, on the scale of capacities."""
     of_peers_speed: float
-    """The part of the weight that is speed, relative to its peers."""
+    """The factor of the weight for the measured speed, relative to replicas with the same GPU."""
     held: float
-    """The factor that keeps the weight back."""
+    """The factor of the weight that is neither room nor speed: a floor, a trial, a limited step or a ramp."""
     share: float
     """Its part of the pool's requests, from 0 to 1."""
     quantised: Mapping[str, int]
