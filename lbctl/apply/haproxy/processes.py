@@ -14,21 +14,21 @@ _PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class CommandResult:
     """A finished command. `code` is None if it could not be started or timed out; `output` then says why."""
 
     code: int | None
     output: str
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """Return the exit code and the last lines of the output, for a message."""
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
         message = " / ".join(lines[-3:])[:500] or "it said nothing"
         return message if self.code is None else f"exit code {self.code}: {message}"
 
 
-async def run(command: Sequence[str], seconds: float) -> Done:
+async def run(command: Sequence[str], seconds: float) -> CommandResult:
     """Run a command without a shell, and kill it after `seconds`."""
     try:
         process = await asyncio.create_subprocess_exec(
@@ -38,23 +38,23 @@ async def run(command: Sequence[str], seconds: float) -> Done:
             stderr=asyncio.subprocess.STDOUT,
         )
     except (OSError, ValueError) as error:
-        return Done(None, f"cannot start {command[0]}: {error}")
+        return CommandResult(None, f"cannot start {command[0]}: {error}")
     try:
         async with asyncio.timeout(seconds):
             output, _ = await process.communicate()
     except TimeoutError:
-        return Done(None, f"{command[0]} did not end within {seconds:g} s")
+        return CommandResult(None, f"{command[0]} did not end within {seconds:g} s")
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):  # it ended just now
                 process.kill()
             await process.wait()
-    return Done(process.returncode, output.decode(errors="replace"))
+    return CommandResult(process.returncode, output.decode(errors="replace"))
 
 
 def haproxies(config: str) -> frozenset[int]:
     """Return the ids of the haproxy processes that were started with this file, masters and workers."""
-    return frozenset(int(each.name) for each in _PROC.iterdir() if each.name.isdigit() and _reads(each, config))
+    return frozenset(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit() and _reads(entry, config))
 
 
 def _reads(process: Path, config: str) -> bool:

@@ -15,9 +15,9 @@ from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_ip, is_loopback
 
 _PROMPT = b"\n> "
-_MOST = 64 * 1024 * 1024
+_MAX_ANSWER = 64 * 1024 * 1024
 """The maximal size of one answer, in bytes."""
-_AT_ONCE = 100
+_BATCH = 100
 """The number of commands sent before their replies are read, which limits HAProxy's buffers."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -25,66 +25,69 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """One text for each answered command, in order, and why the others were not answered."""
+    """One text for each answered command, in order, and the reason why the others were not answered."""
 
     texts: tuple[str, ...]
     failure: str = ""
 
 
 class Runtime:
-    """`place`: a path, or `ipv4@127.0.0.1:9999`, `ipv6@[::1]:9999`. `timeout`: seconds for each call."""
+    """A client of the API at `address`: a path, `ipv4@127.0.0.1:9999` or `ipv6@[::1]:9999`.
 
-    def __init__(self, place: str, timeout: float = 5.0) -> None:
-        self.place = place
+    Each call may take `timeout` seconds.
+    """
+
+    def __init__(self, address: str, timeout: float = 5.0) -> None:
+        self.address = address
         self._timeout = timeout
 
-    async def ask(self, question: str) -> Replies:
+    async def query(self, command: str) -> Replies:
         """Send one command on its own connection, and read until the connection ends.
 
         An answer may then contain any text, such as a replica's error message.
         """
-        return await self._bounded(self._ask(question))
+        return await self._within_timeout(self._query(command))
 
-    async def tell(self, commands: Sequence[str]) -> Replies:
+    async def send(self, commands: Sequence[str]) -> Replies:
         """Send many commands on one connection, each with its own reply; a rejected one does not stop the others."""
         texts: list[str] = []
-        done = await self._bounded(self._tell(commands, texts), texts)
-        return Replies(tuple(texts), done.failure)
+        result = await self._within_timeout(self._send(commands, texts), texts)
+        return Replies(tuple(texts), result.failure)
 
-    async def _bounded(self, work: Awaitable[Replies], texts: Sequence[str] = ()) -> Replies:
+    async def _within_timeout(self, work: Awaitable[Replies], texts: Sequence[str] = ()) -> Replies:
         try:
             async with asyncio.timeout(self._timeout):
                 return await work
         except TimeoutError:
-            return Replies(tuple(texts), f"{self.place} did not answer within {self._timeout:g} s")
+            return Replies(tuple(texts), f"{self.address} did not answer within {self._timeout:g} s")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            return Replies(tuple(texts), f"{self.place} closed the connection in the middle")
+            return Replies(tuple(texts), f"{self.address} closed the connection in the middle")
         except OSError as error:
-            return Replies(tuple(texts), f"{self.place}: {reason_of(error)}")
+            return Replies(tuple(texts), f"{self.address}: {reason_of(error)}")
 
-    async def _ask(self, question: str) -> Replies:
+    async def _query(self, command: str) -> Replies:
         async with self._open() as (reader, writer):
-            writer.write(f"{question}\n".encode())
+            writer.write(f"{command}\n".encode())
             await writer.drain()
             text = await reader.read(-1)
         return Replies((text.decode(errors="replace"),))
 
-    async def _tell(self, commands: Sequence[str], texts: list[str]) -> Replies:
+    async def _send(self, commands: Sequence[str], texts: list[str]) -> Replies:
         async with self._open() as (reader, writer):
             writer.write(b"prompt\n")
             await reader.readuntil(_PROMPT)
-            for start in range(0, len(commands), _AT_ONCE):
-                some = commands[start : start + _AT_ONCE]
-                writer.write("".join(f"{each}\n" for each in some).encode())
+            for start in range(0, len(commands), _BATCH):
+                batch = commands[start : start + _BATCH]
+                writer.write("".join(f"{each}\n" for each in batch).encode())
                 await writer.drain()
-                for _ in some:
+                for _ in batch:
                     reply = await reader.readuntil(_PROMPT)
                     texts.append(reply.removesuffix(_PROMPT).decode(errors="replace").strip())
         return Replies(())
 
     @contextlib.asynccontextmanager
     async def _open(self) -> AsyncIterator[Streams]:
-        reader, writer = await self._connected()
+        reader, writer = await self._connect()
         try:
             yield reader, writer
         finally:
@@ -92,12 +95,12 @@ class Runtime:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    async def _connected(self) -> Streams:
-        family, at, rest = self.place.partition("@")
+    async def _connect(self) -> Streams:
+        family, at, rest = self.address.partition("@")
         if not at or family not in ("ipv4", "ipv6"):
-            return await asyncio.open_unix_connection(self.place, limit=_MOST)
+            return await asyncio.open_unix_connection(self.address, limit=_MAX_ANSWER)
         host, _, port = rest.rpartition(":")
         host = host.strip("[]")
         if not (is_ip(host) and is_loopback(host)) or not port.isdigit():
-            raise OSError("not an address of loopback; the Runtime API asks nobody who they are")
-        return await asyncio.open_connection(host, int(port), limit=_MOST)
+            raise OSError("not an address of loopback; the Runtime API has no authentication")
+        return await asyncio.open_connection(host, int(port), limit=_MAX_ANSWER)
