@@ -3,7 +3,7 @@
 HAProxy first sends the name and address of the replica it asks for, as they are in the file that it runs. An answer is
 therefore never another replica's, whichever file runs and however the ports have moved since: a removed replica is
 answered with maintenance, and a new one waits until the new file runs. A question without a name is answered by its
-port, as long as that port has belonged to one replica since this process started. `standing` reports replicas that
+port, as long as that port has belonged to one replica since this process started. `status` reports replicas that
 HAProxy does not ask for.
 
 An answer is always complete, since HAProxy keeps what a shorter one omits: `up ready 75%`, `up drain 75%`, `down
@@ -27,27 +27,27 @@ from lbctl.targets.haproxy import agents, servers
 from lbctl.targets.quantise import quantise
 
 Down = Mapping[tuple[str, str], str]
-"""(pool, replica) → why it is out."""
-LATE = 3 * agents.INTERVAL / 1000
-"""Seconds without a question after which HAProxy counts as not asking."""
-_UNKNOWN = b"\n"
-"""An empty answer: HAProxy changes nothing."""
-_GONE = b"up maint\n"
+"""Maps (pool, replica) to the reason why the replica is out."""
+SILENCE_LIMIT = 3 * agents.INTERVAL / 1000
+"""HAProxy counts as silent after this many seconds without a question."""
+_NO_CHANGE = b"\n"
+"""An empty answer, on which HAProxy changes nothing."""
+_REMOVED = b"up maint\n"
 _PERCENT = re.compile(rb"(\d+)%")
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?(e[+-]\d{1,2})?")
 _REASON = re.compile(r"[^ -~]|[,;#]")
-_LONGEST = 80
-_FIRST_WORDS = 0.5
-"""Seconds within which HAProxy must send the name of the replica."""
-_SHOWN = 3
+_MAX_REASON = 80
+_NAME_TIMEOUT = 0.5
+"""HAProxy must send the name of the replica within this many seconds."""
+_MAX_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """What HAProxy's questions show; both fields are empty if HAProxy has the newest answers.
+    """The state that HAProxy's questions show; both fields are empty if HAProxy has the newest answers.
 
-    `due`: HAProxy asks, and has yet to receive the newest answer. `wrong`: it does not ask, or asks for other replicas
-    than the fleet has.
+    `due` says which replicas HAProxy has yet to ask for. `wrong` says that HAProxy does not ask, or asks for other
+    replicas than the fleet has.
     """
 
     due: str = ""
@@ -55,23 +55,23 @@ class AgentStatus:
 
 
 class AgentCheck:
-    """Listens from the first `tell` until `close`. `older`: ports in a file that may still run."""
+    """Listens from the first `update` until `close`, also on `older_ports`, which are in a file that may still run."""
 
-    def __init__(self, older: Collection[int] = (), clock: Callable[[], float] = time.monotonic) -> None:
-        self._older = older
+    def __init__(self, older_ports: Collection[int] = (), clock: Callable[[], float] = time.monotonic) -> None:
+        self._older_ports = older_ports
         self._clock = clock
-        self._since: dict[str, float] = {}
-        self._first: Address | None = None
+        self._served_since: dict[str, float] = {}
+        self._bind: Address | None = None
         self._names: dict[str, str] = {}
         self._lines: dict[str, bytes] = {}
-        self._bases: dict[str, float] = {}
-        self._of_port: dict[int, str] = {}
-        self._weightless: dict[str, float] = {}
-        self._heard: dict[str, tuple[float, bytes]] = {}
-        self._unsaid: float | None = None
-        self._listening: dict[Address, asyncio.Server] = {}
+        self._full_weights: dict[str, float] = {}
+        self._agent_of_port: dict[int, str] = {}
+        self._weightless_at: dict[str, float] = {}
+        self._last_answers: dict[str, tuple[float, bytes]] = {}
+        self._unnamed_at: float | None = None
+        self._servers: dict[Address, asyncio.Server] = {}
 
-    async def tell(self, view: View, down: Down | None = None) -> tuple[str, ...]:
+    async def update(self, view: View, down: Down | None = None) -> tuple[str, ...]:
         """Answer for this view from now on; return why some addresses cannot be listened on."""
         answers, ports = lines(view, down or {}), agents.places(view)
         agents_of = {
@@ -80,91 +80,101 @@ class AgentCheck:
             for item in each.replicas
         }
         names_sent = {name: agent for name, (agent, _) in agents_of.items()}
-        self._bases = dict(agents_of.values())
-        self._first = view.proxy.agent_check
+        self._full_weights = dict(agents_of.values())
+        self._bind = view.proxy.agent_check
         self._names = {names_sent[name]: "/".join(name) for name in ports}
         self._lines = {names_sent[name]: answers[name].encode() for name in ports}
-        self._since = {sent: self._since.get(sent, self._clock()) for sent in self._names}
+        self._served_since = {agent: self._served_since.get(agent, self._clock()) for agent in self._names}
         for name, place in ports.items():
-            same = self._of_port.setdefault(place.port, names_sent[name]) == names_sent[name]
-            self._of_port[place.port] = names_sent[name] if same else ""
-        host = self._first.host if self._first else ""
+            is_same = self._agent_of_port.setdefault(place.port, names_sent[name]) == names_sent[name]
+            self._agent_of_port[place.port] = names_sent[name] if is_same else ""
+        host = self._bind.host if self._bind else ""
         wanted = [Address(host, place.port) for place in ports.values()]
-        for port in self._older:
+        for port in self._older_ports:
             await self._listen(Address(host, port))
         return tuple([failure for each in wanted if (failure := await self._listen(each))])
 
-    def standing(self) -> AgentStatus:
+    def status(self) -> AgentStatus:
         """Return what the questions of the last seconds show about the file that HAProxy runs."""
         now = self._clock()
-        self._heard = {agent: answer for agent, answer in self._heard.items() if now - answer[0] <= LATE}
-        lately = {agent: line for agent, (_, line) in self._heard.items()}
-        expected = [agent for agent, since in self._since.items() if now - since > LATE]
-        silent = [self._names[agent] for agent in expected if agent not in lately]
+        self._last_answers = {
+            agent: answer for agent, answer in self._last_answers.items() if now - answer[0] <= SILENCE_LIMIT
+        }
+        recent = {agent: line for agent, (_, line) in self._last_answers.items()}
+        expected = [agent for agent, since in self._served_since.items() if now - since > SILENCE_LIMIT]
+        silent = [self._names[agent] for agent in expected if agent not in recent]
         if silent:
-            return AgentStatus(wrong=self._silence(silent, bool(lately), now))
-        gone = [agent for agent, (at, _) in self._heard.items() if agent not in self._names and now - at <= LATE / 2]
-        if gone:
-            reason = f"HAProxy runs an older file: it asks for {_some(gone)}, which the fleet does not have any more"
-            return AgentStatus(wrong=f"{reason}, and is told to let it rest; render its file and reload it")
-        stuck = [
-            self._names[agent] for agent, at in self._weightless.items() if now - at <= LATE and self._bases.get(agent)
+            return AgentStatus(wrong=self._silence_reason(silent, bool(recent), now))
+        removed = [
+            agent
+            for agent, (at, _) in self._last_answers.items()
+            if agent not in self._names and now - at <= SILENCE_LIMIT / 2
         ]
-        if stuck:
-            reason = f"HAProxy runs an older file, in which {_some(stuck)} is drained and nothing brings it back"
+        if removed:
+            reason = (
+                f"HAProxy runs an older file: it asks for {_sample(removed)}, which the fleet does not have any more"
+            )
+            return AgentStatus(wrong=f"{reason}, and is answered with maintenance; render its file and reload it")
+        drained = [
+            self._names[agent]
+            for agent, at in self._weightless_at.items()
+            if now - at <= SILENCE_LIMIT and self._full_weights.get(agent)
+        ]
+        if drained:
+            reason = f"HAProxy runs an older file, in which {_sample(drained)} is drained and nothing brings it back"
             return AgentStatus(wrong=f"{reason}; render its file and reload it")
-        behind = [name for agent, name in self._names.items() if lately.get(agent) != self._lines[agent]]
-        return AgentStatus(due=f"HAProxy has yet to ask for the newest of {_some(behind)}" if behind else "")
+        outdated = [name for agent, name in self._names.items() if recent.get(agent) != self._lines[agent]]
+        return AgentStatus(due=f"HAProxy has yet to ask for the newest of {_sample(outdated)}" if outdated else "")
 
-    def _silence(self, silent: list[str], others: bool, now: float) -> str:
+    def _silence_reason(self, silent: list[str], others: bool, now: float) -> str:
         if others:
-            reason = f"HAProxy does not ask for {_some(silent)}: it runs another file than this fleet makes"
+            reason = f"HAProxy does not ask for {_sample(silent)}: it runs another file than this fleet makes"
             return f"{reason}; render its file and reload it"
-        if self._unsaid is not None and now - self._unsaid <= LATE:
+        if self._unnamed_at is not None and now - self._unnamed_at <= SILENCE_LIMIT:
             reason = "HAProxy asks without saying for which replica, so it may be answered for another one"
             return f"{reason}; render its file and reload it, or give its servers an agent-send"
-        reason = f"HAProxy does not ask: no question on {self._first} and the ports above it for {LATE:g} s"
+        reason = f"HAProxy does not ask: no question on {self._bind} and the ports above it for {SILENCE_LIMIT:g} s"
         return f"{reason}; look whether it runs, with the file that is rendered for this fleet"
 
     def reloaded(self) -> None:
         """Forget all earlier questions, because HAProxy runs another file from now on."""
-        self._heard.clear()
-        self._weightless.clear()
-        self._since = dict.fromkeys(self._names, self._clock())
+        self._last_answers.clear()
+        self._weightless_at.clear()
+        self._served_since = dict.fromkeys(self._names, self._clock())
 
     async def close(self) -> None:
         """Stop listening."""
-        for server in self._listening.values():
+        for server in self._servers.values():
             server.close()
-        for server in self._listening.values():
+        for server in self._servers.values():
             await server.wait_closed()
-        self._listening.clear()
+        self._servers.clear()
 
     async def _listen(self, place: Address) -> str:
-        """Listen, also for a removed replica: a file that still runs may have its port. Return the failure."""
-        if place in self._listening:
+        """Listen at the address, also for a removed replica whose port a running file may have; return the failure."""
+        if place in self._servers:
             return ""
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError):
-                writer.write(self._answer(await self._said(reader), place.port))
+                writer.write(self._answer(await self._read_name(reader), place.port))
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
 
         try:
-            self._listening[place] = await asyncio.start_server(answer, place.host, place.port, limit=4096)
+            self._servers[place] = await asyncio.start_server(answer, place.host, place.port, limit=4096)
         except OSError as error:
             return f"the agent check cannot listen on {place}: {reason_of(error)}"
         return ""
 
-    async def _said(self, reader: asyncio.StreamReader) -> str:
-        """Read which replica HAProxy asks for; empty if it does not say in time."""
+    async def _read_name(self, reader: asyncio.StreamReader) -> str:
+        """Return the name of the replica that HAProxy asks for, or an empty string if it sends none in time."""
         try:
-            async with asyncio.timeout(_FIRST_WORDS):
+            async with asyncio.timeout(_NAME_TIMEOUT):
                 line = await reader.readline()
         except TimeoutError:
-            self._unsaid = self._clock()
+            self._unnamed_at = self._clock()
             return ""
         except ValueError:
             return ""
@@ -172,24 +182,26 @@ class AgentCheck:
 
     def _answer(self, question: str, port: int) -> bytes:
         if not question:
-            return self._lines.get(self._of_port.get(port, ""), _UNKNOWN)
+            return self._lines.get(self._agent_of_port.get(port, ""), _NO_CHANGE)
         agent, _, base = question.rpartition(" ")
         now = self._clock()
-        line = self._lines.get(agent) or (_GONE if self._is_gone(agent, now) else _UNKNOWN)
-        if line != _UNKNOWN:
-            self._heard[agent] = (now, line)
+        line = self._lines.get(agent) or (_REMOVED if self._is_removed(agent, now) else _NO_CHANGE)
+        if line != _NO_CHANGE:
+            self._last_answers[agent] = (now, line)
         if base == "0" and agent in self._names:
-            self._weightless[agent] = now
+            self._weightless_at[agent] = now
         else:
-            self._weightless.pop(agent, None)
-        return _of(line, self._bases.get(agent, 0.0), base)
+            self._weightless_at.pop(agent, None)
+        return _scaled(line, self._full_weights.get(agent, 0.0), base)
 
-    def _is_gone(self, agent: str, now: float) -> bool:
+    def _is_removed(self, agent: str, now: float) -> bool:
         """Return whether the replica was removed: HAProxy asks for others of its pool that the fleet has.
 
         If it asks for none of them, the file is left alone, because nothing would remain of the pool.
         """
-        others = [each for each, (at, _) in self._heard.items() if each in self._names and now - at <= LATE]
+        others = [
+            each for each, (at, _) in self._last_answers.items() if each in self._names and now - at <= SILENCE_LIMIT
+        ]
         return agent not in self._names and _pool(agent) in map(_pool, others)
 
 
@@ -197,17 +209,17 @@ def _pool(agent: str) -> str:
     return agent.partition("/")[0]
 
 
-def _of(line: bytes, now: float, base: str) -> bytes:
+def _scaled(line: bytes, full_weight: float, base: str) -> bytes:
     """Scale the answer for a file in which the replica has another capacity."""
-    if not now or base == f"{now:g}" or not _NUMBER.fullmatch(base) or not float(base):
+    if not full_weight or base == f"{full_weight:g}" or not _NUMBER.fullmatch(base) or not float(base):
         return line
-    return _PERCENT.sub(lambda match: b"%d%%" % max(1, round(int(match[1]) * now / float(base))), line)
+    return _PERCENT.sub(lambda match: b"%d%%" % max(1, round(int(match[1]) * full_weight / float(base))), line)
 
 
-def _some(names: Iterable[str]) -> str:
+def _sample(names: Iterable[str]) -> str:
     listed = sorted(names)
-    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return ", ".join(listed[:_SHOWN]) + more
+    more = f" and {len(listed) - _MAX_SHOWN} more" if len(listed) > _MAX_SHOWN else ""
+    return ", ".join(listed[:_MAX_SHOWN]) + more
 
 
 def lines(view: View, down: Down) -> dict[tuple[str, str], str]:
@@ -218,13 +230,13 @@ def lines(view: View, down: Down) -> dict[tuple[str, str], str]:
     answers = {}
     for pool, members in view.pools.items():
         percents = _percents(view, pool)
-        leaves = "maint" if members.affinity else "drain"
+        drain_state = "maint" if members.affinity else "drain"
         for replica, percent in zip(members.replicas, percents, strict=True):
             name = (pool, replica.name)
             if name in down:
-                answers[name] = f"down #{_REASON.sub(' ', down[name])[:_LONGEST]}\n"
+                answers[name] = f"down #{_REASON.sub(' ', down[name])[:_MAX_REASON]}\n"
             elif replica.name in view.drained[pool]:
-                answers[name] = f"up {leaves} {percent}%\n"
+                answers[name] = f"up {drain_state} {percent}%\n"
             else:
                 answers[name] = f"up ready {percent}%\n"
     return answers
@@ -233,9 +245,9 @@ def lines(view: View, down: Down) -> dict[tuple[str, str], str]:
 def _percents(view: View, pool: str) -> list[int]:
     """Return percentages that give HAProxy, which rounds down, the same weights as the other update methods."""
     members = view.pools[pool]
-    filed = quantise([item.capacity for item in members.replicas], servers.MAX_WEIGHT)
+    base_weights = quantise([item.capacity for item in members.replicas], servers.MAX_WEIGHT)
     wanted = servers.haproxy_weights(members, view.weights[pool])
-    return [_percent(now, base) for now, base in zip(wanted, filed, strict=True)]
+    return [_percent(weight, base) for weight, base in zip(wanted, base_weights, strict=True)]
 
 
 def _percent(wanted: int, base: int) -> int:

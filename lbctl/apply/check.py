@@ -27,9 +27,9 @@ from lbctl.targets.prepare import Prepared
 from lbctl.targets.target import Bundle, Complaint
 
 _VERSION = re.compile(r"(?<![\d.])(\d+)\.(\d+)\.(\d+)")
-_SECONDS = 60
+_CHECK_TIMEOUT = 60
 """The time limit of a checker, in seconds."""
-_TELLING = 5
+_VERSION_TIMEOUT = 5
 """The time limit for a program to print its version, in seconds."""
 
 
@@ -39,7 +39,7 @@ class MissingBinaryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """`findings`: what the checker rejects, empty if it accepts. `checker`: the proxy's name and version."""
+    """`findings` is empty if the checker accepts the text. `checker` is the proxy's name and version."""
 
     findings: list[d.Diagnostic]
     checker: str
@@ -60,25 +60,25 @@ def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str
         code, output = _run(target.check_command(binary, directory, main), directory)
         complaints = list(target.complaints(output, bundle)) if code else []
     if code and not complaints:
-        complaints = [Complaint(f"exit code {code}: {_last_words(output)}")]
+        complaints = [Complaint(f"exit code {code}: {_last_lines(output)}")]
     version = version_of(binary)
     checker = f"{target.kind} {version_text(version)}" if version else target.kind
     findings = [_diagnostic(item, bundle, compiled, checker) for item in complaints]
     if version and version[:2] < prepared.view.proxy.version[:2]:
-        findings.append(_older(checker, prepared.view.proxy, compiled))
+        findings.append(_older_checker(checker, prepared.view.proxy, compiled))
     return Checked(findings, checker)
 
 
 def version_of(binary: str) -> tuple[int, ...]:
     """Return the version that the program prints, or () if it prints none. Raises MissingBinaryError."""
     for flag in ("-v", "--version"):
-        match = _VERSION.search(_run([binary, flag], "/", _TELLING)[1])
+        match = _VERSION.search(_run([binary, flag], "/", _VERSION_TIMEOUT)[1])
         if match:
             return tuple(map(int, match.groups()))
     return ()
 
 
-def _older(checker: str, proxy: Proxy, compiled: Compiled) -> d.Diagnostic:
+def _older_checker(checker: str, proxy: Proxy, compiled: Compiled) -> d.Diagnostic:
     message = (
         f"the checker is {checker}, and the text is for {version_text(proxy.version)}: it may refuse what is right"
     )
@@ -87,29 +87,29 @@ def _older(checker: str, proxy: Proxy, compiled: Compiled) -> d.Diagnostic:
     return compiled.sources.with_position(d.Diagnostic("LB902", message, path=path, hint=hint, severity="warning"))
 
 
-def _run(command: list[str], directory: str, seconds: int = _SECONDS) -> tuple[int, str]:
+def _run(command: list[str], directory: str, seconds: int = _CHECK_TIMEOUT) -> tuple[int, str]:
     done = run_blocking(command, seconds, directory)
     if not done.started:
         raise MissingBinaryError(f"--check cannot start {command[0]}: {done.output}")
     return (1 if done.code is None else done.code), done.output
 
 
-def _last_words(output: str) -> str:
+def _last_lines(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     return " / ".join(lines[-3:]) or "it said nothing"
 
 
 def _diagnostic(complaint: Complaint, bundle: Bundle, compiled: Compiled, checker: str) -> d.Diagnostic:
-    path = complaint.path or next(_sources(complaint, bundle), ())
+    path = complaint.path or next(_source_paths(complaint, bundle), ())
     diagnostic = d.Diagnostic("LB901", f"{checker} refuses what was rendered for this: {complaint.message}", path=path)
     return compiled.sources.with_position(diagnostic) if path else replace(diagnostic, position=None)
 
 
-def _sources(complaint: Complaint, bundle: Bundle) -> Iterator[d.Path]:
+def _source_paths(complaint: Complaint, bundle: Bundle) -> Iterator[d.Path]:
     """Yield the path of the rejected line, or of the nearest line above it that came from the YAML."""
     for item in bundle.files:
         if complaint.line is None or complaint.file not in {None, item.name}:
             continue
-        above = [line for line in item.sources if line <= complaint.line]
-        if above:
-            yield item.sources[max(above)]
+        lines_above = [line for line in item.sources if line <= complaint.line]
+        if lines_above:
+            yield item.sources[max(lines_above)]

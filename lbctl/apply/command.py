@@ -38,14 +38,14 @@ class Done:
     started: bool = True
 
     @property
-    def words(self) -> str:
-        """The exit code and the last lines of the output, for a message."""
-        message = " / ".join(self._lines[-3:])[:_MAX_SHOWN] or "it said nothing"
-        return self._failure or f"exit code {self.code}: {message}"
+    def message(self) -> str:
+        """Return the exit code and the last lines of the output, for a message."""
+        lines = " / ".join(self._lines[-3:])[:_MAX_SHOWN] or "it said nothing"
+        return self._failure or f"exit code {self.code}: {lines}"
 
     @property
     def last_line(self) -> str:
-        """The last line of the output that is not empty, else the exit code, for a message."""
+        """Return the last line of the output that is not empty, else the exit code, for a message."""
         return self._failure or (self._lines[-1][:_MAX_SHOWN] if self._lines else f"exit code {self.code}")
 
     @property

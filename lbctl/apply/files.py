@@ -19,15 +19,15 @@ def write_bundle(bundle: Bundle, directory: str) -> None:
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     changed = [item for item in bundle.files if _differs(folder / item.name, item)]
-    written: list[tuple[str, Path]] = []
+    pending: list[tuple[str, Path]] = []
     try:
-        written.extend((_beside(folder, item), folder / item.name) for item in changed)
-        while written:
-            temporary, place = written[0]
+        pending.extend((_write_temporary(folder, item), folder / item.name) for item in changed)
+        while pending:
+            temporary, place = pending[0]
             os.replace(temporary, place)  # noqa: PTH105 -- a str and a Path
-            written.pop(0)
+            pending.pop(0)
     finally:
-        for temporary, _ in written:
+        for temporary, _ in pending:
             os.unlink(temporary)  # noqa: PTH108 -- a str
     _sync(folder)
 
@@ -44,7 +44,7 @@ def _mode(item: File) -> int:
     return 0o600 if item.secret else 0o644
 
 
-def _beside(folder: Path, item: File) -> str:
+def _write_temporary(folder: Path, item: File) -> str:
     handle, name = tempfile.mkstemp(prefix=f".{item.name}.", dir=folder)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,4 +1,4 @@
-"""Replaces in the text for `--check` what only production has.
+"""Replaces files, addresses and host names that only production has in the text for `--check`.
 
 A pipeline has neither production's certificates nor its addresses. In the checked text, and only there, a missing file
 is a placeholder, a listen address is a socket in a private directory, and a host name is 127.0.0.1. The view is changed
@@ -18,9 +18,9 @@ from lbctl.ir.rewrite import with_files
 from lbctl.ir.snapshot import View
 
 Locate = Callable[[str], Path | None]
-"""A path as the fleet writes it → the file on this machine, or None where there is none."""
+"""Maps a path as the fleet writes it to the file on this machine, or to None where there is none."""
 
-_LOCAL = "127.0.0.1"
+_LOCAL_HOST = "127.0.0.1"
 
 
 def stand_in(view: View, prefix: Path, locate: Locate) -> View:
@@ -39,20 +39,22 @@ def _listener(listener: Listener, index: int, prefix: Path) -> Listener:
     log = listener.access_log
     if not log.path.startswith("/dev/"):
         log = replace(log, path=str(prefix / f"access{index}.log"))
-    tracing = listener.tracing and replace(listener.tracing, otlp=_here(listener.tracing.otlp))
+    tracing = listener.tracing and replace(listener.tracing, otlp=_with_local_host(listener.tracing.otlp))
     return replace(listener, bind=Address(path=str(prefix / f"{index}.sock")), access_log=log, tracing=tracing)
 
 
 def _pool(pool: Pool) -> Pool:
     if isinstance(pool.discovery, DnsDiscovery):
-        pool = replace(pool, discovery=replace(pool.discovery, name=_LOCAL))
+        pool = replace(pool, discovery=replace(pool.discovery, name=_LOCAL_HOST))
     if not any(_is_name(item.address) for item in pool.replicas):
         return pool
-    return replace(pool, replicas=tuple(replace(item, address=_here(item.address)) for item in pool.replicas))
+    return replace(
+        pool, replicas=tuple(replace(item, address=_with_local_host(item.address)) for item in pool.replicas)
+    )
 
 
-def _here(address: Address) -> Address:
-    return replace(address, host=_LOCAL) if _is_name(address) else address
+def _with_local_host(address: Address) -> Address:
+    return replace(address, host=_LOCAL_HOST) if _is_name(address) else address
 
 
 def _is_name(address: Address) -> bool:

@@ -1,4 +1,4 @@
-"""From URLs to the text of a fleet that passes `lint`, or to all reasons why there is none.
+"""Derives the text of a fleet that passes `lint` from URLs, or all reasons why there is none.
 
 The text is linted before it is returned. Two findings are for the user to decide (a single server, servers that share a
 host's GPUs): they get a comment with the reason. Any other finding means that the servers' responses do not form a
@@ -42,7 +42,7 @@ class InitResult:
     text: str
     """The content of the file, or "" if there is an error."""
     summary: tuple[str, ...] = ()
-    """For each URL what was identified there, for people."""
+    """For each URL a description of what was identified there."""
 
 
 def template() -> str:
@@ -104,7 +104,7 @@ def _text(
 
 
 def _authority() -> str:
-    """The file of the system's trusted certificates, by which the servers were verified."""
+    """Return the file of the system's trusted certificates, by which the servers were verified."""
     paths = ssl.get_default_verify_paths()
     return next((path for path in (paths.cafile, *_AUTHORITIES) if path and Path(path).is_file()), _AUTHORITIES[0])
 

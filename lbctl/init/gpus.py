@@ -1,4 +1,4 @@
-"""The GPU types on an exporter's page, by their names in lbctl's own table; other names stay unknown."""
+"""Reads the GPU types on an exporter's page, by their names in lbctl's own table; other names stay unknown."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _TABLE = (
     (r"\bMI300X\b", "MI300X"),
     (r"\bMI325X\b", "MI325X"),
 )
-"""The driver's name of a GPU → its name in `lbctl gpus`."""
+"""Maps a pattern of the driver's name of a GPU to its name in `lbctl gpus`."""
 _LINES = {
     "dcgm": ('UUID="', 'modelName="'),
     "nvidia_gpu_exporter": ('uuid="', 'name="'),
     "amd": ('serial_number="', 'card_model="'),
 }
-"""Kind → the labels with the GPU's identity and with its name."""
+"""Maps a kind of exporter to the labels with the GPU's identity and with its name."""
 
 
 def gpus_of(source: str, page: bytes) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ _PAGES = {
     "tfserving": r":tensorflow:",
     "nim": r"num_requests_(?:running|waiting)|num_request_max|gpu_cache_usage_perc",
 }
-"""Kind of telemetry → the prefixes of its metric names.
+"""Maps a kind of telemetry to the prefixes of its metric names.
 
 The order matters where one page contains another's metrics: Triton with its vLLM backend, vLLM inside Ray.
 """
@@ -82,7 +82,7 @@ def identify(answers: ServerResponses) -> IdentifiedServer | AuxiliaryEndpoint |
 
 
 def page_kind(page: bytes) -> str:
-    """The kind of telemetry to which the metrics belong; "" if unknown."""
+    """Return the kind of telemetry to which the metrics belong, or "" if it is unknown."""
     return next((kind for kind, names in _PAGE_PATTERNS.items() if names.search(page)), "")
 
 
@@ -174,7 +174,7 @@ def _auxiliary(answers: ServerResponses) -> AuxiliaryEndpoint | None:
 
 
 def _ray_apps(answers: ServerResponses) -> tuple[tuple[str, str], ...]:
-    """The route prefixes of Ray Serve's applications with their names; none if this is not Ray Serve."""
+    """Return the route prefixes of Ray Serve's applications with their names; none if this is not Ray Serve."""
     routes = answers.data("/-/routes")
     is_ray = isinstance(routes, dict) and all(
         key[:1] == "/" and isinstance(value, str) for key, value in routes.items()

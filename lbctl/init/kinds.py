@@ -1,6 +1,7 @@
-"""The servers that `init` knows: their API, their readiness path, and where their metrics are.
+"""Lists the servers that `init` knows: their API, their readiness path, and where their metrics are.
 
-Data only. Paths and ports are those of the servers' own documentation; `identify` distinguishes the servers.
+This module holds only data. Paths and ports are those of the servers' own documentation; `identify` distinguishes the
+servers.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ class ServerKind:
     source: str
     """The kind of its telemetry; "" for none."""
     api: Api
-    """How a request names its model: in the JSON body, in a path of the v2 protocol, or in its own way."""
+    """The way in which a request names its model: in the JSON body, in a v2 path, or in its own way."""
     ready: tuple[str, ...]
-    """Paths that answer 200 once the model is ready, the preferred one first; none: only the port can be checked."""
+    """Paths that answer 200 once the model is ready, the preferred one first; without any, only the port is checked."""
     prefixes: tuple[str, ...]
     """The paths that clients use."""
     page: str = "/metrics"
@@ -58,4 +59,4 @@ TFSERVING = ServerKind(
     "TensorFlow Serving", "tfserving", "own", (), ("/v1/models/",), page="/monitoring/prometheus/metrics"
 )
 GPU_PAGES = {"dcgm": "DCGM exporter", "nvidia_gpu_exporter": "nvidia_gpu_exporter", "amd": "AMD metrics exporter"}
-"""Kind of telemetry of GPU exporters → its title."""
+"""Maps the kind of telemetry of a GPU exporter to its title."""

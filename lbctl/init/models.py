@@ -1,4 +1,4 @@
-"""The models that a server reports. Its responses are untrusted: only names that a fleet can express are used.
+"""Parses the models that a server reports. Its responses are untrusted: only names that a fleet can express are used.
 
 A name that a fleet cannot express (a path on the server's disk, text with quotes) still helps to decide which servers
 have the same model; it never reaches the file.
@@ -32,9 +32,9 @@ class Models:
     adapters: tuple[str, ...] = ()
     """Names of LoRA adapters on it."""
     owners: tuple[str, ...] = ()
-    """Who owns the models, if reported."""
+    """The owners of the models, if reported."""
     omitted: int = 0
-    """How many names were left out."""
+    """The number of names that were left out."""
 
     @classmethod
     def of(
@@ -101,5 +101,5 @@ def _entries(data: Any, key: str) -> list[dict[str, Any]]:
 
 
 def _texts(values: Iterable[Any]) -> tuple[str, ...]:
-    """The distinct strings, in their order."""
+    """Return the distinct strings, in their order."""
     return tuple(dict.fromkeys(value[:_MAX_CHARACTERS] for value in values if isinstance(value, str) and value))

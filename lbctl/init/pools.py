@@ -25,8 +25,8 @@ class TelemetrySource:
 
     kind: str
     url: str
-    seen: bool = True
-    """Whether its page was seen; else it is at the default place of such a server."""
+    verified: bool = True
+    """Whether its page answered; otherwise it is the default address of such a server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def _member(
 def _own_sources(
     server: IdentifiedServer, servers: Sequence[IdentifiedServer], local: Sequence[AuxiliaryEndpoint]
 ) -> list[TelemetrySource]:
-    """The server's own metrics: on its own port, or on a port that only one server of its kind can have on a host."""
+    """Return the server's metrics, on its own port or on a port that one server of its kind can have on a host."""
     kind = server.kind
     if server.page:
         return [TelemetrySource(kind.source, f"{server.target.scheme}://{{host}}:{{port}}{server.page}")]
@@ -156,7 +156,7 @@ def _own_sources(
     return [
         _page_source(page)
         if page
-        else TelemetrySource(kind.source, f"http://{{host}}:{kind.port}{kind.page}", seen=False)
+        else TelemetrySource(kind.source, f"http://{{host}}:{kind.port}{kind.page}", verified=False)
     ]
 
 
@@ -178,11 +178,11 @@ def slug(text: str) -> str:
     return name if re.match(r"[a-z]", name) and name not in _YAML_LITERALS else f"model-{name}".rstrip("-")
 
 
-def unique_name(name: str, taken: set[str]) -> str:
-    """Return `name`, with the smallest number that makes it new, and add it to `taken`."""
+def unique_name(name: str, used_names: set[str]) -> str:
+    """Return `name`, with the smallest number that makes it new, and add it to `used_names`."""
     candidate, number = name, 1
-    while candidate in taken:
+    while candidate in used_names:
         number += 1
         candidate = f"{name}-{number}"
-    taken.add(candidate)
+    used_names.add(candidate)
     return candidate

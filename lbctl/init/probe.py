@@ -21,7 +21,7 @@ from lbctl.init.probe_target import ProbeTarget
 from lbctl.serve.net.http_client import session
 
 TIMEOUT = 5.0
-"""Seconds for all responses of one server."""
+"""The time limit for all responses of one server, in seconds."""
 REPOSITORY_INDEX = "/v2/repository/index"
 """The list of models of a v2 server, which needs a POST."""
 PATHS = (
@@ -43,7 +43,7 @@ class ProbeResponse:
     data: Any = None
     """The parsed JSON of a 200."""
     error: str = ""
-    """Why there is no usable response."""
+    """The reason why there is no usable response."""
 
     @property
     def html(self) -> bool:
@@ -63,7 +63,7 @@ class ServerResponses:
     target: ProbeTarget
     by_path: Mapping[str, ProbeResponse]
     failure: str = ""
-    """Why there are none; else empty."""
+    """The reason why there are none, else empty."""
 
     def data(self, path: str) -> Any:
         """The parsed JSON at `path`, or None."""
@@ -75,7 +75,7 @@ class ServerResponses:
 
 
 async def probe(targets: Sequence[ProbeTarget], timeout: float = TIMEOUT) -> list[ServerResponses]:
-    """Probe all targets, in their order. It raises nothing: a server that does not answer has a `failure`."""
+    """Probe all targets, in their order. A server that does not answer has a `failure`."""
     async with session() as client:
         return list(await asyncio.gather(*(_probe_server(client, target, timeout) for target in targets)))
 

@@ -1,4 +1,4 @@
-"""The URLs given to `init`, as probe targets: a scheme, a host and a port, and nothing else.
+"""Parses the URLs given to `init` into probe targets: a scheme, a host and a port, and nothing else.
 
 A user, a password, a query or another path is refused before anything is probed, and so are addresses where clouds
 serve credentials. A URL that may hold a secret is named by its number, never repeated.

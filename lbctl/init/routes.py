@@ -97,6 +97,6 @@ def _own_prefix(pool: PoolDraft, route_names: set[str]) -> RouteDraft:
 
 
 def _listing(models: Sequence[str]) -> str:
-    """The list of models as JSON without a single quote: names of models have none."""
+    """Return the list of models as JSON; it has no single quote, because names of models have none."""
     entries = [{"id": model, "object": "model", "created": 0, "owned_by": "lbctl"} for model in models]
     return json.dumps({"object": "list", "data": entries}, separators=(",", ":"))

@@ -113,7 +113,7 @@ def _replicas(pool: PoolDraft) -> Iterator[str]:
     elif any(member.gpu_count > 1 for member in pool.members):
         yield from _comment("gpu_count: all GPUs of the host, as its exporter shows; write how many it uses.", 4)
     own_sources = not _common_sources(pool)
-    if own_sources and not all(source.seen for member in pool.members for source in member.sources):
+    if own_sources and not all(source.verified for member in pool.members for source in member.sources):
         yield from _comment("Sources at a usual port were not asked: `init --from` takes these URLs too.", 4)
     yield "    replicas:\n"
     for member in pool.members:
@@ -140,7 +140,7 @@ def _health(pool: PoolDraft) -> Iterator[str]:
 
 
 def _common_sources(pool: PoolDraft) -> tuple[TelemetrySource, ...]:
-    """The sources of the pool, if its replicas have the same ones."""
+    """Return the sources of the pool if all its replicas have the same ones, else none."""
     first = pool.members[0].sources
     return first if all(member.sources == first for member in pool.members) else ()
 
@@ -150,7 +150,7 @@ def _source(source: TelemetrySource) -> str:
 
 
 def _unverified(source: TelemetrySource) -> str:
-    return "" if source.seen else "   # its usual port, not asked: `init --from` takes it too"
+    return "" if source.verified else "   # its usual port, not asked: `init --from` takes it too"
 
 
 def _missing_metrics(pool: PoolDraft) -> Iterator[str]:

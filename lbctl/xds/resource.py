@@ -62,7 +62,7 @@ class Resource:
 
 
 class Resources:
-    """All resources of one proxy: type → name → resource, names in order.
+    """All resources of one proxy by type and name, with the names in order.
 
     `version`: a digest of all of them. `secret`: whether any of them is secret.
     """

@@ -70,7 +70,7 @@ class CachedSnapshot:
     def redacted(self, words: str) -> str:
         return words.replace("s3cret", "…")
 
-    def place(self, type_url: str, name: str, words: str) -> Diagnostic:
+    def nack_diagnostic(self, type_url: str, name: str, words: str) -> Diagnostic:
         return Diagnostic("LB999", self.redacted(words), Position("fleet.yaml", 7), ("pools", name))
 
 

@@ -17,18 +17,19 @@ class Refused:
     """A command that HAProxy rejected, and its answer."""
 
     command: str
-    words: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
     """The result of one attempt.
 
-    `done`: HAProxy has all that the view wants; removed servers may still have requests (`leaving`). `reload`: why the
-    rest needs the file. `reloaded`: the file was reloaded. `restarted`: another worker answered than last time, so its
-    whole state was read anew. `again`: seconds until the next attempt is useful, None if nothing is left to do. `due`:
-    replicas that HAProxy will ask for shortly; `wrong`: replicas that it should ask for and does not. `failure`: why
-    the attempt ended early. `complaints`: of HAProxy's checker, about the rendered file. `pid`: the worker.
+    `done`: HAProxy has the whole view; removed servers may still have requests (`leaving`). `reload`: the reasons why
+    the rest needs the file. `reloaded`: the file was reloaded. `restarted`: another worker answered than last time, so
+    its whole state was read anew. `retry_after`: the seconds until the next attempt is useful, None if none is needed.
+    `due`: the replicas that HAProxy will ask for shortly. `wrong`: the replicas that it should ask for and does not.
+    `failure`: the reason why the attempt ended early. `complaints`: the errors of HAProxy's checker in the rendered
+    file. `pid`: the process id of the worker.
     """
 
     done: bool
@@ -38,7 +39,7 @@ class Applied:
     reloaded: bool = False
     restarted: bool = False
     leaving: tuple[Place, ...] = ()
-    again: float | None = None
+    retry_after: float | None = None
     failure: str = ""
     complaints: tuple[Complaint, ...] = ()
     due: str = ""
@@ -47,13 +48,13 @@ class Applied:
 
 
 class Progress:
-    """The intermediate state of one convergence. `words`: command → HAProxy's answer that rejects it."""
+    """The intermediate state of one convergence. `rejections` maps a command to HAProxy's answer that rejects it."""
 
     def __init__(self) -> None:
         self.now: Running | None = None
         self.plan: Plan | None = None
         self.sent: list[str] = []
-        self.words: dict[str, str] = {}
+        self.rejections: dict[str, str] = {}
         self.busy = False
         self.restarted = False
         self.failure = ""
@@ -62,26 +63,28 @@ class Progress:
         """Record why the convergence cannot continue."""
         self.now, self.failure = None, reason
 
-    def applied(self, wanted_shape: str = "", again: float | None = None) -> Applied:
-        """Return the result; a reload is needed where the loaded file's digest differs from `wanted_shape`."""
+    def applied(self, wanted_digest: str = "", retry_after: float | None = None) -> Applied:
+        """Return the result; a reload is needed where the loaded file's digest differs from `wanted_digest`."""
         plan, now = self.plan, self.now
-        rejections = [
-            Refused(each, answer) for each, answer in self.words.items() if not each.startswith("del server ")
+        refused_commands = [
+            Refused(each, answer) for each, answer in self.rejections.items() if not each.startswith("del server ")
         ]
-        sent, refused = tuple(self.sent), tuple(rejections)
+        sent, refused = tuple(self.sent), tuple(refused_commands)
         if plan is None or now is None:
-            return Applied(False, sent, refused, restarted=self.restarted, again=again, failure=self.failure)
-        reasons = [*plan.reload, *(f"HAProxy refused {item.command!r}: {item.words}" for item in refused)]
-        if wanted_shape and now.shape != wanted_shape:
+            return Applied(
+                False, sent, refused, restarted=self.restarted, retry_after=retry_after, failure=self.failure
+            )
+        reasons = [*plan.reload, *(f"HAProxy refused {item.command!r}: {item.message}" for item in refused)]
+        if wanted_digest and now.digest != wanted_digest:
             reasons.insert(0, "what HAProxy has loaded differs in more than its servers")
-        left = [each for each in plan.commands if each not in self.words]
+        remaining = [each for each in plan.commands if each not in self.rejections]
         return Applied(
-            done=not left and not reasons,
+            done=not remaining and not reasons,
             sent=sent,
             refused=refused,
             reload=tuple(reasons),
             restarted=self.restarted,
             leaving=plan.leaving,
-            again=SOON if plan.leaving or self.busy or left else None,
+            retry_after=SOON if plan.leaving or self.busy or remaining else None,
             pid=now.pid,
         )

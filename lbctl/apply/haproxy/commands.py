@@ -14,9 +14,9 @@ from typing import Literal
 from lbctl.base.hosts import is_ip
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_WORD = re.compile(r"[A-Za-z0-9._:/@%()\[\]\"=,+*-]+")
+_ARGUMENT = re.compile(r"[A-Za-z0-9._:/@%()\[\]\"=,+*-]+")
 _VARIABLE = re.compile(r"proc\.most_[0-9a-f]{12}")
-_MOST_WEIGHT = 256
+_MAX_WEIGHT = 256
 
 
 class UnsafeError(ValueError):
@@ -25,7 +25,7 @@ class UnsafeError(ValueError):
 
 def weight(backend: str, server: str, value: int) -> str:
     """Return the command that sets a server's weight, 0 to 256."""
-    if not 0 <= value <= _MOST_WEIGHT:
+    if not 0 <= value <= _MAX_WEIGHT:
         raise UnsafeError(f"not a weight: {value!r}")
     return f"set server {_at(backend, server)} weight {int(value)}"
 
@@ -40,11 +40,11 @@ def address(backend: str, server: str, host: str, port: int) -> str:
     return f"set server {_at(backend, server)} addr {_ip(host)} port {_port(port)}"
 
 
-def add(backend: str, server: str, host: str, port: int, words: Sequence[str]) -> str:
+def add(backend: str, server: str, host: str, port: int, arguments: Sequence[str]) -> str:
     """Return the command that adds a server, which starts in maintenance with its checks disabled."""
     ip = _ip(host)
     where = f"[{ip}]:{_port(port)}" if ":" in ip else f"{ip}:{_port(port)}"
-    return " ".join((f"add server {_at(backend, server)} {where}", *map(_word, words)))
+    return " ".join((f"add server {_at(backend, server)} {where}", *map(_argument, arguments)))
 
 
 def enable(backend: str, server: str, *, checked: bool) -> list[str]:
@@ -66,7 +66,7 @@ def limit(variable: str, value: int) -> str:
     return f"set var {_variable(variable)} int({int(value)})"
 
 
-def ask_limit(variable: str) -> str:
+def get_limit(variable: str) -> str:
     """Return the command that reads the variable of a request limit."""
     return f"get var {_variable(variable)}"
 
@@ -94,8 +94,8 @@ def _variable(name: str) -> str:
     return name
 
 
-def _word(text: str) -> str:
-    if not _WORD.fullmatch(text):
+def _argument(text: str) -> str:
+    if not _ARGUMENT.fullmatch(text):
         raise UnsafeError(f"not a word of the Runtime API: {text!r}")
     return text
 

@@ -17,14 +17,14 @@ from lbctl.targets.haproxy import desired
 from lbctl.targets.haproxy.desired import Desired, DesiredServer
 
 Addresses = Mapping[str, tuple[str, ...]]
-"""Host name → its IPs."""
+"""Maps a host name to its IPs."""
 Cut = Collection[tuple[str, str]]
-"""(pool, replica) whose deadline has passed."""
+"""The (pool, replica) pairs whose drain deadline has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The commands to send. `reload`: why the file is needed. `leaving`: unwanted servers that still have requests."""
+    """The commands to send, the reasons to `reload` the file, and the unwanted servers that still have requests."""
 
     commands: tuple[str, ...]
     reload: tuple[str, ...]
@@ -32,39 +32,45 @@ class Plan:
 
 
 def plan(
-    wanted: Desired, now: Running, cut: Cut = (), addresses: Addresses | None = None, kept: Collection[Place] = ()
+    wanted: Desired,
+    now: Running,
+    cut: Cut = (),
+    addresses: Addresses | None = None,
+    undeletable: Collection[Place] = (),
 ) -> Plan:
-    """Compute the plan. `kept`: servers that HAProxy refuses to delete; they stay in maintenance until a reload."""
+    """Compute the plan. `undeletable` servers, which HAProxy cannot delete, stay in maintenance until a reload."""
     places = {(item.backend, item.name): item for item in wanted.servers}
     current = {place: item for place, item in now.servers.items() if place[0] in wanted.backends}
-    both = [(item, current[place]) for place, item in places.items() if place in current]
+    pairs = [(item, current[place]) for place, item in places.items() if place in current]
     new = [item for place, item in places.items() if place not in current]
     unwanted = [(place, item) for place, item in current.items() if place not in places]
     hosts = addresses or {}
     sequence = [
         *_limits(wanted, now),
-        *(command for item in new for command in _added(item, hosts)),
-        *(command for item, old in both for command in _moved(item, old, hosts)),
-        *(command for item, old in both if item.state == "ready" for command in _ready(item, old)),
-        *(command for item, old in both if item.state != "ready" for command in _drained(item, old)),
-        *(command for place, old in reversed(unwanted) for command in _left(place, old, place in kept)),
-        *_cut([*unwanted, *(((item.backend, item.name), old) for item, old in both if item.state != "ready")], cut),
+        *(command for item in new for command in _add(item, hosts)),
+        *(command for item, server in pairs for command in _address_change(item, server, hosts)),
+        *(command for item, server in pairs if item.state == "ready" for command in _make_ready(item, server)),
+        *(command for item, server in pairs if item.state != "ready" for command in _drain(item, server)),
+        *(command for place, server in reversed(unwanted) for command in _remove(place, server, place in undeletable)),
+        *_end_sessions(
+            [*unwanted, *(((item.backend, item.name), server) for item, server in pairs if item.state != "ready")], cut
+        ),
     ]
-    needed = [why for item in new for why in _unsayable(item, hosts)]
-    needed += [why for item, old in both for why in _fixed(item, old)]
-    leaving = tuple(place for place, old in unwanted if old.sessions)
-    return Plan(tuple(sequence), tuple(dict.fromkeys(needed)), leaving)
+    reload_reasons = [reason for item in new for reason in _cannot_add(item, hosts)]
+    reload_reasons += [reason for item, server in pairs for reason in _needs_reload(item, server)]
+    leaving = tuple(place for place, server in unwanted if server.sessions)
+    return Plan(tuple(sequence), tuple(dict.fromkeys(reload_reasons)), leaving)
 
 
 def _limits(wanted: Desired, now: Running) -> Iterator[str]:
     """Yield the changed request limits; a file without their variables has the limits in its rules."""
-    moved = [commands.limit(name, most) for name, most in wanted.limits if now.limits.get(name, most) != most]
-    yield from (commands.UNLOCK, *moved) if moved else ()
+    changed = [commands.limit(name, value) for name, value in wanted.limits if now.limits.get(name, value) != value]
+    yield from (commands.UNLOCK, *changed) if changed else ()
 
 
-def _added(item: DesiredServer, hosts: Addresses) -> Iterator[str]:
+def _add(item: DesiredServer, hosts: Addresses) -> Iterator[str]:
     host = _host(item, hosts)
-    if host is None or next(_unsayable(item, hosts), None):
+    if host is None or next(_cannot_add(item, hosts), None):
         return
     at = (item.backend, item.name)
     if item.state != "ready" or not item.checked:
@@ -91,7 +97,7 @@ def _host(item: DesiredServer, hosts: Addresses) -> str | None:
     return next(iter(hosts.get(item.address.host, ())), None)
 
 
-def _unsayable(item: DesiredServer, hosts: Addresses) -> Iterator[str]:
+def _cannot_add(item: DesiredServer, hosts: Addresses) -> Iterator[str]:
     at = (item.backend, item.name)
     host = _host(item, hosts)
     if host is None:
@@ -103,51 +109,51 @@ def _unsayable(item: DesiredServer, hosts: Addresses) -> Iterator[str]:
         yield f"{'/'.join(at)} is new: {error}"
 
 
-def _moved(item: DesiredServer, old: running.Server, hosts: Addresses) -> Iterator[str]:
+def _address_change(item: DesiredServer, server: running.Server, hosts: Addresses) -> Iterator[str]:
     """Yield the change of address; a name with several IPs keeps the current one while it is among them."""
     if item.address.path:
         return
     ip = is_ip(item.address.host)
-    right = (item.address.host,) if ip else hosts.get(item.address.host, (old.host,))
-    if right and right[0] and (old.host not in right or old.port != item.address.port):
-        host = old.host if old.host in right else right[0]
+    hosts_wanted = (item.address.host,) if ip else hosts.get(item.address.host, (server.host,))
+    if hosts_wanted and hosts_wanted[0] and (server.host not in hosts_wanted or server.port != item.address.port):
+        host = server.host if server.host in hosts_wanted else hosts_wanted[0]
         yield commands.address(item.backend, item.name, host, item.address.port)
 
 
-def _ready(item: DesiredServer, old: running.Server) -> Iterator[str]:
-    if old.weight != item.weight:
+def _make_ready(item: DesiredServer, server: running.Server) -> Iterator[str]:
+    if server.weight != item.weight:
         yield commands.weight(item.backend, item.name, item.weight)
-    if old.own_maint or old.own_drain:
+    if server.own_maint or server.own_drain:
         yield commands.state(item.backend, item.name, "ready")
 
 
-def _drained(item: DesiredServer, old: running.Server) -> Iterator[str]:
+def _drain(item: DesiredServer, server: running.Server) -> Iterator[str]:
     """Yield the drain; a server without weight and cookie gets nothing new anyway, as the file writes it."""
-    if old.maint or (not old.weight and not old.cookie):
+    if server.maint or (not server.weight and not server.cookie):
         return
-    if item.state == "maint" or not old.drain:
+    if item.state == "maint" or not server.drain:
         yield commands.state(item.backend, item.name, item.state)
 
 
-def _left(place: Place, old: running.Server, kept: bool) -> Iterator[str]:
-    if not old.own_maint:
+def _remove(place: Place, server: running.Server, undeletable: bool) -> Iterator[str]:
+    if not server.own_maint:
         yield commands.state(*place, "maint")
-    elif not old.sessions and not kept:
+    elif not server.sessions and not undeletable:
         yield commands.delete(*place)
 
 
-def _cut(leaving: list[tuple[Place, running.Server]], cut: Cut) -> Iterator[str]:
-    for (backend, server), old in leaving:
-        if old.sessions and (desired.pool_name(backend), server) in cut:
-            yield commands.cut(backend, server)
+def _end_sessions(leaving: list[tuple[Place, running.Server]], cut: Cut) -> Iterator[str]:
+    for (backend, name), server in leaving:
+        if server.sessions and (desired.pool_name(backend), name) in cut:
+            yield commands.cut(backend, name)
 
 
-def _fixed(item: DesiredServer, old: running.Server) -> Iterator[str]:
+def _needs_reload(item: DesiredServer, server: running.Server) -> Iterator[str]:
     """Yield what no command can change on an existing server. A server added at runtime has its own checks."""
     at = f"{item.backend}/{item.name}"
-    if item.backup != old.backup:
+    if item.backup != server.backup:
         yield f"{at} changes between backup and active"
-    if item.cookie and not old.cookie:
+    if item.cookie and not server.cookie:
         yield f"{at} has no cookie"
-    if item.address.path and old.host:
+    if item.address.path and server.host:
         yield f"{at} moves to a unix socket"

@@ -18,7 +18,7 @@ from lbctl.apply.agent_check import AgentCheck, AgentStatus, Down
 from lbctl.apply.haproxy import commands, diff, running
 from lbctl.apply.haproxy.applied import SOON, Applied, Progress
 from lbctl.apply.haproxy.diff import Addresses, Cut
-from lbctl.apply.haproxy.files import bare
+from lbctl.apply.haproxy.files import without_weights
 from lbctl.apply.haproxy.reload import Reloaded, Reloader
 from lbctl.apply.haproxy.running import Place, Running, UnreadableError
 from lbctl.apply.haproxy.runtime import Runtime
@@ -29,14 +29,14 @@ from lbctl.targets.haproxy.desired import Desired
 from lbctl.targets.prepare import Prepared
 from lbctl.targets.target import Bundle
 
-_SOON_ASKED = 0.3
-_ASKED = 2.0
+_DUE_INTERVAL = 0.3
+_STATUS_INTERVAL = 2.0
 """Seconds until the agent check's status is read again."""
 _ROUNDS = 4
 """Servers are added, moved, drained and deleted, so at most four rounds are needed."""
-_GOOD = ("New server registered.", "Server deleted.")
-_STILL_BUSY = "still has connections"
-_STAYS = "cannot be removed at runtime"
+_SUCCESS_REPLIES = ("New server registered.", "Server deleted.")
+_HAS_CONNECTIONS = "still has connections"
+_CANNOT_DELETE = "cannot be removed at runtime"
 
 
 class HaproxyUpdater:
@@ -48,12 +48,12 @@ class HaproxyUpdater:
     def __init__(self, proxy: Proxy, clock: Callable[[], float] = time.monotonic) -> None:
         self.proxy = proxy
         self._runtime = Runtime(proxy.runtime_api) if proxy.runtime_api else None
-        self._agents = AgentCheck(_older(proxy)) if proxy.agent_check else None
+        self._agents = AgentCheck(_ports_on_disk(proxy)) if proxy.agent_check else None
         self._rendered: tuple[Prepared, Bundle] | None = None
         self._reloader = _reloader(proxy, self._runtime, clock)
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._pid: int | None = None
-        self._kept: set[Place] = set()
+        self._undeletable: set[Place] = set()
         self._loaded: tuple[str, int | None] | None = None
 
     async def close(self) -> None:
@@ -66,11 +66,11 @@ class HaproxyUpdater:
     ) -> Applied:
         """Apply the live snapshot's configuration by every method that the proxy has, including file and reload.
 
-        `cut`: removed replicas whose remaining requests are ended. `addresses`: of `Snapshot`. `down`: for an agent
-        check, the replicas that are out, and why.
+        `cut`: the removed replicas whose remaining requests are ended. `addresses`: the resolved IPs of host names.
+        `down`: the replicas that an agent check reports as down, with the reasons.
         """
-        view = _served(prepared, self.proxy)
-        async with self._turn:
+        view = _resolved_view(prepared, self.proxy)
+        async with self._lock:
             if self._runtime is not None:
                 return await self._with_runtime(self._runtime, prepared, view, cut, addresses)
             return await self._by_file(prepared, view, down)
@@ -80,10 +80,10 @@ class HaproxyUpdater:
 
         It is for a view whose rendered text has not changed, and for restoring state that HAProxy has lost.
         """
-        async with self._turn:
-            return await self._converge(self._needed(), view, "", cut, addresses)
+        async with self._lock:
+            return await self._converge(self._require_runtime(), view, "", cut, addresses)
 
-    def _needed(self) -> Runtime:
+    def _require_runtime(self) -> Runtime:
         if self._runtime is None:
             raise ValueError(f"{self.proxy.name} has no runtime_api")
         return self._runtime
@@ -93,41 +93,44 @@ class HaproxyUpdater:
     ) -> Applied:
         bundle = await asyncio.to_thread(prepared.target.render, view)
         wanted = config_digest.of(bundle)
-        first = Progress()
-        now = await self._read(runtime, first)
-        reload = await self._reload(bundle, now.pid) if now is not None and now.shape != wanted else None
+        first_read = Progress()
+        now = await self._read(runtime, first_read)
+        reload = await self._reload(bundle, now.pid) if now is not None and now.digest != wanted else None
         applied = await self._converge(runtime, view, wanted, cut, addresses)
-        applied = replace(applied, restarted=applied.restarted or first.restarted)
+        applied = replace(applied, restarted=applied.restarted or first_read.restarted)
         if applied.pid is None:
-            return await self._for_its_start(bundle, applied)
+            return await self._write_for_start(bundle, applied)
         if applied.reload and reload is None:
             reload = await self._reload(bundle, applied.pid)
             if reload and reload.done:
                 after = await self._converge(runtime, view, wanted, cut, addresses)
                 applied = replace(after, sent=(*applied.sent, *after.sent))
         if reload is None:
-            return applied if applied.reload else await self._on_disk(bundle, applied)
+            return applied if applied.reload else await self._write_changes(bundle, applied)
         if reload.done:
-            self._loaded = (bare(bundle), applied.pid)
+            self._loaded = (without_weights(bundle), applied.pid)
             return replace(applied, reloaded=True)
         return replace(
-            applied, again=reload.again or applied.again, failure=reload.failure, complaints=reload.complaints
+            applied,
+            retry_after=reload.retry_after or applied.retry_after,
+            failure=reload.failure,
+            complaints=reload.complaints,
         )
 
     async def _reload(self, bundle: Bundle, pid: int | None) -> Reloaded | None:
         """Reload, or return None where that is impossible or was already done with the same file."""
-        if self._reloader is None or self._loaded == (bare(bundle), pid):
+        if self._reloader is None or self._loaded == (without_weights(bundle), pid):
             return None
         return await self._reloader.reload(bundle)
 
-    async def _on_disk(self, bundle: Bundle, applied: Applied) -> Applied:
+    async def _write_changes(self, bundle: Bundle, applied: Applied) -> Applied:
         """Write the file, so that the next start has the same servers; weights alone are not written."""
         if self._reloader is None or self._reloader.files.difference(bundle).weights_alone:
             return applied
         written = await self._reloader.write(bundle)
         return applied if written.done else replace(applied, failure=written.failure, complaints=written.complaints)
 
-    async def _for_its_start(self, bundle: Bundle, applied: Applied) -> Applied:
+    async def _write_for_start(self, bundle: Bundle, applied: Applied) -> Applied:
         if self._reloader is None or not self._reloader.files.difference(bundle).any:
             return applied
         written = await self._reloader.write(bundle)
@@ -137,34 +140,35 @@ class HaproxyUpdater:
         """Update the agent answers first: they fit whichever file runs, and health must not wait for a reload."""
         if self._rendered is None or self._rendered[0] is not prepared:
             self._rendered = prepared, await asyncio.to_thread(prepared.target.render, view)
-        trouble = await self._agents.tell(view, down) if self._agents is not None else ()
-        reload = await self._reloaded(self._rendered[1])
-        reloaded = reload.done and reload is not _NOTHING
+        bind_failures = await self._agents.update(view, down) if self._agents is not None else ()
+        reload = await self._reload_changes(self._rendered[1])
+        reloaded = reload.done and reload is not _UNCHANGED
         if self._agents is not None and reloaded:
             self._agents.reloaded()
-        agents_status = self._agents.standing() if self._agents is not None else AgentStatus()
-        failure = "; ".join(filter(None, [reload.failure, *trouble]))
+        agents_status = self._agents.status() if self._agents is not None else AgentStatus()
+        failure = "; ".join(filter(None, [reload.failure, *bind_failures]))
         return Applied(
             done=reload.done and not failure and agents_status == AgentStatus(),
             reload=() if reload.done else ("its file waits for the next reload",),
             reloaded=reloaded,
-            again=reload.again or (_SOON_ASKED if agents_status.due else _ASKED if self._agents else None),
+            retry_after=reload.retry_after
+            or (_DUE_INTERVAL if agents_status.due else _STATUS_INTERVAL if self._agents else None),
             failure=failure,
             complaints=reload.complaints,
             due=agents_status.due,
             wrong=agents_status.wrong,
         )
 
-    async def _reloaded(self, bundle: Bundle) -> Reloaded:
+    async def _reload_changes(self, bundle: Bundle) -> Reloaded:
         if self._reloader is None:
-            return _NOTHING if self._agents else Reloaded(False, f"{self.proxy.name} has no config and reload")
-        differs = self._reloader.files.difference(bundle)
-        if not differs.any:
-            return _NOTHING
-        return await self._reloader.reload(bundle, weights_alone=differs.weights_alone)
+            return _UNCHANGED if self._agents else Reloaded(False, f"{self.proxy.name} has no config and reload")
+        difference = self._reloader.files.difference(bundle)
+        if not difference.any:
+            return _UNCHANGED
+        return await self._reloader.reload(bundle, weights_alone=difference.weights_alone)
 
     async def _converge(
-        self, runtime: Runtime, view: View, wanted_shape: str, cut: Cut, addresses: Addresses | None
+        self, runtime: Runtime, view: View, wanted_digest: str, cut: Cut, addresses: Addresses | None
     ) -> Applied:
         wanted = desired.desired(view)
         progress = Progress()
@@ -173,22 +177,22 @@ class HaproxyUpdater:
             if now is not None:
                 now = await self._with_limits(runtime, wanted, now, progress)
             if now is None:
-                return progress.applied(again=SOON)
+                return progress.applied(retry_after=SOON)
             try:
-                progress.plan = diff.plan(wanted, now, cut, addresses, self._kept)
+                progress.plan = diff.plan(wanted, now, cut, addresses, self._undeletable)
             except commands.UnsafeError as error:
-                progress.fail(f"{runtime.place}: {error}")
-                return progress.applied(again=SOON)
-            left = [each for each in progress.plan.commands if each not in progress.words]
-            if not left:
+                progress.fail(f"{runtime.address}: {error}")
+                return progress.applied(retry_after=SOON)
+            remaining = [command for command in progress.plan.commands if command not in progress.rejections]
+            if not remaining:
                 break
-            await self._send(runtime, left, progress)
-        return progress.applied(wanted_shape=wanted_shape)
+            await self._send(runtime, remaining, progress)
+        return progress.applied(wanted_digest=wanted_digest)
 
     async def _read(self, runtime: Runtime, progress: Progress) -> Running | None:
         texts = []
         for question in running.QUESTIONS:
-            answer = await runtime.ask(question)
+            answer = await runtime.query(question)
             if answer.failure:
                 progress.fail(answer.failure)
                 return None
@@ -196,17 +200,17 @@ class HaproxyUpdater:
         try:
             now = await asyncio.to_thread(running.read, *texts)
         except UnreadableError as error:
-            progress.fail(f"{runtime.place}: {error}")
+            progress.fail(f"{runtime.address}: {error}")
             return None
         if now.pid != self._pid:
             progress.restarted = self._pid is not None
-            self._kept.clear()
+            self._undeletable.clear()
             self._pid = now.pid
         progress.now = now
         return now
 
     async def _with_limits(self, runtime: Runtime, wanted: Desired, now: Running, progress: Progress) -> Running | None:
-        answers = await runtime.tell([commands.ask_limit(name) for name, _ in wanted.limits])
+        answers = await runtime.send([commands.get_limit(name) for name, _ in wanted.limits])
         if answers.failure:
             progress.fail(answers.failure)
             return None
@@ -214,22 +218,22 @@ class HaproxyUpdater:
         return replace(now, limits=running.limits(dict(zip(names, answers.texts, strict=True))))
 
     async def _send(self, runtime: Runtime, sent: list[str], progress: Progress) -> None:
-        replies = await runtime.tell(sent)
+        replies = await runtime.send(sent)
         for command, reply in zip(sent, replies.texts, strict=False):
             progress.sent.append(command)
-            if reply in ("", *_GOOD) or " addr " in command:
+            if reply in ("", *_SUCCESS_REPLIES) or " addr " in command:
                 continue
             if command.startswith("del server "):
-                if _STAYS in reply:
-                    self._kept.add(_place(command))
-                elif _STILL_BUSY in reply:
+                if _CANNOT_DELETE in reply:
+                    self._undeletable.add(_server_of_command(command))
+                elif _HAS_CONNECTIONS in reply:
                     progress.busy = True
-            progress.words[command] = reply
+            progress.rejections[command] = reply
         if replies.failure:
             progress.fail(replies.failure)
 
 
-_NOTHING = Reloaded(True)
+_UNCHANGED = Reloaded(True)
 """The result if nothing had to be done."""
 
 
@@ -237,7 +241,7 @@ def _reloader(proxy: Proxy, runtime: Runtime | None, clock: Callable[[], float])
     return Reloader(proxy.config, proxy.reload, runtime, clock) if proxy.config and proxy.reload else None
 
 
-def _older(proxy: Proxy) -> frozenset[int]:
+def _ports_on_disk(proxy: Proxy) -> frozenset[int]:
     """Return the agents' ports in the existing file, which may be running."""
     if proxy.config is None or proxy.agent_check is None:
         return frozenset()
@@ -247,12 +251,12 @@ def _older(proxy: Proxy) -> frozenset[int]:
         return frozenset()
 
 
-def _served(prepared: Prepared, proxy: Proxy) -> View:
+def _resolved_view(prepared: Prepared, proxy: Proxy) -> View:
     """Return the view relative to the proxy's file, with replicas listed, so that HAProxy resolves no names."""
     view = prepared.rooted(os.path.dirname(proxy.config) if proxy.config else "")  # noqa: PTH120 -- a str
     return replace(view, pools={name: replace(pool, discovery=None) for name, pool in view.pools.items()})
 
 
-def _place(command: str) -> Place:
+def _server_of_command(command: str) -> Place:
     backend, _, server = command.rpartition(" ")[2].partition("/")
     return backend, server

@@ -1,4 +1,4 @@
-"""HAProxy's files on disk: compare, check, replace and restore.
+"""Compares, checks, replaces and restores HAProxy's files on disk.
 
 New files are written beside the old ones, checked by `haproxy -c`, and only then moved into place. Nothing is reloaded
 here.
@@ -21,32 +21,32 @@ from lbctl.targets.haproxy import TARGET
 from lbctl.targets.target import Bundle, Complaint
 
 _WEIGHT = re.compile(r"(?m)^(    server .*? weight )[1-9]\d*\b")
-_SECONDS = 60.0
+_CHECK_TIMEOUT = 60.0
 """The time limit of the checker, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How a bundle differs from the disk. `weights_alone`: only in weights, none of them from or to 0."""
+    """Whether a bundle differs from the disk at all, and whether only in weights, none of them from or to 0."""
 
     any: bool
     weights_alone: bool
 
 
 class Files:
-    """The files of one proxy. `config`: the path of the main file; the others are in the same directory."""
+    """The files of one proxy. `config` is the path of the main file; the others are in the same directory."""
 
     def __init__(self, config: str) -> None:
         self._config = Path(config)
 
     def difference(self, bundle: Bundle) -> Difference:
         """Compare the bundle with the files on disk."""
-        current = self._read(bundle)
+        on_disk = self._read(bundle)
         wanted = {item.name: item.text for item in self._named(bundle).files}
-        alike = current.keys() == wanted.keys() and all(
-            _bare(text) == _bare(wanted[name]) for name, text in current.items()
+        same_text = on_disk.keys() == wanted.keys() and all(
+            _without_weights(text) == _without_weights(wanted[name]) for name, text in on_disk.items()
         )
-        return Difference(current != wanted, alike)
+        return Difference(on_disk != wanted, same_text)
 
     async def check(self, bundle: Bundle) -> tuple[Complaint, ...]:
         """Return the errors of HAProxy's own checker; empty if it accepts the bundle."""
@@ -57,20 +57,20 @@ class Files:
         with tempfile.TemporaryDirectory(prefix=".lbctl-", dir=self._config.parent) as directory:
             await asyncio.to_thread(write_bundle, bundle, directory)
             command = TARGET.check_command(binary, directory, str(Path(directory) / bundle.main.name))
-            done = await run(command, _SECONDS)
-        if done.code == 0:
+            result = await run(command, _CHECK_TIMEOUT)
+        if result.code == 0:
             return ()
-        return tuple(TARGET.complaints(done.output, bundle)) or (Complaint(done.words),)
+        return tuple(TARGET.complaints(result.output, bundle)) or (Complaint(result.message),)
 
-    def put(self, bundle: Bundle) -> Bundle:
-        """Replace the files by the bundle, and return the old ones for `put_back`. Raises OSError."""
+    def install(self, bundle: Bundle) -> Bundle:
+        """Replace the files by the bundle, and return the old ones for `restore`. Raises OSError."""
         named = self._named(bundle)
-        current = self._read(bundle)
+        on_disk = self._read(bundle)
         write_bundle(named, str(self._config.parent))
-        return Bundle(tuple(replace(item, text=current[item.name]) for item in named.files if item.name in current))
+        return Bundle(tuple(replace(item, text=on_disk[item.name]) for item in named.files if item.name in on_disk))
 
-    def put_back(self, before: Bundle) -> None:
-        """Restore the files that `put` returned. Raises OSError."""
+    def restore(self, before: Bundle) -> None:
+        """Restore the files that `install` returned. Raises OSError."""
         if before.files:
             write_bundle(before, str(self._config.parent))
 
@@ -84,10 +84,10 @@ class Files:
         return {name: path.read_text(errors="replace") for name, path in readable}
 
 
-def bare(bundle: Bundle) -> str:
+def without_weights(bundle: Bundle) -> str:
     """Return the text of all files with the weights removed."""
-    return "\x00".join(_bare(item.text) for item in bundle.files)
+    return "\x00".join(_without_weights(item.text) for item in bundle.files)
 
 
-def _bare(text: str) -> str:
+def _without_weights(text: str) -> str:
     return _WEIGHT.sub(r"\g<1>1", text)

@@ -11,7 +11,7 @@ _PROC = Path("/proc")
 
 def haproxies(config: str) -> frozenset[int]:
     """Return the ids of the haproxy processes that were started with this file, masters and workers."""
-    return frozenset(int(each.name) for each in _PROC.iterdir() if each.name.isdigit() and _reads(each, config))
+    return frozenset(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit() and _reads(entry, config))
 
 
 def _reads(process: Path, config: str) -> bool:

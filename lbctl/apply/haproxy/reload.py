@@ -16,36 +16,36 @@ from dataclasses import dataclass
 
 from lbctl.apply import command
 from lbctl.apply.haproxy import processes, running
-from lbctl.apply.haproxy.files import Files, bare
+from lbctl.apply.haproxy.files import Files, without_weights
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.base.errors import reason_of
 from lbctl.ir.proxies import Reload
 from lbctl.targets.haproxy import config_digest
 from lbctl.targets.target import Bundle, Complaint
 
-_COMMAND = 30.0
-_COMES_UP = 10.0
-_STAYS = 1.0
-"""Seconds that a new process must run if it has no Runtime API: HAProxy retries a taken port for as long."""
-_LOOKS = 0.05
-AT_LEAST = 5.0
+_COMMAND_TIMEOUT = 30.0
+_START_TIMEOUT = 10.0
+_STABLE_AFTER = 1.0
+"""The seconds that a new process without Runtime API must run, since HAProxy retries a used port for as long."""
+_POLL_INTERVAL = 0.05
+MIN_INTERVAL = 5.0
 """The minimal time between two reloads, in seconds, whatever their reason."""
-FAILED = 30.0
+RETRY_AFTER = 30.0
 """Seconds until a reload that failed is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """The result of a reload. `done`: HAProxy runs the new file.
+    """The result of a reload. `done` means that HAProxy runs the new file.
 
-    Otherwise `failure` says why not, with `complaints` of its checker; or the reload must wait, and `again` is the
-    number of seconds.
+    Otherwise `failure` says why not, with `complaints` of its checker; or the reload must wait, for
+    `retry_after` seconds.
     """
 
     done: bool
     failure: str = ""
     complaints: tuple[Complaint, ...] = ()
-    again: float | None = None
+    retry_after: float | None = None
 
 
 class Reloader:
@@ -54,130 +54,136 @@ class Reloader:
     def __init__(
         self,
         config: str,
-        told: Reload,
+        settings: Reload,
         runtime: Runtime | None,
         clock: Callable[[], float] = time.monotonic,
-        comes_up: float = _COMES_UP,
+        start_timeout: float = _START_TIMEOUT,
     ) -> None:
-        """`comes_up` is the time in seconds within which a new worker must appear."""
+        """`start_timeout` is the time in seconds within which a new worker must appear."""
         self.files = Files(config)
         self._config = config
-        self._told = told
+        self._settings = settings
         self._runtime = runtime
         self._clock = clock
-        self._comes_up = comes_up
+        self._start_timeout = start_timeout
         self._last: float | None = None
-        self._refused: tuple[str, Reloaded, float] | None = None
+        self._last_failure: tuple[str, Reloaded, float] | None = None
 
     async def reload(self, bundle: Bundle, *, weights_alone: bool = False) -> Reloaded:
         """Write and load the bundle.
 
         A bundle that the checker rejected is not tried again until it differs, in more than weights where the Runtime
-        API sets those. A bundle that failed for another reason is tried again after `FAILED` seconds.
+        API sets those. A bundle that failed for another reason is tried again after `RETRY_AFTER` seconds.
         """
-        key = bare(bundle) if self._runtime else "\x00".join(item.text for item in bundle.files)
-        if self._refused is not None and self._refused[0] == key:
-            _, refused, at = self._refused
-            if refused.complaints or self._clock() - at < FAILED:
-                return refused
-        wait = self._wait(self._told.min_interval / 1000 if weights_alone else AT_LEAST)
+        key = without_weights(bundle) if self._runtime else "\x00".join(item.text for item in bundle.files)
+        if self._last_failure is not None and self._last_failure[0] == key:
+            _, failed, at = self._last_failure
+            if failed.complaints or self._clock() - at < RETRY_AFTER:
+                return failed
+        wait = self._remaining_wait(self._settings.min_interval / 1000 if weights_alone else MIN_INTERVAL)
         if wait > 0:
-            return Reloaded(False, again=wait)
-        result = await self._checked(bundle)
-        self._refused = None if result.done else (key, result, self._clock())
+            return Reloaded(False, retry_after=wait)
+        result = await self._check_and_load(bundle)
+        self._last_failure = None if result.done else (key, result, self._clock())
         return result
 
     async def write(self, bundle: Bundle) -> Reloaded:
-        """Write the bundle for HAProxy's next start alone: the running process already does what it says."""
+        """Write the bundle for HAProxy's next start alone: the running process already has its content."""
         complaints = await self.files.check(bundle)
         if complaints:
             return Reloaded(False, "its checker refuses the new file", complaints)
         try:
-            await asyncio.to_thread(self.files.put, bundle)
+            await asyncio.to_thread(self.files.install, bundle)
         except OSError as error:
             return Reloaded(False, f"cannot write {error.filename or self._config}: {reason_of(error)}")
         return Reloaded(True)
 
-    def _wait(self, interval: float) -> float:
+    def _remaining_wait(self, interval: float) -> float:
         return 0.0 if self._last is None else max(0.0, self._last + interval - self._clock())
 
-    async def _checked(self, bundle: Bundle) -> Reloaded:
+    async def _check_and_load(self, bundle: Bundle) -> Reloaded:
         complaints = await self.files.check(bundle)
         if complaints:
             return Reloaded(False, "its checker refuses the new file", complaints)
         try:
-            before = await asyncio.to_thread(self.files.put, bundle)
+            before = await asyncio.to_thread(self.files.install, bundle)
         except OSError as error:
             return Reloaded(False, f"cannot write {error.filename or self._config}: {reason_of(error)}")
-        old, there = await self._worker(), await asyncio.to_thread(processes.haproxies, self._config)
+        old_worker, processes_before = await self._worker(), await asyncio.to_thread(processes.haproxies, self._config)
         self._last = self._clock()
-        done = await command.run(self._told.command, _COMMAND)
+        done = await command.run(self._settings.command, _COMMAND_TIMEOUT)
         if done.code != 0:
-            return Reloaded(False, await self._back(before, f"the reload command failed: {done.words}", again=False))
-        failure = await (self._asked(old, config_digest.of(bundle)) if self._runtime else self._seen(there))
-        return Reloaded(False, await self._back(before, failure, again=True)) if failure else Reloaded(True)
+            return Reloaded(
+                False, await self._restore(before, f"the reload command failed: {done.message}", reload=False)
+            )
+        failure = await (
+            self._await_worker(old_worker, config_digest.of(bundle))
+            if self._runtime
+            else self._await_process(processes_before)
+        )
+        return Reloaded(False, await self._restore(before, failure, reload=True)) if failure else Reloaded(True)
 
-    async def _back(self, before: Bundle, failure: str, *, again: bool) -> str:
-        """Restore the old files; with `again`, reload them too, since the new worker may only have been slow."""
+    async def _restore(self, before: Bundle, failure: str, *, reload: bool) -> str:
+        """Restore the old files; with `reload`, reload them too, since the new worker may only have been slow."""
         if not before.files:
             return f"{failure}; there is no older file"
         try:
-            await asyncio.to_thread(self.files.put_back, before)
+            await asyncio.to_thread(self.files.restore, before)
         except OSError as error:
             return f"{failure}; and the old file cannot be put back: {reason_of(error)}"
-        if not again:
+        if not reload:
             return f"{failure}; the old file is back"
-        old = await self._worker()
-        done = await command.run(self._told.command, _COMMAND)
-        await self._another_than(old)
-        and_then = f", and its reload failed: {done.words}" if done.code != 0 else ""
-        return f"{failure}; the old file is back{and_then}"
+        old_worker = await self._worker()
+        done = await command.run(self._settings.command, _COMMAND_TIMEOUT)
+        await self._await_other_worker(old_worker)
+        suffix = f", and its reload failed: {done.message}" if done.code != 0 else ""
+        return f"{failure}; the old file is back{suffix}"
 
-    async def _asked(self, old: int | None, wanted: str) -> str:
+    async def _await_worker(self, old_worker: int | None, wanted: str) -> str:
         """Wait for a worker that reports the wanted digest; return why there is none, or an empty string."""
         reason = "it did not come up"
-        async for _ in self._moments(self._comes_up):
-            new = await self._says()
-            if new is not None and new[0] != old:
+        async for _ in self._poll_times(self._start_timeout):
+            new = await self._reported()
+            if new is not None and new[0] != old_worker:
                 if new[1] == wanted:
                     return ""
                 reason = f"another configuration than {self._config} came up"
-        return f"HAProxy did not take the new configuration: {reason} within {self._comes_up:g} s"
+        return f"HAProxy did not take the new configuration: {reason} within {self._start_timeout:g} s"
 
-    async def _another_than(self, old: int | None) -> None:
+    async def _await_other_worker(self, old_worker: int | None) -> None:
         """Wait for another worker, so that the next commands reach the one that stays."""
         if self._runtime is not None:
-            async for _ in self._moments(self._comes_up):
-                new = await self._says()
-                if new is not None and new[0] != old:
+            async for _ in self._poll_times(self._start_timeout):
+                new = await self._reported()
+                if new is not None and new[0] != old_worker:
                     return
 
-    async def _seen(self, before: frozenset[int]) -> str:
-        """Wait for a new process that keeps running, as `_asked` does where there is no Runtime API."""
+    async def _await_process(self, before: frozenset[int]) -> str:
+        """Wait for a new process that keeps running, as `_await_worker` does where there is no Runtime API."""
         since: dict[int, float] = {}
-        async for moment in self._moments(self._comes_up):
+        async for moment in self._poll_times(self._start_timeout):
             new = await asyncio.to_thread(processes.haproxies, self._config) - before
             since = {pid: since.get(pid, moment) for pid in new}
-            if any(moment - first >= _STAYS for first in since.values()):
+            if any(moment - first >= _STABLE_AFTER for first in since.values()):
                 return ""
-        return f"no new HAProxy process on {self._config} within {self._comes_up:g} s"
+        return f"no new HAProxy process on {self._config} within {self._start_timeout:g} s"
 
-    async def _moments(self, seconds: float) -> AsyncIterator[float]:
+    async def _poll_times(self, seconds: float) -> AsyncIterator[float]:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             yield time.monotonic()
-            await asyncio.sleep(_LOOKS)
+            await asyncio.sleep(_POLL_INTERVAL)
 
     async def _worker(self) -> int | None:
-        reported = await self._says() if self._runtime else None
+        reported = await self._reported() if self._runtime else None
         return reported[0] if reported else None
 
-    async def _says(self) -> tuple[int, str] | None:
+    async def _reported(self) -> tuple[int, str] | None:
         assert self._runtime is not None
-        answer = await self._runtime.ask("show info")
+        answer = await self._runtime.query("show info")
         if answer.failure or not answer.texts:
             return None
         try:
-            return running.pid_and_shape(answer.texts[0])
+            return running.pid_and_digest(answer.texts[0])
         except running.UnreadableError:
             return None

@@ -22,7 +22,7 @@ _MALFORMED = (KeyError, ValueError, IndexError, TypeError, csv.Error)
 """The exceptions that parsing something else than HAProxy's answer raises."""
 
 Place = tuple[str, str]
-"""(backend, server)."""
+"""The name of a backend and of a server in it."""
 
 
 class UnreadableError(ValueError):
@@ -33,8 +33,8 @@ class UnreadableError(ValueError):
 class Server:
     """A server of a running HAProxy.
 
-    `own_maint`, `own_drain`: set on this server, not on the one that it tracks. `sessions`: current ones, with its
-    queue. `host`: an IP, empty if its name has none. `fqdn`: the name, empty if the file has an IP.
+    `own_maint` and `own_drain` are set on this server, not on the one that it tracks. `sessions` counts the current
+    requests and its queue. `host` is an IP, empty if its name has none. `fqdn` is empty if the file has an IP.
     """
 
     host: str
@@ -56,20 +56,20 @@ class Server:
 class Running:
     """The state of a running HAProxy.
 
-    `uptime`: of this worker, in seconds. `shape`: the description, which is the configuration's digest, or empty.
-    `limits`: variable → value.
+    `uptime` is that of this worker, in seconds. `digest` is the configuration's, from the description, or empty.
+    `limits` maps a variable to its value.
     """
 
     pid: int
     uptime: int
     version: str
-    shape: str
+    digest: str
     servers: Mapping[Place, Server]
     limits: Mapping[str, int] = field(default_factory=dict)
 
 
 def limits(answers: Mapping[str, str]) -> dict[str, int]:
-    """Return variable → value of the variables that HAProxy has. `answers`: variable → HAProxy's answer."""
+    """Map each variable that HAProxy has to its value; `answers` maps each variable to HAProxy's answer."""
     matches = ((name, _VALUE.search(answer)) for name, answer in answers.items())
     return {name: int(value[1]) for name, value in matches if value}
 
@@ -78,15 +78,15 @@ def read(info: str, state: str, stat: str) -> Running:
     """Parse the answers to `QUESTIONS`. Raises UnreadableError."""
     try:
         fields = _info(info)
-        live = dict(_live(stat))
-        servers = dict(_servers(state, live))
-        shape = fields.get("description", "")
-        return Running(int(fields["Pid"]), int(fields["Uptime_sec"]), fields["Version"], shape, servers)
+        stats = dict(_stat_rows(stat))
+        servers = dict(_servers(state, stats))
+        digest = fields.get("description", "")
+        return Running(int(fields["Pid"]), int(fields["Uptime_sec"]), fields["Version"], digest, servers)
     except _MALFORMED as error:
         raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
 
 
-def pid_and_shape(info: str) -> tuple[int, str]:
+def pid_and_digest(info: str) -> tuple[int, str]:
     """Return the process id and the configuration's digest from `show info`. Raises UnreadableError."""
     fields = _info(info)
     try:
@@ -98,7 +98,7 @@ def pid_and_shape(info: str) -> tuple[int, str]:
 def sessions(stat: str) -> dict[Place, int]:
     """Return the number of requests that each server works on now. Raises UnreadableError."""
     try:
-        return {place: int(row["scur"] or 0) for place, row in _live(stat)}
+        return {place: int(row["scur"] or 0) for place, row in _stat_rows(stat)}
     except _MALFORMED as error:
         raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
 
@@ -108,37 +108,37 @@ def _info(text: str) -> dict[str, str]:
     return {key: value for key, colon, value in rows if colon}
 
 
-def _live(text: str) -> Iterator[tuple[Place, dict[str, str]]]:
+def _stat_rows(text: str) -> Iterator[tuple[Place, dict[str, str]]]:
     for row in csv.DictReader(io.StringIO(text.removeprefix("# "))):
         yield (row["pxname"], row["svname"]), row
 
 
-def _servers(text: str, live: Mapping[Place, Mapping[str, str]]) -> Iterator[tuple[Place, Server]]:
+def _servers(text: str, stats: Mapping[Place, Mapping[str, str]]) -> Iterator[tuple[Place, Server]]:
     columns: dict[str, int] = {}
     for row in text.splitlines():
         cells = row.split()
         if cells[:1] == ["#"]:
             columns = {name: place for place, name in enumerate(cells[1:])}
         elif len(cells) > 1 and columns:
-            at = {name: cells[columns[name]] for name in _COLUMNS}
-            place = at["be_name"], at["srv_name"]
-            yield place, _server(at, live.get(place, {}))
+            fields = {name: cells[columns[name]] for name in _COLUMNS}
+            place = fields["be_name"], fields["srv_name"]
+            yield place, _server(fields, stats.get(place, {}))
 
 
-def _server(at: Mapping[str, str], live: Mapping[str, str]) -> Server:
-    admin = int(at["srv_admin_state"])
+def _server(fields: Mapping[str, str], stats: Mapping[str, str]) -> Server:
+    admin = int(fields["srv_admin_state"])
     return Server(
-        host="" if at["srv_addr"] == "-" else at["srv_addr"],
-        port=int(at["srv_port"]),
-        fqdn="" if at["srv_fqdn"] == "-" else at["srv_fqdn"],
-        weight=int(at["srv_uweight"]),
+        host="" if fields["srv_addr"] == "-" else fields["srv_addr"],
+        port=int(fields["srv_port"]),
+        fqdn="" if fields["srv_fqdn"] == "-" else fields["srv_fqdn"],
+        weight=int(fields["srv_uweight"]),
         maint=bool(admin & _MAINT),
         own_maint=bool(admin & _OWN_MAINT),
         drain=bool(admin & _DRAIN),
         own_drain=bool(admin & _OWN_DRAIN),
         unresolved=bool(admin & _UNRESOLVED),
-        sessions=int(live.get("scur") or 0) + int(live.get("qcur") or 0),
-        backup=live.get("bck") == "1",
-        cookie=bool(live.get("cookie")),
-        tracks=bool(live.get("tracked")),
+        sessions=int(stats.get("scur") or 0) + int(stats.get("qcur") or 0),
+        backup=stats.get("bck") == "1",
+        cookie=bool(stats.get("cookie")),
+        tracks=bool(stats.get("tracked")),
     )

@@ -16,12 +16,12 @@ from lbctl.base.hosts import is_ip, is_loopback
 
 _PROMPT = b"\n> "
 MOST_BYTES = 64 * 1024 * 1024
-"""The maximal size of the answer to `ask`, in bytes: that of `show stat` for some hundred thousand servers."""
+"""The maximal size of the answer to `query`, in bytes: that of `show stat` for some hundred thousand servers."""
 _MOST_REPLY = 64 * 1024
-"""The maximal size of the reply to one command of `tell`, in bytes."""
+"""The maximal size of the reply to one command of `send`, in bytes."""
 _SHOWN = 1000
 """Characters that are kept of a reply: one that says why a command is rejected is shown to people."""
-_AT_ONCE = 100
+_BATCH = 100
 """The number of commands sent before their replies are read, which limits HAProxy's buffers."""
 
 _PIECE = 256 * 1024
@@ -34,48 +34,51 @@ class _EndlessError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """One text for each answered command, in order, and why the others were not answered."""
+    """One text for each answered command, in order, and the reason why the others were not answered."""
 
     texts: tuple[str, ...]
     failure: str = ""
 
 
 class Runtime:
-    """`place`: a path, or `ipv4@127.0.0.1:9999`, `ipv6@[::1]:9999`. `timeout`: seconds for each call."""
+    """A client of the API at `address`: a path, `ipv4@127.0.0.1:9999` or `ipv6@[::1]:9999`.
 
-    def __init__(self, place: str, timeout: float = 5.0) -> None:
-        self.place = place
+    Each call may take `timeout` seconds.
+    """
+
+    def __init__(self, address: str, timeout: float = 5.0) -> None:
+        self.address = address
         self._timeout = timeout
 
-    async def ask(self, question: str) -> Replies:
+    async def query(self, command: str) -> Replies:
         """Send one command on its own connection, and read until the connection ends.
 
         An answer may then contain any text, such as a replica's error message.
         """
-        return await self._bounded(self._ask(question))
+        return await self._within_timeout(self._query(command))
 
-    async def tell(self, commands: Sequence[str]) -> Replies:
+    async def send(self, commands: Sequence[str]) -> Replies:
         """Send many commands on one connection, each with its own reply; a rejected one does not stop the others."""
         texts: list[str] = []
-        done = await self._bounded(self._tell(commands, texts), texts)
-        return Replies(tuple(texts), done.failure)
+        result = await self._within_timeout(self._send(commands, texts), texts)
+        return Replies(tuple(texts), result.failure)
 
-    async def _bounded(self, work: Awaitable[Replies], texts: Sequence[str] = ()) -> Replies:
+    async def _within_timeout(self, work: Awaitable[Replies], texts: Sequence[str] = ()) -> Replies:
         try:
             async with asyncio.timeout(self._timeout):
                 return await work
         except TimeoutError:
-            return Replies(tuple(texts), f"{self.place} did not answer within {self._timeout:g} s")
+            return Replies(tuple(texts), f"{self.address} did not answer within {self._timeout:g} s")
         except asyncio.IncompleteReadError:
-            return Replies(tuple(texts), f"{self.place} closed the connection in the middle")
+            return Replies(tuple(texts), f"{self.address} closed the connection in the middle")
         except (asyncio.LimitOverrunError, _EndlessError):
-            return Replies(tuple(texts), f"{self.place} does not end its answer: is it HAProxy's Runtime API?")
+            return Replies(tuple(texts), f"{self.address} does not end its answer: is it HAProxy's Runtime API?")
         except OSError as error:
-            return Replies(tuple(texts), f"{self.place}: {reason_of(error)}")
+            return Replies(tuple(texts), f"{self.address}: {reason_of(error)}")
 
-    async def _ask(self, question: str) -> Replies:
+    async def _query(self, command: str) -> Replies:
         async with self._open() as (reader, writer):
-            writer.write(f"{question}\n".encode())
+            writer.write(f"{command}\n".encode())
             await writer.drain()
             text = bytearray()
             while piece := await reader.read(_PIECE):
@@ -84,33 +87,33 @@ class Runtime:
                     raise _EndlessError
         return Replies((await asyncio.to_thread(text.decode, errors="replace"),))
 
-    async def _tell(self, commands: Sequence[str], texts: list[str]) -> Replies:
+    async def _send(self, commands: Sequence[str], texts: list[str]) -> Replies:
         async with self._open() as (reader, writer):
             writer.write(b"prompt\n")
             await reader.readuntil(_PROMPT)
-            for start in range(0, len(commands), _AT_ONCE):
-                some = commands[start : start + _AT_ONCE]
-                writer.write("".join(f"{each}\n" for each in some).encode())
+            for start in range(0, len(commands), _BATCH):
+                batch = commands[start : start + _BATCH]
+                writer.write("".join(f"{each}\n" for each in batch).encode())
                 await writer.drain()
-                for _ in some:
+                for _ in batch:
                     reply = await reader.readuntil(_PROMPT)
                     texts.append(reply.removesuffix(_PROMPT).decode(errors="replace").strip()[:_SHOWN])
         return Replies(())
 
     @contextlib.asynccontextmanager
     async def _open(self) -> AsyncIterator[Streams]:
-        reader, writer = await self._connected()
+        reader, writer = await self._connect()
         try:
             yield reader, writer
         finally:
             writer.transport.abort()  # a close would wait for a peer that does not read
 
-    async def _connected(self) -> Streams:
-        family, at, rest = self.place.partition("@")
+    async def _connect(self) -> Streams:
+        family, at, rest = self.address.partition("@")
         if not at or family not in ("ipv4", "ipv6"):
-            return await asyncio.open_unix_connection(self.place, limit=_MOST_REPLY)
+            return await asyncio.open_unix_connection(self.address, limit=_MOST_REPLY)
         host, _, port = rest.rpartition(":")
         host = host.strip("[]")
         if not (is_ip(host) and is_loopback(host)) or not port.isdigit():
-            raise OSError("not an address of loopback; the Runtime API asks nobody who they are")
+            raise OSError("not an address of loopback; the Runtime API has no authentication")
         return await asyncio.open_connection(host, int(port), limit=_MOST_REPLY)

@@ -23,7 +23,7 @@ from lbctl.apply.binaries import find_binary
 from lbctl.apply.command import run
 from lbctl.apply.nginx.generations import Generations
 from lbctl.apply.nginx.master import Master, Verdict, Workers, find, judge
-from lbctl.apply.nginx.reload_schedule import Reason, ReloadSchedule, carried, reason, retry_after, same_shape
+from lbctl.apply.nginx.reload_schedule import Reason, ReloadSchedule, reason, retry_after, same_shape, with_live_state
 from lbctl.base.errors import reason_of
 from lbctl.ir.proxies import Proxy, Reload
 from lbctl.ir.rewrite import with_files
@@ -34,29 +34,32 @@ from lbctl.targets.prepare import Prepared, prepare
 from lbctl.targets.target import Bundle
 
 Outcome = Literal["applied", "same", "refused", "unconfirmed", "absent"]
-"""applied: new workers serve it. same: it runs already. refused: the previous configuration still runs. unconfirmed: it
-is on disk and the command succeeded, but no visible nginx reads the file. absent: it is on disk, and no nginx runs."""
+"""How an attempt ended.
+
+applied: new workers serve it. same: it runs already. refused: the previous configuration still runs. unconfirmed: it is
+on disk and the command succeeded, but no visible nginx reads the file. absent: it is on disk, and no nginx runs.
+"""
 Locate = Callable[[str], Path | None]
-"""A path as the fleet writes it → the file on this machine, or None where there is none."""
-_LOOK = 0.01
-_TEST_SECONDS = 60.0
-_COMMAND_SECONDS = 30.0
-_START_SECONDS = 2.0
-_LAST_TURN = 5.0
-"""Seconds that a started reload may still take when lbctl ends."""
+"""Maps a path as the fleet writes it to the file on this machine, or to None where there is none."""
+_POLL_INTERVAL = 0.01
+_TEST_TIMEOUT = 60.0
+_COMMAND_TIMEOUT = 30.0
+_START_TIMEOUT = 2.0
+_FINISH_TIMEOUT = 5.0
+"""The seconds that a started reload may still take when lbctl ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
     """The result of one attempt.
 
-    `words`: why it failed, in nginx's words. `behind`: the newest fleet is rejected, and nginx runs the previous one
-    with the newest weights and drains. `seconds`: the duration. `finishing`: workers of earlier generations that still
-    have requests. `at`: seconds since the epoch.
+    `reason`: why it failed, with nginx's own message. `behind`: the newest fleet is rejected, and nginx runs the
+    previous one with the newest weights and drains. `seconds`: the duration. `finishing`: the number of workers of
+    earlier generations that still have requests. `at`: the time in seconds since the epoch.
     """
 
     outcome: Outcome
-    words: str = ""
+    reason: str = ""
     behind: bool = False
     seconds: float = 0.0
     finishing: int = 0
@@ -71,7 +74,7 @@ class Applied:
 @dataclass(frozen=True, slots=True)
 class _Refusal:
     view: View
-    words: str
+    reason: str
     count: int
     until: float
 
@@ -100,14 +103,14 @@ class NginxUpdater:
         self._reload = proxy.reload or Reload((TARGET.binary, "-s", "reload"))
         self._locate = locate
         self._clock = clock
-        self._place = Generations(Path(proxy.config).absolute())
-        self._pace = ReloadSchedule(self._reload.min_interval / 1000)
+        self._generations = Generations(Path(proxy.config).absolute())
+        self._schedule = ReloadSchedule(self._reload.min_interval / 1000)
         self._wanted: Prepared | None = None
-        self._good: View | None = None
+        self._accepted: View | None = None
         self._refusal: _Refusal | None = None
-        self._known: str | None = None
-        self._turn = asyncio.Lock()
-        self._news = asyncio.Event()
+        self._running_stamp: str | None = None
+        self._lock = asyncio.Lock()
+        self._changed = asyncio.Event()
 
     # ── When ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -115,102 +118,102 @@ class NginxUpdater:
         """Set what should run; only from the event loop. `why` is computed from the difference if it is None."""
         before = self._wanted.view if self._wanted else None
         self._wanted = newest
-        self._pace = self._pace.want(why or reason(before, newest.view))
-        self._news.set()
+        self._schedule = self._schedule.want(why or reason(before, newest.view))
+        self._changed.set()
 
-    async def run(self, told: Callable[[Applied], None]) -> None:
-        """Apply what is wanted until cancelled, and call `told` after each attempt. A started reload may finish."""
+    async def run(self, record: Callable[[Applied], None]) -> None:
+        """Apply what is wanted until cancelled, and call `record` after each attempt. A started reload may finish."""
         while True:
             await self._until_due()
-            turn = asyncio.ensure_future(self._next())
+            attempt = asyncio.ensure_future(self._next())
             try:
-                told(await asyncio.shield(turn))
+                record(await asyncio.shield(attempt))
             except asyncio.CancelledError:
-                await asyncio.wait([turn], timeout=_LAST_TURN)
+                await asyncio.wait([attempt], timeout=_FINISH_TIMEOUT)
                 raise
 
     async def _until_due(self) -> None:
-        while (left := self._left()) is None or left > 0:
-            self._news.clear()
+        while (seconds := self._seconds_until_due()) is None or seconds > 0:
+            self._changed.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await self._news.wait()
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait()
 
-    def _left(self) -> float | None:
+    def _seconds_until_due(self) -> float | None:
         """Return the seconds until something is due, or None."""
         if self._wanted is None:
             return None
-        times = [self._pace.due(), self._refusal.until if self._refusal else None]
+        times = [self._schedule.due(), self._refusal.until if self._refusal else None]
         due = [when for when in times if when is not None]
         return min(due) - self._clock() if due else None
 
     async def _next(self) -> Applied:
-        newest, reason_wanted = self._wanted, self._pace.wanted
+        newest, reason_wanted = self._wanted, self._schedule.wanted
         assert newest is not None
-        self._pace = replace(self._pace, wanted=None)
+        self._schedule = replace(self._schedule, wanted=None)
         applied = await self.converge(newest)
-        later = self._pace.wanted
-        self._pace = self._pace.done(self._clock(), reloaded=applied.reloaded)
-        if reason_wanted and self._left_behind(applied, newest.view):
-            self._pace = self._pace.want("health")
+        later = self._schedule.wanted
+        self._schedule = self._schedule.done(self._clock(), reloaded=applied.reloaded)
+        if reason_wanted and self._needs_live_state(applied, newest.view):
+            self._schedule = self._schedule.want("health")
         if later is not None:
-            self._pace = self._pace.want(later)
+            self._schedule = self._schedule.want(later)
         return applied
 
-    def _left_behind(self, applied: Applied, newest: View) -> bool:
+    def _needs_live_state(self, applied: Applied, newest: View) -> bool:
         """Return whether a new fleet was just rejected, so that the running one needs its weights and drains."""
-        fresh = applied.outcome == "refused" and not applied.behind
-        return fresh and self._good is not None and not same_shape(self._good, newest)
+        is_new = applied.outcome == "refused" and not applied.behind
+        return is_new and self._accepted is not None and not same_shape(self._accepted, newest)
 
     # ── What ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def converge(self, newest: Prepared) -> Applied:
         """Apply now, regardless of the time since the last reload. It does nothing if this already runs."""
-        async with self._turn:
-            begun = time.monotonic()
+        async with self._lock:
+            started = time.monotonic()
             refusal, view, behind = self._refusal, newest.view, False
             if refusal and self._clock() < refusal.until and same_shape(refusal.view, view):
-                if self._good is None:
-                    return Applied("refused", refusal.words, at=time.time())
-                behind = not same_shape(self._good, view)
-                view = carried(self._good, view) if behind else view
+                if self._accepted is None:
+                    return Applied("refused", refusal.reason, at=time.time())
+                behind = not same_shape(self._accepted, view)
+                view = with_live_state(self._accepted, view) if behind else view
             try:
                 applied = await self._apply(view)
             except OSError as error:
-                applied = Applied("refused", f"{error.filename or self._place.config}: {reason_of(error)}")
+                applied = Applied("refused", f"{error.filename or self._generations.config}: {reason_of(error)}")
             self._remember(newest.view, view, behind, applied)
-            return replace(applied, behind=behind, seconds=time.monotonic() - begun, at=time.time())
+            return replace(applied, behind=behind, seconds=time.monotonic() - started, at=time.time())
 
     def _remember(self, newest: View, view: View, behind: bool, applied: Applied) -> None:
         if applied.outcome != "refused":
-            self._good = view
+            self._accepted = view
             self._refusal = self._refusal if behind else None
         elif not behind:
             earlier = self._refusal
             count = earlier.count + 1 if earlier and same_shape(earlier.view, newest) else 1
-            self._refusal = _Refusal(newest, applied.words, count, self._clock() + retry_after(count))
+            self._refusal = _Refusal(newest, applied.reason, count, self._clock() + retry_after(count))
 
     async def _apply(self, view: View) -> Applied:
-        bundle, stamp = await asyncio.to_thread(self._written, view)
-        if await asyncio.to_thread(self._runs, bundle, stamp):
+        bundle, stamp = await asyncio.to_thread(self._render, view)
+        if await asyncio.to_thread(self._is_running, bundle, stamp):
             return Applied("same")
-        generation = await asyncio.to_thread(self._place.stage, bundle)
-        refused = await self._tested(generation, bundle)
+        generation = await asyncio.to_thread(self._generations.stage, bundle)
+        refused = await self._test(generation, bundle)
         if refused:
-            self._place.discard(generation)
+            self._generations.discard(generation)
             return Applied("refused", refused)
-        applied = await self._swapped(generation, bundle)
+        applied = await self._swap(generation, bundle)
         if applied.outcome == "refused":
-            self._place.discard(generation)
+            self._generations.discard(generation)
         else:
-            self._known = stamp
-            await asyncio.to_thread(self._place.keep, bundle, stamp)
+            self._running_stamp = stamp
+            await asyncio.to_thread(self._generations.keep, bundle, stamp)
         return applied
 
-    def _written(self, view: View) -> tuple[Bundle, str]:
+    def _render(self, view: View) -> tuple[Bundle, str]:
         """Render the files, and compute their digest with the certificates and keys that nginx reads."""
         read: dict[str, bytes] = {}
-        rooted = with_files(view, lambda path, _: self._found(path, read))
+        rooted = with_files(view, lambda path, _: self._located(path, read))
         bundle = TARGET.render(rooted)
         stamp = hashlib.sha256()
         parts = [part for item in bundle.files for part in (item.name.encode(), item.text.encode())]
@@ -218,84 +221,84 @@ class NginxUpdater:
             stamp.update(len(part).to_bytes(8) + part)
         return bundle, stamp.hexdigest()
 
-    def _found(self, path: str, read: dict[str, bytes]) -> str:
+    def _located(self, path: str, read: dict[str, bytes]) -> str:
         """Return where nginx finds a file of the fleet: beside its configuration, or where the fleet has it."""
-        place = Path(posixpath.join(self._place.config.parent, path))
+        place = Path(posixpath.join(self._generations.config.parent, path))
         if not place.is_file():
             place = (self._locate(path) or place).absolute()
         with suppress(OSError):
             read[str(place)] = place.read_bytes()
         return str(place)
 
-    def _runs(self, bundle: Bundle, stamp: str) -> bool:
-        running = self._known if self._known is not None else self._place.running()
-        return running == stamp and self._place.holds(bundle)
+    def _is_running(self, bundle: Bundle, stamp: str) -> bool:
+        running = self._running_stamp if self._running_stamp is not None else self._generations.running()
+        return running == stamp and self._generations.holds(bundle)
 
     # ── nginx itself ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def seen(self) -> bool:
+    async def is_visible(self) -> bool:
         """Return whether a visible nginx master on this machine reads the file."""
-        master = await asyncio.to_thread(find, self._place.config, self._binary or TARGET.binary)
+        master = await asyncio.to_thread(find, self._generations.config, self._binary or TARGET.binary)
         return master is not None
 
     @property
     def _binary(self) -> str | None:
         """Return the program that the reload command names by its path, else the installed one."""
-        first = Path(self._reload.command[0])
-        return str(first) if first.is_absolute() and first.name == TARGET.binary else find_binary(TARGET)
+        program = Path(self._reload.command[0])
+        return str(program) if program.is_absolute() and program.name == TARGET.binary else find_binary(TARGET)
 
-    async def _tested(self, generation: Path, bundle: Bundle) -> str:
+    async def _test(self, generation: Path, bundle: Bundle) -> str:
         """Return why nginx rejects the files; empty if it accepts."""
         binary = self._binary
         if binary is None:
             return "the program nginx is not on this machine: what is written cannot be tested"
         main = str(generation / bundle.main.name)
-        done = await run(TARGET.check_command(binary, str(generation), main), _TEST_SECONDS)
+        done = await run(TARGET.check_command(binary, str(generation), main), _TEST_TIMEOUT)
         if done.code == 0:
             return ""
         for item in TARGET.complaints(done.output, bundle):
             return f"nginx -t: {item.message}" + (f" (line {item.line} of {item.file})" if item.file else "")
         return f"nginx -t: {done.last_line}"
 
-    async def _swapped(self, generation: Path, bundle: Bundle) -> Applied:
-        master = await asyncio.to_thread(find, self._place.config, self._binary or TARGET.binary)
-        swapped = await asyncio.to_thread(self._place.swap, generation, bundle)
+    async def _swap(self, generation: Path, bundle: Bundle) -> Applied:
+        master = await asyncio.to_thread(find, self._generations.config, self._binary or TARGET.binary)
+        swapped = await asyncio.to_thread(self._generations.swap, generation, bundle)
         if master is None:
-            return await self._blind()
-        verdict = await self._reloaded(master)
-        if not verdict.taken:
-            await asyncio.to_thread(self._place.undo, swapped)
-            again = await self._reloaded(master)
-            more = "" if again.taken else f"; nor does it load what ran before: {again.words}"
-            return Applied("refused", verdict.words + more, finishing=len(master.workers().finishing))
+            return await self._reload_unseen()
+        verdict = await self._reload_master(master)
+        if not verdict.succeeded:
+            await asyncio.to_thread(self._generations.undo, swapped)
+            restored = await self._reload_master(master)
+            suffix = "" if restored.succeeded else f"; nor does it load what ran before: {restored.reason}"
+            return Applied("refused", verdict.reason + suffix, finishing=len(master.workers().finishing))
         return Applied("applied", finishing=len(master.workers().finishing))
 
-    async def _reloaded(self, master: Master) -> Verdict:
-        before, log = await self._serving(master), master.log()
-        done = await run(self._reload.command, _COMMAND_SECONDS)
+    async def _reload_master(self, master: Master) -> Verdict:
+        before, log = await self._initial_workers(master), master.log()
+        done = await run(self._reload.command, _COMMAND_TIMEOUT)
         if done.code != 0:
-            return Verdict(taken=False, words=f"{self._reload.command[0]}: {done.last_line}")
-        begun = time.monotonic()
+            return Verdict(succeeded=False, reason=f"{self._reload.command[0]}: {done.last_line}")
+        started = time.monotonic()
         while True:
-            verdict = judge(before, master.workers(), log.read(), time.monotonic() - begun)
+            verdict = judge(before, master.workers(), log.read(), time.monotonic() - started)
             if verdict is not None:
                 return verdict
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
 
-    async def _serving(self, master: Master) -> Workers:
+    async def _initial_workers(self, master: Master) -> Workers:
         """Return the workers before a reload, and wait a moment for those of an nginx that has just been started.
 
         Its first workers would otherwise count as new ones.
         """
-        deadline = time.monotonic() + _START_SECONDS
+        deadline = time.monotonic() + _START_TIMEOUT
         while not (workers := master.workers()).active and time.monotonic() < deadline:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
         return workers
 
-    async def _blind(self) -> Applied:
+    async def _reload_unseen(self) -> Applied:
         """Reload although no master is visible: the command's exit code shows whether there is one."""
-        done = await run(self._reload.command, _COMMAND_SECONDS)
-        place = self._place.config
+        done = await run(self._reload.command, _COMMAND_TIMEOUT)
+        place = self._generations.config
         if done.code != 0:
             return Applied("absent", f"no nginx runs with {place}: {done.last_line}")
         return Applied("unconfirmed", f"no nginx is seen that reads {place}: whether it has been loaded is not known")

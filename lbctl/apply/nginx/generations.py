@@ -25,10 +25,10 @@ _HOME = ".lbctl"
 
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    """What a swap has changed, to undo it.
+    """The changes of a swap, by which it can be undone.
 
-    `before`: the generation that was live. `links`: (place, the copy of the file that was there, or None) of each place
-    that was not a link of ours.
+    `before` is the generation that was live. `links` has each path that lbctl replaced by a link, with the copy of the
+    file that was there, or None.
     """
 
     before: str | None
@@ -42,7 +42,7 @@ class Generations:
         self.config = config
         self._home = config.with_name(config.name + _HOME)
         self._current = self._home / "current"
-        self._mark = self._home / "running"
+        self._running_file = self._home / "running"
 
     def stage(self, bundle: Bundle) -> Path:
         """Write the bundle as a new generation that is not live, and return its directory."""
@@ -62,30 +62,30 @@ class Generations:
     def swap(self, generation: Path, bundle: Bundle) -> Swapped:
         """Make the generation live; after a failure everything is as before."""
         before = self._live()
-        done: list[tuple[Path, Path | None]] = []
+        replaced: list[tuple[Path, Path | None]] = []
         main, *others = [item.name for item in bundle.files]
         try:
             if before is None:
-                self._point(generation.name)
+                self._set_current(generation.name)
             for name in others:
-                self._link(self.config.with_name(name), name, done)
-            self._point(generation.name)
-            self._link(self.config, main, done)
+                self._link(self.config.with_name(name), name, replaced)
+            self._set_current(generation.name)
+            self._link(self.config, main, replaced)
         except OSError:
-            self.undo(Swapped(before, tuple(done)))
+            self.undo(Swapped(before, tuple(replaced)))
             raise
-        return Swapped(before, tuple(done))
+        return Swapped(before, tuple(replaced))
 
     def undo(self, swapped: Swapped) -> None:
         """Make the previous generation live again."""
         links = list(reversed(swapped.links))
-        for place, kept in links:
-            if kept is not None:
-                self._put_back(kept, place)
+        for place, backup in links:
+            if backup is not None:
+                self._restore(backup, place)
         if swapped.before is not None:
-            self._point(swapped.before)
-        for place, kept in links:
-            if kept is None:
+            self._set_current(swapped.before)
+        for place, backup in links:
+            if backup is None:
                 place.unlink(missing_ok=True)
         if swapped.before is None:
             self._current.unlink(missing_ok=True)
@@ -93,9 +93,9 @@ class Generations:
     def keep(self, bundle: Bundle, stamp: str) -> None:
         """Record that nginx runs the live generation with this `stamp`, and delete all but it and its predecessor."""
         live = self._live()
-        temporary = self._mark.with_name(".running.new")
+        temporary = self._running_file.with_name(".running.new")
         temporary.write_text(f"{live} {stamp}\n")
-        temporary.replace(self._mark)
+        temporary.replace(self._running_file)
         older = [name for name in self._generations() if name != live]
         for name in older[:-1]:
             self.discard(self._home / name)
@@ -104,7 +104,7 @@ class Generations:
     def running(self) -> str | None:
         """Return the stamp that was given to `keep`, if that generation is still the live one."""
         with suppress(FileNotFoundError):
-            live, _, stamp = self._mark.read_text().strip().partition(" ")
+            live, _, stamp = self._running_file.read_text().strip().partition(" ")
             return stamp if live == self._live() else None
         return None
 
@@ -125,18 +125,18 @@ class Generations:
     def _generations(self) -> list[str]:
         return sorted(item.name for item in self._home.iterdir() if item.name.isdigit())
 
-    def _point(self, generation: str) -> None:
+    def _set_current(self, generation: str) -> None:
         _symlink(generation, self._current)
         _sync(self._home)
 
-    def _link(self, place: Path, name: str, done: list[tuple[Path, Path | None]]) -> None:
+    def _link(self, place: Path, name: str, replaced: list[tuple[Path, Path | None]]) -> None:
         if self._is_ours(place, name):
             return
         if place.is_symlink() and f"{_HOME}/current/" in str(place.readlink()):
             raise FileExistsError(errno.EEXIST, "it belongs to another nginx of the fleet", str(place))
-        kept = self._kept(place) if place.is_symlink() or place.exists() else None
+        backup = self._back_up(place) if place.is_symlink() or place.exists() else None
         _symlink(self._target(name), place)
-        done.append((place, kept))
+        replaced.append((place, backup))
         _sync(place.parent)
 
     def _is_ours(self, place: Path, name: str) -> bool:
@@ -145,23 +145,23 @@ class Generations:
     def _target(self, name: str) -> str:
         return f"{self._home.name}/current/{name}"
 
-    def _kept(self, place: Path) -> Path:
+    def _back_up(self, place: Path) -> Path:
         """Return the copy of `place`: `.orig`, or `.orig.2` and so on where that holds something else."""
         if place.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(place))
         for number in itertools.count(1):
-            kept = place.with_name(f"{place.name}.orig" if number == 1 else f"{place.name}.orig.{number}")
-            if not kept.is_symlink() and not kept.exists():
-                _copy(place, kept)
-                return kept
-            if _same(place, kept):
-                return kept
+            backup = place.with_name(f"{place.name}.orig" if number == 1 else f"{place.name}.orig.{number}")
+            if not backup.is_symlink() and not backup.exists():
+                _copy(place, backup)
+                return backup
+            if _same(place, backup):
+                return backup
         raise AssertionError
 
-    def _put_back(self, kept: Path, place: Path) -> None:
+    def _restore(self, backup: Path, place: Path) -> None:
         temporary = place.with_name(f".{place.name}.back")
         temporary.unlink(missing_ok=True)
-        _copy(kept, temporary)
+        _copy(backup, temporary)
         temporary.replace(place)
         _sync(place.parent)
 

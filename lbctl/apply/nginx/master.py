@@ -20,22 +20,22 @@ _MASTER = "nginx: master process "
 _WORKER = "nginx: worker process"
 _FINISHING = "nginx: worker process is shutting down"
 _BUILT_IN = re.compile(r"--(prefix|conf-path)=(\S+)")
-_EMERG = re.compile(r"\[emerg\](?: \d+#\d+:)? (?P<words>.*)")
-_TRIES_AGAIN = "bind() to "
-PATIENCE = 10.0
+_EMERG = re.compile(r"\[emerg\](?: \d+#\d+:)? (?P<message>.*)")
+_RETRIED = "bind() to "
+START_TIMEOUT = 10.0
 """Seconds without a new worker after which a reload has failed; nginx retries a taken port for 2.5 s."""
 _VERSION_SECONDS = 10.0
 _MOST_AT_ONCE = 1 << 20
 _LONGEST_LINE = 4096
 """Bytes of a line of the log that are kept; nginx writes at most 2,048."""
 _MOST_EMERGENCIES = 100
-_HANDOVER = 5.0
+_HANDOVER_TIMEOUT = 5.0
 """Seconds that old workers may take to stop; after that, new ones that serve are enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Process ids of workers. `finishing`: of earlier generations that still have requests."""
+    """Process ids of workers; the `finishing` ones are of earlier generations and still have requests."""
 
     active: frozenset[int] = frozenset()
     finishing: frozenset[int] = frozenset()
@@ -43,23 +43,25 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a reload succeeded, and in `words` why it failed."""
+    """Whether a reload succeeded, and in `reason` why it failed."""
 
-    taken: bool
-    words: str = ""
+    succeeded: bool
+    reason: str = ""
 
 
 def judge(before: Workers, now: Workers, log: str, waited: float) -> Verdict | None:
-    """Judge a reload after `waited` seconds by its workers and new log lines; None: not decided yet."""
-    errors = [match["words"] for match in map(_EMERG.search, log.splitlines()) if match]
-    final = [words for words in errors if not words.startswith(_TRIES_AGAIN)]
-    if final:
-        return Verdict(taken=False, words=(errors[0] if errors[0] != final[0] else final[0]).strip())
-    fresh = now.active - before.active
-    if fresh and (not now.active & before.active or waited > _HANDOVER):
-        return Verdict(taken=True)
-    if waited > PATIENCE:
-        return Verdict(taken=False, words=f"no new worker process within {PATIENCE:g} s; its error log says why")
+    """Judge a reload after `waited` seconds by its workers and new log lines; return None while it is undecided."""
+    errors = [match["message"] for match in map(_EMERG.search, log.splitlines()) if match]
+    final_errors = [reason for reason in errors if not reason.startswith(_RETRIED)]
+    if final_errors:
+        return Verdict(succeeded=False, reason=(errors[0] if errors[0] != final_errors[0] else final_errors[0]).strip())
+    new_workers = now.active - before.active
+    if new_workers and (not now.active & before.active or waited > _HANDOVER_TIMEOUT):
+        return Verdict(succeeded=True)
+    if waited > START_TIMEOUT:
+        return Verdict(
+            succeeded=False, reason=f"no new worker process within {START_TIMEOUT:g} s; its error log says why"
+        )
     return None
 
 
@@ -124,9 +126,9 @@ def find(config: Path, binary: str) -> Master | None:
         if not built_in and not re.search(r"\s-c\s*\S", title):
             built_in = _paths_of(binary)
         path = _config_of(title, built_in)
-        if path is not None and _place(path) == _place(str(config)):
+        if path is not None and _resolved(path) == _resolved(str(config)):
             pids.append(pid)
-    return Master(min(pids, key=lambda pid: (not _at_home(pid), pid))) if pids else None
+    return Master(min(pids, key=lambda pid: (not _shares_root(pid), pid))) if pids else None
 
 
 def _masters() -> Iterator[tuple[int, str]]:
@@ -161,13 +163,13 @@ def _paths_of(binary: str) -> dict[str, str]:
     return dict(_BUILT_IN.findall(done.output)) if done.code is not None else {}
 
 
-def _place(path: str) -> str:
+def _resolved(path: str) -> str:
     """Resolve links in the directory, but not in the file name: the file is one of our links."""
     folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- no link of the file is followed
     return os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
 
 
-def _at_home(pid: int) -> bool:
+def _shares_root(pid: int) -> bool:
     with suppress(OSError):
         return os.path.samestat(Path(f"/proc/{pid}/root").stat(), Path("/").stat())
     return False

@@ -66,7 +66,7 @@ def same_shape(one: View, other: View) -> bool:
     return _shape(one) == _shape(other)
 
 
-def carried(good: View, wanted: View) -> View:
+def with_live_state(good: View, wanted: View) -> View:
     """Return `good` with the weights and drains of `wanted`, for as long as nginx rejects `wanted`.
 
     Health must take effect even if the newest fleet cannot be loaded. A replica that only one of the two has is
@@ -74,7 +74,7 @@ def carried(good: View, wanted: View) -> View:
     """
     weights, drained = dict(good.weights), dict(good.drained)
     for name in good.pools.keys() & wanted.pools.keys():
-        weights[name], drained[name] = _live(good, wanted, name)
+        weights[name], drained[name] = _live_state(good, wanted, name)
     return replace(good, weights=weights, drained=drained)
 
 
@@ -82,13 +82,14 @@ def _shape(view: View) -> View:
     return replace(view, weights={}, drained={}, out={})
 
 
-def _live(good: View, wanted: View, name: str) -> tuple[tuple[Weight, ...], frozenset[str]]:
+def _live_state(good: View, wanted: View, name: str) -> tuple[tuple[Weight, ...], frozenset[str]]:
     """Return the weights and drains of a pool; a replica with another address is another replica."""
     pairs = zip(wanted.pools[name].replicas, wanted.weights[name], strict=True)
     live = {(item.name, item.address): weight for item, weight in pairs}
     members = good.pools[name].replicas
     shared = {item.name for item in members if (item.name, item.address) in live}
     weights = tuple(
-        live.get((item.name, item.address), was) for item, was in zip(members, good.weights[name], strict=True)
+        live.get((item.name, item.address), weight_before)
+        for item, weight_before in zip(members, good.weights[name], strict=True)
     )
     return weights, (good.drained[name] - shared) | (wanted.drained[name] & shared)

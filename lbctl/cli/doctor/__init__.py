@@ -1,4 +1,4 @@
-"""`lbctl doctor`: what of this machine would keep the fleet from running. It changes nothing.
+"""`lbctl doctor`: reports what on this machine would keep the fleet from running. It changes nothing.
 
 Over the network it contacts only what the fleet or the command line names, each for two seconds.
 """
@@ -104,14 +104,14 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[Check]:
     source_checks, skews = sources(topology.pools) if topology else ([], [])
     server, needed = _server(options, source, chosen)
     api_check, api_skews = api(server, needed)
-    for wanted in ports.of_fleet(topology) if topology else ():
-        yield ports.port(wanted)
+    for bound in ports.of_fleet(topology) if topology else ():
+        yield ports.port(bound)
     if _has_control(source):
         for path, address in (
             ("control.xds.bind", chosen.control.xds_bind),
             ("control.api.bind", chosen.control.api_bind),
         ):
-            yield ports.port(ports.Wanted(path, address, ports.SERVE))
+            yield ports.port(ports.BoundAddress(path, address, ports.SERVE))
     yield machine.files(topology.listeners if topology else ())
     yield machine.clock([*skews, *api_skews])
     yield places.state(chosen, needed=options.state is not None or _has_control(source))
@@ -147,7 +147,7 @@ def _has_control(source: FleetSource | None) -> bool:
 
 
 def _table(checks: Sequence[Check]) -> None:
-    """Print the checks. What to do is below what was detected, because both are sentences."""
+    """Print the checks, each with its advice on a line below, because result and advice are both sentences."""
     rows = [
         ("CHECK", "STATE", "FOUND, AND → WHAT TO DO"),
         *((plain(item.what), item.state, plain(item.found)) for item in checks),

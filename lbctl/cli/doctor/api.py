@@ -24,13 +24,13 @@ _Answer = TypeVar("_Answer")
 
 
 class _SlowError(Exception):
-    """The answer is not complete in time."""
+    """The answer was not complete in time."""
 
 
 def api(server: Server, needed: bool) -> tuple[Check, list[Skew]]:
-    """Check that `serve` answers. `needed`: a user asked for it, so that no answer is a failure."""
+    """Check that `serve` answers; if `needed`, because the user named it, no answer is a failure."""
     what = f"serve {server.url}"
-    failure = _connection(server.url)
+    failure = _connection_failure(server.url)
     if failure:
         if not needed:
             return Check(what, "skipped", f"no serve runs there ({failure})"), []
@@ -44,10 +44,10 @@ def api(server: Server, needed: bool) -> tuple[Check, list[Skew]]:
         state: State = "failed" if needed else "warn"
         reason = str(error) or f"no answer within {PATIENCE:g} s"
         return Check(what, state, reason, "see --server, --token-file and --tls-ca", absent=True), []
-    return _judged(what, status), [skew] if skew else []
+    return _version_check(what, status), [skew] if skew else []
 
 
-def _judged(what: str, status: dict[str, Any]) -> Check:
+def _version_check(what: str, status: dict[str, Any]) -> Check:
     version = status.get("version")
     if version != __version__:
         finding = f"lbctl {version} runs there, this is {__version__}"
@@ -57,7 +57,7 @@ def _judged(what: str, status: dict[str, Any]) -> Check:
     return Check(what, "ok", f"lbctl {version} answers")
 
 
-def _connection(url: str) -> str:
+def _connection_failure(url: str) -> str:
     """Return why no connection is possible, or an empty string."""
     parts = urlsplit(url)
     try:
@@ -71,7 +71,7 @@ def _connection(url: str) -> str:
 def _within(seconds: float, function: Callable[[], _Answer]) -> _Answer:
     """Return what the function returns, or raise the ClickException that it raises.
 
-    Raises _SlowError after so many seconds; the function then goes on in its thread.
+    Raises _SlowError after `seconds`; the function then continues in its thread.
     """
     results: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
 

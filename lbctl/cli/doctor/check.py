@@ -15,8 +15,8 @@ _UNREACHABLE = 4
 class Check:
     """One result.
 
-    `what`: the checked object, by its name in the fleet if it has one. `todo`: empty if there is nothing to do.
-    `absent`: the check failed because something required does not exist or does not answer.
+    `what` is the checked object, by its name in the fleet if it has one. `found` is what was detected. `todo` is the
+    advice, empty if there is nothing to do. `absent` means that something required does not exist or does not answer.
     """
 
     what: str

@@ -1,4 +1,4 @@
-"""The machine: how many files a proxy may open, and whether its clock is right."""
+"""Checks how many files a proxy may open on this machine, and whether its clock is right."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lbctl.cli.doctor.check import Check
 from lbctl.ir.listeners import Listener
 
 _UNSTATED = 8192
-"""Connections that a proxy is prepared for if a listener has no limit."""
+"""The connections that a proxy is prepared for if a listener has no limit."""
 _SPARE = 1536
-"""Open files beside those of connections: logs, listeners, health checks."""
+"""The open files beside those of connections: logs, listeners, health checks."""
 _UNSYNCHRONISED = 0x40
 """STA_UNSYNC of adjtimex(2)."""
 _TIMEX = "@Illlli"
@@ -22,7 +22,7 @@ _TIMEX = "@Illlli"
 _TIMEX_SIZE = 512
 _NOTICEABLE = 1.0
 _HARMFUL = 60.0
-"""Seconds of skew: keys with times are refused about here."""
+"""The skew in seconds from which on keys with times are rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def _limit(value: int) -> str:
 
 
 def clock(skews: Sequence[Skew]) -> Check:
-    """Check the clock. `skews`: of the servers that sent a time."""
+    """Check the clock. `skews` are those of the servers that sent a time."""
     worst = max(skews, key=lambda item: abs(item.ahead), default=None)
     synchronised = _synchronised()
     texts = {

@@ -97,7 +97,7 @@ def _database(what: str, place: Path) -> Check:
 def named(source: FleetSource, settings: Settings) -> Iterator[Check]:
     """Yield a check for each file with a problem, and one for all the others."""
     files = [(dotted(path), str(path[-1]), file_of(source, node)) for path, node in named_files(source.root)]
-    files += list(_own(settings))
+    files += list(_control_plane_files(settings))
     problems = [check for what, key, place in files if (check := _file(what, key, place)) is not None]
     problems += list(_pairs(files))
     yield from problems
@@ -109,7 +109,7 @@ _Named = tuple[str, str, Path]
 """The name of a file in the fleet, the last key of that name, and its path."""
 
 
-def _own(settings: Settings) -> Iterator[_Named]:
+def _control_plane_files(settings: Settings) -> Iterator[_Named]:
     """Yield the files of the control plane itself."""
     for endpoint, tls in (("xds", settings.control.xds_tls), ("api", settings.control.api_tls)):
         for key in ("certificate", "key", "client_ca"):

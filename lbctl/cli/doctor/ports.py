@@ -1,4 +1,4 @@
-"""Checks the addresses that the fleet binds: free, or in use by which program.
+"""Checks whether the addresses that the fleet binds are free, or which program uses them.
 
 Nothing listens on them: a socket is bound and closed.
 """
@@ -24,40 +24,40 @@ _LISTEN = "0A"
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _PROGRAM = 3
-"""Arguments at the beginning of a command line that are searched for lbctl, as in `python -m lbctl`."""
+"""The number of leading arguments of a command line that are searched for lbctl, as in `python -m lbctl`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """`path`: where the fleet says so. `by`: the programs that may have it already."""
+class BoundAddress:
+    """An address that the fleet binds at `path`, and the `programs` that may use it already."""
 
     path: str
     address: Address
-    by: frozenset[str]
+    programs: frozenset[str]
 
 
-def of_fleet(topology: Topology) -> Iterator[Wanted]:
-    """Return the addresses that the fleet's listeners and proxies bind."""
+def of_fleet(topology: Topology) -> Iterator[BoundAddress]:
+    """Yield the addresses that the fleet's listeners and proxies bind."""
     proxies = frozenset(target(kind).binary for kind in KINDS)
     for listener in topology.listeners:
-        yield Wanted(f"listeners.{listener.name}.bind", listener.bind, proxies)
+        yield BoundAddress(f"listeners.{listener.name}.bind", listener.bind, proxies)
     for proxy in topology.proxies:
         if proxy.agent_check is not None:
-            yield Wanted(f"proxies.{proxy.name}.agent_check.bind", proxy.agent_check, SERVE)
+            yield BoundAddress(f"proxies.{proxy.name}.agent_check.bind", proxy.agent_check, SERVE)
         if proxy.admin is not None:
-            yield Wanted(f"proxies.{proxy.name}.admin", proxy.admin, proxies)
+            yield BoundAddress(f"proxies.{proxy.name}.admin", proxy.admin, proxies)
 
 
-def port(wanted: Wanted) -> Check:
+def port(bound: BoundAddress) -> Check:
     """Check whether the intended program can listen at the address."""
-    what, place = f"{wanted.path} {wanted.address}", wanted.address
+    what, place = f"{bound.path} {bound.address}", bound.address
     if place.path:
         return _socket_file(what, Path(place.path))
     error = _bind_error(place)
     if error is None:
-        return _lent(what, wanted) or Check(what, "ok", "free")
+        return _outgoing_port_warning(what, bound) or Check(what, "ok", "free")
     if error.errno == errno.EADDRINUSE or (error.errno == errno.EACCES and _inodes(place.port)):
-        return _taken(what, wanted)
+        return _in_use(what, bound)
     if error.errno == errno.EACCES:
         return Check(what, "ok", "free; a port below 1024, so whoever listens there starts as root")
     if error.errno == errno.EADDRNOTAVAIL:
@@ -65,14 +65,14 @@ def port(wanted: Wanted) -> Check:
     return Check(what, "warn", reason_of(error).lower(), "look at the address")
 
 
-def _lent(what: str, wanted: Wanted) -> Check | None:
+def _outgoing_port_warning(what: str, bound: BoundAddress) -> Check | None:
     """Warn about an agent check among the ports of outgoing connections.
 
     It needs many consecutive ports, which outgoing connections may occupy when `serve` starts.
     """
     with suppress(OSError, ValueError):
         low, high = map(int, _RANGE.read_text(encoding="ascii").split())
-        if wanted.path.endswith(".agent_check.bind") and low <= wanted.address.port <= high:
+        if bound.path.endswith(".agent_check.bind") and low <= bound.address.port <= high:
             finding = f"free, but among the ports {low} to {high} that this machine lends to outgoing connections"
             return Check(what, "warn", finding, f"choose ports below {low}: it needs one for each replica, counting up")
     return None
@@ -90,20 +90,19 @@ def _bind_error(place: Address) -> OSError | None:
     return None
 
 
-def _taken(what: str, wanted: Wanted) -> Check:
-    owner = _owner(_inodes(wanted.address.port))
+def _in_use(what: str, bound: BoundAddress) -> Check:
+    owner = _owner(_inodes(bound.address.port))
     if owner is None:
         return Check(
-            what, "warn", "in use by a program of another user", f"see `ss -ltnp 'sport = :{_port(wanted)}'` as root"
+            what,
+            "warn",
+            "in use by a program of another user",
+            f"see `ss -ltnp 'sport = :{bound.address.port}'` as root",
         )
     name, pid = owner
-    if name in wanted.by:
+    if name in bound.programs:
         return Check(what, "ok", f"in use by {name} (process {pid})")
-    return Check(what, "failed", f"in use by {name} (process {pid})", f"end it, or change {wanted.path}")
-
-
-def _port(wanted: Wanted) -> int:
-    return wanted.address.port
+    return Check(what, "failed", f"in use by {name} (process {pid})", f"end it, or change {bound.path}")
 
 
 def _socket_file(what: str, path: Path) -> Check:
@@ -113,13 +112,13 @@ def _socket_file(what: str, path: Path) -> Check:
     return Check(what, "ok", "there" if path.exists() else "its directory is there")
 
 
-def _inodes(number: int) -> set[str]:
+def _inodes(port_number: int) -> set[str]:
     """Return the inodes of the sockets that listen on this port, on any address; empty if the system does not say."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):
             rows = [line.split() for line in Path(table).read_text(encoding="ascii").splitlines()[1:]]
-            inodes |= {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rsplit(":", 1)[1], 16) == number}
+            inodes |= {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rsplit(":", 1)[1], 16) == port_number}
     return inodes
 
 

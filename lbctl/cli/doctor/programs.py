@@ -16,7 +16,7 @@ from lbctl.targets import KINDS, target
 
 
 def programs(proxies: Sequence[Proxy]) -> Iterator[Check]:
-    """Check the programs. `proxies`: those of the fleet, none without a fleet."""
+    """Check lbctl and the program of each kind of proxy; `proxies` are those of the fleet, if there is one."""
     yield _lbctl()
     for kind in KINDS:
         yield _program(kind, [item for item in proxies if item.kind == kind])
@@ -46,7 +46,7 @@ def _program(kind: str, proxies: Sequence[Proxy]) -> Check:
         )
     if not version:
         return Check(kind, "warn", f"{path} does not tell its version", f"run `{path} -v`")
-    return _judged(kind, f"{version_text(version)}, {path}", version, proxies, driven)
+    return _version_check(kind, f"{version_text(version)}, {path}", version, proxies, driven)
 
 
 def _missing(kind: str, proxies: Sequence[Proxy], driven: Sequence[Proxy]) -> Check:
@@ -65,7 +65,7 @@ def _missing(kind: str, proxies: Sequence[Proxy], driven: Sequence[Proxy]) -> Ch
     return Check(kind, "warn" if proxies else "skipped", "not on this machine", todo)
 
 
-def _judged(
+def _version_check(
     kind: str, finding: str, version: tuple[int, ...], proxies: Sequence[Proxy], driven: Sequence[Proxy]
 ) -> Check:
     """Compare the version of a program with the fleet's, and with the oldest that lbctl renders for."""

@@ -22,18 +22,18 @@ from lbctl.serve.telemetry.replica_sources import ReplicaSources
 from lbctl.signals.plan import ScrapePlan, ScrapeSource, scrape_plan
 
 PATIENCE = 2.0
-"""Seconds for one answer."""
+"""The time limit for one answer, in seconds."""
 _TOTAL_PATIENCE = 15.0
-"""Seconds for all answers together."""
+"""The time limit for all answers together, in seconds."""
 _CONCURRENCY = 256
 _SHOWN = 3
-"""Failures that are named."""
+"""The maximal number of failures that are shown."""
 _Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class _TimedAnswer:
-    """An answer, and the times of our clock before and after the request."""
+    """An answer, with the times of the local clock before and after the request."""
 
     fetched: Fetched
     began: float
@@ -48,12 +48,12 @@ def sources(pools: Sequence[Pool]) -> tuple[list[Check], list[Skew]]:
     replicas = [plan for pool in pools for item in pool.replicas if (plan := scrape_plan(pool, item)) is not None]
     keys = {(item.url, item.query) for each in replicas for item in each.sources}
     names = [pool for pool in pools if isinstance(pool.discovery, DnsDiscovery)]
-    answers, resolved = asyncio.run(_all(keys, names))
-    checks = [*resolved, *_checks(replicas, answers), *_silent(pools, replicas)]
+    answers, resolved = asyncio.run(_request_all(keys, names))
+    checks = [*resolved, *_checks(replicas, answers), *_no_sources(pools, replicas)]
     return checks, [skew for key in sorted(answers) if (skew := skew_of(key[0], answers[key]))]
 
 
-async def _all(keys: Iterable[_Key], names: Sequence[Pool]) -> tuple[dict[_Key, _TimedAnswer], list[Check]]:
+async def _request_all(keys: Iterable[_Key], names: Sequence[Pool]) -> tuple[dict[_Key, _TimedAnswer], list[Check]]:
     """Request all pages and resolve all names. What does not answer in time is absent."""
     slots = asyncio.Semaphore(_CONCURRENCY)
     async with session() as client:
@@ -121,7 +121,7 @@ def _problem(sources: ReplicaSources, index: int, source: ScrapeSource, answers:
     return f"{source.display_url}: {state.message}" if state.reason else ""
 
 
-def _silent(pools: Sequence[Pool], replicas: Sequence[ScrapePlan]) -> Iterator[Check]:
+def _no_sources(pools: Sequence[Pool], replicas: Sequence[ScrapePlan]) -> Iterator[Check]:
     if not replicas and not any(pool.telemetry for pool in pools):
         yield Check("telemetry", "skipped", "the fleet names no source")
 

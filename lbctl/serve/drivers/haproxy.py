@@ -98,7 +98,7 @@ class HaproxyDriver:
         """Record the result of an attempt in the status and the log, and return the seconds until the next one."""
         before = self.status
         reason = _reason(applied)
-        self._failures = 0 if applied.done or applied.again is not None else self._failures + 1
+        self._failures = 0 if applied.done or applied.retry_after is not None else self._failures + 1
         problem = "" if applied.due and reason == applied.due else reason
         self.status = DriverStatus(
             "SYNCED" if applied.done else "FAILING" if applied.failure or applied.refused else "WAITING",
@@ -115,8 +115,8 @@ class HaproxyDriver:
         self._warned = problem or ("" if applied.done else self._warned)
         if applied.reloaded:
             log.event("a proxy was reloaded", proxy=self.proxy.name)
-        if applied.again is not None:
-            return applied.again
+        if applied.retry_after is not None:
+            return applied.retry_after
         return min(_LONGEST_RETRY, _FIRST_RETRY * 2.0 ** (self._failures - 1)) if self._failures else _CHECK_INTERVAL
 
 
@@ -128,7 +128,7 @@ class HaproxyRequestCounter:
 
     async def count(self) -> Mapping[tuple[str, str], int]:
         """(pool, replica) → requests, summed over all backends that have the replica as a server."""
-        answer = await self._runtime.ask(running.SESSIONS)
+        answer = await self._runtime.query(running.SESSIONS)
         requests: Counter[tuple[str, str]] = Counter()
         with suppress(UnreadableError):
             sessions = {} if answer.failure else await asyncio.to_thread(running.sessions, answer.texts[0])
@@ -148,7 +148,7 @@ def _reason(applied: Applied) -> str:
     if applied.complaints:
         return applied.complaints[0].message
     if applied.refused:
-        return f"HAProxy refused {applied.refused[0].command!r}: {applied.refused[0].words}"
+        return f"HAProxy refused {applied.refused[0].command!r}: {applied.refused[0].message}"
     if applied.done:
         return ""
     return applied.wrong or "; ".join(applied.reload) or applied.due

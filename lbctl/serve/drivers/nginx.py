@@ -70,7 +70,7 @@ class NginxDriver:
         """Watch whether nginx runs: it does not report its end, and reads the file by itself when it starts again."""
         while True:
             await asyncio.sleep(_CHECK_INTERVAL)
-            running = await self._driver.seen()
+            running = await self._driver.is_visible()
             if running and self._absent and self._requested is not None:
                 self._driver.want(self._requested[1], "health")
             elif self._running and not running and self.status.state == "SYNCED":
@@ -122,7 +122,7 @@ class NginxDriver:
         """Record the result of an attempt in the status and the log."""
         before = self.status
         state = _STATES.get(applied.outcome, "WAITING")
-        reason = applied.words
+        reason = applied.reason
         if applied.behind:
             state = "FAILING"
             reason = reason or "the newest fleet is refused; the one before runs with the newest weights"

@@ -18,14 +18,14 @@ from google.protobuf.message import DecodeError, Message
 from validate import validate_pb2
 
 Broken = tuple[str, str]
-"""(path of the field, as `virtual_hosts[0].routes[2].match`; what the value must be)."""
+"""The path of a field, as `virtual_hosts[0].routes[2].match`, and the reason why its value is invalid."""
 Reference = tuple[str, str]
-"""(type URL, name) of a resource that another resource refers to."""
+"""The type URL and the name of a resource that another resource refers to."""
 _Check = Callable[[Any], str]
-"""Value → the reason why it breaks the rule, or an empty string."""
+"""Returns the reason why a value breaks the rule, or an empty string."""
 
 _ANY = "google.protobuf.Any"
-_MOST_GOOD = 20_000
+_MAX_VALID = 20_000
 """The maximal number of valid messages remembered for each message type."""
 _LOOSE = re.compile(r"[^\x00\n\r]*")
 _STRICT = {1: re.compile(r":?[0-9a-zA-Z!#$%&'*+,\-.^_|~`]+"), 2: re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")}
@@ -59,15 +59,15 @@ class Examined(NamedTuple):
 
 
 class Rules:
-    """Checks messages against their rules. `looks` maps the full name of a message type to a reference extractor.
+    """Checks messages against their rules. `extractors` maps the full name of a message type to a reference extractor.
 
     Most messages of a fleet are alike or unchanged, so a message that is valid once is remembered by its digest.
     """
 
-    def __init__(self, looks: Mapping[str, Callable[[Any], Iterable[Reference]]]) -> None:
-        self._looks = looks
+    def __init__(self, extractors: Mapping[str, Callable[[Any], Iterable[Reference]]]) -> None:
+        self._extractors = extractors
         self._kinds: dict[Descriptor, _Kind] = {}
-        self._tells: dict[Descriptor, bool] = {}
+        self._needs_check: dict[Descriptor, bool] = {}
 
     def examine(self, message: Message) -> Examined:
         """Check a message and all messages inside it, including those packed in an `Any`."""
@@ -75,88 +75,88 @@ class Rules:
 
     def _kind(self, message: Message) -> _Kind:
         descriptor: Any = message.DESCRIPTOR
-        return self._kinds.get(descriptor) or self._learnt(descriptor)
+        return self._kinds.get(descriptor) or self._compile(descriptor)
 
-    def _examine(self, kind: _Kind, message: Message, way: str) -> Examined:
+    def _examine(self, kind: _Kind, message: Message, field_path: str) -> Examined:
         if kind.packed:
-            return self._unpack(message, way)
+            return self._unpack(message, field_path)
         examined = Examined([], set())
-        if kind.look is not None:
-            examined.needs.update(kind.look(message))
+        if kind.extractor is not None:
+            examined.needs.update(kind.extractor(message))
         for oneof in kind.oneofs:
             if message.WhichOneof(oneof) is None:
-                examined.broken.append((f"{way}{oneof}", "one of these must be given"))
+                examined.broken.append((f"{field_path}{oneof}", "one of these must be given"))
         given = message.ListFields()
-        if kind.wanted:
-            examined.broken.extend(_missing(kind.wanted, {field.name for field, _ in given}, way))
+        if kind.required:
+            examined.broken.extend(_missing(kind.required, {field.name for field, _ in given}, field_path))
         for field, value in given:
-            known_field = kind.fields.get(field.number)
-            if known_field is not None:
-                self._examine_field(known_field, value, f"{way}{known_field.name}", examined)
+            field_checks = kind.fields.get(field.number)
+            if field_checks is not None:
+                self._examine_field(field_checks, value, f"{field_path}{field_checks.name}", examined)
         return examined
 
-    def _examine_field(self, field: _Field, value: Any, way: str, examined: Examined) -> None:
+    def _examine_field(self, field: _Field, value: Any, field_path: str, examined: Examined) -> None:
         for check in field.checks:
-            examined.broken.extend((f"{way}{at}", reason) for at, reason in check(value))
+            examined.broken.extend((f"{field_path}{at}", reason) for at, reason in check(value))
         if field.items is not None:
             for step, item in field.items(value):
-                self._examine_part(item, f"{way}{step}.", examined)
+                self._examine_part(item, f"{field_path}{step}.", examined)
 
-    def _examine_part(self, part: Message, way: str, examined: Examined) -> None:
+    def _examine_part(self, part: Message, field_path: str, examined: Examined) -> None:
         kind = self._kind(part)
         digest = blake2b(part.SerializeToString(), digest_size=16).digest()
-        needs = kind.good.get(digest)
+        needs = kind.valid.get(digest)
         if needs is None:
-            broken, inside = self._examine(kind, part, way)
+            broken, inside = self._examine(kind, part, field_path)
             examined.broken.extend(broken)
             needs = frozenset(inside)
             if not broken:
                 kind.remember(digest, needs)
         examined.needs.update(needs)
 
-    def _unpack(self, packed: Any, way: str) -> Examined:
-        opened = _opened(packed)
-        if opened is None:
-            return Examined([(f"{way}type_url", "is no message that this can be")], set())
-        return self._examine(self._kind(opened), opened, way)
+    def _unpack(self, packed: Any, field_path: str) -> Examined:
+        unpacked = _unpacked(packed)
+        if unpacked is None:
+            return Examined([(f"{field_path}type_url", "is no message that this can be")], set())
+        return self._examine(self._kind(unpacked), unpacked, field_path)
 
-    def _learnt(self, descriptor: Descriptor) -> _Kind:
+    def _compile(self, descriptor: Descriptor) -> _Kind:
         oneofs = (item for item in descriptor.oneofs if item.GetOptions().Extensions[validate_pb2.required])
-        fields = {field.number: _field(field, self._leads_on(field)) for field in descriptor.fields}
-        wanted = {field.name: messages for field in descriptor.fields if (messages := _absent(field))}
+        fields = {field.number: _field(field, self._contains_checks(field)) for field in descriptor.fields}
+        required = {field.name: messages for field in descriptor.fields if (messages := _absent(field))}
         kind = self._kinds[descriptor] = _Kind(
             packed=descriptor.full_name == _ANY,
-            look=self._looks.get(descriptor.full_name),
+            extractor=self._extractors.get(descriptor.full_name),
             oneofs=tuple(item.name for item in oneofs),
-            wanted=wanted,
+            required=required,
             fields={number: field for number, field in fields.items() if field.checks or field.items},
-            good={},
+            valid={},
         )
         return kind
 
-    def _leads_on(self, field: FieldDescriptor) -> bool:
+    def _contains_checks(self, field: FieldDescriptor) -> bool:
         """Return whether the messages in a field, at any depth, can have rules or references."""
         kind = _kind_of_items(field)
         if kind is None:
             return False
-        if kind not in self._tells:
-            self._tells[kind] = any(self._tells_by_itself(each) for each in _reached(kind))
-        return self._tells[kind]
+        if kind not in self._needs_check:
+            self._needs_check[kind] = any(self._has_own_checks(each) for each in _reachable(kind))
+        return self._needs_check[kind]
 
-    def _tells_by_itself(self, kind: Descriptor) -> bool:
-        if kind.full_name == _ANY or kind.full_name in self._looks:
+    def _has_own_checks(self, kind: Descriptor) -> bool:
+        if kind.full_name == _ANY or kind.full_name in self._extractors:
             return True
         oneofs = any(item.GetOptions().Extensions[validate_pb2.required] for item in kind.oneofs)
         return oneofs or any(field.GetOptions().HasExtension(validate_pb2.rules) for field in kind.fields)
 
 
-def _missing(wanted: Mapping[str, tuple[str, ...]], given: Collection[str], way: str) -> Iterator[Broken]:
-    for name, messages in wanted.items():
+def _missing(required: Mapping[str, tuple[str, ...]], given: Collection[str], field_path: str) -> Iterator[Broken]:
+    for name, messages in required.items():
         if name not in given:
-            yield from ((f"{way}{name}", each) for each in messages)
+            yield from ((f"{field_path}{name}", each) for each in messages)
 
 
-def _opened(packed: Any) -> Message | None:
+def _unpacked(packed: Any) -> Message | None:
     try:
         message: Message = symbol_database.Default().GetSymbol(packed.type_url.rpartition("/")[2])()
         message.ParseFromString(packed.value)
@@ -171,14 +171,14 @@ def _kind_of_items(field: FieldDescriptor) -> Descriptor | None:
     return inner.message_type
 
 
-def _reached(kind: Descriptor) -> Iterator[Descriptor]:
+def _reachable(kind: Descriptor) -> Iterator[Descriptor]:
     """Yield a message type and every type that it can contain, each once."""
     visited = {kind}
     waiting = [kind]
     while waiting:
-        here = waiting.pop()
-        yield here
-        below = {item for field in here.fields if (item := _kind_of_items(field)) is not None} - visited
+        current = waiting.pop()
+        yield current
+        below = {item for field in current.fields if (item := _kind_of_items(field)) is not None} - visited
         visited |= below
         waiting += below
 
@@ -210,25 +210,25 @@ class _Field(NamedTuple):
 class _Kind(NamedTuple):
     """The checks of one message type.
 
-    `wanted` maps a field's name to the messages reported when it is absent. `good` maps the digest of a valid message
-    to the resources that it refers to.
+    `required` maps a field's name to the messages reported when it is absent. `valid` maps the digest of a valid
+    message to the resources that it refers to.
     """
 
     packed: bool
-    look: Callable[[Any], Iterable[Reference]] | None
+    extractor: Callable[[Any], Iterable[Reference]] | None
     oneofs: tuple[str, ...]
-    wanted: Mapping[str, tuple[str, ...]]
+    required: Mapping[str, tuple[str, ...]]
     fields: Mapping[int, _Field]
-    good: dict[bytes, frozenset[Reference]]
+    valid: dict[bytes, frozenset[Reference]]
 
     def remember(self, digest: bytes, needs: frozenset[Reference]) -> None:
         """Record a valid message by its digest."""
-        if len(self.good) >= _MOST_GOOD:
-            self.good.clear()
-        self.good[digest] = needs
+        if len(self.valid) >= _MAX_VALID:
+            self.valid.clear()
+        self.valid[digest] = needs
 
 
-def _field(field: FieldDescriptor, leads_on: bool) -> _Field:
+def _field(field: FieldDescriptor, contains_checks: bool) -> _Field:
     rules = _rules(field)
     checks: list[Callable[[Any], Iterable[Broken]]] = []
     if rules is not None and field.is_repeated:
@@ -239,7 +239,7 @@ def _field(field: FieldDescriptor, leads_on: bool) -> _Field:
     elif rules is not None:
         wrapped = _is_wrapper(field)
         checks += (partial(_check_wrapped if wrapped else _check_one, check) for check in _checks(field, rules))
-    return _Field(field.name, tuple(checks), _items_of(field) if leads_on else None)
+    return _Field(field.name, tuple(checks), _items_of(field) if contains_checks else None)
 
 
 def _absent(field: FieldDescriptor) -> tuple[str, ...]:
@@ -324,7 +324,7 @@ def _checks(field: FieldDescriptor, rules: Any) -> tuple[_Check, ...]:
         if rule.name in _COMPARED:
             checks.append(_compared(kind, rule.name, bound))
         elif rule.name == "well_known_regex":
-            checks.append(_known(_STRICT[bound] if own.strict else _LOOSE))
+            checks.append(_header_check(_STRICT[bound] if own.strict else _LOOSE))
         elif rule.name == "defined_only" and bound and field.enum_type:
             checks.append(_defined(frozenset(field.enum_type.values_by_number)))
     if getattr(own, "ignore_empty", False):
@@ -348,7 +348,7 @@ def _defined(numbers: frozenset[int]) -> _Check:
     return lambda value: "" if value in numbers else "must be a known value"
 
 
-def _known(pattern: re.Pattern[str]) -> _Check:
+def _header_check(pattern: re.Pattern[str]) -> _Check:
     return lambda value: "" if pattern.fullmatch(value) else "holds characters that a header cannot have"
 
 

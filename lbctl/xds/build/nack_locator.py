@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from lbctl.base.diagnostics import Path
 from lbctl.xds.resource import EDS, RDS, Resource
 
-_LONGEST = 1000
+_MAX_LENGTH = 1000
 _STEP = re.compile(r"\b(\w+?)\[(\d+)\]")
 _BROKEN = "Proto constraint validation failed ("
 _DUMP = "goo.gle/debug"
@@ -23,14 +23,14 @@ _DUMP = "goo.gle/debug"
 _CAUSE = re.compile(r"(\w+)ValidationError\.(\w+(?:\[[^\]]*\])?): ((?:(?! \| caused by).)*)$", re.DOTALL)
 _QUOTED = re.compile(r"['\"]([^'\"]+)['\"]")
 _LARGE = re.compile(r"regex '(.*)' RE2 program size", re.DOTALL)
-_TELLING = 4
+_MIN_QUOTED = 4
 """The minimal length of a quoted text, in characters, that is searched for in the resource."""
 
 
 def place(resource: Resource, message: str) -> Path:
     """Return the fleet's path that the NACK message about `resource` refers to; replicas are given by name."""
-    _, broken, way = message.rpartition(_BROKEN)
-    position = way if broken else message.partition(_DUMP)[0]
+    _, broken, detail = message.rpartition(_BROKEN)
+    position = detail if broken else message.partition(_DUMP)[0]
     return within(resource.type_url, message_of(resource), position) or resource.path
 
 
@@ -39,17 +39,17 @@ def short(message: str) -> str:
 
     The dump of a message is removed, because it can contain keys. Of a broken rule only the last cause is kept.
     """
-    _, broken, way = message.rpartition(_BROKEN)
+    _, broken, detail = message.rpartition(_BROKEN)
     before, dump, _ = message.partition(_DUMP)
     if broken:
-        cause = _CAUSE.search(way.strip().removesuffix(")"))
-        shortened = f"{cause[1]}.{cause[2]}: {cause[3]}" if cause else way
+        cause = _CAUSE.search(detail.strip().removesuffix(")"))
+        shortened = f"{cause[1]}.{cause[2]}: {cause[3]}" if cause else detail
     elif dump:
         shortened = f"{before} a rule of the message is broken, and Envoy's words end before it says which"
     else:
         shortened = message
     shortened = " ".join(shortened.split())
-    return shortened if len(shortened) <= _LONGEST else f"{shortened[:_LONGEST]}…"
+    return shortened if len(shortened) <= _MAX_LENGTH else f"{shortened[:_MAX_LENGTH]}…"
 
 
 def message_of(resource: Resource) -> Message:
@@ -76,15 +76,15 @@ def _route(table: Any, steps: dict[str, int], text: str) -> Path:
         routes = table.virtual_hosts[host].routes
         name = routes[number].name if number < len(routes) else ""
     else:
-        name = next((item for item in _QUOTED.findall(text) if item in names), "") or _holder(table, text)
+        name = next((item for item in _QUOTED.findall(text) if item in names), "") or _route_quoting(table, text)
     return ("routes", name) if name else ()
 
 
-def _holder(table: Any, message: str) -> str:
+def _route_quoting(table: Any, message: str) -> str:
     """Return the route with the regular expression that Envoy quotes: it is invalid, or its program is too large."""
     large = _LARGE.search(message)
     text = (large[1] if large else message.strip().rpartition(": ")[2]).encode()
-    if len(text) < _TELLING:
+    if len(text) < _MIN_QUOTED:
         return ""
     routes = (item for host in table.virtual_hosts for item in host.routes)
     return next((item.name for item in routes if item.name and text in item.match.SerializeToString()), "")

@@ -15,12 +15,12 @@ from lbctl.targets.envoy import ads, clusters, listeners, resources
 from lbctl.targets.envoy.plan import Plan, Upstream, plan
 from lbctl.targets.load import Loaded
 from lbctl.xds.build import validate
-from lbctl.xds.build.build_cache import BuildCache, Piece
+from lbctl.xds.build.build_cache import BuildCache, BuiltResource
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS, TYPES, Resource, Resources
 
-Place = tuple[str | None, str | None]
+Locality = tuple[str | None, str | None]
 """The region and zone of a proxy; None where no replica is in the same one."""
-NOWHERE: Place = (None, None)
+NO_LOCALITY: Locality = (None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ProxyResources:
     upstreams: tuple[Upstream, ...]
 
     @property
-    def apart(self) -> tuple[Upstream, ...]:
+    def locality_dependent(self) -> tuple[Upstream, ...]:
         """Return the clusters whose endpoint order depends on the proxy's locality; `shared` lacks them."""
         return tuple(item for item in self.upstreams if item.pool.locality)
 
@@ -47,44 +47,46 @@ class Closing:
 
     def __init__(self, loaded: Loaded) -> None:
         self._sources = loaded.compiled.sources
-        self._found: dict[object, Assessment] = {}
+        self._assessments: dict[object, Assessment] = {}
 
     def close(self, whole: View) -> View:
         """Return the view with the routes closed that this kind of proxy cannot protect."""
         names = tuple(item.name for item in whole.listeners)
         key = (whole.proxy.kind, whole.proxy.version, names, frozenset(whole.routes), frozenset(whole.pools))
-        if key not in self._found:
-            self._found[key] = assess(target(whole.proxy.kind), whole.proxy.version, whole, self._sources)
-        return close(whole, self._found[key])
+        if key not in self._assessments:
+            self._assessments[key] = assess(target(whole.proxy.kind), whole.proxy.version, whole, self._sources)
+        return close(whole, self._assessments[key])
 
 
-def assemble(snapshot: Snapshot, proxy: Proxy, pieces: BuildCache, closing: Closing) -> ProxyResources:
-    """Build all resources of a proxy; problems are added to `pieces.problems`."""
+def assemble(snapshot: Snapshot, proxy: Proxy, cache: BuildCache, closing: Closing) -> ProxyResources:
+    """Build all resources of a proxy; problems are added to `cache.problems`."""
     visible = closing.close(view(snapshot, proxy))
     wanted = plan(visible)
-    apart = tuple(item for item in wanted.upstreams if item.pool.locality)
+    locality_dependent = tuple(item for item in wanted.upstreams if item.pool.locality)
     built = [
-        *_traffic(pieces, visible, wanted),
-        *_clusters(pieces, wanted),
-        *(members(pieces, item, NOWHERE, snapshot.addresses) for item in wanted.upstreams if not item.pool.locality),
-        *_collectors(pieces, visible, snapshot.addresses),
-        *_secrets(pieces, visible, snapshot.secrets.files),
+        *_traffic(cache, visible, wanted),
+        *_clusters(cache, wanted),
+        *(members(cache, item, NO_LOCALITY, snapshot.addresses) for item in wanted.upstreams if not item.pool.locality),
+        *_collectors(cache, visible, snapshot.addresses),
+        *_secrets(cache, visible, snapshot.secrets.files),
     ]
-    defined = {(item.resource.type_url, item.resource.name) for item in built} | {(EDS, item.name) for item in apart}
+    defined = {(item.resource.type_url, item.resource.name) for item in built} | {
+        (EDS, item.name) for item in locality_dependent
+    }
     defined |= {(SDS, item.name) for item in ads.secrets(visible)}
     needs = ((need, item.resource.path) for item in built for need in item.needs)
-    pieces.problems.extend(validate.missing(needs, defined))
+    cache.problems.extend(validate.missing(needs, defined))
     by_type: dict[str, dict[str, Resource]] = {}
     for item in built:
         by_type.setdefault(item.resource.type_url, {}).setdefault(item.resource.name, item.resource)
     return ProxyResources(Resources(by_type), wanted.upstreams)
 
 
-def reweighed(whole: ProxyResources, pools: Container[str], snapshot: Snapshot, pieces: BuildCache) -> ProxyResources:
+def reweighed(whole: ProxyResources, pools: Container[str], snapshot: Snapshot, cache: BuildCache) -> ProxyResources:
     """Return the resources with the current weights and drains of `pools`; the rest of the fleet is unchanged."""
-    upstreams = tuple(_now(item, snapshot) if item.pool.name in pools else item for item in whole.upstreams)
+    upstreams = tuple(_with_live_state(item, snapshot) if item.pool.name in pools else item for item in whole.upstreams)
     changed = {
-        item.name: members(pieces, item, NOWHERE, snapshot.addresses).resource
+        item.name: members(cache, item, NO_LOCALITY, snapshot.addresses).resource
         for item in upstreams
         if item.pool.name in pools and not item.pool.locality
     }
@@ -99,61 +101,63 @@ def with_members(whole: Resources, changed: Mapping[str, Resource]) -> Resources
     return Resources({**by_type, EDS: {**by_type[EDS], **changed}})
 
 
-def _now(item: Upstream, snapshot: Snapshot) -> Upstream:
+def _with_live_state(item: Upstream, snapshot: Snapshot) -> Upstream:
     out = snapshot.out.get(item.pool.name, frozenset())
     return replace(item, weights=weights_of(item.pool, snapshot), drained=drained_of(item.pool, snapshot), out=out)
 
 
-def members(pieces: BuildCache, item: Upstream, near: Place, addresses: Mapping[str, tuple[str, ...]]) -> Piece:
+def members(
+    cache: BuildCache, item: Upstream, locality: Locality, addresses: Mapping[str, tuple[str, ...]]
+) -> BuiltResource:
     """Build the endpoints of a cluster, in the order of preference of a proxy in that locality."""
     resolved = tuple((host, addresses.get(host)) for host in ads.named_hosts(item.pool)) if addresses else ()
     path = ("pools", item.pool.name)
-    layout = pieces.layout(
+    layout = cache.layout(
         item.name,
-        (near, item.placement, item.drained, item.out, resolved, item.pool),
-        lambda: ads.layout(item, Proxy("", "", (), region=near[0], zone=near[1]), addresses),
+        (locality, item.placement, item.drained, item.out, resolved, item.pool),
+        lambda: ads.layout(item, Proxy("", "", (), region=locality[0], zone=locality[1]), addresses),
         path,
     )
-    return pieces.take(EDS, item.name, (layout, item.weights), partial(layout.weighed, item.weights), path)
+    return cache.get(EDS, item.name, (layout, item.weights), partial(layout.weighed, item.weights), path)
 
 
-def _traffic(pieces: BuildCache, visible: View, wanted: Plan) -> Iterator[Piece]:
-    pools = {name: pieces.routed(pool) for name, pool in visible.pools.items()}
-    routed = pieces.same("routing", ads.routing(visible, pools))
-    named = Plan((), (), pieces.same("names", wanted.names))
+def _traffic(cache: BuildCache, visible: View, wanted: Plan) -> Iterator[BuiltResource]:
+    pools = {name: cache.routed(pool) for name, pool in visible.pools.items()}
+    routed = cache.intern("routing", ads.routing(visible, pools))
+    named = Plan((), (), cache.intern("names", wanted.names))
     for item in routed.listeners:
         path: Path = ("listeners", item.name)
         secret = ads.holds_credentials(routed, item)
-        yield pieces.take(LDS, item.name, (item, routed), partial(ads.listener, routed, item), path, secret=secret)
+        yield cache.get(LDS, item.name, (item, routed), partial(ads.listener, routed, item), path, secret=secret)
         make = partial(resources.table, routed, item, named)
-        yield pieces.take(RDS, item.name, (item, named.names, routed), make, path, secret=secret)
+        yield cache.get(RDS, item.name, (item, named.names, routed), make, path, secret=secret)
 
 
-def _clusters(pieces: BuildCache, wanted: Plan) -> Iterator[Piece]:
+def _clusters(cache: BuildCache, wanted: Plan) -> Iterator[BuiltResource]:
     for upstream in wanted.upstreams:
         shape = ads.shape(upstream)
-        yield pieces.take(CDS, shape.name, (shape,), partial(ads.cluster, shape), ("pools", shape.pool.name))
+        yield cache.get(CDS, shape.name, (shape,), partial(ads.cluster, shape), ("pools", shape.pool.name))
     for item in wanted.fallbacks:
-        yield pieces.take(CDS, item.name, (item,), partial(clusters.fallback, item), ("pools", item.pool.name))
+        yield cache.get(CDS, item.name, (item,), partial(clusters.fallback, item), ("pools", item.pool.name))
 
 
-def _collectors(pieces: BuildCache, visible: View, addresses: Mapping[str, tuple[str, ...]]) -> Iterator[Piece]:
+def _collectors(cache: BuildCache, visible: View, addresses: Mapping[str, tuple[str, ...]]) -> Iterator[BuiltResource]:
     """Yield the clusters that listeners export traces to."""
     for item in visible.listeners:
         if item.tracing is None:
             continue
         name, where, path = listeners.tracing_cluster(item), item.tracing.otlp, ("listeners", item.name, "tracing")
-        yield pieces.take(CDS, name, (where,), partial(ads.collector, name, where), path)
+        yield cache.get(CDS, name, (where,), partial(ads.collector, name, where), path)
         if ads.has_members(where):
             make = partial(ads.collector_members, name, where, addresses)
-            yield pieces.take(EDS, name, (where, addresses.get(where.host)), make, path)
+            yield cache.get(EDS, name, (where, addresses.get(where.host)), make, path)
 
 
-def _secrets(pieces: BuildCache, visible: View, files: Mapping[str, bytes]) -> Iterator[Piece]:
+def _secrets(cache: BuildCache, visible: View, files: Mapping[str, bytes]) -> Iterator[BuiltResource]:
     for item in ads.secrets(visible):
         absent = [(file, path) for file, path in item.files if file not in files]
-        pieces.problems.extend(validate.unreadable(file, path) for file, path in absent)
+        cache.problems.extend(validate.unreadable(file, path) for file, path in absent)
         if not absent:
             contents = tuple(files[file] for file, _ in item.files)
             make, path = partial(ads.secret, item.name, *contents), item.files[0][1]
-            yield pieces.take(SDS, item.name, contents, make, path, secret=item.private)
+            yield cache.get(SDS, item.name, contents, make, path, secret=item.private)

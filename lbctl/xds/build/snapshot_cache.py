@@ -24,9 +24,9 @@ from lbctl.targets.load import Loaded
 from lbctl.xds.build import nack_locator
 from lbctl.xds.build.build_cache import BuildCache
 from lbctl.xds.build.proxy_resources import (
-    NOWHERE,
+    NO_LOCALITY,
     Closing,
-    Place,
+    Locality,
     ProxyResources,
     assemble,
     members,
@@ -36,13 +36,13 @@ from lbctl.xds.build.proxy_resources import (
 from lbctl.xds.resource import Resource, Resources
 
 REFUSED = "LB921"
-_ELSEWHERE = ""
-"""A region without replicas. It is not none: a zone of another region has no part in the proxy's own."""
-_ONCE = "it is not sent again before it changes; if the cause was elsewhere and has gone: lbctl reload"
+_OTHER_REGION = ""
+"""A region without replicas. It differs from None, since a zone of another region is not the proxy's own."""
+_NACK_HINT = "it is not sent again before it changes; if the cause was elsewhere and has gone: lbctl reload"
 
 
 class UnsoundError(Exception):
-    """The built resources would be rejected or refer to nothing. `problems`: each with its place in the YAML."""
+    """The built resources would be rejected or refer to nothing. `problems` have their places in the YAML."""
 
     def __init__(self, problems: Iterable[Diagnostic]) -> None:
         self.problems = tuple(problems)
@@ -52,30 +52,30 @@ class UnsoundError(Exception):
 class CachedSnapshot:
     """One built snapshot, created by a `Builder`. A proxy's resources are built on the first request for them."""
 
-    def __init__(self, loaded: Loaded, snapshot: Snapshot, last: CachedSnapshot | None) -> None:
-        """Reuse everything from `last`, the previous snapshot, that is still valid."""
+    def __init__(self, loaded: Loaded, snapshot: Snapshot, previous: CachedSnapshot | None) -> None:
+        """Reuse everything from `previous`, the previous snapshot, that is still valid."""
         self.loaded = loaded
         self.snapshot = snapshot
         self.version = ""
         self._served: dict[Hashable, Resources] = {}
         self._assemblies: dict[Hashable, ProxyResources] = {}
-        self._pieces: BuildCache = BuildCache(last._pieces if last else None)
-        self._closing: Closing = last._closing if last and last.loaded is loaded else Closing(loaded)
-        if last is not None and _weights_apart(last, self):
-            self._reweigh(last)
+        self._cache: BuildCache = BuildCache(previous._cache if previous else None)
+        self._closing: Closing = previous._closing if previous and previous.loaded is loaded else Closing(loaded)
+        if previous is not None and _differ_in_weights_only(previous, self):
+            self._reweigh(previous)
 
-    def _reweigh(self, last: CachedSnapshot) -> None:
-        pools = _moved(last.snapshot, self.snapshot)
-        assemblies = tuple(last._assemblies.items())
+    def _reweigh(self, previous: CachedSnapshot) -> None:
+        pools = _changed_pools(previous.snapshot, self.snapshot)
+        assemblies = tuple(previous._assemblies.items())
         names = {item.name for _, whole in assemblies for item in whole.upstreams if item.pool.name in pools}
-        self._pieces = BuildCache.all_but(names, last._pieces)
-        self._assemblies = {kind: reweighed(whole, pools, self.snapshot, self._pieces) for kind, whole in assemblies}
-        self._refuse_unsound()
+        self._cache = BuildCache.without_endpoints(names, previous._cache)
+        self._assemblies = {kind: reweighed(whole, pools, self.snapshot, self._cache) for kind, whole in assemblies}
+        self._raise_problems()
 
     def settle(self, version: str) -> None:
         """Set the version and release the previous snapshot, once every eager build has finished."""
         self.version = version
-        self._pieces.forget_before()
+        self._cache.release_previous()
 
     def resources(self, proxy: Proxy) -> Resources:
         """Return all resources of this proxy; proxies with equal resources get the same object.
@@ -84,18 +84,18 @@ class CachedSnapshot:
         """
         kind = _kind(proxy, self.snapshot.topology)
         whole = self._assembly(kind, proxy)
-        near = self._near(proxy) if whole.apart else NOWHERE
-        served = self._served.get((kind, near))
+        locality = self._locality(proxy) if whole.locality_dependent else NO_LOCALITY
+        served = self._served.get((kind, locality))
         if served is None:
-            served = self._served[kind, near] = self._for_place(whole, near)
+            served = self._served[kind, locality] = self._for_locality(whole, locality)
         return served
 
-    def place(self, type_url: str, name: str, message: str) -> Diagnostic:
+    def nack_diagnostic(self, type_url: str, name: str, message: str) -> Diagnostic:
         """Return LB921: what an Envoy reports about a resource, at the place in the YAML that it was built from."""
         resource = self._find(type_url, name)
         path = nack_locator.place(resource, message) if resource else ()
         diagnostic = Diagnostic(
-            REFUSED, f"Envoy refuses what was sent for this: {self.redacted(message)}", path=path, hint=_ONCE
+            REFUSED, f"Envoy refuses what was sent for this: {self.redacted(message)}", path=path, hint=_NACK_HINT
         )
         return self.loaded.compiled.sources.with_position(diagnostic)
 
@@ -110,31 +110,33 @@ class CachedSnapshot:
     def _assembly(self, kind: Hashable, proxy: Proxy) -> ProxyResources:
         assembly = self._assemblies.get(kind)
         if assembly is None:
-            assembly = assemble(self.snapshot, proxy, self._pieces, self._closing)
-            self._refuse_unsound()
+            assembly = assemble(self.snapshot, proxy, self._cache, self._closing)
+            self._raise_problems()
             self._assemblies[kind] = assembly
         return assembly
 
-    def _for_place(self, whole: ProxyResources, near: Place) -> Resources:
-        apart = (members(self._pieces, item, near, self.snapshot.addresses).resource for item in whole.apart)
-        changed = {item.name: item for item in apart}
-        self._refuse_unsound()
+    def _for_locality(self, whole: ProxyResources, locality: Locality) -> Resources:
+        locality_dependent = (
+            members(self._cache, item, locality, self.snapshot.addresses).resource for item in whole.locality_dependent
+        )
+        changed = {item.name: item for item in locality_dependent}
+        self._raise_problems()
         return with_members(whole.shared, changed)
 
-    def _refuse_unsound(self) -> None:
-        problems = self._pieces.take_problems()
+    def _raise_problems(self) -> None:
+        problems = self._cache.take_problems()
         if problems:
             diagnostics = Diagnostics()
             diagnostics.extend(map(self.loaded.compiled.sources.with_position, problems))
             raise UnsoundError(diagnostics)
 
-    def _near(self, proxy: Proxy) -> Place:
+    def _locality(self, proxy: Proxy) -> Locality:
         """Return the part of the proxy's locality that can bring a replica nearer."""
-        regions, zones = self._places
+        regions, zones = self._localities
         zone = proxy.zone if proxy.zone in zones else None
         if proxy.region is None or proxy.region in regions:
             return proxy.region, zone
-        return _ELSEWHERE if zone else None, zone
+        return _OTHER_REGION if zone else None, zone
 
     @cached_property
     def replica_locations(self) -> bytes:
@@ -152,7 +154,7 @@ class CachedSnapshot:
         return repr((live.topology, weights, held)).encode()
 
     @cached_property
-    def _places(self) -> tuple[frozenset[str | None], frozenset[str | None]]:
+    def _localities(self) -> tuple[frozenset[str | None], frozenset[str | None]]:
         replicas = [item for pool in self.snapshot.topology.pools if pool.locality for item in pool.replicas]
         return frozenset(item.region for item in replicas), frozenset(item.zone for item in replicas)
 
@@ -165,31 +167,31 @@ class Builder:
     """Builds snapshots one after another and keeps the last valid one. It is not thread-safe."""
 
     def __init__(self) -> None:
-        self._last: CachedSnapshot | None = None
+        self._previous: CachedSnapshot | None = None
 
     def build(self, loaded: Loaded, snapshot: Snapshot, proxies: Iterable[Proxy] = ()) -> CachedSnapshot:
         """Return the snapshot, with the resources of the fleet's Envoys and of `proxies` built and validated.
 
         Raises UnsoundError if any resource is invalid; the next build then continues from the last valid snapshot.
         """
-        built = CachedSnapshot(loaded, snapshot, self._last)
-        filed = [built.resources(item) for item in xds_proxies(snapshot.topology, xds_kinds()).all]
+        built = CachedSnapshot(loaded, snapshot, self._previous)
+        served = [built.resources(item) for item in xds_proxies(snapshot.topology, xds_kinds()).all]
         for item in proxies:
             built.resources(item)
-        built.settle(_version(filed, built.replica_locations if filed else built.content_elsewhere))
-        self._last = built
+        built.settle(_version(served, built.replica_locations if served else built.content_elsewhere))
+        self._previous = built
         return built
 
 
-def _weights_apart(last: CachedSnapshot, now: CachedSnapshot) -> bool:
+def _differ_in_weights_only(previous: CachedSnapshot, now: CachedSnapshot) -> bool:
     """Return whether the two snapshots differ in nothing but weights and drains."""
-    if last.loaded is not now.loaded:
+    if previous.loaded is not now.loaded:
         return False
     live = now.snapshot
-    return replace(last.snapshot, weights=live.weights, drained=live.drained, out=live.out) == live
+    return replace(previous.snapshot, weights=live.weights, drained=live.drained, out=live.out) == live
 
 
-def _moved(before: Snapshot, now: Snapshot) -> frozenset[str]:
+def _changed_pools(before: Snapshot, now: Snapshot) -> frozenset[str]:
     """Return the pools whose weights or drains differ."""
     pairs = ((before.weights, now.weights), (before.drained, now.drained), (before.out, now.out))
     return frozenset(name for old, new in pairs for name in {*old, *new} if old.get(name) != new.get(name))
@@ -201,9 +203,9 @@ def _kind(proxy: Proxy, topology: Topology) -> Hashable:
     return proxy.kind, frozenset(proxy.listeners), proxy.version, 0 if named else proxy.instances
 
 
-def _version(filed: Iterable[Resources], replica_locations: bytes) -> str:
+def _version(served: Iterable[Resources], replica_locations: bytes) -> str:
     """Return a digest of the content; equal fleets have equal versions in every process."""
     whole = blake2b(replica_locations, digest_size=8)
-    for item in filed:
+    for item in served:
         whole.update(item.version.encode())
     return whole.hexdigest()

@@ -39,18 +39,18 @@ def examine(type_url: str, message: Message, path: Path) -> Findings:
     """Check one message: LB920 for each value that Envoy would reject or silently drop.
 
     `path` is the part of the fleet that the message was built from. Of endpoints only the weights are checked here; see
-    `examine_places` for the rest.
+    `examine_addresses` for the rest.
     """
     if type_url == EDS:
-        return Findings(tuple(_problem(EDS, message, path, *each) for each in _weights(message)), frozenset())
+        return Findings(tuple(_problem(EDS, message, path, *each) for each in _weight_problems(message)), frozenset())
     examined = _rules().examine(message)
-    broken = (*examined.broken, *_doubles(message), *_keys(message))
+    broken = (*examined.broken, *_duplicates(message), *_key_problems(message))
     return Findings(tuple(_problem(type_url, message, path, *each) for each in broken), frozenset(examined.needs))
 
 
 @cache
 def _rules() -> Rules:
-    return Rules(_LOOKS)
+    return Rules(_REFERENCE_EXTRACTORS)
 
 
 def unsound(reason: str, path: Path) -> Diagnostic:
@@ -64,18 +64,18 @@ def unreadable(file: str, path: Path) -> Diagnostic:
     return Diagnostic(UNREADABLE, message, path=path, hint="put the file there, readable for lbctl")
 
 
-def missing(needs: Iterable[tuple[Reference, Path]], there: Container[Reference]) -> Iterator[Diagnostic]:
+def missing(needs: Iterable[tuple[Reference, Path]], defined: Container[Reference]) -> Iterator[Diagnostic]:
     """Yield LB920 for each reference to a resource that does not exist."""
     for (type_url, name), path in needs:
-        if (type_url, name) not in there:
+        if (type_url, name) not in defined:
             yield unsound(f"it refers to {name!r}, and there is none ({SHORT[type_url].upper()})", path)
 
 
-def _problem(type_url: str, message: Message, path: Path, way: str, reason: str) -> Diagnostic:
-    return unsound(f"{way} {reason}", nack_locator.within(type_url, message, way) or path)
+def _problem(type_url: str, message: Message, path: Path, field_path: str, reason: str) -> Diagnostic:
+    return unsound(f"{field_path} {reason}", nack_locator.within(type_url, message, field_path) or path)
 
 
-# ── What a message says of others ────────────────────────────────────────────────────────────────────────────────────
+# ── References to other resources ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _route_action(part: Any) -> Iterator[Reference]:
@@ -85,7 +85,7 @@ def _route_action(part: Any) -> Iterator[Reference]:
     yield from ((CDS, item.cluster) for item in part.request_mirror_policies)
 
 
-_LOOKS: dict[str, Callable[[Any], Iterable[Reference]]] = {
+_REFERENCE_EXTRACTORS: dict[str, Callable[[Any], Iterable[Reference]]] = {
     "envoy.config.route.v3.RouteAction": _route_action,
     "envoy.config.core.v3.GrpcService.EnvoyGrpc": lambda part: [(CDS, part.cluster_name)],
     "envoy.config.cluster.v3.Cluster.EdsClusterConfig": lambda part: [(EDS, part.service_name)],
@@ -95,27 +95,29 @@ _LOOKS: dict[str, Callable[[Any], Iterable[Reference]]] = {
 }
 
 
-def _doubles(message: Any) -> Iterator[Broken]:
+def _duplicates(message: Any) -> Iterator[Broken]:
     """Yield the names that must be unique within a message and are not."""
     if message.DESCRIPTOR.name == "RouteConfiguration":
-        yield from _twice("virtual_hosts", (item.name for item in message.virtual_hosts))
-        yield from _twice("virtual_hosts.domains", (name for item in message.virtual_hosts for name in item.domains))
+        yield from _duplicated("virtual_hosts", (item.name for item in message.virtual_hosts))
+        yield from _duplicated(
+            "virtual_hosts.domains", (name for item in message.virtual_hosts for name in item.domains)
+        )
     elif message.DESCRIPTOR.name == "Listener":
         chains = message.filter_chains
-        yield from _twice("filter_chains", (item.name for item in chains))
+        yield from _duplicated("filter_chains", (item.name for item in chains))
         matches = (item.filter_chain_match.SerializeToString(deterministic=True) for item in chains)
-        yield from _twice("filter_chains.filter_chain_match", matches)
+        yield from _duplicated("filter_chains.filter_chain_match", matches)
 
 
-def _twice(way: str, names: Iterable[str | bytes]) -> Iterator[Broken]:
+def _duplicated(field_path: str, names: Iterable[str | bytes]) -> Iterator[Broken]:
     counted = Counter(names)
-    yield from ((way, f"must be told apart: {name!r} stands {n} times") for name, n in counted.items() if n > 1)
+    yield from ((field_path, f"must be told apart: {name!r} stands {n} times") for name, n in counted.items() if n > 1)
 
 
 # ── TLS ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _keys(message: Any) -> Iterator[Broken]:
+def _key_problems(message: Any) -> Iterator[Broken]:
     if message.DESCRIPTOR.name != "Secret":
         return
     if message.HasField("tls_certificate"):
@@ -130,25 +132,25 @@ def _keys(message: Any) -> Iterator[Broken]:
 # ── Endpoints ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def examine_places(message: Any, path: Path) -> tuple[Diagnostic, ...]:
+def examine_addresses(message: Any, path: Path) -> tuple[Diagnostic, ...]:
     """Return LB920 for each problem of endpoints that does not depend on their weights."""
-    return tuple(_problem(EDS, message, path, way, reason) for way, reason in _places(message))
+    return tuple(_problem(EDS, message, path, field_path, reason) for field_path, reason in _address_problems(message))
 
 
-def _places(message: Any) -> Iterator[Broken]:
+def _address_problems(message: Any) -> Iterator[Broken]:
     if not message.cluster_name:
         yield "cluster_name", "must be given"
-    taken: set[tuple[str, int]] = set()
+    used_addresses: set[tuple[str, int]] = set()
     for index, group in enumerate(message.endpoints):
         if group.priority != index:
             yield f"endpoints[{index}].priority", f"must be {index}: no rank may be left out"
         for number, item in enumerate(group.lb_endpoints):
-            reason = _place(item.endpoint.address, taken)
+            reason = _address_problem(item.endpoint.address, used_addresses)
             if reason:
                 yield f"endpoints[{index}].lb_endpoints[{number}].endpoint.address", reason
 
 
-def _weights(message: Any) -> Iterator[Broken]:
+def _weight_problems(message: Any) -> Iterator[Broken]:
     for index, group in enumerate(message.endpoints):
         weights = [item.load_balancing_weight.value for item in group.lb_endpoints]
         if sum(weights) > _SUM:
@@ -158,14 +160,18 @@ def _weights(message: Any) -> Iterator[Broken]:
             yield f"endpoints[{index}].lb_endpoints[{number}].load_balancing_weight", "must be at least 1"
 
 
-def _place(address: Any, taken: set[tuple[str, int]]) -> str:
+def _address_problem(address: Any, used_addresses: set[tuple[str, int]]) -> str:
     if address.WhichOneof("address") == "pipe":
-        place = (address.pipe.path, 0)
+        address_and_port = (address.pipe.path, 0)
         reason = "" if address.pipe.path else "must have a path"
     else:
-        place = (address.socket_address.address, address.socket_address.port_value)
-        reason = "" if is_ip(place[0]) and 0 < place[1] <= _PORTS else f"must be an IP address and a port, not {place}"
-    if place in taken:
-        return f"stands twice: {place[0]}, port {place[1]}"
-    taken.add(place)
+        address_and_port = (address.socket_address.address, address.socket_address.port_value)
+        reason = (
+            ""
+            if is_ip(address_and_port[0]) and 0 < address_and_port[1] <= _PORTS
+            else f"must be an IP address and a port, not {address_and_port}"
+        )
+    if address_and_port in used_addresses:
+        return f"stands twice: {address_and_port[0]}, port {address_and_port[1]}"
+    used_addresses.add(address_and_port)
     return reason

@@ -37,9 +37,9 @@ _HINTS = (
     ("Socket closed", " (it may want TLS, or a client's certificate)"),
     ("WRONG_VERSION_NUMBER", " (it does not speak TLS)"),
 )
-_CUT = "Internal error from Core"
+_CONNECTION_CUT = "Internal error from Core"
 """The details that gRPC reports for a connection that ends during a write."""
-_FAREWELL = 0.5
+_CLOSE_TIMEOUT = 0.5
 """Seconds to wait for a server to end a stream that the client has half-closed."""
 
 _Call = Any
@@ -84,11 +84,11 @@ async def read(server: Server, reader: Reader, patience: float = 5.0) -> AsyncGe
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass
         except GeneratorExit:
-            await _leave(call)
+            await _close(call)
             raise
         finally:
             call.cancel()
-        raise _ended(server, *await _final_status(channel, call, reader.open()[:1]))
+        raise _stream_error(server, *await _final_status(channel, call, reader.open()[:1]))
 
 
 async def _connect(server: Server, channel: grpc.aio.Channel, patience: float) -> None:
@@ -113,11 +113,11 @@ async def _final_status(
     """
     for requests in ((), first):
         code, details = await call.code(), await call.details()
-        if details != _CUT:
+        if details != _CONNECTION_CUT:
             return code, details
         other: _Call = channel.stream_stream(_METHOD)()
         with suppress(TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            async with asyncio.timeout(_FAREWELL):
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await _write(other, requests)
                 if await other.read() is grpc.aio.EOF:
                     return await other.code(), await other.details()
@@ -127,10 +127,10 @@ async def _final_status(
     return code, details
 
 
-async def _leave(call: _Call) -> None:
+async def _close(call: _Call) -> None:
     """Half-close the stream and wait for the server's end, so that the last requests are read."""
     try:
-        async with asyncio.timeout(_FAREWELL):
+        async with asyncio.timeout(_CLOSE_TIMEOUT):
             await call.done_writing()
             await call.code()
     except (TimeoutError, asyncio.InvalidStateError):
@@ -151,8 +151,8 @@ def _channel(server: Server) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(server.address, grpc.ssl_channel_credentials(ca, key, certificate), _OPTIONS)
 
 
-def _ended(server: Server, code: grpc.StatusCode, details: str | None) -> Exception:
-    if details == _CUT:
+def _stream_error(server: Server, code: grpc.StatusCode, details: str | None) -> Exception:
+    if details == _CONNECTION_CUT:
         return UnreachableError(f"{server.address} has ended the connection")
     reason = _PREAMBLE.sub("", details or "") or code.name.lower().replace("_", " ")
     if code in _REFUSALS:
@@ -161,5 +161,5 @@ def _ended(server: Server, code: grpc.StatusCode, details: str | None) -> Except
         return UnreachableError(f"{server.address} answers, and does not serve ADS: {reason}")
     if code is grpc.StatusCode.OK:
         return UnreachableError(f"{server.address} has ended the stream")
-    hint = next((hint for sign, hint in _HINTS if sign in reason), "")
+    hint = next((hint for pattern, hint in _HINTS if pattern in reason), "")
     return UnreachableError(f"{server.address}: {reason}{hint}")

@@ -41,7 +41,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A resource as last received. `version`: of its response; `names`: (type, name) of what it refers to."""
+    """A resource as last received. `version` is its response's; `names` holds (type, name) of each reference."""
 
     name: str
     version: str
@@ -68,7 +68,7 @@ class Change:
 
 @dataclass(slots=True)
 class _Subscription:
-    """A subscription to one type. `names`: None is a wildcard; `nonce`: of the stream's last response."""
+    """A subscription to one type. `names` is None for a wildcard; `nonce` is that of the last response."""
 
     names: frozenset[str] | None
     nonce: str = ""
@@ -83,7 +83,7 @@ class Reader:
     def __init__(self, node: Node, wanted: Iterable[str] = TYPES) -> None:
         """Subscribe to the `wanted` type URLs, and to the types that name their resources."""
         needed = {kind for each in wanted for kind in (each, *_NAMED_BY.get(each, ()))}
-        self._node = _wire(node)
+        self._node = _wire_node(node)
         self._by_type = {
             kind: _Subscription(None if kind in _WHOLE else frozenset()) for kind in TYPES if kind in needed
         }
@@ -121,7 +121,7 @@ class Reader:
             refused = Change(response.type_url, response.version_info, refused=str(error))
             return [refused], [self._request(response.type_url, str(error))]
         change = _store(response, wanted, resources)
-        followed, requests = self._follow() if response.type_url in _WHOLE else ([], [])
+        followed, requests = self._update_subscriptions() if response.type_url in _WHOLE else ([], [])
         return [item for item in (change, *followed) if _is_change(item)], [self._request(response.type_url), *requests]
 
     def _request(self, kind: str, error: str = "") -> bytes:
@@ -137,7 +137,7 @@ class Reader:
             )
         )
 
-    def _follow(self) -> tuple[list[Change], list[bytes]]:
+    def _update_subscriptions(self) -> tuple[list[Change], list[bytes]]:
         """Subscribe to what clusters and listeners name now, and drop what they no longer name."""
         changes, requests = [], []
         for kind, parents in _NAMED_BY.items():
@@ -148,8 +148,8 @@ class Reader:
                 name
                 for parent in parents
                 for item in self._by_type[parent].resources.values()
-                for of, name in item.names
-                if of == kind
+                for referenced_kind, name in item.names
+                if referenced_kind == kind
             )
             if names == wanted.names:
                 continue
@@ -161,7 +161,7 @@ class Reader:
         return changes, requests
 
 
-def _wire(node: Node) -> WireNode:
+def _wire_node(node: Node) -> WireNode:
     return WireNode(
         id=node.id,
         cluster=node.cluster,

@@ -14,7 +14,7 @@ from sys import getsizeof
 from lbctl.xds.protocol.wire import StreamError
 
 OVERHEAD = 150
-"""Bytes that a name costs in addition to its text: its entries in three sets."""
+"""The bytes that a name costs in addition to its text, for its entries in three sets."""
 
 
 class ExhaustedError(StreamError):
@@ -22,11 +22,11 @@ class ExhaustedError(StreamError):
 
 
 @dataclass(frozen=True, slots=True)
-class Most:
+class SubscriptionLimits:
     """Limits of requests and subscriptions.
 
-    `names`: number of names in one request. `unknown`: bytes of one stream's names that do not exist, with `OVERHEAD`
-    for each. `unknown_in_all`: the same for all streams together.
+    `names` limits the names in one request. `unknown` limits the bytes of one stream's names that do not exist, with
+    `OVERHEAD` for each, and `unknown_in_all` the same for all streams together.
     """
 
     names: int = 100_000
@@ -36,9 +36,9 @@ class Most:
 
 @dataclass(slots=True)
 class Budget:
-    """The memory budget of a server. `used`: bytes of unknown names that its streams keep."""
+    """The memory budget of a server. `used` is the bytes of unknown names that its streams keep."""
 
-    most: Most = field(default_factory=Most)
+    limits: SubscriptionLimits = field(default_factory=SubscriptionLimits)
     used: int = 0
 
 
@@ -51,33 +51,37 @@ class Share:
 
     def check_length(self, names: int) -> None:
         """Check the number of names in one request. Raises ExhaustedError."""
-        if names > self._budget.most.names:
-            raise ExhaustedError(f"more than {self._budget.most.names} names in a request")
+        if names > self._budget.limits.names:
+            raise ExhaustedError(f"more than {self._budget.limits.names} names in a request")
 
-    def keep(self, kind: str, names: Collection[str], versions: Mapping[str, str], there: Mapping[str, object]) -> None:
+    def keep(
+        self, kind: str, names: Collection[str], versions: Mapping[str, str], existing: Mapping[str, object]
+    ) -> None:
         """Replace what the stream keeps of a type: the subscribed names, and the versions that the client claims.
 
         Raises ExhaustedError if that exceeds a limit.
         """
-        self.count(kind, names, versions, there)
-        most = self._budget.most
-        if sum(self._used.values()) > most.unknown:
-            raise ExhaustedError(f"names that do not exist take more than {most.unknown >> 10} KiB on this stream")
-        if self._used[kind] and self._budget.used > most.unknown_in_all:
+        self.count(kind, names, versions, existing)
+        limits = self._budget.limits
+        if sum(self._used.values()) > limits.unknown:
+            raise ExhaustedError(f"names that do not exist take more than {limits.unknown >> 10} KiB on this stream")
+        if self._used[kind] and self._budget.used > limits.unknown_in_all:
             raise ExhaustedError(
-                f"names that do not exist take more than {most.unknown_in_all >> 10} KiB on all streams"
+                f"names that do not exist take more than {limits.unknown_in_all >> 10} KiB on all streams"
             )
 
     def count(
-        self, kind: str, names: Collection[str], versions: Mapping[str, str], there: Mapping[str, object]
+        self, kind: str, names: Collection[str], versions: Mapping[str, str], existing: Mapping[str, object]
     ) -> None:
         """Count as `keep` does, without a check: after a publication other names may exist than before."""
-        used = sum(OVERHEAD + getsizeof(name) for name in names if name not in there)
-        used += sum(
-            OVERHEAD + getsizeof(name) + getsizeof(version) for name, version in versions.items() if name not in there
+        size = sum(OVERHEAD + getsizeof(name) for name in names if name not in existing)
+        size += sum(
+            OVERHEAD + getsizeof(name) + getsizeof(version)
+            for name, version in versions.items()
+            if name not in existing
         )
-        self._budget.used += used - self._used.get(kind, 0)
-        self._used[kind] = used
+        self._budget.used += size - self._used.get(kind, 0)
+        self._used[kind] = size
 
     def close(self) -> None:
         """Return the stream's part to the budget."""

@@ -32,52 +32,52 @@ class CredentialsError(Exception):
 
 
 class Credentials:
-    """The server identity in the files of `tls` (absolute paths). `problem`: why the current files are not in use."""
+    """The server identity in the files of `tls` (absolute paths). `problem` says why the current files are not used."""
 
     def __init__(self, tls: ServerTls) -> None:
         """Load the files. Raises CredentialsError if they are invalid, because there is no earlier identity to keep."""
         self._tls = tls
         self._lock = threading.Lock()
-        self._stamp = self._look()
+        self._stamp = self._read_stamp()
         self._initial = self._read()
-        self._fresh: grpc.ServerCertificateConfiguration | None = None
-        self._again = math.inf
+        self._pending: grpc.ServerCertificateConfiguration | None = None
+        self._retry_at = math.inf
         self.problem = ""
 
     def server(self) -> grpc.ServerCredentials:
         """Return the gRPC credentials. With a `client_ca` each client must present a certificate that it signed."""
         return grpc.dynamic_ssl_server_credentials(
             self._initial,
-            self._newer,  # type: ignore[arg-type]  # None means no change, which the stubs lack
+            self._changed_configuration,  # type: ignore[arg-type]  # None means no change, which the stubs lack
             require_client_authentication=self._tls.client_ca is not None,
         )
 
     def check(self) -> str:
         """Reload the files if they have changed, and return their `problem`. Thread-safe."""
         with self._lock:
-            stamp = self._look()
-            if stamp != self._stamp or time.monotonic() >= self._again:
+            stamp = self._read_stamp()
+            if stamp != self._stamp or time.monotonic() >= self._retry_at:
                 self._stamp = stamp
                 self._load()
             return self.problem
 
-    def _newer(self) -> grpc.ServerCertificateConfiguration | None:
+    def _changed_configuration(self) -> grpc.ServerCertificateConfiguration | None:
         self.check()
         with self._lock:
-            fresh, self._fresh = self._fresh, None
-            return fresh
+            pending, self._pending = self._pending, None
+            return pending
 
     def _load(self) -> None:
         try:
-            self._fresh = self._read()
+            self._pending = self._read()
         except CredentialsError as error:
-            self._again = time.monotonic() + _RETRY
-            self._complain(str(error))
+            self._retry_at = time.monotonic() + _RETRY
+            self._set_problem(str(error))
         else:
-            self._again = math.inf
-            self._complain("")
+            self._retry_at = math.inf
+            self._set_problem("")
 
-    def _complain(self, problem: str) -> None:
+    def _set_problem(self, problem: str) -> None:
         if problem and problem != self.problem:
             _LOG.error("xds: the certificate stays as it was: %s", problem)
         elif self.problem and not problem:
@@ -88,7 +88,7 @@ class Credentials:
         paths = (self._tls.certificate, self._tls.key, self._tls.client_ca)
         return tuple(Path(item) for item in paths if item is not None)
 
-    def _look(self) -> _Stamp:
+    def _read_stamp(self) -> _Stamp:
         return tuple(_stamp(path) for path in self._paths())
 
     def _read(self) -> grpc.ServerCertificateConfiguration:

@@ -22,7 +22,7 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Nacked:
-    """The client has rejected a response (NACK). `names`: those that its message names, or else all of the response."""
+    """The client has rejected a response (NACK). `names` are those in its message, or else all of the response."""
 
     type_url: str
     nonce: str

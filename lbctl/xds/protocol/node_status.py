@@ -29,7 +29,7 @@ _KEPT_NODES = 1000
 _KEPT_NACKS = 10
 _KEPT_ENDED = 8
 _SHOWN_REFUSED = 60.0
-"""Seconds for which a rejected node is shown as REFUSED: Envoy reconnects within 30 s."""
+"""The seconds for which a rejected node is shown as REFUSED; Envoy reconnects within 30 s."""
 _WORST_FIRST = ("NACKED", "STALE", "WAITING", "SYNCED")
 
 
@@ -121,7 +121,7 @@ class _Record:
     ended: deque[Entry] = field(default_factory=lambda: deque(maxlen=_KEPT_ENDED))
     nacks: deque[Nack] = field(default_factory=lambda: deque(maxlen=_KEPT_NACKS))
     good: str = ""
-    left: float = 0.0
+    left_at: float = 0.0
 
 
 class NodeStatus:
@@ -129,8 +129,8 @@ class NodeStatus:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._here: dict[_Key, _Record] = {}
-        self._gone: dict[_Key, _Record] = {}  # in the order in which they left
+        self._connected: dict[_Key, _Record] = {}
+        self._disconnected: dict[_Key, _Record] = {}  # in the order in which they left
 
     def now(self) -> float:
         """Return the current time in seconds since the epoch."""
@@ -139,32 +139,32 @@ class NodeStatus:
     def enter(self, entry: Entry) -> None:
         """Add a stream whose node is known."""
         key = entry.key
-        if key not in self._here:
-            self._here[key] = self._gone.pop(key) if key in self._gone else _Record()
-        self._here[key].streams.append(entry)
+        if key not in self._connected:
+            self._connected[key] = self._disconnected.pop(key) if key in self._disconnected else _Record()
+        self._connected[key].streams.append(entry)
 
     def leave(self, entry: Entry) -> None:
         """Remove a stream that has ended, and keep its final status."""
         key = entry.key
-        record = self._here[key]
+        record = self._connected[key]
         record.streams.remove(entry)
         if record.ended and record.ended[0].peer != entry.peer:
             record.ended.clear()
         record.ended.append(entry.closed())
         if not record.streams:
-            record.left = self._clock()
-            del self._here[key]
+            record.left_at = self._clock()
+            del self._connected[key]
             if not entry.is_reader:
-                self._gone[key] = record
+                self._disconnected[key] = record
                 self._forget()
 
     def nacked(self, entry: Entry, nack: Nack) -> None:
         """Record a NACK of the stream's node."""
-        self._here[entry.key].nacks.append(nack)
+        self._connected[entry.key].nacks.append(nack)
 
     def good(self, entry: Entry) -> None:
         """Record that the client has accepted everything of the snapshot last offered on this stream."""
-        record = self._here[entry.key]
+        record = self._connected[entry.key]
         entry.good = entry.version
         if all(other.good == entry.version for other in record.streams):
             record.good = entry.version
@@ -177,13 +177,15 @@ class NodeStatus:
         last minute, and GONE where the node has disconnected.
         """
         self._forget()
-        records = sorted([*self._here.items(), *self._gone.items()], key=lambda item: item[0])
+        records = sorted([*self._connected.items(), *self._disconnected.items()], key=lambda item: item[0])
         return [row for _, record in records for row in _rows(record, self._clock())]
 
     def _forget(self) -> None:
         oldest = self._clock() - _KEPT_FOR
-        while self._gone and (len(self._gone) > _KEPT_NODES or next(iter(self._gone.values())).left < oldest):
-            del self._gone[next(iter(self._gone))]
+        while self._disconnected and (
+            len(self._disconnected) > _KEPT_NODES or next(iter(self._disconnected.values())).left_at < oldest
+        ):
+            del self._disconnected[next(iter(self._disconnected))]
 
 
 def _rows(record: _Record, now: float) -> Iterator[Row]:
@@ -198,7 +200,7 @@ def _row(record: _Record, entries: list[Entry], now: float) -> Row:
     """Return the row of a node's streams over one connection: one stream for ADS, otherwise one for each type."""
     first = entries[0]
     reason = next((entry.reason for entry in entries if entry.reason), "")
-    sent_away = entries[-1].denied and record.left + _SHOWN_REFUSED > now
+    recently_denied = entries[-1].denied and record.left_at + _SHOWN_REFUSED > now
     types = [(entry, status) for entry in entries for status in entry.status()]
     return {
         "node": first.node.id,
@@ -214,7 +216,7 @@ def _row(record: _Record, entries: list[Entry], now: float) -> Row:
         "delta": first.delta,
         "connected": bool(record.streams),
         "since": min(entry.since for entry in entries),
-        "state": _state(record, reason, sent_away, (status for _, status in types)),
+        "state": _state(record, reason, recently_denied, (status for _, status in types)),
         "reason": reason,
         "version": first.version,
         "last_good": record.good,
@@ -223,9 +225,9 @@ def _row(record: _Record, entries: list[Entry], now: float) -> Row:
     }
 
 
-def _state(record: _Record, reason: str, sent_away: bool, types: Iterable[TypeStatus]) -> str:
+def _state(record: _Record, reason: str, recently_denied: bool, types: Iterable[TypeStatus]) -> str:
     if not record.streams:
-        return "REFUSED" if sent_away else "GONE"
+        return "REFUSED" if recently_denied else "GONE"
     if reason:
         return "REFUSED"
     states = {status.state for status in types}
@@ -236,7 +238,7 @@ def _type(record: _Record, entry: Entry, status: TypeStatus) -> Row:
     return {
         "type": SHORT.get(status.type_url, status.type_url),
         "state": status.state,
-        "since": _since(entry, status) if record.streams else record.left,
+        "since": _since(entry, status) if record.streams else record.left_at,
         "wildcard": status.wildcard,
         "names": status.count,
         "offered": status.offered_version,

@@ -19,7 +19,7 @@ from lbctl.xds.protocol.stream import Node
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The node is sent nothing. `denied`: its certificate does not match the entry, and its stream is ended."""
+    """The reason why the node is sent nothing. If `denied`, its certificate does not match, and its stream is ended."""
 
     reason: str
     denied: bool = False
@@ -32,19 +32,19 @@ def assign(topology: Topology, node: Node, sans: frozenset[str]) -> Proxy | Refu
     the node whose id is its name. `sans`: the alternative names of the client certificate, empty without one.
     """
     served = xds_proxies(topology, xds_kinds())
-    fitting = [(rank, item) for item in served.named if (rank := _rank(item, node.id))]
-    if not fitting:
+    matches = [(rank, item) for item in served.named if (rank := _rank(item, node.id))]
+    if not matches:
         reason = f"no entry of proxies is for the node {show(node.id)}"
-        return _placed(served.unnamed, node) if served.unnamed else Refused(reason)
-    best = max(rank for rank, _ in fitting)
-    chosen = [item for rank, item in fitting if rank == best]
+        return _with_locality(served.unnamed, node) if served.unnamed else Refused(reason)
+    best = max(rank for rank, _ in matches)
+    chosen = [item for rank, item in matches if rank == best]
     for item in chosen:
-        if item.node_san is None or any(_says(item.node_san, san) for san in sans):
-            return _placed(item, node)
+        if item.node_san is None or any(_matches(item.node_san, san) for san in sans):
+            return _with_locality(item, node)
     return Refused(_denial(chosen[0], sans), denied=True)
 
 
-def _placed(proxy: Proxy, node: Node) -> Proxy:
+def _with_locality(proxy: Proxy, node: Node) -> Proxy:
     return replace(proxy, region=node.region or None, zone=node.zone or None)
 
 
@@ -56,13 +56,13 @@ def _rank(proxy: Proxy, node_id: str) -> tuple[bool, int] | None:
     )
 
 
-def _says(wanted: str, san: str) -> bool:
+def _matches(wanted: str, san: str) -> bool:
     return _pattern(wanted, "[^/]").fullmatch(san) is not None
 
 
 def _denial(proxy: Proxy, sans: frozenset[str]) -> str:
-    said = f"says {', '.join(show(san) for san in sorted(sans)[:5])}" if sans else "is missing or says no name"
-    return f"proxies.{proxy.name} is for client certificates that say {proxy.node_san!r}; this one {said}"
+    shown_names = f"says {', '.join(show(san) for san in sorted(sans)[:5])}" if sans else "is missing or says no name"
+    return f"proxies.{proxy.name} is for client certificates that say {proxy.node_san!r}; this one {shown_names}"
 
 
 @lru_cache(maxsize=4096)

@@ -14,8 +14,8 @@ from lbctl.xds.protocol.stream import Node
 from lbctl.xds.resource import Resources
 
 _REMEMBERED_FOR = 900.0
-_REMEMBERED = 1000
-_MOST_KINDS = 1000
+_MAX_REMEMBERED = 1000
+_MAX_KINDS = 1000
 """The maximal number of cached kinds of proxies. They differ by locality, which a client chooses freely."""
 
 
@@ -45,7 +45,7 @@ class Publication:
         """Return the proxy's resources, or Refused if they are invalid: the proxy then keeps what it has."""
         content = self._content.get(proxy)
         if content is None:
-            if len(self._content) >= _MOST_KINDS:
+            if len(self._content) >= _MAX_KINDS:
                 self._content.clear()
             content = self._content[proxy] = self._build(proxy)
         return content
@@ -58,7 +58,7 @@ class Publication:
 
 
 class Remembered:
-    """The resources of nodes whose streams have ended: for 15 minutes, at most the latest thousand."""
+    """Stores the resources of nodes whose streams have ended, for 15 minutes and at most the latest thousand."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -78,7 +78,7 @@ class Remembered:
     def forget(self) -> None:
         """Drop expired entries, so that the content of old snapshots is freed."""
         oldest = self._clock() - _REMEMBERED_FOR
-        while self._kept and (len(self._kept) > _REMEMBERED or next(iter(self._kept.values()))[0] < oldest):
+        while self._kept and (len(self._kept) > _MAX_REMEMBERED or next(iter(self._kept.values()))[0] < oldest):
             del self._kept[next(iter(self._kept))]
 
 

@@ -20,7 +20,7 @@ from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.xds.build.snapshot_cache import CachedSnapshot
-from lbctl.xds.protocol.budget import Budget, Most
+from lbctl.xds.protocol.budget import Budget, SubscriptionLimits
 from lbctl.xds.protocol.credentials import Credentials
 from lbctl.xds.protocol.node_status import NodeStatus, Observer
 from lbctl.xds.protocol.private_socket import BindError, PrivateSocket
@@ -38,7 +38,7 @@ _SERVICES: dict[str, tuple[str, str | None]] = {
 }
 _SPREAD = 0.8
 """The fraction of the grace period over which the ends of many streams are spread."""
-_HURRY = 100
+_FULL_SPREAD_STREAMS = 100
 """The number of streams from which on the whole fraction is used."""
 
 
@@ -46,8 +46,8 @@ _HURRY = 100
 class Limits:
     """Limits of the server.
 
-    `streams`: of the whole server. `connection_streams`: of one connection. `message`: bytes of a request. `patience`:
-    seconds within which a stream's first request must arrive. `handshake`: seconds for a connection's TLS handshake.
+    `streams` is for the whole server, `connection_streams` for one connection. `message` is the size of a request in
+    bytes. `patience` is the time in seconds for a stream's first request, and `handshake` for a TLS handshake.
     """
 
     streams: int = 10_000
@@ -81,7 +81,7 @@ class Server:
         secrets_in_clear: bool = False,
         settle: float = 1.0,
         limits: Limits | None = None,
-        most: Most | None = None,
+        subscription_limits: SubscriptionLimits | None = None,
     ) -> None:
         self._bind = bind
         self._tls = tls
@@ -93,7 +93,13 @@ class Server:
         self._limits = limits or Limits()
         guarded = secrets_in_clear or (tls is not None and tls.client_ca is not None)
         self._context = ServerContext(
-            node_status, observer, settle, self._limits.patience, guarded, self.socket, Budget(most or Most())
+            node_status,
+            observer,
+            settle,
+            self._limits.patience,
+            guarded,
+            self.socket,
+            Budget(subscription_limits or SubscriptionLimits()),
         )
         self._sessions: set[Session] = set()
         self._credentials: Credentials | None = None
@@ -126,9 +132,9 @@ class Server:
         """Bind the addresses. Raises BindError, except for a socket beside the TCP port."""
         try:
             if self._bind.path and self._socket:
-                self._socket.open(partial(self._add, server))
+                self._socket.open(partial(self._add_port, server))
                 return 0
-            port = self._add(server, str(self._bind))
+            port = self._add_port(server, str(self._bind))
         except RuntimeError as error:
             raise BindError(f"cannot listen on {self._bind}{_bind_failure(self._bind)}") from error
         if self._socket is not None:
@@ -139,7 +145,7 @@ class Server:
                 self._context.socket = ""
         return port
 
-    def _add(self, server: grpc.aio.Server, where: str) -> int:
+    def _add_port(self, server: grpc.aio.Server, where: str) -> int:
         if self._credentials is None:
             return server.add_insecure_port(where)
         return server.add_secure_port(where, self._credentials.server())
@@ -162,7 +168,7 @@ class Server:
 
     def retry_rejected(self) -> int:
         """Send what nodes have rejected once more, and return the number of resources over all nodes."""
-        return sum(session.again() for session in tuple(self._sessions))
+        return sum(session.retry_rejected() for session in tuple(self._sessions))
 
     def check_certificate(self) -> str:
         """Reload a changed certificate now, not at the next handshake; return its problem, or an empty string."""
@@ -176,15 +182,15 @@ class Server:
         if self._server is None:
             return
         closing = asyncio.create_task(self._server.stop(grace))
-        standing = tuple(self._sessions)
-        spread = grace * _SPREAD * min(1.0, len(standing) / _HURRY)
+        open_sessions = tuple(self._sessions)
+        spread = grace * _SPREAD * min(1.0, len(open_sessions) / _FULL_SPREAD_STREAMS)
         loop = asyncio.get_running_loop()
-        for session in standing:
+        for session in open_sessions:
             loop.call_later(random.uniform(0, spread), session.end, grpc.StatusCode.UNAVAILABLE, "shutting down")
         await closing
         if self._socket is not None:
             self._socket.close()
-        await _library_at_rest()
+        await _await_grpc_tasks()
 
     def _handlers(self, name: str, service: tuple[str, str | None]) -> grpc.GenericRpcHandler:
         suffix, only = service
@@ -195,7 +201,7 @@ class Server:
 
     async def _serve(self, service: Service, _: object, context: Context) -> None:
         if len(self._sessions) >= self._limits.streams:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self._limits.streams} streams stand already")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self._limits.streams} streams are open already")
         session = Session(self._context, service, context)
         self._sessions.add(session)
         self._context.observer.connected(service.kind)
@@ -228,7 +234,7 @@ def _method(serve: Callable[[object, Context], Awaitable[None]]) -> grpc.RpcMeth
     return grpc.stream_stream_rpc_method_handler(serve)
 
 
-async def _library_at_rest() -> None:
+async def _await_grpc_tasks() -> None:
     """Wait for gRPC's tasks, which outlive their calls and print a trace if the loop closes before them."""
     for _ in range(50):
         if not any(task.get_name() == "rpc_task" for task in asyncio.all_tasks()):

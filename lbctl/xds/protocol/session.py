@@ -27,26 +27,26 @@ from lbctl.xds.resource import SHORT, Resources
 
 Context = grpc.aio.ServicerContext[object, bytes]
 _LOG = logging.getLogger(__name__)
-_LONGEST = 253
-_LONGEST_WORDS = 4000
-_MOST_FINDINGS = 20
+_MAX_IDENTITY = 253
+_MAX_MESSAGE = 4000
+_MAX_FINDINGS = 20
 _UNIX = "unix:"
 _IN_CLEAR = (
     "LB527: what this node is to get holds API keys, private keys or other credentials: they are not sent over TCP "
     "without client certificates, since every user of the machine could read them; connect by {}"
 )
 _MTLS = "mTLS (control.xds.tls with a client_ca)"
-_FAILED = "the control plane failed on this stream; its log has the details"
-_SAID_AGAIN = 60.0
-"""Seconds after which the rejection of the same node is logged again."""
-_MOST_DENIALS = 1000
-_SOONEST = 0.005
+_INTERNAL_ERROR = "the control plane failed on this stream; its log has the details"
+_LOG_INTERVAL = 60.0
+"""The seconds after which the rejection of the same node is logged again."""
+_MAX_DENIALS = 1000
+_MIN_TIMER = 0.005
 """The shortest timer in seconds for a stream on which nothing but the time has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A method of a discovery service. `only`: the one type of a per-type service."""
+    """A method of a discovery service. `only` is the type of a per-type service."""
 
     delta: bool
     only: str | None = None
@@ -74,21 +74,21 @@ class ServerContext:
     budget: Budget = field(default_factory=Budget)
     publication: Publication | None = None
     earlier: Publication | None = None
-    """What the previous process published last, if it differs."""
+    """The last publication of the previous process, if it differs."""
     remembered: Remembered = field(default_factory=Remembered)
     newest: dict[tuple[str, str | None], Session] = field(default_factory=dict)
-    """(node id, type) → the newest stream of the node and service, while it is open."""
+    """Maps (node id, type) to the newest open stream of the node and service."""
     denials: dict[tuple[str, str], float] = field(default_factory=dict)
-    """(node id, reason) → when it was last logged, the earliest first."""
+    """Maps (node id, reason) to the time when it was last logged, the earliest first."""
 
     def is_news(self, node_id: str, reason: str, now: float) -> bool:
         """Return whether to log this rejection of the node; a rejected node reconnects continuously."""
         key = (node_id, reason)
-        if self.denials.get(key, -_SAID_AGAIN) + _SAID_AGAIN > now:
+        if self.denials.get(key, -_LOG_INTERVAL) + _LOG_INTERVAL > now:
             return False
         self.denials.pop(key, None)
         self.denials[key] = now
-        if len(self.denials) > _MOST_DENIALS:
+        if len(self.denials) > _MAX_DENIALS:
             del self.denials[next(iter(self.denials))]
         return True
 
@@ -107,11 +107,11 @@ class Session:
         "_context",
         "_entry",
         "_guarded",
+        "_has_nack",
         "_identity",
         "_loop",
         "_offered",
         "_proxy",
-        "_refused",
         "_roster",
         "_server",
         "_service",
@@ -135,7 +135,7 @@ class Session:
         self._unanswered: dict[str, _Sent] = {}
         self._offered: Publication | None = None
         self._roster: Topology | None = None
-        self._refused = self._writing = self._closed = False
+        self._has_nack = self._writing = self._closed = False
         self._stream: Stream
         self._identity: NodeIdentity
         self._entry: Entry | None = None
@@ -143,11 +143,11 @@ class Session:
 
     async def run(self) -> None:
         """Serve the stream until the client ends it, breaks the protocol or exceeds a limit, or `end` is called."""
-        self._timer = self._loop.call_later(self._server.patience, self._late)
+        self._timer = self._loop.call_later(self._server.patience, self._time_out)
         try:
             message = await self._context.read()
             if isinstance(message, bytes):
-                self._greet(message)
+                self._open_stream(message)
             while isinstance(message, bytes):
                 self._request(message)
                 message = await self._context.read()
@@ -160,7 +160,7 @@ class Session:
             raise
         except Exception as error:  # noqa: BLE001 -- the other streams go on
             self._report(error)
-            await self._context.abort(grpc.StatusCode.INTERNAL, _FAILED)
+            await self._context.abort(grpc.StatusCode.INTERNAL, _INTERNAL_ERROR)
         finally:
             self._close()
 
@@ -193,14 +193,14 @@ class Session:
         self._stream.offer(content)
         self._wake()
 
-    def again(self) -> int:
+    def retry_rejected(self) -> int:
         """Offer once more what the node has rejected, and return the number of resources."""
-        count = self._stream.again() if self._entry is not None else 0
+        count = self._stream.retry_rejected() if self._entry is not None else 0
         if count:
             self._wake()
         return count
 
-    def _greet(self, message: bytes) -> None:
+    def _open_stream(self, message: bytes) -> None:
         """Create the stream from its first request, with what the node has from an earlier stream."""
         self._clear_timer()
         node = read(message, delta=self._service.delta).node
@@ -218,10 +218,10 @@ class Session:
 
         What is held of it may be sent again, so it is returned only if the client may receive its secrets.
         """
-        before = self._presumed(node)
-        return before if before is not None and self._may_have(before) else None
+        before = self._presumed_resources(node)
+        return before if before is not None and self._may_receive(before) else None
 
-    def _presumed(self, node: Node) -> Resources | None:
+    def _presumed_resources(self, node: Node) -> Resources | None:
         server, key = self._server, (node.id, self._service.only)
         other = server.newest.get(key)
         before = other._stream.last() if other else server.remembered.last(*key)
@@ -233,18 +233,20 @@ class Session:
 
     def _request(self, message: bytes) -> None:
         now = self._loop.time()
-        answers = self._stream.request(message, now)
+        events = self._stream.request(message, now)
         if self._entry is None:
-            self._enter(self._stream.node)
-        for answer in answers:
-            self._answered(answer, now)
+            self._register(self._stream.node)
+        for answer in events:
+            self._record_answer(answer, now)
         self._wake()
 
-    def _enter(self, node: Node | None) -> None:
+    def _register(self, node: Node | None) -> None:
         if node is None or not node.id:
             raise StreamError("the first request must name a node")
-        if not all(len(text) <= _LONGEST and text.isprintable() for text in astuple(node)):
-            raise StreamError(f"what the node says of itself is not printable, or longer than {_LONGEST} characters")
+        if not all(len(text) <= _MAX_IDENTITY and text.isprintable() for text in astuple(node)):
+            raise StreamError(
+                f"what the node says of itself is not printable, or longer than {_MAX_IDENTITY} characters"
+            )
         self._identity = NodeIdentity(node, self._sans())
         node_status = self._server.node_status
         self._entry = Entry(
@@ -269,12 +271,12 @@ class Session:
             else:
                 entry.proxy, entry.kind = self._proxy.name, self._proxy.kind
         content = self._proxy if isinstance(self._proxy, Refused) else publication.content(self._proxy)
-        if isinstance(content, Resources) and not self._may_have(content):
+        if isinstance(content, Resources) and not self._may_receive(content):
             socket = self._server.socket
             return Refused(_IN_CLEAR.format(f"unix:{socket}, or by {_MTLS}" if socket else _MTLS), denied=True)
         return content
 
-    def _may_have(self, content: Resources) -> bool:
+    def _may_receive(self, content: Resources) -> bool:
         return self._guarded or not content.secret
 
     def _refuse(self, refused: Refused, entry: Entry) -> None:
@@ -294,7 +296,7 @@ class Session:
             return
         response = self._next()
         if response is None:
-            self._rest()
+            self._schedule_idle_work()
         else:
             self._writing = True
             self._start(self._write(response))
@@ -326,36 +328,36 @@ class Session:
             return  # the call has ended, and the read in `run` fails too
         self._writing = False
         if not self._closed:
-            self._rest()
+            self._schedule_idle_work()
 
-    def _rest(self) -> None:
-        """Nothing may be sent now: schedule the removal of held resources, or record that all is accepted."""
+    def _schedule_idle_work(self) -> None:
+        """Schedule the removal of held resources, or record that all is accepted; called when nothing may be sent."""
         self._clear_timer()
         due = self._stream.due()
         if due is not None:
-            self._timer = self._loop.call_at(max(due, self._loop.time() + _SOONEST), self._wake_by_timer)
+            self._timer = self._loop.call_at(max(due, self._loop.time() + _MIN_TIMER), self._wake_by_timer)
         elif not self._unanswered and self._offered is not None and self._entry is not None:
-            self._refused = self._refused and any(item.state == "NACKED" for item in self._stream.status())
-            if not self._refused and not self._entry.reason:
+            self._has_nack = self._has_nack and any(item.state == "NACKED" for item in self._stream.status())
+            if not self._has_nack and not self._entry.reason:
                 self._server.node_status.good(self._entry)
 
-    def _answered(self, answer: Acked | Nacked, now: float) -> None:
+    def _record_answer(self, answer: Acked | Nacked, now: float) -> None:
         sent = self._unanswered.pop(answer.type_url, None)
         if sent is None or self._entry is None:
             return
         if isinstance(answer, Nacked):
-            self._nacked(answer, sent.publication, self._entry)
+            self._record_nack(answer, sent.publication, self._entry)
         else:
             self._entry.acked[answer.type_url] = self._server.node_status.now()
             self._server.observer.acked(SHORT[answer.type_url], now - sent.at)
 
-    def _nacked(self, answer: Nacked, publication: Publication, entry: Entry) -> None:
-        self._refused = True
-        message = publication.cached_snapshot.redacted(answer.message)[:_LONGEST_WORDS]
+    def _record_nack(self, answer: Nacked, publication: Publication, entry: Entry) -> None:
+        self._has_nack = True
+        message = publication.cached_snapshot.redacted(answer.message)[:_MAX_MESSAGE]
         entry.nack_messages[answer.type_url] = message
         entry.refused[answer.type_url] = self._server.node_status.now()
-        names = answer.names[:_MOST_FINDINGS]
-        findings = tuple(publication.cached_snapshot.place(answer.type_url, name, message) for name in names)
+        names = answer.names[:_MAX_FINDINGS]
+        findings = tuple(publication.cached_snapshot.nack_diagnostic(answer.type_url, name, message) for name in names)
         at = self._server.node_status.now()
         self._server.node_status.nacked(entry, Nack(at, answer.type_url, answer.version, names, message, findings))
         self._server.observer.nacked(SHORT[answer.type_url])
@@ -366,7 +368,7 @@ class Session:
         for finding in findings:
             _LOG.error("%s", finding)
 
-    def _late(self) -> None:
+    def _time_out(self) -> None:
         self.end(grpc.StatusCode.DEADLINE_EXCEEDED, f"no request within {self._server.patience:g} seconds")
 
     async def _abort(self, code: grpc.StatusCode, reason: str) -> None:
@@ -392,7 +394,7 @@ class Session:
     def _fail(self, error: BaseException) -> None:
         """Report an unexpected exception and close the stream, so that the proxy connects again."""
         self._report(error)
-        self.end(grpc.StatusCode.INTERNAL, _FAILED)
+        self.end(grpc.StatusCode.INTERNAL, _INTERNAL_ERROR)
 
     def _report(self, error: BaseException) -> None:
         self._server.observer.failed()

@@ -30,7 +30,7 @@ Changes = Mapping[str, Collection[str]]
 class _Held:
     """A resource whose removal is postponed.
 
-    `resource`: None if only the client knows its content. `since`: when the client was first seen not to use it.
+    `resource` is None if only the client knows its content. `since` is the time from which the client does not use it.
     """
 
     resource: Resource | None
@@ -40,8 +40,9 @@ class _Held:
 class Stream:
     """The subscriptions of one stream.
 
-    `only`: the type of a per-type service, None for all types. `before`: what the node had when its last stream ended.
-    `share`: its part of the memory budget. `settle`: seconds between the last use of a resource and its removal.
+    `only` is the type of a per-type service, None for all types. `before` holds the resources that the node had when
+    its last stream ended. `share` is its part of the memory budget. `settle` is the time in seconds between the last
+    use of a resource and its removal.
     """
 
     def __init__(
@@ -58,19 +59,19 @@ class Stream:
         self._delta = delta
         self._only = only
         self._before = before
-        self._settle = settle
+        self._settle_seconds = settle
         self._nonces = Nonces()
         self._subscriptions: dict[str, Subscription] = {}
         self._offered: Resources | None = None
         self._content: dict[str, Mapping[str, Resource]] = {}
         self._held: dict[str, dict[str, _Held]] = {kind: {} for kind in _HELD}
-        self._warming: set[str] = set()  # clusters sent as new or changed, their endpoints not accepted since
-        self._calm = False
+        self._warming: set[str] = set()  # new or changed clusters whose endpoints are not accepted yet
+        self._settled = False
 
     def request(self, message: bytes, now: float) -> list[Acked | Nacked]:
         """Process a request; one for a type that is not served is never answered. Raises `StreamError`."""
         request = read(message, delta=self._delta)
-        self._meet(request)
+        self._identify_node(request)
         kind = self._kind(request)
         if kind not in TYPES:
             return []
@@ -82,17 +83,17 @@ class Stream:
         if request.names or request.removed or request.versions:
             self._share.keep(kind, subscription.names, subscription.initial_versions, content)
         if isinstance(event, Acked) and kind == EDS:
-            self._warming.difference_update(name for name in event.names if not subscription.owes(name))
+            self._warming.difference_update(name for name in event.names if not subscription.must_contain(name))
         if event and all(each.acked_once for each in self._subscriptions.values()):
             self._before = None
         if isinstance(event, Nacked) and kind == CDS:
-            self._hold_good(event.names)
+            self._hold_accepted(event.names)
         if first:
             self._hold_claimed(subscription)
-        self._rest(now)
+        self._update_settled(now)
         return [event] if event else []
 
-    def _meet(self, request: Request) -> None:
+    def _identify_node(self, request: Request) -> None:
         if self.node is None:
             if request.node is None or not request.node.id:
                 raise StreamError("the first request of a stream must name its node, with an id")
@@ -112,21 +113,21 @@ class Stream:
             self._subscriptions = {each: subscriptions[each] for each in TYPES if each in subscriptions}
         return self._subscriptions[kind]
 
-    # ── what there is
+    # ── Content
 
     def offer(self, resources: Resources) -> None:
         """Replace the content to send with `resources`. Before the first offer no request is answered."""
         if resources is self._offered:
             return
         first = self._offered is None
-        earlier = self._offered or self._before or _NOTHING
-        self._offered, self._calm = resources, False
-        moved = changes(earlier, resources)
+        previous = self._offered or self._before or _NOTHING
+        self._offered, self._settled = resources, False
+        changed = changes(previous, resources)
         for kind in TYPES:
-            self._hold(kind, moved.get(kind, ()), earlier)
-            self._lay_out(kind)
+            self._hold(kind, changed.get(kind, ()), previous)
+            self._merge_held(kind)
         for kind, subscription in self._subscriptions.items():
-            subscription.touch(self._content[kind] if first else moved.get(kind, ()))
+            subscription.touch(self._content[kind] if first else changed.get(kind, ()))
             if first:
                 self._share.count(kind, subscription.names, subscription.initial_versions, self._content[kind])
                 self._hold_claimed(subscription)
@@ -134,49 +135,49 @@ class Stream:
         if self._only not in (None, CDS):
             self._before = None
 
-    def again(self) -> int:
+    def retry_rejected(self) -> int:
         """Allow what was rejected to be sent once more, and return the number of resources."""
-        self._calm = False
-        return sum(subscription.again() for subscription in self._subscriptions.values())
+        self._settled = False
+        return sum(subscription.retry_rejected() for subscription in self._subscriptions.values())
 
-    def _hold(self, kind: str, moved: Collection[str], earlier: Resources) -> None:
+    def _hold(self, kind: str, changed: Collection[str], previous: Resources) -> None:
         if kind not in self._held:
             return
         held, now = self._held[kind], self._offered_of(kind)
         subscription = self._subscriptions.get(kind)
-        for name in moved:
+        for name in changed:
             if name in now:
                 held.pop(name, None)
                 continue
-            used = subscription.given(name) if subscription else None
+            used = subscription.held_by_client(name) if subscription else None
             if kind in (CDS, RDS):
                 used = self._used(kind, name, used)
             else:
-                used = used or earlier.of(kind)[name]
-            self._keep(kind, name, used)
+                used = used or previous.of(kind)[name]
+            self._hold_used(kind, name, used)
 
-    def _used(self, kind: str, name: str, given: Resource | None) -> Resource | None:
+    def _used(self, kind: str, name: str, held_by_client: Resource | None) -> Resource | None:
         """Return what the client uses; until its first ACK here it may still use what it had on its last stream."""
         subscription = self._subscriptions.get(kind)
-        if given or self._before is None or (subscription and subscription.acked_once):
-            return given
+        if held_by_client or self._before is None or (subscription and subscription.acked_once):
+            return held_by_client
         return self._before.of(kind).get(name)
 
-    def _keep(self, kind: str, name: str, used: Resource | None) -> None:
+    def _hold_used(self, kind: str, name: str, used: Resource | None) -> None:
         subscription = self._subscriptions.get(kind)
         if used or (subscription and name in subscription.initial_versions):
             self._held[kind][name] = _Held(used)
         else:
             self._held[kind].pop(name, None)
 
-    def _hold_good(self, refused: Collection[str]) -> None:
+    def _hold_accepted(self, rejected: Collection[str]) -> None:
         """Keep the accepted version of each cluster that was rejected and is to be removed."""
         clusters = self._subscriptions[CDS]
-        again = [name for name in refused if name in self._held[CDS]]
-        for name in again:
-            self._keep(CDS, name, self._used(CDS, name, clusters.accepted.get(name)))
-        self._lay_out(CDS)
-        clusters.touch(again)
+        held = [name for name in rejected if name in self._held[CDS]]
+        for name in held:
+            self._hold_used(CDS, name, self._used(CDS, name, clusters.accepted.get(name)))
+        self._merge_held(CDS)
+        clusters.touch(held)
 
     def _hold_claimed(self, subscription: Subscription) -> None:
         """Hold the resources that a delta client claims and that no longer exist: they may be in use too."""
@@ -188,7 +189,7 @@ class Stream:
             if name not in content and name not in held:
                 held[name] = _Held(None)
 
-    def _lay_out(self, kind: str) -> None:
+    def _merge_held(self, kind: str) -> None:
         held = {name: each.resource for name, each in self._held.get(kind, {}).items() if each.resource}
         now = self._offered_of(kind)
         self._content[kind] = dict(sorted({**held, **now}.items())) if held else now
@@ -215,7 +216,7 @@ class Stream:
         }
         return {**sent, **(subscription.accepted if subscription.acked_once else before)}
 
-    # ── what is to be sent
+    # ── Responses
 
     def respond(self, now: float) -> Response | None:
         """Return the next response that may be sent now, or None. It counts as sent when it is returned."""
@@ -257,11 +258,15 @@ class Stream:
 
     def _release(self, now: float) -> bool:
         """Remove what has been unused for `settle` seconds, and return whether that makes a response due."""
-        self._rest(now)
-        if not self._calm or not any(self._held.values()):
+        self._update_settled(now)
+        if not self._settled or not any(self._held.values()):
             return False
         gone = {
-            kind: [name for name, each in held.items() if each.since is not None and each.since + self._settle <= now]
+            kind: [
+                name
+                for name, each in held.items()
+                if each.since is not None and each.since + self._settle_seconds <= now
+            ]
             for kind, held in self._held.items()
         }
         for kind, names in gone.items():
@@ -272,27 +277,27 @@ class Stream:
     def _remove(self, kind: str, names: Collection[str]) -> None:
         for name in names:
             del self._held[kind][name]
-        self._lay_out(kind)
+        self._merge_held(kind)
         if subscription := self._subscriptions.get(kind):
             subscription.touch(names)
 
-    def _rest(self, now: float) -> None:
+    def _update_settled(self, now: float) -> None:
         """Note whether clusters, listeners and routes are all accepted: then nothing uses what is held."""
-        self._calm = self._offered is not None and all(
+        self._settled = self._offered is not None and all(
             self._is_settled(kind, subscription)
             for kind in (CDS, LDS, RDS)
             if (subscription := self._subscriptions.get(kind))
         )
-        if self._calm:
+        if self._settled:
             for each in (each for held in self._held.values() for each in held.values() if each.since is None):
                 each.since = now
 
     def due(self) -> float | None:
         """Return when a response may become due without any event, or None."""
-        if not self._calm:
+        if not self._settled:
             return None
         since = [each.since for held in self._held.values() for each in held.values() if each.since is not None]
-        return min(since) + self._settle if since else None
+        return min(since) + self._settle_seconds if since else None
 
     def status(self) -> tuple[TypeStatus, ...]:
         """Return the status of each type that is subscribed to."""

@@ -1,4 +1,4 @@
-"""The bytes of xDS: decodes requests with Envoy's messages, and joins responses from bytes that all streams share.
+"""Decodes xDS requests with Envoy's messages, and joins responses from bytes that all streams share.
 
 A resource is serialised once, and a response once with its content and nonce. A nonce only needs to be unique within
 its stream, so streams may share one. This module does not know what to send, to whom or when.
@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from lbctl.xds.resource import Resource, field
 
 KEPT_BYTES = 4 << 20
-"""Bytes of serialised responses kept for the streams that have yet to be sent them."""
+"""The maximal size in bytes of the serialised responses that are cached for other streams."""
 
 
 _LONGEST_ERROR = 64 * 1024
@@ -144,7 +144,7 @@ class Nonces:
 
 
 class Response:
-    """A discovery response of either variant. `version`: by default a digest of the content.
+    """A discovery response of either variant. `version` is by default a digest of the content.
 
     Responses with equal content share their bytes, unless one stream is sent them again: then only the nonce differs.
     """
@@ -203,10 +203,10 @@ _Key = tuple[bool, str, str, tuple[Resource, ...], tuple[str, ...]]
 
 
 class _Bodies:
-    """A least-recently-used cache of responses: at most `most` bytes, or one response."""
+    """A least-recently-used cache of responses: at most `max_bytes` bytes, or one response."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._size = 0
         self._bodies: OrderedDict[_Key, _Body] = OrderedDict()
 
@@ -215,7 +215,7 @@ class _Bodies:
         if body is None:
             body = self._bodies[key] = _assemble(*key)
             self._size += len(body.data)
-            while self._size > self._most and len(self._bodies) > 1:
+            while self._size > self._max_bytes and len(self._bodies) > 1:
                 self._size -= len(self._bodies.popitem(last=False)[1].data)
         else:
             self._bodies.move_to_end(key)

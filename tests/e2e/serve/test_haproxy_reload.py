@@ -72,7 +72,7 @@ def test_a_reload_that_does_not_come_up_leaves_the_old_worker_and_puts_the_old_f
         assert "did not come up" in gateway.apply({"pool": {"a": 2.5}}).failure
         assert gateway.worker == worker
         taken.close()
-        monkeypatch.setattr(reload, "FAILED", 0.0)
+        monkeypatch.setattr(reload, "RETRY_AFTER", 0.0)
         eventually(lambda: gateway.apply({"pool": {"a": 2.5}}).reloaded)
 
 
@@ -96,8 +96,8 @@ def test_reloads_keep_their_distance(version: Binary, two: list[Replica]) -> Non
         gateway.change({**fleet_of(pool_of(two)), "listeners": gateway.listeners})
         waiting = gateway.apply()
         assert not waiting.reloaded
-        assert waiting.again is not None
-        assert 3 < waiting.again <= 5
+        assert waiting.retry_after is not None
+        assert 3 < waiting.retry_after <= 5
 
 
 def test_without_a_runtime_api_weights_go_by_reload_and_a_drain_at_once(version: Binary, two: list[Replica]) -> None:
@@ -105,11 +105,11 @@ def test_without_a_runtime_api_weights_go_by_reload_and_a_drain_at_once(version:
         assert gateway.apply({"pool": {"a": 2.5}}).reloaded
         assert gateway.load(100, 4).shares() == pytest.approx({"a": 0.2, "b": 0.8}, abs=0.03)
         waiting = gateway.apply({"pool": {"a": 5.0}})
-        assert waiting.again is not None
-        assert waiting.again > 20
+        assert waiting.retry_after is not None
+        assert waiting.retry_after > 20
         waiting = gateway.apply({"pool": {"a": 5.0}}, drained={"pool": ["b"]})
-        assert waiting.again is not None
-        assert waiting.again <= 5
+        assert waiting.retry_after is not None
+        assert waiting.retry_after <= 5
 
 
 def two_ports() -> int:

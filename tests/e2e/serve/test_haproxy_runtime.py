@@ -103,7 +103,7 @@ def test_an_added_replica_serves_and_a_removed_one_finishes_what_it_has(version:
         half = pytest.approx({"b": 0.5, "c": 0.5}, abs=0.03)
         eventually(lambda: gateway.load(100, 4).shares() == half)
         assert all(stream.result(20).ok for stream in streams)
-        assert gateway.apply().again is None
+        assert gateway.apply().retry_after is None
         assert gateway.server("pool_pool", "a") == {}
         assert gateway.worker == worker
         gateway.reload_outside()
@@ -213,7 +213,7 @@ def test_a_dead_socket_is_words_and_the_file_is_right_for_the_next_start(three: 
         applied = gateway.apply()
         assert not applied.done
         assert "admin.sock" in applied.failure
-        assert applied.again is not None
+        assert applied.retry_after is not None
         assert f"server c '{c.address}'" in gateway.config.read_text()
 
 
@@ -225,5 +225,5 @@ def test_a_refused_command_is_reported_with_its_words_and_stops_nothing_else(thr
         applied = gateway.converge({"pool": {"a": 5.0}})
         assert not applied.done
         assert [item.command for item in applied.refused] == ["set server pool_pool/a weight 50"]
-        assert "algorithm" in applied.refused[0].words
+        assert "algorithm" in applied.refused[0].message
         assert any("weight 50" in why for why in applied.reload)

@@ -167,7 +167,7 @@ def test_a_dry_run_decides_and_sends_nothing_to_anybody() -> None:
                 eventually(lambda: "info weights" in control.log)
                 eventually(lambda: "would be published" in control.log)
                 assert control.proxies["ha"]["state"] == "NOT DRIVEN"
-                asked = background.wait(Runtime(str(ha.entry["runtime_api"])).ask("get weight pool_pool/a"))
+                asked = background.wait(Runtime(str(ha.entry["runtime_api"])).query("get weight pool_pool/a"))
                 assert asked.texts[0].startswith("100 (")
             assert not (control.state / "lbctl.db").exists()
 

@@ -94,7 +94,7 @@ def test_what_nginx_refuses_never_takes_the_place_of_what_runs() -> None:
         own = site.config.read_text()
         refused = site.converge({**fleet, "listeners": {"gateway": {**fleet["listeners"]["gateway"], "tls": broken}}})
         assert refused.outcome == "refused"
-        assert "none.crt" in refused.words
+        assert "none.crt" in refused.reason
         assert site.config.read_text() == own
         assert site.own.get().body.decode() == OWN
         _taken(site, fleet)
@@ -117,7 +117,7 @@ def test_a_port_that_is_taken_puts_back_what_ran_and_health_goes_on() -> None:
         running = site.send_load(300, 6, keep_alive=False, gap=0.1)
         refused = site.converge({**fleet, **more})
         assert (refused.outcome, refused.behind) == ("refused", False)
-        assert "Address already in use" in refused.words
+        assert "Address already in use" in refused.reason
         assert site.config.read_text() == text
         assert site.converge({**fleet, **more}).outcome == "same"
         applied = site.converge({**fleet, **more}, drained=frozenset({"b"}))

@@ -149,7 +149,7 @@ class Three:
         }
 
     def _of_haproxy(self, pool: str) -> dict[str, int]:
-        asked = background.wait(Runtime(str(self.haproxy.entry["runtime_api"])).ask("show servers state"))
+        asked = background.wait(Runtime(str(self.haproxy.entry["runtime_api"])).query("show servers state"))
         rows = [line.split() for line in asked.texts[0].splitlines() if line and line[0] != "1"]
         place = {name: number for number, name in enumerate(rows[0][1:])}
         return {

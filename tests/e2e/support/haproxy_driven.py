@@ -100,7 +100,7 @@ class Driven(Client):
 
     def ask(self, question: str) -> str:
         """One command of the Runtime API, as an operator gives it."""
-        return "".join(background.wait(Runtime(str(self.socket)).ask(question)).texts)
+        return "".join(background.wait(Runtime(str(self.socket)).query(question)).texts)
 
     @property
     def worker(self) -> int:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import grpc
 import pytest
 
-from lbctl.xds.protocol.budget import Most
+from lbctl.xds.protocol.budget import SubscriptionLimits
 from lbctl.xds.resource import CDS, EDS, Resource
 from tests.support.xds import CachedSnapshot, Client, Running, cluster, connected, running, until
 
@@ -27,7 +27,10 @@ async def _exhausted(client: Client) -> bool:
 @BOTH
 def test_one_stream_may_not_keep_names_without_end(delta: bool) -> None:
     async def talk() -> None:
-        async with running(most=Most(unknown=100 * _KB)) as it, connected(it.port, delta=delta) as client:
+        async with (
+            running(subscription_limits=SubscriptionLimits(unknown=100 * _KB)) as it,
+            connected(it.port, delta=delta) as client,
+        ):
             it.publish(CachedSnapshot("e1", cluster("a")))
             assert await client.fetch(CDS) == ["a"]
             await client.ask(EDS, *(f"nobody-{number}" for number in range(2000)))
@@ -59,7 +62,10 @@ def test_long_names_count_by_their_bytes(caplog: pytest.LogCaptureFixture) -> No
 
 def test_many_streams_may_not_either_and_who_asks_for_what_exists_is_served() -> None:
     async def talk() -> None:
-        async with running(most=Most(unknown=100 * _KB, unknown_in_all=250 * _KB)) as it, AsyncExitStack() as stack:
+        async with (
+            running(subscription_limits=SubscriptionLimits(unknown=100 * _KB, unknown_in_all=250 * _KB)) as it,
+            AsyncExitStack() as stack,
+        ):
             it.publish(CachedSnapshot("e1", cluster("a")))
             clients = [await stack.enter_async_context(connected(it.port, f"n{number}")) for number in range(8)]
             for client in clients:
@@ -77,7 +83,10 @@ def test_many_streams_may_not_either_and_who_asks_for_what_exists_is_served() ->
 def test_an_envoy_with_ten_thousand_clusters_takes_nothing_of_it(delta: bool) -> None:
     async def talk() -> None:
         names = [f"pool-{number}" for number in range(10_000)]
-        async with running(most=Most(unknown=_KB)) as it, connected(it.port, delta=delta) as client:
+        async with (
+            running(subscription_limits=SubscriptionLimits(unknown=_KB)) as it,
+            connected(it.port, delta=delta) as client,
+        ):
             it.publish(CachedSnapshot("e1", cluster("a"), *(Resource(EDS, name, b"x") for name in names)))
             assert await client.fetch(CDS) == ["a"]
             await client.ask(EDS, *names)
@@ -107,7 +116,7 @@ def test_of_a_stream_that_has_ended_no_names_are_kept() -> None:
                 await client.ask(EDS, "nobody", "nobody-2")
                 await until(lambda: it.rows() and it.row("edge-1")["types"])
             await until(lambda: it.row("edge-1")["state"] == "GONE")
-            (entry,) = it.ledger._gone["edge-1", False].ended
+            (entry,) = it.ledger._disconnected["edge-1", False].ended
             assert [item.names for item in entry.status()] == [()]
             assert it.row("edge-1")["types"][0]["names"] == 2
 

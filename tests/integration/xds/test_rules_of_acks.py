@@ -135,10 +135,10 @@ def test_what_was_refused_is_sent_once_more_when_somebody_asks_for_that(delta: b
                 client.ack(got)
         assert client.pull() == []
         assert client.state(short) == "NACKED"
-        assert client.stream.again() == 1
+        assert client.stream.retry_rejected() == 1
     assert bad.split()[-1] in " ".join(client.hear())
     assert client.state(short) == "SYNCED"
-    assert client.stream.again() == 0
+    assert client.stream.retry_rejected() == 0
     assert client.pull() == []
 
 
@@ -149,7 +149,7 @@ def test_a_removal_that_was_refused_is_sent_once_more_too(delta: bool) -> None:
     (got,) = client.pull()
     client.nack(got, "public: cannot go now")
     assert client.pull() == []
-    client.stream.again()
+    client.stream.retry_rejected()
     assert client.hear()[0].startswith("lds")
     assert client.state("lds") == "SYNCED"
 

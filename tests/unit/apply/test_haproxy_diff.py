@@ -57,7 +57,7 @@ def test_what_leaves_is_deleted_when_it_has_nothing_and_not_before() -> None:
     assert plan(_desired(), _running(old=busy)).commands == ()
     assert plan(_desired(), _running(old=busy)).leaving == (("pool_p", "old"),)
     assert plan(_desired(), _running(old=replace(busy, sessions=0))).commands == ("del server pool_p/old",)
-    assert plan(_desired(), _running(old=replace(busy, sessions=0)), kept={("pool_p", "old")}).commands == ()
+    assert plan(_desired(), _running(old=replace(busy, sessions=0)), undeletable={("pool_p", "old")}).commands == ()
 
 
 def test_a_drained_server_comes_back_with_its_weight_first() -> None:

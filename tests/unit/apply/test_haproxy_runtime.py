@@ -44,13 +44,13 @@ def _against(tmp_path: Path, handler: Handler, *commands: str) -> Replies:
         place = str(tmp_path / "s")
         server = await asyncio.start_unix_server(closing, place)
         async with server:
-            return await Runtime(place, timeout=0.3).tell(commands)
+            return await Runtime(place, timeout=0.3).send(commands)
 
     return asyncio.run(run())
 
 
 def test_a_socket_that_is_not_there_is_words(tmp_path: Path) -> None:
-    replies = asyncio.run(Runtime(str(tmp_path / "none")).ask("show info"))
+    replies = asyncio.run(Runtime(str(tmp_path / "none")).query("show info"))
     assert replies.texts == ()
     assert "none" in replies.failure
 
@@ -180,7 +180,7 @@ def place_of(failure: str) -> str:
 
 @pytest.mark.parametrize("place", ["ipv4@10.0.0.1:9999", "ipv4@localhost:9999", "ipv4@127.0.0.1:x"])
 def test_tcp_is_for_loopback_alone(place: str) -> None:
-    assert "loopback" in asyncio.run(Runtime(place).ask("show info")).failure
+    assert "loopback" in asyncio.run(Runtime(place).query("show info")).failure
 
 
 def _view(weights: tuple[float, ...], live: tuple[float, ...], drained: frozenset[str] = frozenset()) -> View:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lbctl.apply.nginx.master import Workers, judge
-from lbctl.apply.nginx.reload_schedule import ReloadSchedule, carried, reason, retry_after, same_shape
+from lbctl.apply.nginx.reload_schedule import ReloadSchedule, reason, retry_after, same_shape, with_live_state
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.proxies import Proxy
@@ -71,7 +71,7 @@ def test_the_reason_is_what_differs_most() -> None:
 def test_while_a_fleet_is_refused_the_one_that_runs_has_its_weights_and_drains() -> None:
     good = _view("1", "2", "3", drained=("3",))
     wanted = _view("1", "2", "4", weights=(5.0, 6.0, 7.0), drained=("2", "4"), route="other")
-    after = carried(good, wanted)
+    after = with_live_state(good, wanted)
     assert same_shape(after, good)
     assert (after.weights["p"], after.drained["p"]) == (row_of_plain((5.0, 6.0, 1.0)), frozenset({"2", "3"}))
 
@@ -79,7 +79,7 @@ def test_while_a_fleet_is_refused_the_one_that_runs_has_its_weights_and_drains()
 def test_a_replica_at_another_address_is_another_replica() -> None:
     good, moved = _view("1"), Pool("p", (Replica("1", Address("10.9.9.9", 80)),))
     wanted = replace(_view("1", drained=("1",), weights=(9.0,)), pools={"p": moved})
-    assert carried(good, wanted) == good
+    assert with_live_state(good, wanted) == good
 
 
 _BEFORE = Workers(frozenset({1, 2}))
@@ -89,7 +89,7 @@ _BIND = "2026/01/01 00:00:00 [emerg] 7#7: bind() to 0.0.0.0:80 failed (98: Addre
 def test_new_workers_and_no_old_ones_are_a_success() -> None:
     verdict = judge(_BEFORE, Workers(frozenset({3, 4}), frozenset({1, 2})), "", 0.1)
     assert verdict is not None
-    assert verdict.taken
+    assert verdict.succeeded
 
 
 def test_a_worker_that_is_replaced_beside_old_ones_is_no_reload() -> None:
@@ -100,7 +100,7 @@ def test_a_port_that_is_taken_is_waited_for_until_nginx_gives_it_up() -> None:
     assert judge(_BEFORE, _BEFORE, _BIND * 4, 2.0) is None
     verdict = judge(_BEFORE, _BEFORE, f"{_BIND * 5}2026/01/01 [emerg] 7#7: still could not bind()\n", 2.5)
     assert verdict is not None
-    assert (verdict.taken, verdict.words) == (False, "bind() to 0.0.0.0:80 failed (98: Address already in use)")
+    assert (verdict.succeeded, verdict.reason) == (False, "bind() to 0.0.0.0:80 failed (98: Address already in use)")
 
 
 def test_a_new_complaint_is_a_failure_and_silence_becomes_one() -> None:
@@ -108,5 +108,5 @@ def test_a_new_complaint_is_a_failure_and_silence_becomes_one() -> None:
     silent = judge(_BEFORE, _BEFORE, "", 10.1)
     assert failed is not None
     assert silent is not None
-    assert (failed.taken, failed.words) == (False, 'unknown directive "x" in /n.conf:3')
-    assert (silent.taken, "no new worker" in silent.words) == (False, True)
+    assert (failed.succeeded, failed.reason) == (False, 'unknown directive "x" in /n.conf:3')
+    assert (silent.succeeded, "no new worker" in silent.reason) == (False, True)

@@ -197,7 +197,7 @@ DRIVEN = {
 def test_a_proxys_program_is_held_against_what_the_fleet_says(
     text: str, proxies: Fleet, code: int, state: str, words: str, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lbctl.apply.check._TELLING", 0.3)
+    monkeypatch.setattr("lbctl.apply.check._VERSION_TIMEOUT", 0.3)
     monkeypatch.setenv("LBCTL_NGINX", program(doctor.directory, "nginx", text))
     row = doctor(fleet(proxies=proxies))["nginx"]
     assert (doctor.code, row["state"]) == (code, state)
@@ -447,7 +447,7 @@ def test_an_agent_check_at_ports_that_the_machine_lends_is_a_warning() -> None:
     low, _ = map(int, ports._RANGE.read_text().split())
 
     def judged(port: int) -> tuple[str, str]:
-        found = ports.port(ports.Wanted("proxies.ha.agent_check.bind", Address("127.0.0.1", port), ports.SERVE))
+        found = ports.port(ports.BoundAddress("proxies.ha.agent_check.bind", Address("127.0.0.1", port), ports.SERVE))
         return found.state, found.todo
 
     assert judged(free_port()) == ("warn", f"choose ports below {low}: it needs one for each replica, counting up")

@@ -630,7 +630,7 @@ def test_envoys_words_lead_to_the_yaml(
 ) -> None:
     edition = built(FLEET)
     edition.resources(ANY)
-    found = edition.place(kind, name, words)
+    found = edition.nack_diagnostic(kind, name, words)
     assert (found.code, found.path) == ("LB921", path)
     assert message in found.message
     assert "sk-1" not in found.message

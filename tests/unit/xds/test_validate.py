@@ -199,7 +199,7 @@ def _broken(kind: str, name: str, wrong: Callable[[Any], None]) -> tuple[Message
 
 def _findings(kind: str, message: Message, path: tuple[Any, ...]) -> list[tuple[str, tuple[Any, ...]]]:
     problems = [*validate.examine(kind, message, path).problems]
-    problems += validate.examine_places(message, path) if kind == EDS else ()
+    problems += validate.examine_addresses(message, path) if kind == EDS else ()
     return [(item.message, item.path) for item in problems]
 
 
