@@ -42,7 +42,7 @@ def test_an_override_that_cannot_be_saved_is_refused_and_changes_nothing() -> No
             with _refusing(control):
                 answer = _override(control, "POST", **DRAIN)
                 assert answer.status_code == 503
-                assert "cannot be saved" in answer.json()["error"]
+                assert "nothing was changed" in answer.json()["error"]
                 assert control.status["overrides"] == []
                 assert control.ready()
             assert _override(control, "POST", **DRAIN).status_code == 200
