@@ -71,7 +71,8 @@ def checked_weight(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or value == math.inf:
         raise ValueError(f"{value} is not a number above 0")
     if value > MAX_WEIGHT:
-        raise ValueError(f"{value:g} is too much: a weight is at most {MAX_WEIGHT:.0f}, as in a fleet file")
+        shown = f"{value:g}" if value < 1e300 else "it"  # a larger integer is no float
+        raise ValueError(f"{shown} is too much: a weight is at most {MAX_WEIGHT:.0f}, as in a fleet file")
     return float(value)
 
 

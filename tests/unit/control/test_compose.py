@@ -10,7 +10,7 @@ import pytest
 from lbctl.control.compose import Composed, EffectiveReplica, ForProxy, compose, for_proxy, weight_changes
 from lbctl.control.drains import Since
 from lbctl.control.loop_output import LoopOutput
-from lbctl.control.overrides import Override
+from lbctl.control.overrides import Override, checked_weight
 from lbctl.control.slow_start import Ramps
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, Replica, SlowStart, Telemetry
@@ -179,3 +179,9 @@ def test_an_operators_split_is_over_that_of_the_files_as_long_as_those_stay() ->
     assert composed.snapshot.topology.pools == files.topology.pools
     changed = compose(_split_fleet(new=1, old=1), LoopOutput(), (held,), {}, NOW)
     assert (changed.overrides, changed.snapshot) == ((), _split_fleet(new=1, old=1))
+
+
+@pytest.mark.parametrize("value", [10**400, 2_000_000, 2e6])
+def test_a_weight_that_is_too_large_is_refused_in_words(value: float) -> None:
+    with pytest.raises(ValueError, match="is too much: a weight is at most 1000000"):
+        checked_weight(value)
