@@ -129,11 +129,11 @@ def test_a_port_that_is_taken_puts_back_what_ran_and_health_goes_on() -> None:
 def test_a_reload_command_that_hangs_with_its_child_is_said_and_puts_back_what_ran(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(driver, "_COMMAND_SECONDS", 0.5)
+    monkeypatch.setattr(driver, "_COMMAND_TIMEOUT", 0.5)
     with replicas("a") as (a,), driving(fleet := _fleet(a), command=("sh", "-c", "sleep 60; true")) as site:
         begun = time.monotonic()
         applied = site.converge(fleet)
-        assert (applied.outcome, applied.words.partition(";")[0]) == ("refused", "sh: it did not end within 0.5 s")
+        assert (applied.outcome, applied.reason.partition(";")[0]) == ("refused", "sh: it did not end within 0.5 s")
         assert time.monotonic() - begun < 10
         assert site.own.get().body.decode() == OWN
 

@@ -105,7 +105,7 @@ def test_a_cancelled_run_kills_its_program(tmp_path: Path) -> None:
 )
 def test_what_a_program_said_is_a_message(command: list[str], code: int | None, words: str, last_line: str) -> None:
     done = run_blocking(command, 10)
-    assert (done.code, done.words, done.last_line) == (code, words, last_line or words)
+    assert (done.code, done.message, done.last_line) == (code, words, last_line or words)
 
 
 def test_the_log_of_a_reload_is_read_in_pieces_and_only_for_emergencies(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_an_answer_without_an_end_is_given_up_on_by_its_size(
     async def script() -> Replies:
         place = str(tmp_path / "s")
         async with await asyncio.start_unix_server(_endless(piece), place):
-            return await Runtime(place, timeout=30).ask("show info")
+            return await Runtime(place, timeout=30).query("show info")
 
     assert "does not end its answer" in asyncio.run(script()).failure
 
