@@ -22,7 +22,7 @@ from tests.e2e.support.tokens import ISSUER, Issuer, bearer
 from tests.e2e.support.waiting import eventually
 
 _KEYS = "".join(f"sk-of-{number}: tenant{number}\n" for number in range(10))
-_GOOD = Request("GET", "/", [("authorization", "Bearer sk-of-9")], timeout=5.0)
+_GOOD = Request("GET", "/", [("authorization", "Bearer sk-of-9")], timeout=20.0)
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ def test_what_is_decided_is_told_with_its_inputs_and_operators_come_first(
 
                 assert _say(capfd, control, "weight", "set", "pool/a", "3", "--reason", "tried", *token)[0] == 0
                 eventually(lambda: _weights(envoy, members)[0] > 4 * _weights(envoy, members)[1])
-                assert "by hand    weight pool/a 3: tried" in _say(capfd, control, "status")[1]
+                assert "by hand    weight pool/a 3, by operator: tried" in _say(capfd, control, "status")[1]
                 for value in ("NaN", "Infinity", "0", "1e9", '"3"', "true"):
                     code, said = _hold(control, value)
                     assert code == 400, said

@@ -10,6 +10,7 @@ from tests.e2e.support.binaries import Kind
 from tests.e2e.support.fleet import fleet_of, running
 from tests.e2e.support.ports import HOST
 from tests.e2e.support.replicas import replicas
+from tests.e2e.support.waiting import eventually
 
 _PIECE = 200_000
 
@@ -33,6 +34,7 @@ def test_a_slow_reader_does_not_fill_the_proxy(kind: Kind) -> None:
         socket.create_connection((HOST, gateway.port)) as client,
     ):
         client.sendall(f"GET /sse?n={pieces}&pad={_PIECE} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        eventually(lambda: a.in_flight == 1)
         time.sleep(1.5)
         assert a.in_flight == 1
         assert gateway.get().ok
