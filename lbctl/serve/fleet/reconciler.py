@@ -104,6 +104,8 @@ class Reconciler:
         self._newest: SavedFleet | None = None
         """The files that are served, which a failed save may not have saved yet."""
         self._unsaved = False
+        self._unrecorded: tuple[str, str] | None = None
+        """Version and cause of a publication that the audit log does not have yet."""
         self._followed: Mapping[Path, str] = {}
         self._drains = dict(publisher.drained)
 
@@ -117,11 +119,13 @@ class Reconciler:
             await self._read(allow_shrink=False)
             if self._publisher.served is None and saved is not None:
                 await self._serve_saved(restored or await self._restore(saved))
+            await self._record()
 
     async def reload(self, *, allow_shrink: bool = False) -> None:
         """Read the files now. `allow_shrink`: accept any loss of replicas and keys."""
         async with self._lock:
             await self._read(allow_shrink)
+            await self._record()
 
     async def refresh(self, cause: str, *, save: bool = True) -> None:
         """Publish the same fleet again, with the discovered replicas, weights, overrides and drains of now.
@@ -242,10 +246,16 @@ class Reconciler:
         self._report(published, cause)
         served = self._publisher.served
         if published.new and served is not None:
-            with suppress(NotSavedError):  # the files are served, also where the state cannot be written
-                await self._audit.record(CONTROL_PLANE, "publish", served.cached_snapshot.version, cause)
+            self._unrecorded = served.cached_snapshot.version, cause
         await self._save(outcome.saved)
         return published
+
+    async def _record(self) -> None:
+        """Append what was published last to the audit log."""
+        if self._unrecorded is not None:
+            (version, cause), self._unrecorded = self._unrecorded, None
+            with suppress(NotSavedError):  # the files are served, also where the state cannot be written
+                await self._audit.record(CONTROL_PLANE, "publish", version, cause)
 
     def _note(
         self, result: ReloadStatus, diagnostics: tuple[Diagnostic, ...], refused: str | None = None,

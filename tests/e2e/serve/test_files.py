@@ -46,7 +46,7 @@ def test_a_bad_file_changes_nothing_and_is_told_everywhere() -> None:
         assert now["snapshot"]["version"] == version
         errors = [item for item in now["fleet"]["diagnostics"] if item["severity"] == "error"]
         assert (errors[0]["line"], errors[0]["file"]) == (2, str(control.files / "fleet.yaml"))
-        assert errors[0]["text"] in control.log
+        eventually(lambda: errors[0]["text"] in control.log)
         metrics = control.metrics()
         assert metrics["lbctl_fleet_valid"] == 0
         assert metrics['lbctl_reloads_total{result="invalid"}'] == 1
@@ -60,7 +60,7 @@ def test_a_bad_file_changes_nothing_and_is_told_everywhere() -> None:
         eventually(lambda: count_of(control) == 5)
         assert status(control, "--check").returncode == 0
         assert control.metrics()["lbctl_fleet_valid"] == 1
-        assert "the files are served again" in control.log
+        eventually(lambda: "the files are served again" in control.log)
 
 
 def test_broken_files_at_the_start_and_a_good_fleet_in_the_state_serve_that_one() -> None:
@@ -153,7 +153,7 @@ def test_what_only_a_restart_takes_is_told() -> None:
     with controlling(fleet()) as control:
         control.write({**fleet(), "control": {"logs": {"bind": f"{HOST}:18515"}}})
         eventually(lambda: control.status["restart"] == ["control.logs.bind"])
-        assert "keys=control.logs.bind" in control.log
+        eventually(lambda: "keys=control.logs.bind" in control.log)
 
 
 def test_a_drained_replica_leaves_an_envoy_after_the_deadline_and_a_restart_does_not_begin_it_anew() -> None:
