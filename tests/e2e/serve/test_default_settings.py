@@ -16,7 +16,7 @@ from tests.e2e.support.all_proxies import INTERVAL, STALLED_AFTER, Three, pool_b
 from tests.e2e.support.engines import Engine, engines
 from tests.e2e.support.exporters import Page
 from tests.e2e.support.http1 import Request
-from tests.e2e.support.waiting import eventually
+from tests.e2e.support.waiting import at_rest, eventually
 
 _T4 = """\
 # TYPE DCGM_FI_DEV_GPU_TEMP gauge
@@ -49,7 +49,8 @@ def test_a_wedged_engine_gets_nothing_new_from_any_proxy() -> None:
             wedged = time.monotonic()
             try:
                 until(wedged + STALLED_AFTER + 2 * INTERVAL)
-                held = members[0].requests
+                eventually(lambda: _out(site) == {("pool", "a")}, 15)
+                held = at_rest(lambda: members[0].requests)
                 time.sleep(6)
                 assert members[0].requests == held
                 assert _out(site) == {("pool", "a")}
