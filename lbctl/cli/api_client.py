@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from lbctl.base import ports
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_loopback
 from lbctl.cli.options import options_of
+from lbctl.serve.api import tokens
 from lbctl.serve.api.json_codec import SchemaError, decode, encode, is_unicode
 from lbctl.serve.api.json_codec import plain as plain_json
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 DEFAULT_SERVER = f"http://127.0.0.1:{ports.API}"
 _TOKEN = "/var/lib/lbctl/api-token"
 """The default path at which `serve` creates its token."""
+_TOKEN_FORM = re.compile(rb"[!-~]+")
 _WRITING = f"The token of its API, which this always needs; default: {_TOKEN}, for the default server alone."
 _GIVE = "give it with --token-file, or for all commands with LBCTL_TOKEN_FILE"
 _CONNECT = 5.0
@@ -126,14 +129,17 @@ class Server:
         if self.token_file is None and self.url != DEFAULT_SERVER:
             return ""
         try:
-            token = Path(self.token_file or _TOKEN).read_text(encoding="ascii").strip()
-        except (OSError, ValueError) as error:
+            accepted = tokens.parse(Path(self.token_file or _TOKEN).read_bytes())
+        except OSError as error:
             if self.token_file is None:
                 return ""
             raise RemoteError(f"the token file {self.token_file} cannot be read: {_reason(error)}") from None
+        if len(accepted) != 1 or not _TOKEN_FORM.fullmatch(accepted[0].secret):
+            content = f"{len(accepted)} tokens" if len(accepted) != 1 else "a token with blanks or beyond ASCII"
+            raise RemoteError(f"the token file {self.token_file or _TOKEN} has {content}: give a file with one token")
         if not _is_private(self.url):
             raise RemoteError(f"no token is sent to {self.url}: it would go over the network in the clear")
-        return token
+        return accepted[0].secret.decode()
 
 
 def server_options(*, writes: bool = False) -> _Decorator:

@@ -105,9 +105,9 @@ def follow(states: Rollouts, topology: Topology, now: float) -> Rollouts:
     A new rollout waits in the mode `manual`, and starts in the mode `timed`. One that is as it was goes on. A changed
     split of the files ends a rollout that is otherwise as it was.
     """
-    known = {state.route: state for state in states}
+    by_route = {state.route: state for state in states}
     return tuple(
-        _followed(known.get(route.name), route, rollout, topology, now) for route, rollout in _rollouts(topology)
+        _followed(by_route.get(route.name), route, rollout, topology, now) for route, rollout in _rollouts(topology)
     )
 
 

@@ -168,10 +168,10 @@ class EventLog:
         if last_event_id is None:
             return (head,)
         oldest = self._last - len(self._kept) + 1
-        seen = int(last_event_id) if _EVENT_ID.fullmatch(last_event_id) else -1
-        if not oldest - 1 <= seen <= self._last:
+        last_seen = int(last_event_id) if _EVENT_ID.fullmatch(last_event_id) else -1
+        if not oldest - 1 <= last_seen <= self._last:
             return (head, _encoded(schema.Missed(oldest)), *self._kept)
-        return (f"retry: {RETRY * 1000:.0f}\n\n".encode(), *islice(self._kept, seen - oldest + 1, None))
+        return (f"retry: {RETRY * 1000:.0f}\n\n".encode(), *islice(self._kept, last_seen - oldest + 1, None))
 
     def _emit(self, event: schema.Event) -> None:
         self._last += 1

@@ -16,10 +16,10 @@ from lbctl.serve.api.status_rows import when
 def rows(states: Rollouts, files: Topology, served: Topology) -> Iterator[schema.Rollout]:
     """Yield a row for each rollout of the files. `served` has the splits that the proxies get."""
     current = {route.name: route for route in served.routes}
-    known = {state.route: state for state in states}
+    by_route = {state.route: state for state in states}
     for route in files.routes:
-        if route.rollout is not None and route.name in known:
-            yield _row(known[route.name], route.rollout, current.get(route.name, route))
+        if route.rollout is not None and route.name in by_route:
+            yield _row(by_route[route.name], route.rollout, current.get(route.name, route))
 
 
 def _row(state: RolloutState, rollout: Rollout, served: Route) -> schema.Rollout:

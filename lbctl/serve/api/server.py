@@ -276,12 +276,12 @@ class Api:
 
     async def _principal(self, request: web.Request) -> Principal:
         """Return whose token the request has. Raises _Refused where it has none that is known."""
-        known = tokens.parse(await asyncio.to_thread(read_token, self._access.token))
-        if not known:
+        accepted = tokens.parse(await asyncio.to_thread(read_token, self._access.token))
+        if not accepted:
             raise _Refused(403, "this control plane has no token, so nobody may do that")
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         credentials = given.strip().encode(errors="surrogateescape")  # the bytes of the header as they were sent
-        principal = tokens.principal_of(known, credentials) if kind.lower() == "bearer" else None
+        principal = tokens.principal_of(accepted, credentials) if kind.lower() == "bearer" else None
         if principal is None:
             where = _AFAR if self._access.guarded else self._access.token
             raise _Refused(401, f"this needs the token; it is in {where}")

@@ -54,8 +54,8 @@ def _tokens(lines: Iterable[bytes]) -> Iterator[Token]:
 
 def principal_of(tokens: Iterable[Token], given: bytes) -> Principal | None:
     """Return whose token this is; None where it is nobody's. The time that it takes tells nothing of the tokens."""
-    found = None
+    principal = None
     for token in tokens:
         if hmac.compare_digest(given, token.secret):
-            found = token.principal
-    return found
+            principal = token.principal
+    return principal

@@ -46,6 +46,8 @@ class RolloutService:
         self._audit = audit
         self._now = now
         self._lock = asyncio.Lock()
+        self._unsaved = False
+        """Whether an abort is applied that could not be saved yet."""
         publisher.set_rollouts(saved)
 
     async def run(self) -> None:
@@ -72,10 +74,15 @@ class RolloutService:
             try:
                 await self._audit.record(author, f"rollout {_summary(state, action)}", state.route, state.reason)
                 await self._save(updated)
-            except NotSavedError:
-                if action == "abort":
-                    await self._apply(updated, "an aborted rollout")
-                raise
+            except NotSavedError as error:
+                if action != "abort":
+                    raise
+                self._unsaved = True
+                await self._apply(updated, "an aborted rollout")
+                raise NotSavedError(
+                    f"the rollout of {state.route} is aborted, but the state cannot be written: until it can, a "
+                    "restart would go on with it"
+                ) from error
             self._log(state, action, author)
             await self._apply(updated, "a rollout")
         return state
@@ -105,14 +112,14 @@ class RolloutService:
             return
         before, now = self._publisher.rollouts, self._now()
         updated = rollouts.advance(rollouts.follow(before, topology, now), topology, now)
-        if updated == before:
+        if updated == before and not self._unsaved:
             return
         with suppress(NotSavedError):  # it is tried again, and no proxy gets a step that a restart would not know
-            known = {item.route: item for item in before}
-            changed = [state for state in updated if known.get(state.route) != state]
+            changed = [state for state in updated if state not in before]
             for state in changed:
                 await self._audit.record(CONTROL_PLANE, f"rollout {_summary(state)}", state.route, state.reason)
             await self._save(updated)
+            self._unsaved = False
             for state in changed:
                 self._log(state)
             await self._apply(updated, "a rollout")

@@ -133,17 +133,23 @@ class SavedState:
     async def append_audit(self, at: str, actor: str, action: str, subject: str, reason: str) -> None:
         """Append a record to the audit log, and delete the oldest one beyond the limit. `at`: ISO 8601 in UTC."""
         async with self._turn:
-            if self._last_audit is None:
-                self._last_audit = (0, "")
-                for record in (await self.audit())[-1:]:
-                    self._last_audit = record.number, record.hash
-            number, previous = self._last_audit[0] + 1, self._last_audit[1]
+            number, previous = self._last_audit or await self._newest_audit()
+            self._last_audit = None  # a write that fails may have been done all the same
+            number += 1
             record = AuditRecord(number, at, actor, action, subject, reason, previous)
             await self._store.put(_audit_key(number), records.write_audit(record), ABSENT, self._epoch)
             self._last_audit = number, record.hash
             oldest = await self._entry(_audit_key(number - _AUDIT_KEPT)) if number > _AUDIT_KEPT else None
             if oldest is not None:
                 await self._store.delete(oldest.key, oldest.version, self._epoch)
+
+    async def _newest_audit(self) -> tuple[int, str]:
+        """Return number and hash of the newest record; a record that cannot be read has its number all the same."""
+        entries = await self._store.read(_AUDIT)
+        if not entries:
+            return 0, ""
+        record = self._parsed(entries[-1], records.read_audit, entries[-1].key)
+        return int(entries[-1].key.removeprefix(_AUDIT)), record.hash if record else ""
 
     async def audit(self) -> tuple[AuditRecord, ...]:
         """Load the audit log, the oldest record first."""

@@ -53,6 +53,13 @@ def test_every_action_has_its_author_and_the_chain_shows_what_was_changed(
         large = json.dumps({"reason": "x" * 100_000}).encode()
         json_type = {"content-type": "application/json"}
         assert _ask(control, "POST", overrides, "token-of-anna", data=large, headers=json_type).status_code == 413
+        both = tmp_path / "both"
+        both.write_text(_TOKENS)
+        assert _cli(control, both, "undrain", "pool/a") == 4
+        refused = capsys.readouterr().err
+        assert "has 2 tokens: give a file with one token" in refused
+        assert "token-of-anna" not in refused
+        anna.write_text("anna:operate:token-of-anna\n")
         assert _cli(control, anna, "status") == 0
         assert ", by anna: a fan" in capsys.readouterr().out
 

@@ -17,6 +17,7 @@ from tests.e2e.support.edges import Edge
 from tests.e2e.support.engines import Engine, engines
 from tests.e2e.support.fleet import Fleet, pool_of
 from tests.e2e.support.http1 import Request
+from tests.e2e.support.state import refusing
 from tests.e2e.support.waiting import eventually
 
 _GENERATE = Request("POST", "/v1/completions?n=4", timeout=20.0)
@@ -177,3 +178,36 @@ def test_who_may_not_and_what_cannot_be_is_refused_and_nothing_moves(capsys: pyt
             answer = control._ask("POST", "/api/v1/rollouts", json=body, headers={"authorization": f"Bearer {token}"})
             assert answer.status_code == 400, json.dumps(body)
         assert _row(control)["phase"] == "waiting"
+
+
+def test_an_abort_that_cannot_be_saved_is_applied_said_and_saved_later(capsys: pytest.CaptureFixture[str]) -> None:
+    fleet: Fleet = {
+        "version": 1,
+        "listeners": {"gateway": {"bind": "127.0.0.1:9"}},
+        "routes": {
+            "chat": {
+                "match": {"path_prefix": "/"},
+                "split": {"old": 1, "new": 0},
+                "rollout": {"to": "new", "mode": "manual", "steps": [{"percent": "40%"}, {"percent": "100%"}]},
+            }
+        },
+        "pools": {name: {"replicas": [{"address": "127.0.0.1:9"}]} for name in ("old", "new")},
+    }
+    with controlling(fleet) as control:
+        eventually(lambda: bool(control.get("rollouts")["rollouts"]))
+        assert _rollout(control, "start", "chat") == 0
+        with refusing(control):
+            assert _rollout(control, "promote", "chat") == 4
+            assert _row(control)["percent"] == 40
+            capsys.readouterr()
+            assert _rollout(control, "abort", "chat") == 4
+            said = capsys.readouterr().err
+            assert "is aborted, but the state cannot be written" in said
+            assert "nothing was changed" not in said
+            assert (_row(control)["phase"], _row(control)["split"]) == ("aborted", {"new": 0, "old": 1})
+        time.sleep(3)
+        control.kill()
+        control.start()
+        eventually(lambda: bool(control.get("rollouts")["rollouts"]))
+        assert _row(control)["phase"] == "aborted"
+        assert _rollout(control, "start", "chat") == 0, "actions are recorded again"

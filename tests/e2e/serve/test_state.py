@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import requests
@@ -12,21 +10,10 @@ import requests
 from tests.e2e.support.control import ControlPlane, controlling, driven
 from tests.e2e.support.fleet import fleet_of
 from tests.e2e.support.replicas import replicas
+from tests.e2e.support.state import refusing
 from tests.e2e.support.waiting import eventually
 
 DRAIN = {"kind": "drain", "pool": "pool", "replica": "a"}
-
-
-@contextmanager
-def _refusing(control: ControlPlane) -> Iterator[None]:
-    """The database takes no write, as with a full disk."""
-    database = sqlite3.connect(control.state / "lbctl.db", isolation_level=None)
-    database.execute("CREATE TRIGGER refuse BEFORE INSERT ON entries BEGIN SELECT RAISE(ABORT, 'no room'); END")
-    try:
-        yield
-    finally:
-        database.execute("DROP TRIGGER refuse")
-        database.close()
 
 
 def _override(control: ControlPlane, method: str, **asked: Any) -> requests.Response:
@@ -39,14 +26,14 @@ def test_an_override_that_cannot_be_saved_is_refused_and_changes_nothing() -> No
     with replicas("a", "b") as (a, b):
         pool = {"replicas": [{"name": item.name, "address": item.address} for item in (a, b)]}
         with controlling(fleet_of(pool, **driven("edge"))) as control:
-            with _refusing(control):
+            with refusing(control):
                 answer = _override(control, "POST", **DRAIN)
                 assert answer.status_code == 503
                 assert "nothing was changed" in answer.json()["error"]
                 assert control.status["overrides"] == []
                 assert control.ready()
             assert _override(control, "POST", **DRAIN).status_code == 200
-            with _refusing(control):
+            with refusing(control):
                 assert _override(control, "DELETE", **DRAIN).status_code == 503
             control.kill()
             control.start()
@@ -61,7 +48,7 @@ def test_a_fleet_that_could_not_be_saved_is_saved_once_there_is_room_again() -> 
             for members in ((a,), (a, b))
         ]
         with controlling(fleets[0]) as control:
-            with _refusing(control):
+            with refusing(control):
                 control.write(fleets[1])
                 eventually(lambda: "not saved for a restart" in control.log)
                 assert _override(control, "POST", **DRAIN).status_code == 503

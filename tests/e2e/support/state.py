@@ -1,0 +1,25 @@
+"""The state of a running `lbctl serve` that cannot be written."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.e2e.support.control import ControlPlane
+
+
+@contextmanager
+def refusing(control: ControlPlane) -> Iterator[None]:
+    """The database takes no new value and no changed one, as with a full disk."""
+    database = sqlite3.connect(control.state / "lbctl.db", isolation_level=None)
+    for event in ("INSERT", "UPDATE"):
+        database.execute(
+            f"CREATE TRIGGER refuse_{event} BEFORE {event} ON entries BEGIN SELECT RAISE(ABORT, 'no room'); END"
+        )
+    try:
+        yield
+    finally:
+        for event in ("INSERT", "UPDATE"):
+            database.execute(f"DROP TRIGGER refuse_{event}")
+        database.close()
