@@ -19,9 +19,9 @@ help:  ## this list
 demo: $(VENV)/.demo  ## three proxies rendered, a real Envoy before three replicas
 	$(BIN)/python -m lbctl.demo $(ARGS)
 
-test: $(VENV)/.test  ## everything, with the real proxies, a failure once more; ARGS="-k word" for less
+test: $(VENV)/.test  ## everything, with the real proxies; ARGS="-k word" for less
 	@.ci/need nginx haproxy
-	$(BIN)/python -m pytest -n 4 --dist worksteal --reruns 1 -raR $(COVERAGE) $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal -ra $(COVERAGE) $(ARGS)
 
 test-fast: $(VENV)/.test  ## what needs no proxy and is quick, in a minute or two
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not e2e and not slow' tests/unit tests/integration tests/golden tests/docs $(ARGS)
