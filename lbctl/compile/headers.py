@@ -23,8 +23,9 @@ _MEANINGS = {
     "content-type": "says what the body is",
     "x-model": "names the model",
     "x-request-id": "holds the request's id",
-    "x-forwarded-for": "holds the client's address",
+    "x-forwarded-for": "holds the addresses of the client and of proxies",
     "x-forwarded-proto": "says how the client came",
+    "x-real-ip": "holds the client's address",
 }
 
 
@@ -88,7 +89,10 @@ def _uses(ctx: Context) -> Iterator[_Use]:
         yield _Use((*here, "request_id"), listener.request_id, _MEANINGS["x-request-id"], "x-request-id")
         if listener.client_address:
             use_path, header = (*here, "client_address", "header"), listener.client_address.header
-            yield _Use(use_path, header, _MEANINGS["x-forwarded-for"], "x-forwarded-for")
+            yield _Use(use_path, header, _MEANINGS["x-real-ip"], "x-forwarded-for")
+            for index, forwarded in enumerate(listener.client_address.forward):
+                use_path = (*here, "client_address", "forward", index)
+                yield _Use(use_path, forwarded, _MEANINGS["x-real-ip"], "x-real-ip")
     auths = [(name, route.auth) for name, route in ctx.fleet.routes.items() if route.auth]
     for name, auth in auths:
         if auth.api_keys:

@@ -55,9 +55,7 @@ def _listener(name: str, listener: model.Listener, rules: tuple[ir.Rule, ...]) -
         bind=address(listener.bind),
         tls=maybe(listener.tls, _tls),
         http2=listener.http2,
-        client_address=maybe(
-            listener.client_address, lambda source: ir.ClientAddress(tuple(sorted(set(source.trusted))), source.header)
-        ),
+        client_address=maybe(listener.client_address, _client_address),
         proxy_protocol=listener.proxy_protocol,
         max_connections=listener.max_connections,
         max_body=as_int(listener.max_body),
@@ -70,6 +68,14 @@ def _listener(name: str, listener: model.Listener, rules: tuple[ir.Rule, ...]) -
         ),
         request_id=listener.request_id,
         rules=rules,
+    )
+
+
+def _client_address(section: model.ClientAddress) -> ir.ClientAddress:
+    return ir.ClientAddress(
+        trusted=tuple(sorted(set(section.trusted))),
+        header=section.header,
+        forward=tuple(sorted(set(section.forward))),
     )
 
 

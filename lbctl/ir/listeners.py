@@ -70,6 +70,8 @@ class ClientAddress:
     """The networks (CIDR) of load balancers whose header is used."""
     header: str = "x-forwarded-for"
     """The header that holds the client's address."""
+    forward: tuple[str, ...] = ("x-real-ip",)
+    """The lower-case names of the headers that carry the client's address to replicas, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +117,8 @@ class Listener:
     request_id: str = "x-request-id"
     rules: tuple[Rule, ...] = ()
     """Which request reaches which route, by precedence: the first rule that matches decides; none: 404."""
+
+    @property
+    def address_headers(self) -> tuple[str, ...]:
+        """Return the headers that carry the client's address to replicas, besides `x-forwarded-for`."""
+        return (self.client_address or ClientAddress(())).forward

@@ -35,6 +35,11 @@ class ClientAddress(Section):
         description="Only peers in these networks are believed; from others `x-forwarded-*` is removed."
     )
     header: v.HeaderName = Field("x-forwarded-for", description="The header in which they name the client.")
+    forward: list[v.HeaderName] = Field(
+        ["x-real-ip"],
+        description="Headers that carry the client's address to the replica; what anybody sends under these names is "
+        "removed. A listener without `client_address` sends the peer's address in `x-real-ip`.",
+    )
 
 
 class ListenerTimeouts(Section):

@@ -63,15 +63,20 @@ instruction or, as `[-_]`, two.
 
 def claim_groups(names: Iterable[str] = ()) -> list[str]:
     """Return `claims` as several expressions, each short enough for an Envoy with any bootstrap."""
-    groups: list[list[str]] = [[f"{_name_pattern(FORWARDED_PREFIX)}.*"]]
-    size = len(FORWARDED_PREFIX)
-    for name in _whole_names(names):
+    return groups([FORWARDED_PREFIX, *_whole_names(names)])
+
+
+def groups(names: Iterable[str]) -> list[str]:
+    """Return expressions for the whole names of these headers, each short enough for an Envoy with any bootstrap."""
+    patterns: list[list[str]] = []
+    size = _LONGEST_GROUP
+    for name in names:
         if size + len(name) > _LONGEST_GROUP:
-            groups.append([])
+            patterns.append([])
             size = 0
-        groups[-1].append(_name_pattern(name))
+        patterns[-1].append(_name_pattern(name))
         size += len(name)
-    return [f"^(?:{'|'.join(group)})$" for group in groups]
+    return [f"^(?:{'|'.join(group)})$" for group in patterns]
 
 
 def claims(names: Iterable[str] = ()) -> str:
@@ -79,8 +84,7 @@ def claims(names: Iterable[str] = ()) -> str:
 
     `names` are further such headers.
     """
-    whole = "|".join(map(_name_pattern, _whole_names(names)))
-    return f"^(?:{_name_pattern(FORWARDED_PREFIX)}.*|{whole})$"
+    return f"^(?:{'|'.join(map(_name_pattern, (FORWARDED_PREFIX, *_whole_names(names))))})$"
 
 
 def forgeries(names: Iterable[str] = ()) -> str:
@@ -90,9 +94,7 @@ def forgeries(names: Iterable[str] = ()) -> str:
     """
     return (
         "^(?:"
-        + "|".join(
-            (f"{_name_pattern(INTERNAL_PREFIX)}.*", *_FRAMING, *map(_name_pattern, (*HOP_BY_HOP, *sorted(names))))
-        )
+        + "|".join((_name_pattern(INTERNAL_PREFIX), *_FRAMING, *map(_name_pattern, (*HOP_BY_HOP, *sorted(names)))))
         + ")$"
     )
 
@@ -102,4 +104,5 @@ def _whole_names(names: Iterable[str]) -> list[str]:
 
 
 def _name_pattern(name: str) -> str:
-    return "".join("[-_]" if char in "-_" else re.escape(char) for char in name.lower())
+    pattern = "".join("[-_]" if char in "-_" else re.escape(char) for char in name.lower())
+    return f"{pattern}.*" if name in (FORWARDED_PREFIX, INTERNAL_PREFIX) else pattern

@@ -17,6 +17,7 @@ def listener(listener: Listener) -> Iterator[Setting]:
     if listener.client_address:
         yield ("client_address", "trusted"), listener.client_address.trusted
         yield ("client_address", "header"), listener.client_address.header
+        yield ("client_address", "forward"), listener.client_address.forward
     yield ("proxy_protocol",), listener.proxy_protocol
     yield ("max_connections",), limit(listener.max_connections)
     yield ("max_body",), "unlimited" if listener.max_body is None else size(listener.max_body)

@@ -173,8 +173,10 @@ def _early_mutations(view: View, item: Listener, chain: _Chain) -> dict[str, obj
     mutations += auth.early_mutations(view, item)
     believed = chain.trusted is None or chain.believed
     if chain.trusted is None or not believed:
-        names = [chain.trusted.header] if chain.trusted else []
+        names = [chain.trusted.header, *chain.trusted.forward] if chain.trusted else []
         mutations += map(auth.header_removal, client_headers.claim_groups(names))
+    if chain.trusted and believed:
+        mutations += map(auth.header_removal, client_headers.groups(_overwritten(chain.trusted)))
     if chain.trusted and believed and chain.trusted.header != matches.FORWARDED_FOR:
         mutations.append(_joined_header(chain.trusted.header))
     if item.request_id != filters.REQUEST_ID:
@@ -190,6 +192,11 @@ def _early_mutations(view: View, item: Listener, chain: _Chain) -> dict[str, obj
             )
     config = header_mutation_pb2.HeaderMutation(mutations=mutations)
     return extension("envoy.http.early_header_mutation.header_mutation", config)
+
+
+def _overwritten(client: ClientAddress) -> list[str]:
+    """Return the headers that carry the client's address to replicas, without the one in which a peer names it."""
+    return [name for name in client.forward if name != client.header]
 
 
 def _joined_header(header: str) -> dict[str, object]:

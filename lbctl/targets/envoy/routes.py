@@ -44,10 +44,20 @@ def route_configuration(table: Table) -> route_pb2.RouteConfiguration:
         name=table.listener.name,
         ignore_port_in_host_matching=True,
         typed_per_filter_config=filters.per_table(table.view, table.listener),
+        request_headers_to_add=list(map(_client_address, table.listener.address_headers)),
         request_headers_to_remove=[*_INTERNAL, *auth.own_headers(table.view, table.listener)],
+        most_specific_header_mutations_wins=True,
         max_direct_response_body_size_bytes={"value": max([_BODY, *(len(body.encode()) for body in bodies)])},
         virtual_hosts=[_virtual_host(table, host, ways) for host in sorted({"", *(rule.host for rule in rules)})],
     )
+
+
+def _client_address(name: str) -> dict[str, object]:
+    """Return the `HeaderValueOption` that carries the client's address to the replica."""
+    return {
+        "header": {"key": name, "value": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"},
+        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+    }
 
 
 def covers(pattern: str, host: str) -> bool:

@@ -67,7 +67,7 @@ def frontend(listener: Listener, view: View) -> Frontend:
         log=_log(listener),
         json=int(listener.access_log.format == "json"),
         trusts=int(listener.client_address is not None),
-        client=(*_client(listener.client_address), *_forged_headers(view)),
+        client=(*_client(listener.client_address), *_forged_headers(listener, view), *_address_headers(listener)),
         request_id=tuple(_request_id(listener)),
         refusals=tuple(refusals.lines()),
         body=(*_body_limit(listener, view), *_model(listener, view)),
@@ -166,12 +166,20 @@ def _log(listener: Listener) -> Token | None:
     return line(f"log {target} len 65535 format raw local0 info", source=("listeners", listener.name, "access_log"))
 
 
-def _forged_headers(view: View) -> Iterator[Token]:
+def _forged_headers(listener: Listener, view: View) -> Iterator[Token]:
     """Yield the line that removes, from every request, the headers that only the gateway may set."""
     tenant_headers = {
         route.auth.forward_tenant for route in view.routes.values() if route.auth and route.auth.forward_tenant
     }
-    yield line("http-request del-header", quote.word(client_headers.forgeries(tenant_headers)), "-m reg")
+    own_headers = {*tenant_headers, *(listener.client_address.forward if listener.client_address else ())}
+    yield line("http-request del-header", quote.word(client_headers.forgeries(own_headers)), "-m reg")
+
+
+def _address_headers(listener: Listener) -> Iterator[Token]:
+    """Yield the lines that tell replicas the client's address; they come after what a trusted peer said of it."""
+    path = ("listeners", listener.name, "client_address", "forward")
+    for name in listener.address_headers:
+        yield line("http-request set-header", quote.word(name), "'%[src]'", source=path)
 
 
 def _client(settings: ClientAddress | None) -> Iterator[Token]:

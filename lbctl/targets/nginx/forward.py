@@ -32,6 +32,8 @@ class Inlet:
     forwarded_proto: str
     claim_headers: tuple[str, ...]
     """The headers that only a trusted peer may send, except x-forwarded-for and x-forwarded-proto."""
+    address_headers: tuple[str, ...]
+    """The headers that carry the client's address to replicas."""
     trusted: str | None
     """The variable that is 1 for a trusted peer; None if the listener trusts no peer."""
 
@@ -131,6 +133,7 @@ def _request_headers(context: RenderContext, inlet: Inlet, route: Route, grpc: b
     headers |= {name: Token('""') for name in (*HOP_BY_HOP, *INTERNAL)}
     for name in inlet.claim_headers:
         headers[name] = Token(f"$lb_in{inlet.number}_{name.replace('-', '_')}") if inlet.trusted else Token('""')
+    headers |= {name: Token("$remote_addr") for name in inlet.address_headers}
     headers |= auth.forwarded(context, route, list(context.view.routes).index(route.name))
     if route.rewrite is not None and route.rewrite.host is not None:
         headers["host"] = quote.value(route.rewrite.host, ("routes", route.name, "rewrite", "host"))

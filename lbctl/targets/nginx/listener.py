@@ -169,6 +169,7 @@ def _inlet(context: RenderContext, listener: FleetListener, number: int) -> Inle
         forwarded_for=_forwarded_for(context, listener, number, trusted),
         forwarded_proto=_forwarded_proto(context, number, trusted),
         claim_headers=_claim_headers(listener),
+        address_headers=listener.address_headers,
         trusted=trusted,
     )
 
@@ -176,7 +177,7 @@ def _inlet(context: RenderContext, listener: FleetListener, number: int) -> Inle
 def _claim_headers(listener: FleetListener) -> tuple[str, ...]:
     header = listener.client_address.header if listener.client_address else ""
     own = () if header in ("", "x-forwarded-for", "x-forwarded-proto", *CLAIMS) else (header,)
-    return (*CLAIMS, *own)
+    return tuple(name for name in (*CLAIMS, *own) if name not in listener.address_headers)
 
 
 def _request_id(context: RenderContext, listener: FleetListener, number: int, trusted: str | None) -> str:

@@ -115,3 +115,51 @@ def test_a_line_that_the_client_wrote_before_the_balancers_own_is_not_believed(k
             statuses = [client.get("/", lines).status for lines in spoofed]
     assert statuses.count(200) == a.requests <= 2
     assert set(statuses) <= {200, 400, 429}
+
+
+def test_replicas_get_the_clients_address_in_x_real_ip_whatever_anybody_sends(kind: Kind) -> None:
+    forged = {"x-forwarded-for": _CLIENT, "x-real-ip": "192.0.2.66", "x_real_ip": "192.0.2.66"}
+    with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
+        assert _from(gateway, _BALANCER, forged).ok
+        assert _from(gateway, _STRANGER, forged).ok
+    assert [_values(seen, "x-real-ip") for seen in a.seen] == [[_CLIENT], [_STRANGER]]
+    assert "192.0.2.66" not in str([seen.headers for seen in a.seen])
+
+
+def test_without_client_address_it_is_the_peer(kind: Kind) -> None:
+    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
+        assert _from(gateway, _STRANGER, {"X-Real-IP": "192.0.2.66"}).ok
+    assert _values(a.seen[0], "x-real-ip") == [_STRANGER]
+
+
+def test_the_headers_that_carry_the_clients_address_have_the_names_that_the_fleet_gives(kind: Kind) -> None:
+    client_address = {"trusted": [f"{_BALANCER}/32"], "forward": ["x-client", "x-peer"]}
+    forged = {"x-forwarded-for": _CLIENT, "x-client": "192.0.2.66", "x-peer": "192.0.2.66", "x-real-ip": "own"}
+    with (
+        replicas("a") as (a,),
+        running(kind, fleet_of([a], listener={"client_address": client_address})) as gateway,
+    ):
+        assert _from(gateway, _BALANCER, forged).ok
+        assert _from(gateway, _STRANGER, forged).ok
+    sent = [(_values(seen, "x-client"), _values(seen, "x-peer"), seen.header("x-real-ip")) for seen in a.seen]
+    assert sent == [([_CLIENT], [_CLIENT], "own"), ([_STRANGER], [_STRANGER], None)]
+
+
+def test_a_route_may_set_or_remove_that_header(kind: Kind) -> None:
+    with replicas("a") as (a,):
+        fleet = fleet_of([a])
+        rules = {"set": {"request": {"set": {"x-real-ip": "hidden"}}}, "remove": {"request": {"remove": ["x-real-ip"]}}}
+        (pool,) = fleet["pools"]
+        fleet["routes"] = {
+            name: {"match": {"path_prefix": f"/{name}"}, "pool": pool, "headers": headers}
+            for name, headers in rules.items()
+        }
+        with running(kind, fleet) as gateway:
+            assert gateway.get("/set").ok
+            assert gateway.get("/remove").ok
+    assert [_values(seen, "x-real-ip") for seen in a.seen] == [["hidden"], []]
+
+
+def _values(seen: Seen, name: str) -> list[str]:
+    """The values of all lines of a header, in any spelling that servers take for it."""
+    return [value for header, value in seen.headers if header.lower().replace("_", "-") == name]

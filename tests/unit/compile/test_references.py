@@ -67,6 +67,11 @@ WHOLE = {
     'listeners: {l: {bind: "127.0.0.1:80", client_address: {trusted: [10.0.0.0/8], header: ▶upgrade}}}': "LB119",
     'listeners: {l: {bind: "127.0.0.1:80", client_address: {trusted: [10.0.0.0/8], header: ▶x-envoy-a}}}': "LB119",
     'listeners: {l: {bind: "127.0.0.1:80", client_address: {trusted: [10.0.0.0/8], header: ▶x-request-id}}}': "LB120",
+    **{
+        f'listeners: {{l: {{bind: "127.0.0.1:80", client_address: {{trusted: ["::/0"], forward: [▶{name}]}}}}}}': code
+        for name, code in (("x-forwarded-for", "LB120"), ("authorization", "LB120"), ("x-envoy-a", "LB119"))
+    },
+    'listeners: {l: {bind: "127.0.0.1:80", request_id: ▶x-real-ip}}': "LB120",
     'listeners: {l: {bind: "127.0.0.1:80", request_id: x-id}}\npools: {p: {replicas: [{address: "a:1"}]}}\n'
     "routes: {r: {pool: p, auth: {api_keys: {file: k}, forward_tenant: ▶X-Id}}}": "LB120",
     'listeners: {l: {bind: "127.0.0.1:80"}}\npools: {p: {replicas: [{address: "a:1"}]}}\n'
