@@ -194,6 +194,8 @@ class Listener:
     """Whether a rule has a regular expression, whose evaluation may give up."""
     locations: tuple[Location, ...]
     mirrors: tuple[Mirrored, ...] = ()
+    own_headers: tuple[tuple[Token, Token], ...] = ()
+    """The headers of nginx's own answers that routes set: the name, and the variable with the value for the route."""
 
 
 @dataclass(frozen=True, slots=True)

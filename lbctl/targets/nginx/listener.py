@@ -6,7 +6,7 @@ from lbctl.ir.listeners import Listener as FleetListener
 from lbctl.ir.listeners import ListenerTls
 from lbctl.ir.routes import Forward
 from lbctl.targets.client_headers import CLAIMS
-from lbctl.targets.nginx import log, names, quote, rules
+from lbctl.targets.nginx import log, names, own_headers, quote, rules
 from lbctl.targets.nginx.blocks import Geo, Identity, Listener, LogFormat
 from lbctl.targets.nginx.forward import FOREVER, Inlet, map_claim_headers
 from lbctl.targets.nginx.render_context import RenderContext
@@ -50,6 +50,7 @@ def build(context: RenderContext, routes: Routes, listener: FleetListener, numbe
         has_regex=any(rule.path.kind == "regex" for rule in listener.rules),
         locations=routes.locations(listener, inlet),
         mirrors=routes.mirrors(listener, inlet),
+        own_headers=own_headers.of(context, listener),
     )
     return server, log_format
 

@@ -201,7 +201,7 @@ def _unavailable(
     route: Route, pool: str, variables: tuple[tuple[Token, Token], ...], body: str = NO_REPLICA
 ) -> Location:
     answer = Answer(503, quote.value("application/json"), (), quote.value(body))
-    return Location(_name(route, pool), variables, answer=answer)
+    return Location(_name(route, pool), variables, _response_headers(route), answer=answer)
 
 
 def _answering(route: Route, action: Respond) -> list[Location]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Fleet, fleet_of, running
+from tests.e2e.support.fleet import Fleet, bind, fleet_of, running
 from tests.e2e.support.replicas import Replica, Seen, replicas
 
 
@@ -80,3 +80,36 @@ def test_a_server_header_is_removed_where_the_proxy_can(kind: Kind) -> None:
         answer = gateway.get("/v1/x")
         assert ("warning LB445" in gateway.messages) == (kind == "nginx")
     assert answer.header_list("server") == (["nginx"] if kind == "nginx" else [])
+
+
+_CORS = {"access-control-allow-origin": "https://chat.example.com", "x-price": "5$"}
+
+
+def _refusing(pool: list[Replica]) -> Fleet:
+    """Routes whose requests the proxy refuses: for want of a key, for a limit, for want of a replica, for silence."""
+    headers = {"response": {"set": _CORS}}
+    nobody = {"replicas": [{"name": "nobody", "address": bind()}]}
+    routes: dict[str, dict[str, Any]] = {
+        "401": {"pool": "pool", "auth": {"api_keys": {"file": "keys"}}},
+        "429": {"pool": "pool", "rate_limit": [{"by": "all", "rate": "1/m"}]},
+        "503": {"pool": "nobody"},
+        "504": {"pool": "pool", "timeouts": {"idle": "300ms"}},
+    }
+    routes = {name: {"match": {"path": f"/{name}"}, "headers": headers, **keys} for name, keys in routes.items()}
+    return fleet_of(pool, routes=routes, pools={"nobody": nobody})
+
+
+def test_the_proxys_own_answers_have_the_headers_of_their_route(kind: Kind) -> None:
+    """Without them a browser shows an error of CORS instead of the status."""
+    with replicas("a") as (a,), running(kind, _refusing([a]), files={"keys": "sk-0123456789abcdef: alice\n"}) as gateway:
+        assert gateway.get("/429").ok
+        a.behave(delay=3.0)
+        answers = {status: gateway.get(f"/{status}") for status in (401, 429, 503, 504)}
+        a.behave()
+        plain = gateway.get("/")
+    assert {status: answer.status for status, answer in answers.items()} == {status: status for status in answers}
+    for answer in answers.values():
+        assert {name: answer.header_list(name) for name in _CORS} == {name: [text] for name, text in _CORS.items()}
+        assert len(answer.header_list("x-request-id")) == 1
+        assert answer.header_list("content-type") == ["application/json"]
+    assert (plain.status, plain.header("x-price")) == (200, None)

@@ -1,0 +1,46 @@
+"""The response headers that a route sets, for the answers that nginx gives in its place: 401, 413, 429, 502, 503, 504.
+
+All routes share the locations of these answers, so each header there has a variable that depends on the route. Without
+its CORS headers a browser would hide the status of such an answer from the page.
+"""
+
+from __future__ import annotations
+
+import json
+
+from lbctl.ir.listeners import Listener
+from lbctl.ir.routes import Forward
+from lbctl.targets.nginx import quote
+from lbctl.targets.nginx.render_context import RenderContext
+from lbctl.targets.token import Token
+
+_WRITTEN_BY_ANSWERS = frozenset({"content-type", "retry-after", "www-authenticate"})
+
+
+def of(context: RenderContext, listener: Listener) -> tuple[tuple[Token, Token], ...]:
+    """Return the name of each such header of the listener's routes and its variable, sorted by name."""
+    values = _values(context)
+    routes = {rule.route for rule in listener.rules}
+    return tuple(
+        (quote.plain(name), _variable(context, number, value_by_route))
+        for number, (name, value_by_route) in enumerate(sorted(values.items()))
+        if routes & value_by_route.keys()
+    )
+
+
+def _values(context: RenderContext) -> dict[str, dict[str, str]]:
+    """Return name of a header → route → value, for all routes with replicas."""
+    values: dict[str, dict[str, str]] = {}
+    for route in context.view.routes.values():
+        for name, text in route.response_headers.set if isinstance(route.action, Forward) else ():
+            if name not in _WRITTEN_BY_ANSWERS:
+                values.setdefault(name, {})[route.name] = text
+    return values
+
+
+def _variable(context: RenderContext, number: int, value_by_route: dict[str, str]) -> Token:
+    variable = f"$lb_own{number}"
+    if all(item.variable != Token(variable) for item in context.maps):
+        entries = ((quote.plain(json.dumps(route)), quote.value(text)) for route, text in value_by_route.items())
+        context.map("$lb_route", variable, ((Token("default"), Token('""')), *entries))
+    return Token(variable)
