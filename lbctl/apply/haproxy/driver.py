@@ -8,13 +8,13 @@ changed by file and reload. A proxy without the API gets its weights through the
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from lbctl.apply.agent_check import AgentCheck, AgentStatus, Down
+from lbctl.apply.fleet_files import Locate, digest, with_local_files
 from lbctl.apply.haproxy import commands, diff, running
 from lbctl.apply.haproxy.applied import SOON, Applied, Progress
 from lbctl.apply.haproxy.diff import Addresses, Cut
@@ -24,7 +24,7 @@ from lbctl.apply.haproxy.running import Place, Running, UnreadableError
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import agents, config_digest, desired
+from lbctl.targets.haproxy import TARGET, agents, config_digest, desired
 from lbctl.targets.haproxy.desired import Desired
 from lbctl.targets.prepare import Prepared
 from lbctl.targets.target import Bundle
@@ -45,8 +45,12 @@ class HaproxyUpdater:
     Concurrent calls run one after another.
     """
 
-    def __init__(self, proxy: Proxy, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, proxy: Proxy, locate: Locate = lambda _: None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`locate` finds the files of the fleet."""
         self.proxy = proxy
+        self._locate = locate
         self._runtime = Runtime(proxy.runtime_api) if proxy.runtime_api else None
         self._agents = AgentCheck(_ports_on_disk(proxy)) if proxy.agent_check else None
         self._rendered: tuple[Prepared, Bundle] | None = None
@@ -69,11 +73,16 @@ class HaproxyUpdater:
         `cut`: the removed replicas whose remaining requests are ended. `addresses`: the resolved IPs of host names.
         `down`: the replicas that an agent check reports as down, with the reasons.
         """
-        view = _resolved_view(prepared, self.proxy)
+        view = _resolved_view(prepared.view)
         async with self._lock:
             if self._runtime is not None:
-                return await self._with_runtime(self._runtime, prepared, view, cut, addresses)
+                return await self._with_runtime(self._runtime, view, cut, addresses)
             return await self._by_file(prepared, view, down)
+
+    def _render(self, view: View) -> Bundle:
+        """Render the files, with a digest that covers the certificates and keys that HAProxy reads too."""
+        local, contents = with_local_files(view, self._locate, Path(self.proxy.config or ""))
+        return config_digest.covering(TARGET.render(local), digest(contents) if contents else "")
 
     async def converge(self, view: View, cut: Cut = (), addresses: Addresses | None = None) -> Applied:
         """Apply the view by the Runtime API alone. Raises ValueError if the proxy has none.
@@ -88,10 +97,8 @@ class HaproxyUpdater:
             raise ValueError(f"{self.proxy.name} has no runtime_api")
         return self._runtime
 
-    async def _with_runtime(
-        self, runtime: Runtime, prepared: Prepared, view: View, cut: Cut, addresses: Addresses | None
-    ) -> Applied:
-        bundle = await asyncio.to_thread(prepared.target.render, view)
+    async def _with_runtime(self, runtime: Runtime, view: View, cut: Cut, addresses: Addresses | None) -> Applied:
+        bundle = await asyncio.to_thread(self._render, view)
         wanted = config_digest.of(bundle)
         first_read = Progress()
         now = await self._read(runtime, first_read)
@@ -139,7 +146,7 @@ class HaproxyUpdater:
     async def _by_file(self, prepared: Prepared, view: View, down: Down | None) -> Applied:
         """Update the agent answers first: they fit whichever file runs, and health must not wait for a reload."""
         if self._rendered is None or self._rendered[0] is not prepared:
-            self._rendered = prepared, await asyncio.to_thread(prepared.target.render, view)
+            self._rendered = prepared, await asyncio.to_thread(self._render, view)
         bind_failures = await self._agents.update(view, down) if self._agents is not None else ()
         reload = await self._reload_changes(self._rendered[1])
         reloaded = reload.done and reload is not _UNCHANGED
@@ -251,9 +258,8 @@ def _ports_on_disk(proxy: Proxy) -> frozenset[int]:
         return frozenset()
 
 
-def _resolved_view(prepared: Prepared, proxy: Proxy) -> View:
-    """Return the view relative to the proxy's file, with replicas listed, so that HAProxy resolves no names."""
-    view = prepared.rooted(os.path.dirname(proxy.config) if proxy.config else "")  # noqa: PTH120 -- a str
+def _resolved_view(view: View) -> View:
+    """Return the view with replicas listed, so that HAProxy resolves no names."""
     return replace(view, pools={name: replace(pool, discovery=None) for name, pool in view.pools.items()})
 
 

@@ -10,8 +10,6 @@ of a drained replica, because nginx cannot end the requests of one replica alone
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import posixpath
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,12 +19,12 @@ from typing import Literal
 
 from lbctl.apply.binaries import find_binary
 from lbctl.apply.command import run
+from lbctl.apply.fleet_files import Locate, digest, with_local_files
 from lbctl.apply.nginx.generations import Generations
 from lbctl.apply.nginx.master import Master, Verdict, Workers, find, judge
 from lbctl.apply.nginx.reload_schedule import Reason, ReloadSchedule, reason, retry_after, same_shape, with_live_state
 from lbctl.base.errors import reason_of
 from lbctl.ir.proxies import Proxy, Reload
-from lbctl.ir.rewrite import with_files
 from lbctl.ir.snapshot import Snapshot, View
 from lbctl.targets.load import Loaded
 from lbctl.targets.nginx import TARGET
@@ -39,8 +37,6 @@ Outcome = Literal["applied", "same", "refused", "unconfirmed", "absent"]
 applied: new workers serve it. same: it runs already. refused: the previous configuration still runs. unconfirmed: it is
 on disk and the command succeeded, but no visible nginx reads the file. absent: it is on disk, and no nginx runs.
 """
-Locate = Callable[[str], Path | None]
-"""Maps a path as the fleet writes it to the file on this machine, or to None where there is none."""
 _POLL_INTERVAL = 0.01
 _TEST_TIMEOUT = 60.0
 _COMMAND_TIMEOUT = 30.0
@@ -92,7 +88,7 @@ def prepared(proxy: Proxy, loaded: Loaded, snapshot: Snapshot) -> Prepared:
 class NginxUpdater:
     """Updates one proxy. `want` sets what should run, and `run` applies it at the right times.
 
-    `locate` finds the fleet's relative files that are not in the directory of the proxy's configuration.
+    `locate` finds the files of the fleet.
     """
 
     def __init__(
@@ -212,23 +208,9 @@ class NginxUpdater:
 
     def _render(self, view: View) -> tuple[Bundle, str]:
         """Render the files, and compute their digest with the certificates and keys that nginx reads."""
-        read: dict[str, bytes] = {}
-        rooted = with_files(view, lambda path, _: self._located(path, read))
-        bundle = TARGET.render(rooted)
-        stamp = hashlib.sha256()
-        parts = [part for item in bundle.files for part in (item.name.encode(), item.text.encode())]
-        for part in [*parts, *(part for path in sorted(read) for part in (path.encode(), read[path]))]:
-            stamp.update(len(part).to_bytes(8) + part)
-        return bundle, stamp.hexdigest()
-
-    def _located(self, path: str, read: dict[str, bytes]) -> str:
-        """Return where nginx finds a file of the fleet: beside its configuration, or where the fleet has it."""
-        place = Path(posixpath.join(self._generations.config.parent, path))
-        if not place.is_file():
-            place = (self._locate(path) or place).absolute()
-        with suppress(OSError):
-            read[str(place)] = place.read_bytes()
-        return str(place)
+        local, contents = with_local_files(view, self._locate, self._generations.config)
+        bundle = TARGET.render(local)
+        return bundle, digest({item.name: item.text.encode() for item in bundle.files} | contents)
 
     def _is_running(self, bundle: Bundle, stamp: str) -> bool:
         running = self._running_stamp if self._running_stamp is not None else self._generations.running()

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from lbctl.apply.haproxy import running
 from lbctl.apply.haproxy.applied import Applied
@@ -18,6 +19,7 @@ from lbctl.apply.haproxy.driver import HaproxyUpdater
 from lbctl.apply.haproxy.running import UnreadableError
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.base.errors import reason_of
+from lbctl.compile.files import files_on_disk
 from lbctl.control.compose import ForProxy
 from lbctl.ir.proxies import Proxy
 from lbctl.serve import log
@@ -45,7 +47,8 @@ class HaproxyDriver:
         self.proxy = proxy
         self.status = DriverStatus()
         self.composed: ForProxy | None = None  # HAProxy checks and ramps by itself
-        self._driver = HaproxyUpdater(proxy)
+        self._files: Mapping[str, Path] = {}
+        self._driver = HaproxyUpdater(proxy, lambda path: self._files.get(path))
         self._served: PublishedFleet | None = None
         self._prepared: tuple[PublishedFleet, Prepared] | None = None
         self._warned = ""
@@ -81,6 +84,7 @@ class HaproxyDriver:
         if self._prepared is None or self._prepared[0] is not served:
             prepared = await asyncio.to_thread(prepare, TARGET, served.loaded.compiled, self.proxy, snapshot)
             self._prepared = served, prepared
+            self._files = files_on_disk(served.loaded.source)
         composed = served.composed
         removed = frozenset((pool, name) for pool, names in composed.removed.items() for name in names)
         ejected = {

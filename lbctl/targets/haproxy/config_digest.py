@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import replace
 
 from lbctl.targets.haproxy import request_limits
 from lbctl.targets.target import Bundle, File
@@ -31,6 +32,22 @@ def marked(text: str, others: Iterable[File]) -> str:
     for file in others:
         digest.update(f"\x00{file.name}\x00{file.text}".encode())
     return text.replace(line, f"    {BLANK}{digest.hexdigest()[:_LENGTH]}\n", 1)
+
+
+def covering(bundle: Bundle, files: str) -> Bundle:
+    """Return the bundle with a digest that also covers `files`, the digest of what HAProxy reads besides.
+
+    So a renewed certificate is a change that needs a reload. A configuration without a digest gets a comment.
+    """
+    description, text = of(bundle), bundle.main.text
+    if not files:
+        return bundle
+    if description:
+        both = hashlib.sha256(f"{description}\x00{files}".encode()).hexdigest()
+        text = text.replace(f"    description {description}\n", f"    {BLANK}{both[:_LENGTH]}\n", 1)
+    else:
+        text += f"# files: {files[:_LENGTH]}\n"
+    return replace(bundle, files=(replace(bundle.main, text=text), *bundle.files[1:]))
 
 
 def of(bundle: Bundle) -> str:

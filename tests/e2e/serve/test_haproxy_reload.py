@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from lbctl.apply.haproxy import reload
 from tests.e2e.support.binaries import Binary
-from tests.e2e.support.fleet import fleet_of, pool_of
+from tests.e2e.support.certs import Authority
+from tests.e2e.support.fleet import fleet_of, pool_of, put
 from tests.e2e.support.haproxy_driven import VERSIONS, driven
 from tests.e2e.support.ports import HOST, free_port
 from tests.e2e.support.replicas import Replica, replicas
@@ -139,3 +143,29 @@ def test_an_agent_asks_for_weights_drains_and_says_what_is_down(version: Binary,
         gateway.apply()
         gateway.eventually_shares(pytest.approx({"a": 5 / 7, "b": 2 / 7}, abs=0.04))
         assert gateway.proxy.process.pid == pid
+
+
+@pytest.mark.parametrize("by_file", [False, True])
+def test_a_renewed_certificate_is_loaded_though_no_line_has_changed(
+    version: Binary, two: list[Replica], tmp_path: Path, by_file: bool
+) -> None:
+    authority = Authority(tmp_path)
+    tls = {"certificates": [{"certificate": "tls/server.crt", "key": "tls/server.key"}]}
+
+    def issue(name: str) -> dict[str, bytes]:
+        pair = authority.issue(name, [HOST])
+        return {"tls/server.crt": pair.certificate.read_bytes(), "tls/server.key": pair.key.read_bytes()}
+
+    keys = {"runtime_api": None} if by_file else {}
+    with driven(version, fleet_of(two, listener={"tls": tls}), issue("first.test"), **keys) as gateway:
+        eventually(lambda: gateway.apply().done)
+        assert _certificate_name(gateway.port) == "first.test"
+        assert not gateway.apply().reloaded
+        put(gateway.directory, issue("second.test"))
+        eventually(lambda: gateway.apply().reloaded)
+        eventually(lambda: _certificate_name(gateway.port) == "second.test")
+
+
+def _certificate_name(port: int) -> str:
+    pem = ssl.get_server_certificate((HOST, port))
+    return str(x509.load_pem_x509_certificate(pem.encode()).subject.rdns[0].rfc4514_string()).removeprefix("CN=")

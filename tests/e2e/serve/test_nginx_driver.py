@@ -15,7 +15,7 @@ from cryptography import x509
 from lbctl.apply.nginx import driver
 from tests.e2e.support import background
 from tests.e2e.support.certs import Authority
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, put
 from tests.e2e.support.nginx_driver import OWN, Site, driving
 from tests.e2e.support.ports import HOST
 from tests.e2e.support.replicas import Replica, replicas
@@ -159,6 +159,24 @@ def test_a_renewed_certificate_is_loaded_though_no_line_has_changed(tmp_path: Pa
         _taken(site, fleet)
         assert _name(site) == "first.test"
         site.put({"tls/server.crt": second.certificate.read_bytes(), "tls/server.key": second.key.read_bytes()})
+        _taken(site, fleet)
+        assert _name(site) == "second.test"
+
+
+def test_a_copy_beside_nginx_conf_does_not_hide_a_renewed_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    first, second = authority.issue("first.test", [HOST]), authority.issue("second.test", [HOST])
+    tls = {"certificates": [{"certificate": "tls/server.crt", "key": "tls/server.key"}]}
+    old, new = (
+        {"tls/server.crt": pair.certificate.read_bytes(), "tls/server.key": pair.key.read_bytes()}
+        for pair in (first, second)
+    )
+    with replicas("a") as (a,), driving(fleet := _fleet(a, listener={"tls": tls})) as site:
+        put(site.config.parent, old)
+        _taken(site, fleet)
+        assert _name(site) == "first.test"
+        site.put(new)
+        site.restart_driver()
         _taken(site, fleet)
         assert _name(site) == "second.test"
 

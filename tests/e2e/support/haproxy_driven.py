@@ -26,7 +26,7 @@ from lbctl.targets.prepare import Prepared, prepare
 from tests.e2e.support import background
 from tests.e2e.support.binaries import Binary, require
 from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Fleet, started
+from tests.e2e.support.fleet import Fleet, put, started
 from tests.e2e.support.proxies import Haproxy
 from tests.support.weights import plain_weights
 
@@ -148,10 +148,13 @@ class Driven(Client):
 
 
 @contextmanager
-def driven(name: Binary, fleet: Fleet, **proxy: Any) -> Iterator[Driven]:
-    """The fleet on this HAProxy, with the Runtime API unless `proxy` has an `agent_check` or `runtime_api=None`."""
+def driven(name: Binary, fleet: Fleet, files: Mapping[str, bytes] | None = None, **proxy: Any) -> Iterator[Driven]:
+    """The fleet on this HAProxy, with the Runtime API unless `proxy` has an `agent_check` or `runtime_api=None`.
+
+    `files` lie beside the fleet's YAML under their relative paths."""
     directory = Path(tempfile.mkdtemp(prefix="lbctl-e2e-"))
     try:
+        put(directory, files or {})
         keys = {"runtime_api": str(directory / "admin.sock"), **proxy}
         if "agent_check" in proxy:
             del keys["runtime_api"]

@@ -101,7 +101,8 @@ def _refusing(pool: list[Replica]) -> Fleet:
 
 def test_the_proxys_own_answers_have_the_headers_of_their_route(kind: Kind) -> None:
     """Without them a browser shows an error of CORS instead of the status."""
-    with replicas("a") as (a,), running(kind, _refusing([a]), files={"keys": "sk-0123456789abcdef: alice\n"}) as gateway:
+    files = {"keys": "sk-0123456789abcdef: alice\n"}
+    with replicas("a") as (a,), running(kind, _refusing([a]), files=files) as gateway:
         assert gateway.get("/429").ok
         a.behave(delay=3.0)
         answers = {status: gateway.get(f"/{status}") for status in (401, 429, 503, 504)}

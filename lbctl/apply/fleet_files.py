@@ -1,0 +1,45 @@
+"""Where a proxy of this machine finds the certificates and keys that the fleet names by relative paths.
+
+A path is relative to the YAML file that names it, so the file there is the one that is renewed. A copy beside the
+proxy's configuration, which `lbctl render` needs, counts only where that file is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from lbctl.ir.rewrite import with_files
+from lbctl.ir.snapshot import View
+
+Locate = Callable[[str], Path | None]
+"""Maps a path as the fleet writes it to the file on this machine, or to None where there is none."""
+_READ_BY_PROXIES = frozenset({"certificate", "key", "ca"})
+"""The kinds of files that a proxy reads itself; the content of the others is part of its configuration."""
+
+
+def with_local_files(view: View, locate: Locate, config: Path) -> tuple[View, dict[str, bytes]]:
+    """Return the view with absolute paths of files, and the content of those that the proxy reads, as far as readable.
+
+    `config` is the proxy's configuration file.
+    """
+    contents: dict[str, bytes] = {}
+
+    def rename(path: str, kind: str) -> str:
+        place = (locate(path) or config.parent / path).absolute()
+        if kind in _READ_BY_PROXIES:
+            with suppress(OSError):
+                contents[str(place)] = place.read_bytes()
+        return str(place)
+
+    return with_files(view, rename), contents
+
+
+def digest(contents: Mapping[str, bytes]) -> str:
+    """Return a digest of the paths and contents of files."""
+    stamp = hashlib.sha256()
+    for part in (part for path in sorted(contents) for part in (path.encode(), contents[path])):
+        stamp.update(len(part).to_bytes(8) + part)
+    return stamp.hexdigest()
