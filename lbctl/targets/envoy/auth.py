@@ -45,6 +45,8 @@ _TOKEN_HEADER = f"{INTERNAL}token"
 _ANYONE = f"{INTERNAL}anyone"
 _SKEW = 1
 """Seconds for which a token is still valid after it expires. Envoy's default is a minute, and 0 means the default."""
+_TOKEN = r"^[Bb]earer +[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$"
+"""A token in its header. Envoy also accepts further dots, and text before the scheme and behind the token."""
 _PRINTABLE = r"[^\x00-\x1f\x7f]+"
 _KEY_FIELDS = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 """Key type → fields that a public key of a JWKS must have. Envoy does not start with a JWKS without a usable key."""
@@ -71,17 +73,24 @@ def holds_keys(view: View, listener: Listener) -> bool:
 def gates(view: View, route: Route) -> Iterator[Gate]:
     """Yield the ways into a route, one for each kind of credentials that it accepts.
 
+    Where it accepts tokens alone, no way is for requests without a well-formed one (`demands_token`).
     Where it accepts both, a valid token makes Envoy look up the route again, and the one found then requires no key.
     """
     token_filters = {_JWT: pack(config_pb2.PerRouteConfig(requirement_name=route.name)), **_tenant_check(route)}
+    token: dict[str, object] = {"name": "authorization", "string_match": {"safe_regex": {"regex": _TOKEN}}}
     if not keys(view, route):
-        yield [], token_filters if _has_usable_jwks(view, route) else {}
+        yield ([token], token_filters) if _has_usable_jwks(view, route) else ([], {})
         return
     key_filters = {_KEYS: pack(_route_keys(view, route))}
     if _has_usable_jwks(view, route):
-        yield [{"name": _TOKEN_HEADER, "present_match": True}], token_filters
+        yield [token, {"name": _TOKEN_HEADER, "present_match": True}], token_filters
         key_filters |= token_filters
     yield [], key_filters
+
+
+def demands_token(view: View, route: Route) -> bool:
+    """Return whether a route accepts tokens and nothing else."""
+    return route.auth is not None and not keys(view, route) and _has_usable_jwks(view, route)
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:

@@ -124,12 +124,19 @@ def _matched(table: Table, rule: Rule, match: route_components_pb2.RouteMatch) -
         for message in _redirects(table, match, route.name):
             _headers(message, route)
             yield message
-    elif auth.admits_nobody(table.view, route):
-        message = _direct(table, match, route.name, 401, local_reply.error(401), _JSON)
-        message.response_headers_to_add.add(**header_option("www-authenticate", "Bearer"))
-        yield message
     else:
-        yield from _forward(table, rule, route, route.action, match)
+        if not auth.admits_nobody(table.view, route):
+            yield from _forward(table, rule, route, route.action, match)
+        if auth.admits_nobody(table.view, route) or auth.demands_token(table.view, route):
+            yield _unauthorized(table, match, route)
+
+
+def _unauthorized(table: Table, match: object, route: Route) -> route_components_pb2.Route:
+    message = _direct(table, match, route.name, 401, local_reply.error(401), _JSON)
+    message.response_headers_to_add.add(**header_option("www-authenticate", "Bearer"))
+    for name, value in route.response_headers.set:
+        message.response_headers_to_add.add(**header_option(name, value))
+    return message
 
 
 def _direct(

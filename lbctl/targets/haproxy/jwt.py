@@ -7,6 +7,7 @@ it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from lbctl.base.diagnostics import Diagnostic
@@ -26,8 +27,18 @@ _TENANT = r"^(?![\[{])[!-~][ -~]*\z"
 """Printable ASCII: HAProxy turns `\u00f6` into one byte. Later versions return arrays and objects as their JSON."""
 _CONTROLS = "[[:cntrl:]]"
 _NUMBER = r"^[0-9]+\z"
+_NO_TIME = r'"(?:exp|nbf)"\s*+:\s*+(?![0-9]{1,15}(?:\.[0-9]+)?\s*+[,}])'
+"""A time that is no plain number, in the text of the claims.
+
+HAProxy reads the number in a string too, and of `1e400` the 1.
+"""
+_CUT = r"\s*+:\s*+\x22(?:[^\x22\x5c]|\x5c(?!u0000).)*+\x5cu0000"
+"""A value with an escaped NUL, in the text of the claims; HAProxy reads what is before it."""
+_WHOLE = r"\}\s*+\z"
+"""The end of the claims, which HAProxy does not see behind a NUL that is not escaped."""
 _AUDIENCES = 8
 """How many audiences of a token with several are checked; HAProxy reads an array by its positions."""
+_CLAIMS = "var(txn.token),field(2,.),ub64dec"
 _CLAIM = "var(txn.token),jwt_payload_query("
 
 
@@ -73,6 +84,9 @@ def lines(route: Route, jwt: Jwt, view: View, acls: Acls, if_route: str) -> Iter
         acls.name("var(txn.nbf)", "reg", [_NUMBER]),
         acls.name("var(txn.now),sub(txn.nbf)", "int", ["0:"]),
         acls.name(_claim("iss"), "str", [jwt.issuer]),
+        acls.name(_CLAIMS, "reg", [_WHOLE]),
+        f"!{acls.name(_CLAIMS, 'reg', [_NO_TIME])}",
+        f"!{_is_cut('iss', acls)}",
     )
     yield line("http-request set-var(txn.issued) bool(true)", if_route, *conditions, source=(*path, "issuer"))
     issued = acls.name("var(txn.issued)", "bool", ["true"])
@@ -81,7 +95,8 @@ def lines(route: Route, jwt: Jwt, view: View, acls: Acls, if_route: str) -> Iter
         claim = _claim(jwt.tenant_claim)
         has_usable_tenant = acls.name(claim, "reg", [_TENANT])
         has_control_characters = acls.name(claim, "reg", [_CONTROLS])
-        yield line(f"http-request return status 403 {_UNFIT}", if_route, issued, has_control_characters, source=path)
+        for unusable in (has_control_characters, _is_cut(jwt.tenant_claim, acls)):
+            yield line(f"http-request return status 403 {_UNFIT}", if_route, issued, unusable, source=path)
         yield line(
             "http-request set-var(txn.tenant)", quote.word(claim), if_route, issued, has_usable_tenant, source=path
         )
@@ -120,6 +135,11 @@ def _audience(jwt: Jwt, acls: Acls, if_route: str, path: tuple[str, ...]) -> Ite
     places = ["aud", *(f"aud[{place}]" for place in range(_AUDIENCES))]
     not_ours = [f"!{acls.name(_claim(place), 'str', jwt.audiences)}" for place in places]
     yield line(f"http-request return status 403 {_NOT_FOR_US}", if_route, *not_ours, source=(*path, "audiences"))
+
+
+def _is_cut(name: str, acls: Acls) -> str:
+    """Return the ACL that holds if the claim holds a NUL."""
+    return acls.name(_CLAIMS, "reg", [rf"\x22{re.escape(name)}\x22{_CUT}"])
 
 
 def _claim(name: str) -> str:

@@ -95,6 +95,25 @@ def test_a_token_that_does_not_hold_is_refused(kind: Kind) -> None:
         "other claims": f"{head}.{_ISSUER.rs256(org='root').split('.')[1]}.{signature}",
         "another issuer": _ISSUER.rs256(iss="https://issuer.example.com.evil.example"),
         "no issuer": _ISSUER.rs256(iss=None),
+        **{f"an end of {value!r}": _ISSUER.rs256(exp=value) for value in (str(now + 600), -1, -now, [now + 600], True)},
+        **{f"a beginning of {value!r}": _ISSUER.rs256(nbf=value) for value in ("0", str(now - 60), -5, [0], True)},
+        "a beginning beyond all numbers": signed(
+            {"alg": "RS256", "kid": "r1"},
+            f'{{"iss": "{ISSUER}", "aud": "inference", "exp": {now + 600}, "nbf": 1e400, "org": "acme"}}',
+            rsa_key("issuer"),
+        ),
+        "an issuer with a NUL behind it": _ISSUER.rs256(iss=f"{ISSUER}\0"),
+        "an issuer with more behind a NUL": _ISSUER.es256(iss=f"{ISSUER}\0.evil.example"),
+        "an issuer with a NUL that is not escaped": signed(
+            {"alg": "RS256", "kid": "r1"},
+            f'{{"iss": "{ISSUER}\0", "aud": "inference", "exp": {now + 600}, "org": "acme"}}',
+            rsa_key("issuer"),
+        ),
+        "a leading dot": f".{good}",
+        "a dot at the end": f"{good}.",
+        "two dots": good.replace(".", "..", 1),
+        "text before it": f"!!{good}",
+        "text behind it": f"{good} x",
         "claims that are none": signed({"alg": "RS256", "kid": "r1"}, {}, rsa_key("issuer")),
     }
     with _protected(kind) as (gateway, a):
@@ -162,7 +181,7 @@ def test_where_a_limit_is_by_tenant_one_without_is_forbidden(kind: Kind) -> None
 @_CAN
 def test_a_tenant_that_cannot_stand_in_a_header_is_forbidden(kind: Kind) -> None:
     with _protected(kind) as (gateway, a):
-        for org in ("acme\n", "acme\r\nx-admin: 1", "\n", "a\x7fb", "acme\x01"):
+        for org in ("acme\n", "acme\r\nx-admin: 1", "\n", "a\x7fb", "acme\x01", "acme\0", "acme\0x"):
             _assert_refused(gateway.get(headers=bearer(_ISSUER.rs256(org=org))), 403, org)
         assert a.requests == 0
         assert gateway.get(headers=bearer(_ISSUER.rs256(org="Acme, Inc"))).ok

@@ -66,8 +66,8 @@ class Issuer:
         return f"{text}.{_b64(mac.finalize())}"
 
 
-def signed(header: Mapping[str, object], claims: Mapping[str, object], key: Key) -> str:
-    """A compact JWS by RS256 or ES256, as the key is, whatever the header says."""
+def signed(header: Mapping[str, object], claims: Mapping[str, object] | str, key: Key) -> str:
+    """A compact JWS by RS256 or ES256, as the key is, whatever the header says; the claims may be JSON as written."""
     text = _text(header, claims)
     if isinstance(key, rsa.RSAPrivateKey):
         return f"{text}.{_b64(key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
@@ -86,9 +86,10 @@ def _claims(changes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _text(header: Mapping[str, object], claims: Mapping[str, object]) -> str:
+def _text(header: Mapping[str, object], claims: Mapping[str, object] | str) -> str:
     known = {name: value for name, value in header.items() if value is not None}
-    return ".".join(_b64(json.dumps(part).encode()) for part in ({"typ": "JWT", **known}, claims))
+    written = claims if isinstance(claims, str) else json.dumps(claims)
+    return ".".join(_b64(part.encode()) for part in (json.dumps({"typ": "JWT", **known}), written))
 
 
 def _number(value: int, size: int) -> str:
