@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from lbctl.compile.addresses import check_addresses
 from lbctl.compile.capacity import capacities, gpu_count, throughputs
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address, as_int, maybe, pairs
@@ -55,6 +56,7 @@ def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float],
     path = ("pools", name)
     if pool.tls and (pool.tls.certificate is None) != (pool.tls.key is None):
         ctx.error("LB505", "a client certificate needs its key, and the key its certificate", (*path, "tls"))
+    check_addresses(ctx, name, pool)
     replicas = _replicas(ctx, name, pool, table)
     discovery = _discovery(ctx, name, pool.discovery, table)
     return ir.Pool(

@@ -199,4 +199,13 @@ REFERENCES = (
         "Use a name of your own, as x-tenant.",
     ),
     code_page("LB120", "one header for two things", "Two features would write the same header.", "Give each its own."),
+    code_page(
+        "LB122",
+        "an address that no replica can have",
+        "A replica is at a link-local address, that of a cloud's metadata service, multicast or 0.0.0.0, however it is "
+        "written, or where `lbctl serve` or a proxy's administration listens (a warning where the fleet itself lists "
+        "it). A file of targets may name no socket either.",
+        "Write the address at which the replica serves. Requests of clients would reach the machine's credentials, or "
+        "whoever administers it.",
+    ),
 )

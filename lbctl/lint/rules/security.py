@@ -12,7 +12,6 @@ from lbctl.base.diagnostics import Path
 from lbctl.base.hosts import address_of, is_forbidden, is_metadata
 from lbctl.compile.files import file_of, named_files
 from lbctl.compile.secrets import key_files
-from lbctl.ir.pools import Pool
 from lbctl.ir.secrets import CREDENTIAL_HEADERS
 from lbctl.lint.fleet_view import FleetView, telemetries
 from lbctl.lint.rule import RuleFinding, rule
@@ -236,8 +235,7 @@ def guessable_key(fleet: FleetView) -> Iterator[RuleFinding]:
     "error",
     "metrics from a link-local or metadata address",
     what="A source of telemetry has a URL on an address that no replica can have: a link-local one, that of a cloud's "
-    "metadata service, multicast or 0.0.0.0, however it is written, and also where `{host}` is the address of such a "
-    "replica.",
+    "metadata service, multicast or 0.0.0.0, however it is written. Replicas at such addresses are LB122.",
     why="There the cloud hands out credentials of the machine. Nothing that serves metrics of a GPU is there, so "
     "it is an error or an attack; `lbctl serve` does not fetch it.",
     before=sample(_metrics("169.254.169.254")),
@@ -252,17 +250,6 @@ def metrics_from_forbidden_address(fleet: FleetView) -> Iterator[RuleFinding]:
                 problem = _address_problem(_host(source.url))
                 if problem:
                     yield RuleFinding((*path, "sources", index, "url"), problem, "http://{host}:PORT/metrics")
-        yield from _forbidden_replicas(pool)
-
-
-def _forbidden_replicas(pool: Pool) -> Iterator[RuleFinding]:
-    """Yield the replicas with such an address that a source would scrape."""
-    for replica in pool.replicas:
-        problem = _address_problem(replica.address.host)
-        telemetry = replica.telemetry or pool.telemetry if problem else None
-        if telemetry and any(_host(source.url) in ("host", "address") for source in telemetry.sources):
-            path = ("pools", pool.name, "replicas", replica.name, "address")
-            yield RuleFinding(path, f"{problem} (`{{host}}` of its sources)", "the address at which the replica serves")
 
 
 def _host(url: str) -> str:

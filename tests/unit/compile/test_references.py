@@ -58,7 +58,18 @@ POOLS = {
     "tls: ▶{certificate: tls/a.crt}": "LB505",
     "tls: ▶{key: tls/a.key}": "LB505",
 }
+_NO_REPLICA = (
+    *("169.254.169.254", "[fe80::1]", "[fd00:ec2::254]", "[::ffff:169.254.169.254]", "[::169.254.169.254]"),
+    *("[64:ff9b::a9fe:a9fe]", "[2002:a9fe:a9fe::]", "metadata.google.internal", "100.100.100.200"),
+    *("0.0.0.0", "224.0.0.1", "[::]"),
+)
 WHOLE = {
+    **{f'pools: {{p: {{replicas: [{{address: ▶"{host}:80"}}]}}}}': "LB122" for host in _NO_REPLICA},
+    'pools: {p: {replicas: [{address: ▶"127.0.0.1:18080"}]}}': "LB122",
+    'pools: {p: {replicas: [{address: ▶"unix:/run/h.sock"}]}}\n'
+    "proxies: {h: {kind: haproxy, runtime_api: /run/h.sock}}": "LB122",
+    'pools: {p: {replicas: [{address: ▶"localhost:9901"}]}}\n'
+    'proxies: {e: {kind: envoy, admin: "0.0.0.0:9901"}}': "LB122",
     'listeners: {l: {bind: "127.0.0.1:80"}, m: {bind: ▶"127.0.0.1:80"}}': "LB112",
     'listeners: {l: {bind: "127.0.0.1:80"}}\n'
     "routes: {r: {respond: {status: 200}}, s: ▶{respond: {status: 200}}}": "LB116",
@@ -146,3 +157,11 @@ def test_every_code_of_the_compiler_is_shown_here_or_beside_the_capacities() -> 
     }  # tests of bad input, secrets, closing
     files |= {"LB121", "LB601", "LB602"}
     assert written == shown | beside | files
+
+
+@pytest.mark.parametrize(
+    "host", ["10.0.0.9", "100.64.0.1", "169.253.1.1", "[2001:db8::1]", "vllm-0.ml.svc", "172.16.0.1"]
+)
+def test_other_addresses_are_a_replicas(host: str) -> None:
+    _, found = compiling(f'version: 1\npools: {{p: {{replicas: [{{address: "{host}:18080"}}]}}}}')
+    assert found == []

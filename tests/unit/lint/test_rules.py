@@ -182,18 +182,6 @@ def test_other_hosts_are_no_finding_however_they_are_written(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "expected"), [("{host}:9400", ["LB526"]), ("{address}", ["LB526"]), ("10.0.0.7:9", [])]
-)
-def test_a_replica_at_the_metadata_is_seen_where_its_own_address_is_asked(url: str, expected: list[str]) -> None:
-    source = f'telemetry: {{sources: [{{kind: dcgm, url: "http://{url}/metrics"}}]}}\n'
-    replicas = TWO.replace("10.0.0.2", "169.254.169.254")
-    text = sample(source, replicas=replicas)
-    found = findings(text)
-    assert [item.code for item in found] == expected
-    assert [pointed(text, item)[:17] for item in found] == ['"169.254.169.254:'] * len(expected)
-
-
-@pytest.mark.parametrize(
     ("sources", "composite", "missing"),
     [
         ('[{kind: dcgm, url: "http://{host}:9400/metrics"}]', "", "gives kv_cache, queue, ttft, of which"),
