@@ -16,7 +16,7 @@ from pathlib import Path
 from lbctl.apply.binaries import find_binary
 from lbctl.apply.command import run_blocking
 from lbctl.apply.files import write_bundle
-from lbctl.apply.placeholders import stand_in
+from lbctl.apply.placeholders import replaced, stand_in
 from lbctl.base import diagnostics as d
 from lbctl.compile.files import files_on_disk
 from lbctl.compile.fleet import Compiled
@@ -43,6 +43,8 @@ class Checked:
 
     findings: list[d.Diagnostic]
     checker: str
+    replaced: list[str]
+    """What the checked text has other than the real one, in words."""
 
 
 def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str) -> Checked:
@@ -53,7 +55,8 @@ def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str
         raise MissingBinaryError(f"--check needs the program {target.binary}, and it is not on this machine")
     with tempfile.TemporaryDirectory(prefix="lbctl-") as directory:
         prefix = Path(directory)
-        view = stand_in(prepared.view, prefix, files_on_disk(source).get)
+        locate = files_on_disk(source).get
+        view = stand_in(prepared.view, prefix, locate)
         bundle = target.render(view, form)
         write_bundle(bundle, directory)
         main = str(prefix / bundle.main.name)
@@ -66,7 +69,7 @@ def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str
     findings = [_diagnostic(item, bundle, compiled, checker) for item in complaints]
     if version and version[:2] < prepared.view.proxy.version[:2]:
         findings.append(_older_checker(checker, prepared.view.proxy, compiled))
-    return Checked(findings, checker)
+    return Checked(findings, checker, replaced(prepared.view, locate))
 
 
 def version_of(binary: str) -> tuple[int, ...]:

@@ -37,6 +37,19 @@ def with_local_files(view: View, locate: Locate, config: Path) -> tuple[View, di
     return with_files(view, rename), contents
 
 
+def absent_files(view: View, files: Mapping[str, Path], directory: str) -> list[str]:
+    """Return the paths of the fleet's `files` that the proxy reads from `directory` and that are not there, sorted."""
+    named: set[str] = set()
+
+    def collect(path: str, kind: str) -> str:
+        if kind in _READ_BY_PROXIES:
+            named.add(path)
+        return path
+
+    with_files(view, collect)
+    return sorted(path for path in named & files.keys() if not Path(directory, path).is_file())
+
+
 def digest(contents: Mapping[str, bytes]) -> str:
     """Return a digest of the paths and contents of files."""
     stamp = hashlib.sha256()

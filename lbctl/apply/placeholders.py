@@ -7,7 +7,7 @@ and then rendered by the same target, so everything else is what production gets
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ Locate = Callable[[str], Path | None]
 """Maps a path as the fleet writes it to the file on this machine, or to None where there is none."""
 
 _LOCAL_HOST = "127.0.0.1"
+_MOST_NAMES = 5
 
 
 def stand_in(view: View, prefix: Path, locate: Locate) -> View:
@@ -33,6 +34,30 @@ def stand_in(view: View, prefix: Path, locate: Locate) -> View:
         pools={name: _pool(item) for name, item in view.pools.items()},
     )
     return with_files(local, files.rename)
+
+
+def replaced(view: View, locate: Locate) -> list[str]:
+    """Return, in words, what `stand_in` replaces that the real start of the proxy needs: files and host names."""
+    files: set[str] = set()
+
+    def collect(path: str, _: str) -> str:
+        files.add(path)
+        return path
+
+    with_files(view, collect)
+    missing = {path for path in files if locate(path) is None}
+    missing |= {path for pair in _pairs(view) if missing.intersection(pair) for path in pair}
+    hosts = {item.address.host for pool in view.pools.values() for item in pool.replicas if _is_name(item.address)}
+    hosts |= {pool.discovery.name for pool in view.pools.values() if isinstance(pool.discovery, DnsDiscovery)}
+    hosts |= {item.tracing.otlp.host for item in view.listeners if item.tracing and _is_name(item.tracing.otlp)}
+    listing = (("files that are not here", missing), ("host names, which a proxy may look up when it starts", hosts))
+    return [f"{what} ({shortened(sorted(names))})" for what, names in listing if names]
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Return the names as one text, at most five of them."""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def _listener(listener: Listener, index: int, prefix: Path) -> Listener:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
 from lbctl.apply.files import write_bundle
+from lbctl.apply.fleet_files import absent_files
+from lbctl.apply.placeholders import shortened
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.base.errors import reason_of
 from lbctl.cli.api_client import Server, server_url
@@ -15,6 +18,7 @@ from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
 from lbctl.cli.proxy import chosen
 from lbctl.cli.rollout import rollouts_of
+from lbctl.compile.files import files_on_disk
 from lbctl.compile.fleet import Compiled
 from lbctl.control import splits
 from lbctl.ir.proxies import Proxy
@@ -115,7 +119,10 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
     if diagnostics.failed:
         return 1
     code = _check(source, compiled, prepared, options, diagnostics) if options.check else 0
-    return code or _write(bundle, options)
+    code = code or _write(bundle, options)
+    if code == 0 and options.directory is not None:
+        _report_absent_files(source, prepared, _root(options, proxy) or options.directory)
+    return code
 
 
 def _with_rollouts(topology: Topology, server: Server) -> Topology:
@@ -160,6 +167,8 @@ def _check(
     if diagnostics.failed:
         return 5
     click.echo(f"lbctl: accepted by {checked.checker}", err=True)
+    if checked.replaced:
+        click.echo(f"lbctl: not checked, since others stood there: {'; '.join(checked.replaced)}", err=True)
     return 0
 
 
@@ -179,6 +188,14 @@ def _write(bundle: Bundle, options: _Options) -> int:
         click.echo(f"lbctl: cannot write {place}: {reason_of(error)}", err=True)
         return 1
     return 0
+
+
+def _report_absent_files(source: FleetSource, prepared: Prepared, directory: str) -> None:
+    """Report the fleet's files that are not where the proxy looks for them, if this machine has that directory."""
+    absent = absent_files(prepared.view, files_on_disk(source), directory) if Path(directory).is_dir() else []
+    if absent:
+        message = f"{directory} lacks files that the proxy reads: {shortened(absent)}"
+        click.echo(f"lbctl: {message} (copy them there, or say where they are with --files-root)", err=True)
 
 
 def _root(options: _Options, proxy: Proxy) -> str:
