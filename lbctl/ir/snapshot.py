@@ -130,9 +130,13 @@ def pools_of(route: Route) -> tuple[str, ...]:
 
 def _instances(topology: Topology, proxy: Proxy, listeners: frozenset[str]) -> int:
     """The number of instances of all proxies that carry one of `listeners`; an unnamed `proxy` counts alone."""
+    is_named = proxy.name in {item.name for item in topology.proxies}
+    return instances_of(topology, listeners) if is_named else max(1, proxy.instances)
+
+
+def instances_of(topology: Topology, listeners: frozenset[str]) -> int:
+    """The number of instances of all proxies of the fleet that carry one of `listeners`, at least 1."""
     sharing = [other for other in topology.proxies if not other.listeners or listeners & set(other.listeners)]
-    if proxy.name not in {item.name for item in topology.proxies}:
-        sharing = [proxy]
     return max(1, sum(item.instances for item in sharing))
 
 
@@ -177,10 +181,11 @@ def _divided_listener(listener: Listener, instances: int) -> Listener:
 def _divided_route(route: Route, instances: int) -> Route:
     if instances == 1 or not route.rate_limits:
         return route
-    return replace(route, rate_limits=tuple(_divided_limit(limit, instances) for limit in route.rate_limits))
+    return replace(route, rate_limits=tuple(divided_limit(limit, instances) for limit in route.rate_limits))
 
 
-def _divided_limit(limit: RateLimit, instances: int) -> RateLimit:
+def divided_limit(limit: RateLimit, instances: int) -> RateLimit:
+    """One instance's part of a limit of the fleet."""
     if limit.concurrent:
         return replace(limit, concurrent=part(limit.concurrent, instances))
     return replace(limit, requests=part(limit.requests, instances), burst=part(limit.burst, instances))

@@ -88,11 +88,12 @@ def _retry(retry: r.Retry) -> Iterator[Setting]:
 
 def _limits(limits: Iterable[r.RateLimit]) -> Iterator[Setting]:
     """Yield the limits sorted, since all of them hold and their order has no meaning."""
-    for index, text in enumerate(sorted(map(_limit, limits))):
+    for index, text in enumerate(sorted(map(limit_text, limits))):
         yield (index,), text
 
 
-def _limit(limit: r.RateLimit) -> str:
+def limit_text(limit: r.RateLimit) -> str:
+    """Format a limit."""
     by = f"header {limit.header}" if limit.by == "header" else limit.by
     if limit.concurrent:
         return f"by {by}: {limit.concurrent} at once"

@@ -8,7 +8,19 @@ from importlib import import_module
 
 from lbctl.lint.rule import REGISTRY, LintRule
 
-_MODULES = ("balance", "capacity", "load", "places", "times", "retries", "health", "security", "telemetry", "rollouts")
+_MODULES = (
+    "balance",
+    "capacity",
+    "load",
+    "places",
+    "times",
+    "retries",
+    "health",
+    "security",
+    "telemetry",
+    "rollouts",
+    "limits",
+)
 
 
 @cache

@@ -47,6 +47,7 @@ POINTS = {
     "LB525": "tls/server.key}",
     "LB526": '"http://169.254.169.254:9400/metrics"}',
     "LB532": "secrets/api-keys}}}",
+    "LB533": "5/s",
     "LB610": "2m",
     "LB611": "composite}",
     "LB612": "15s",
