@@ -16,6 +16,7 @@ from lbctl.base.hosts import IPV4
 
 _DURATION_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_DECIMAL_UNITS = frozenset({"k", "kb", "kib", "m", "mb", "mib", "g", "gb", "gib"})
 _RATE_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 _NUMBER = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([A-Za-z%/]*)", re.ASCII)
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
@@ -102,7 +103,9 @@ def parse_size(value: object) -> Size:
     """Parse a number with B, KiB, MiB or GiB; returns bytes. Raises QuantityError."""
     number, unit = _split(value, "a size", "a number with B, KiB, MiB or GiB, as 10MiB")
     if unit not in _SIZE_UNITS:
-        raise QuantityError(f"{show(value)} is not a size", "write a number with B, KiB, MiB or GiB, as 10MiB")
+        binary = f"{unit[:1].upper()}iB"
+        meant = f"{number}{binary}" if unit.lower() in _DECIMAL_UNITS else "a number with B, KiB, MiB or GiB, as 10MiB"
+        raise QuantityError(f"{show(value)} is not a size", f"write {meant}")
     size = Fraction(number) * _SIZE_UNITS[unit]
     if size != int(size) or size < 1 or size > 1 << 50:
         raise QuantityError(f"{show(value)} is out of range", "whole bytes, at least 1B")
@@ -143,13 +146,24 @@ def parse_address(value: object) -> Endpoint:
         if not _SOCKET.fullmatch(path) or "/../" in f"{path}/":
             raise QuantityError(f"{show(value)} is not the path of a unix socket", "as unix:/run/replica.sock")
         return Endpoint(path=path)
+    if "://" in value:
+        raise QuantityError(f"{show(value.partition('://')[0] + '://…')} is a URL", f"write {_host_and_port(value)}")
     host, colon, port = value.rpartition(":")
+    if colon and not host:
+        raise QuantityError(f"{show(value)} is an address without a host", hint)
     if not colon or not host or (":" in host and not host.startswith("[")):
         raise QuantityError(f"{show(value)} is an address without a port", hint)
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
         raise QuantityError(f"{show(value)}: the port must be a number from 1 to 65535", hint)
     name, ip = parse_host(host)
     return Endpoint(host=name, port=int(port), ip=ip)
+
+
+def _host_and_port(url: str) -> str:
+    """Return the part of a URL that is an address, with the port of its scheme where it has none."""
+    scheme, _, rest = url.partition("://")
+    place = re.split(r"[/?#]", rest.rpartition("@")[2])[0]
+    return place if re.search(r":[0-9]+$", place) else f"{place}:{443 if scheme == 'https' else 80}"
 
 
 def parse_host(text: str) -> tuple[str, bool]:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from lbctl.base.diagnostics import Diagnostic, Path, did_you_mean, dotted, show
+from lbctl.model import other_names
 from lbctl.model.node import Node, position_of
 from lbctl.model.section import Section
 from lbctl.model.shape import section_at
@@ -57,15 +58,32 @@ def _message(detail: ErrorDetails, shape: type[Section], inner: Path) -> tuple[s
         section = section_at(shape, inner[:-1])
         keys = list(section.model_fields) if section else []
         key = str(inner[-1])
-        return "LB011", f"unknown key {show(key)}", did_you_mean(key, keys) or f"known here: {', '.join(keys)}"
+        return "LB011", f"unknown key {show(key)}", _instead_of_key(key, keys) or f"known here: {', '.join(keys)}"
     if kind == "missing":
         return "LB014", f"{inner[-1]} is missing", f"write {inner[-1]}"
     nested = section_at(shape, inner) if kind == "model_type" else None
     if nested is not None and not nested.model_fields:
         return "LB013", f"{show(detail['input'])} is not an empty map", f"write {inner[-1]}: {{}}"
+    if nested is not None and isinstance(detail["input"], str):
+        return "LB013", f"{show(detail['input'])} is not a map", _as_map(nested, detail["input"])
     code, describe = _KINDS.get(kind, ("LB013", _plain))
     message, hint = describe(detail["input"], ctx, detail["msg"])
     return code, message, hint
+
+
+def _instead_of_key(key: str, keys: list[str]) -> str:
+    """Return a hint for an unknown key, or an empty string."""
+    other = other_names.KEYS.get(key, "")
+    is_known = any(known in other for known in keys)
+    return f"write {other}" if is_known else did_you_mean(key, keys)
+
+
+def _as_map(section: type[Section], value: str) -> str:
+    """Return a hint for a text in the place of a section: the map whose only required key, or its path, has it."""
+    keys = [name for name, field in section.model_fields.items() if field.is_required()]
+    if not keys and value.startswith("/"):
+        keys = [name for name in section.model_fields if name in ("path_prefix", "path")][-1:]
+    return f'write {{{keys[0]}: "{value}"}}' if len(keys) == 1 and value.isprintable() else "write key: value"
 
 
 _Describe = Callable[[Any, dict[str, Any], str], tuple[str, str]]
@@ -81,10 +99,15 @@ def _not_a(noun: str, hint: str = "") -> _Describe:
 
 def _literal(value: Any, ctx: dict[str, Any], _message: str) -> tuple[str, str]:
     allowed = re.findall(r"'([^']*)'", ctx["expected"]) or [ctx["expected"]]
-    suggestion = did_you_mean(value, allowed) if isinstance(value, str) else ""
+    suggestion = _instead_of_value(value, allowed) if isinstance(value, str) else ""
     if not suggestion and isinstance(value, bool | int | float) and str(value).lower() in allowed:
         suggestion = f'quote it: "{str(value).lower()}"'
     return f"{show(value)} is not known here", suggestion or f"one of {', '.join(allowed)}"
+
+
+def _instead_of_value(value: str, allowed: list[str]) -> str:
+    other = other_names.VALUES.get(value.lower())
+    return f"write {other}" if other in allowed else did_you_mean(value, allowed)
 
 
 def _boolean(value: Any, _ctx: dict[str, Any], _message: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ ROUTES = {
     "{pool: a, retry: {attempts: ▶11}}": ("LB016", "at most 10"),
     "{pool: a, listeners: ▶[]}": ("LB016", "at least one entry is needed"),
     "{pool: a, listeners: ▶l}": ("LB013", "write [ … ] or lines that begin with -"),
-    "{pool: a, match: ▶/v1}": ("LB013", "write key: value"),
+    "{pool: a, match: ▶/v1}": ("LB013", 'write {path_prefix: "/v1"}'),
     "{pool: a, match: {hosts: [▶a.example:80]}}": ("LB013", 'a name, or "*." before one; no port'),
     "{pool: a, match: {path: ▶v1}}": ("LB013", ""),
     "{pool: a, match: {path: ▶/v1//x}}": ("LB013", ""),
@@ -46,6 +46,11 @@ ROUTES = {
 }
 POOLS = {
     "weighting: {composite: {▶gqu: 1}}": ("LB013", "did you mean 'gpu'?"),
+    "balance: {algorithm: ▶least_conn}": ("LB013", "write least_request"),
+    "balance: {algorithm: ▶leastconn}": ("LB013", "write least_request"),
+    "balance: {algorithm: ▶roundrobin}": ("LB013", "write round_robin"),
+    "balance: {algorithm: ▶ip_hash}": ("LB013", "write hash"),
+    "health: {active: {http: ▶/health}}": ("LB013", 'write {path: "/health"}'),
     "balance: {algorithm: ▶least_requests}": ("LB013", "did you mean 'least_request'?"),
     "health: {active: {http: {body_contains: ▶5}}}": ("LB013", "quote it"),
     'health: {active: {grpc: {service: ▶"a b"}}}': ("LB013", ""),
@@ -77,6 +82,15 @@ DEVICES = {
 }
 
 
+REPLICAS = {
+    "{address: ▶http://h:1}": "write h:1",
+    "{address: ▶https://user:secret@h/v1}": "write h:443",
+    '{address: ▶":80"}': "write host:port",
+    '▶"10.0.0.1:8000"': 'write {address: "10.0.0.1:8000"}',
+    '{address: "a:1", ▶backup: true}': "write priority: 1",
+}
+
+
 def check(text: str, code: str, hint: str) -> None:
     fleet, mark = marked(text)
     source, found = reading(fleet)
@@ -97,6 +111,16 @@ def test_a_value_of_a_route_is_refused_where_it_stands_with_what_is_right(route:
 @pytest.mark.parametrize(("pool", "said"), POOLS.items(), ids=lambda word: str(word).replace("▶", ""))
 def test_a_value_of_a_pool_is_refused_where_it_stands_with_what_is_right(pool: str, said: tuple[str, str]) -> None:
     check(f'version: 1\npools: {{p: {{replicas: [{{address: "a:1"}}], {pool}}}}}\n', *said)
+
+
+@pytest.mark.parametrize(("replica", "hint"), REPLICAS.items(), ids=lambda word: str(word).replace("▶", ""))
+def test_what_other_proxies_call_otherwise_is_answered_with_the_right_word(replica: str, hint: str) -> None:
+    check(f"version: 1\npools: {{p: {{replicas: [{replica}]}}}}\n", "LB011" if "backup" in replica else "LB013", hint)
+
+
+@pytest.mark.parametrize(("size", "right"), [("50M", "50MiB"), ("10MB", "10MiB"), ("1g", "1GiB"), ("8kb", "8KiB")])
+def test_a_size_in_other_units_is_answered_with_the_right_one(size: str, right: str) -> None:
+    check(f'version: 1\nlisteners: {{l: {{bind: "127.0.0.1:1", max_body: ▶{size}}}}}\n', "LB013", f"write {right}")
 
 
 @pytest.mark.parametrize("name", ["P", "-p", "p p", "p" * 64, "é", "", "p/q", "p;q"])
