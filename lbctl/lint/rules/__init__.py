@@ -20,6 +20,7 @@ _MODULES = (
     "telemetry",
     "rollouts",
     "limits",
+    "literals",
 )
 
 

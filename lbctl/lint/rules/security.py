@@ -12,6 +12,8 @@ from lbctl.base.diagnostics import Path
 from lbctl.base.hosts import address_of, is_forbidden, is_metadata
 from lbctl.compile.files import file_of, named_files
 from lbctl.compile.secrets import key_files
+from lbctl.ir.listeners import Listener
+from lbctl.ir.routes import Redirect
 from lbctl.ir.secrets import CREDENTIAL_HEADERS
 from lbctl.lint.fleet_view import FleetView, telemetries
 from lbctl.lint.rule import RuleFinding, rule
@@ -19,6 +21,7 @@ from lbctl.lint.sample import sample
 from lbctl.model.node import Node
 
 _TLS = "tls: {certificates: [{certificate: tls/server.crt, key: tls/server.key}]}"
+_MUTUAL_TLS = _TLS.replace("]}", "], client_ca: tls/clients.crt, client_certificate: required}")
 _SECRET = re.compile(
     r"\bsk-(?=[\w-]*[0-9])(?:[A-Za-z0-9]+[_-])*[A-Za-z0-9]{16,}|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bAKIA[0-9A-Z]{16}\b|\bnvapi-[\w-]{20,}"
     r"|\bxox[abpr]-[A-Za-z0-9-]{10,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.|(?i:\b(?:bearer|basic))\s+(?=\S*(?:[0-9]|[a-z][A-Z]))[\w.~+/=-]{8,}"
@@ -35,21 +38,58 @@ def _metrics(host: str) -> str:
     "LB520",
     "warning",
     "a listener beyond loopback without TLS",
-    what="A listener is bound to an address that others can reach, and has no `tls`.",
+    what="A listener is bound to an address that others can reach, and has no `tls`. One that only redirects to https "
+    "is not reported.",
     why="Prompts are people's letters, code and records, and keys travel with each of them: on the wire they can be "
     "read and changed.",
     before=sample(listener='gateway: {bind: "0.0.0.0:8080"}\n'),
-    after=sample(listener=f'gateway: {{bind: "0.0.0.0:8443", {_TLS}}}\n'),
+    after=sample(listener=f'gateway: {{bind: "0.0.0.0:8443", {_MUTUAL_TLS}}}\n'),
     ignore="Another balancer before it ends TLS, and the way between them is yours alone.",
 )
 def listener_without_tls(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB520: listeners that others can reach without TLS."""
     for listener in fleet.topology.listeners:
-        if listener.tls is None and not listener.bind.on_loopback:
+        if listener.tls is None and not listener.bind.on_loopback and not _only_redirects(fleet, listener):
             message = f"{listener.bind} can be reached from elsewhere: prompts and keys travel in clear"
             yield RuleFinding(
                 ("listeners", listener.name, "bind"), message, "tls: {certificates: …}, or bind it to 127.0.0.1"
             )
+
+
+def _only_redirects(fleet: FleetView, listener: Listener) -> bool:
+    """Whether every route of the listener sends clients elsewhere."""
+    actions = {route.name: route.action for route in fleet.topology.routes}
+    return bool(listener.rules) and all(isinstance(actions[rule.route], Redirect) for rule in listener.rules)
+
+
+@rule(
+    "LB534",
+    "note",
+    "a listener beyond loopback that asks nobody who they are",
+    what="A listener with TLS is bound to an address that others can reach, demands no client certificate, and a route "
+    "to replicas on it has no `auth`.",
+    why="Whoever reaches the port spends your GPUs, and reads what the model was told in confidence. Servers of models "
+    "have no users of their own.",
+    before=sample(listener=f'gateway: {{bind: "0.0.0.0:8443", {_TLS}}}\n'),
+    after=sample(listener=f'gateway: {{bind: "0.0.0.0:8443", {_MUTUAL_TLS}}}\n'),
+    ignore="The network lets only your own services reach the port.",
+)
+def open_listener(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB534: routes to replicas on public listeners without authentication."""
+    for listener in filter(_is_open, fleet.topology.listeners):
+        routes = {rule.route for rule in listener.rules}
+        names = sorted(route.name for route, _ in fleet.forwards if route.name in routes and route.auth is None)
+        if names:
+            message = f"everybody who reaches {listener.bind} may use {', '.join(names)}"
+            hint = "auth: {api_keys: {file: …}} on its routes, or client_certificate: required"
+            yield RuleFinding(("listeners", listener.name, "bind"), message, hint)
+
+
+def _is_open(listener: Listener) -> bool:
+    """Whether others can reach the listener by TLS without a certificate; one without TLS is LB520."""
+    tls = listener.tls
+    demands_certificate = tls is not None and tls.client_ca is not None and tls.client_certificate == "required"
+    return tls is not None and not demands_certificate and not listener.bind.on_loopback
 
 
 @rule(

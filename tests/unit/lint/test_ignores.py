@@ -66,6 +66,7 @@ def test_what_is_clear_is_taken(comment: str) -> None:
 def test_text_that_only_looks_so_is_no_comment() -> None:
     quoted = sample(
         routes='chat: {match: {path_prefix: /v1/chat}, respond: {status: 410, body: "# lbctl: ignore x"}}\n'
+        "all: {match: {path_prefix: /}, pool: llama}\n"
     )
     assert codes(quoted) == []
 

@@ -39,6 +39,10 @@ POINTS = {
     "LB324": "10s}}",
     "LB325": "1}}",
     "LB326": "1s}",
+    "LB330": '"/v1/*"',
+    "LB331": "spare:",
+    "LB332": '"$upstream_addr"',
+    "LB534": '"0.0.0.0:8443"',
     "LB520": '"0.0.0.0:8080"}',
     "LB521": "tls: {server_name: llama.internal}",
     "LB522": '"0.0.0.0:18000"',
@@ -258,7 +262,7 @@ def test_keys_that_are_hashes_may_be_read_by_all(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_here_is_no_finding(tmp_path: Path) -> None:
     tls = "tls: {certificates: [{certificate: tls/a.crt, key: tls/a.key}]}"
-    assert findings(sample(listener=f'gateway: {{bind: "0.0.0.0:8443", {tls}}}\n'), None, tmp_path) == []
+    assert findings(sample(listener=f'gateway: {{bind: "127.0.0.1:8443", {tls}}}\n'), None, tmp_path) == []
 
 
 @pytest.mark.parametrize("bind", ["127.0.0.1:1", "127.8.8.8:1", "[::1]:1", "unix:/run/gateway.sock"])
@@ -345,3 +349,23 @@ def test_a_rollouts_sample_is_enough_from_ten_beyond_the_percentile_on() -> None
     page = rules()["LB711"].page
     assert codes(page.before.replace("p99", "p95")) == []
     assert codes(page.before.replace("p99", "p95").replace("requests: 200", "requests: 199")) == ["LB711"]
+
+
+def test_a_listener_that_only_redirects_to_https_needs_no_tls() -> None:
+    listeners = 'plain: {bind: "0.0.0.0:80"}\nlocal: {bind: "127.0.0.1:8080"}\n'
+    redirect = "redirect: {listeners: [plain], match: {path_prefix: /}, respond: {redirect: https}}\n"
+    chat = "chat: {listeners: [local], match: {path_prefix: /v1/chat}, pool: llama}\n"
+    assert codes(sample(listener=listeners, routes=f"{redirect}{chat}")) == []
+    assert codes(sample(listener=listeners, routes=f"{redirect}{ONE}")) == ["LB520"]
+
+
+@pytest.mark.parametrize("value", ["%[src]", "%UPSTREAM_HOST%", "%REQ(x-user)%", "${remote_addr}"])
+def test_variables_of_every_proxy_are_seen(value: str) -> None:
+    header = f', headers: {{request: {{set: {{x-a: "{value}"}}}}}}}}\n'
+    assert codes(sample(routes=ONE.replace("}\n", header))) == ["LB332"]
+
+
+@pytest.mark.parametrize("value", ["$5", "100%", "a $ b", "50%25", "${x}"])
+def test_other_dollars_and_percents_are_texts(value: str) -> None:
+    header = f', headers: {{request: {{set: {{x-a: "{value}"}}}}}}}}\n'
+    assert codes(sample(routes=ONE.replace("}\n", header))) == []

@@ -1,0 +1,87 @@
+"""Rules about what a fleet has written and nothing comes of: a text that only looks like a pattern, an unused pool."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lbctl.ir.routes import HeaderRules
+from lbctl.ir.snapshot import pools_of
+from lbctl.lint.fleet_view import FleetView
+from lbctl.lint.rule import RuleFinding, rule
+from lbctl.lint.sample import TWO, sample
+
+_VARIABLE = re.compile(r"\$\{?[a-z_]{3,}|%\[[a-z]|%[A-Z][A-Z_]{2,}(?:\([^)]*\))?%")
+"""A variable in the grammar of nginx, HAProxy or Envoy."""
+_SPARE = "spare:\n  replicas:\n" + "".join(f"    {line}\n" for line in TWO.replace("10.0.0", "10.0.1").splitlines())
+
+
+def _route(text: str) -> str:
+    return f"chat: {{match: {{path_prefix: /v1/chat}}, pool: llama{text}}}\n"
+
+
+@rule(
+    "LB330",
+    "warning",
+    "a star that stands for itself",
+    what="A `path_prefix` or a `path` of a route contains a `*`.",
+    why="Paths are compared as written: `/v1/*` matches requests whose path has a star, and no other. A prefix needs "
+    "no star to match what is below it.",
+    before=sample(routes='chat: {match: {path_prefix: "/v1/*"}, pool: llama}\n'),
+    after=sample(routes="chat: {match: {path_prefix: /v1}, pool: llama}\n"),
+    ignore="The path truly has a star.",
+)
+def literal_star(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB330: stars in paths that are no expressions."""
+    paths = {(rule.route, rule.path) for listener in fleet.topology.listeners for rule in listener.rules}
+    for route, path in sorted((name, item.value) for name, item in paths if item.kind != "regex" and "*" in item.value):
+        key = next((key for key in ("path_prefix", "path") if fleet.written(("routes", route, "match", key))), "")
+        message = f"{path} matches only paths with a star"
+        yield RuleFinding(("routes", route, "match", key), message, "a path_prefix without the star, or path_regex")
+
+
+@rule(
+    "LB331",
+    "warning",
+    "a pool that no route uses",
+    what="No route sends requests to a pool: not by `pool` or `split`, nor by `pin`, `fallback` or `mirror`.",
+    why="Its replicas hold GPUs that get no request, and nobody notices until the others are full.",
+    before=sample(pools=_SPARE),
+    after=sample(pools=_SPARE, routes=_route(", fallback: spare")),
+    ignore="A route to it comes with the next change.",
+)
+def unused_pool(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB331: pools that no route names."""
+    used = {name for route in fleet.topology.routes for name in pools_of(route)}
+    for pool in fleet.pools if fleet.topology.routes else ():
+        if pool.name not in used:
+            yield RuleFinding(("pools", pool.name), "no route uses this pool", "a route to it, or remove it")
+
+
+@rule(
+    "LB332",
+    "warning",
+    "a variable that no proxy fills in",
+    what="The value of a header that a route sets has a variable in the grammar of nginx (`$upstream_addr`), HAProxy "
+    "(`%[src]`) or Envoy (`%UPSTREAM_HOST%`).",
+    why="Values are texts, quoted for each proxy, so that they mean the same on all three: the header then holds the "
+    "name of the variable.",
+    before=sample(routes=_route(', headers: {response: {set: {x-replica: "$upstream_addr"}}}')),
+    after=sample(routes=_route(", headers: {response: {set: {x-gateway: lbctl}}}")),
+    ignore="The header is to hold exactly this text.",
+)
+def literal_variable(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB332: values of headers that look like variables of a proxy."""
+    for route in fleet.topology.routes:
+        for side, rules in (("request", route.request_headers), ("response", route.response_headers)):
+            for name, variable in _variables(rules):
+                path = ("routes", route.name, "headers", side, "set", name)
+                yield RuleFinding(path, f"{variable} stays as it is: values are no expressions", "a fixed text")
+
+
+def _variables(rules: HeaderRules) -> Iterator[tuple[str, str]]:
+    """Yield each header that is set to a value with a variable, and the variable."""
+    for name, value in rules.set:
+        variable = _VARIABLE.search(value)
+        if variable:
+            yield name, variable[0]
