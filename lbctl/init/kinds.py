@@ -24,17 +24,21 @@ class ServerKind:
     ready: tuple[str, ...]
     """Paths that answer 200 once the model is ready, the preferred one first; without any, only the port is checked."""
     prefixes: tuple[str, ...]
-    """The paths that clients use."""
+    """The path prefixes that clients use."""
     page: str = "/metrics"
     """The path of its metrics."""
     port: int | None = None
     """The default port of its metrics; None for the server's own."""
     switch: str = ""
     """The option that enables metrics."""
+    paths: tuple[str, ...] = ()
+    """Further whole paths that clients use."""
 
 
 _V1 = ("/v1/",)
-_V2 = ("/v2/models/",)
+_V2 = ("/v2/models/", "/v2/health/")
+"""Not /v2/repository, /v2/logging and the like, by which a server is administered."""
+_V2_PATHS = ("/v2",)
 VLLM = ServerKind("vLLM", "vllm", "openai", ("/health",), _V1)
 SGLANG = ServerKind("SGLang", "sglang", "openai", ("/health_generate", "/health"), _V1, switch="--enable-metrics")
 TGI = ServerKind("Text Generation Inference", "tgi", "openai", ("/health",), (*_V1, "/generate", "/generate_stream"))
@@ -47,11 +51,11 @@ NIM_VLLM = ServerKind("NVIDIA NIM", "vllm", "openai", ("/v1/health/ready",), _V1
 OPENAI = ServerKind("a server with OpenAI's API", "", "openai", ("/v1/models",), _V1)
 RAY = ServerKind("Ray Serve", "ray", "own", ("/-/healthz",), ("/",), port=8080)
 RAY_LLM = ServerKind("Ray Serve LLM", "ray", "openai", ("/-/healthz",), _V1, port=8080)
-TRITON = ServerKind("Triton", "triton", "v2", ("/v2/health/ready",), _V2, port=8002)
-KSERVE = ServerKind("KServe", "kserve", "v2", ("/v2/health/ready",), (*_V2, "/v1/models/"))
+TRITON = ServerKind("Triton", "triton", "v2", ("/v2/health/ready",), _V2, port=8002, paths=_V2_PATHS)
+KSERVE = ServerKind("KServe", "kserve", "v2", ("/v2/health/ready",), (*_V2, "/v1/models/"), paths=_V2_PATHS)
 KSERVE_V1 = ServerKind("KServe", "kserve", "own", ("/v1/models",), ("/v1/models/",))
-MLSERVER = ServerKind("MLServer", "kserve", "v2", ("/v2/health/ready",), _V2, port=8082)
-V2 = ServerKind("a server of the v2 protocol", "", "v2", ("/v2/health/ready",), _V2)
+MLSERVER = ServerKind("MLServer", "kserve", "v2", ("/v2/health/ready",), _V2, port=8082, paths=_V2_PATHS)
+V2 = ServerKind("a server of the v2 protocol", "", "v2", ("/v2/health/ready",), _V2, paths=_V2_PATHS)
 TORCHSERVE = ServerKind(
     "TorchServe", "torchserve", "own", ("/ping",), ("/predictions/",), port=8082, switch="metrics_mode=prometheus"
 )

@@ -26,7 +26,7 @@ class RouteDraft:
 
     name: str
     prefix: str
-    """The path prefix; the whole path if the proxy itself answers."""
+    """The path prefix; the whole path if the proxy itself answers, or if `exact`."""
     models: tuple[str, ...] = ()
     """The models in the body."""
     pools: tuple[PoolDraft, ...] = ()
@@ -35,20 +35,27 @@ class RouteDraft:
     """Replaces the prefix."""
     answer: str = ""
     """The body of the proxy's own response."""
+    exact: bool = False
 
 
 def routes_of(pools: Sequence[PoolDraft]) -> list[RouteDraft]:
     """Return at least one route for each pool; names are unique."""
     names: set[str] = set()
     if len(pools) == 1:
-        return [
-            RouteDraft(unique_name(pools[0].name, names), prefix, pools=(pools[0],)) for prefix in _prefixes(pools[0])
-        ]
+        return list(_all_paths(pools[0], names))
     openai = [pool for pool in pools if pool.kind.api == "openai"]
     v2 = [pool for pool in pools if pool.kind.api == "v2"]
     routes = [*_by_model(openai, names), *_by_path(v2, names)]
     reached = {pool.name for route in routes for pool in route.pools}
     return [*routes, *(_own_prefix(pool, names) for pool in pools if pool.name not in reached)]
+
+
+def _all_paths(pool: PoolDraft, route_names: set[str]) -> Iterator[RouteDraft]:
+    """Yield the routes of a pool to which all paths of its kind lead."""
+    for prefix in _prefixes(pool):
+        yield RouteDraft(unique_name(pool.name, route_names), prefix, pools=(pool,))
+    for path in pool.kind.paths:
+        yield RouteDraft(unique_name(pool.name, route_names), path, pools=(pool,), exact=True)
 
 
 def _prefixes(pool: PoolDraft) -> tuple[str, ...]:
@@ -79,7 +86,11 @@ def _by_model(pools: Sequence[PoolDraft], route_names: set[str]) -> Iterator[Rou
 
 def _by_path(pools: Sequence[PoolDraft], route_names: set[str]) -> Iterator[RouteDraft]:
     if len(pools) == 1:
-        yield RouteDraft(unique_name(pools[0].name, route_names), "/v2/models/", pools=(pools[0],))
+        for prefix in pools[0].kind.prefixes:
+            if prefix.startswith("/v2/"):
+                yield RouteDraft(unique_name(pools[0].name, route_names), prefix, pools=(pools[0],))
+        for path in pools[0].kind.paths:
+            yield RouteDraft(unique_name(pools[0].name, route_names), path, pools=(pools[0],), exact=True)
         return
     for model, names in _pools_by_model({pool.name: pool.segments for pool in pools}).items():
         members = tuple(pool for pool in pools if pool.name in names)

@@ -64,7 +64,7 @@ def _route(route: RouteDraft) -> Iterator[str]:
         yield f"    match:\n      path_prefix: {quoted(route.prefix)}\n      model:\n"
         yield from (f"        - {quoted(model)}\n" for model in route.models)
     else:
-        yield f"    match: {{path_prefix: {quoted(route.prefix)}}}\n"
+        yield f"    match: {{{'path' if route.exact else 'path_prefix'}: {quoted(route.prefix)}}}\n"
     if route.rewrite:
         yield f"    rewrite: {{path_prefix: {quoted(route.rewrite)}}}      # taken off before the replica sees it\n"
     if len(route.pools) == 1:

@@ -104,6 +104,12 @@ def test_each_kind_of_server_is_told_by_its_own_answers(name: str) -> None:
     assert first["match"] == {"path_prefix": prefix}
 
 
+@pytest.mark.parametrize("name", ["triton", "mlserver"])
+def test_clients_of_the_v2_protocol_reach_metadata_and_health_but_no_administration(name: str) -> None:
+    matches = [route["match"] for route in fleet_of(it.v2(name, "a"))["routes"].values()]
+    assert matches == [{"path_prefix": "/v2/models/"}, {"path_prefix": "/v2/health/"}, {"path": "/v2"}]
+
+
 def test_the_metrics_of_every_kind_are_known_by_their_names() -> None:
     for page in sorted(it.METRICS.glob("*.prom")):
         kind = "kserve" if page.stem.startswith("kserve") else page.stem
