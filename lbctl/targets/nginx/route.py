@@ -20,6 +20,8 @@ from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
 NO_REPLICA = json.dumps({"error": {"message": "no replica available", "type": "unavailable"}}, separators=(",", ":"))
+_CONTENT_TYPE = "content-type"
+"""nginx adds a header beside its own `Content-Type`; in a response of its own that one is set instead."""
 _MEAN_A_LOCATION = frozenset({301, 302, 303, 307, 308})
 
 
@@ -212,8 +214,10 @@ def _answering(route: Route, action: Respond) -> list[Location]:
     path = ("routes", route.name, "respond", "body")
     texts = tuple(quote.value(part, path) for part in quote.chunks(action.body))
     body = quote.script("".join(f"$lb_text{index}" for index in range(len(texts))))
-    answer = Answer(action.status, quote.plain(action.content_type), texts, body)
-    location = Location(_name(route), _variables(route), _response_headers(route), answer=answer)
+    content_type = dict(route.response_headers.set).get(_CONTENT_TYPE, action.content_type)
+    answer = Answer(action.status, quote.plain(content_type), texts, body)
+    headers = tuple(item for item in _response_headers(route) if item[0].text != _CONTENT_TYPE)
+    location = Location(_name(route), _variables(route), headers, answer=answer)
     if action.status not in _MEAN_A_LOCATION:
         return [location]
     name = _name(route, "answer")

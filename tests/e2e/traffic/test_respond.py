@@ -94,3 +94,12 @@ def test_a_redirect_carries_the_routes_headers(kind: Kind) -> None:
     with running(kind, fleet) as gateway:
         answer = gateway.get("/v0/predict")
     assert (answer.status // 100, answer.header("x-served-by")) == (3, "inference")
+
+
+def test_a_content_type_that_the_route_sets_is_the_only_one(kind: Kind) -> None:
+    fleet = _fleet({"status": 410, "body": "{}"})
+    fleet["routes"]["gone"]["headers"] = {"response": {"set": {"Content-Type": "application/problem+json", "x-a": "b"}}}
+    with running(kind, fleet) as gateway:
+        answer = gateway.get()
+    assert answer.header_list("content-type") == ["application/problem+json"]
+    assert answer.header_list("x-a") == ["b"]
