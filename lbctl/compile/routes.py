@@ -146,6 +146,9 @@ def _limit(section: model.RateLimit) -> ir.RateLimit:
         per=section.rate.per if section.rate else 0,
         burst=section.burst or requests,
         concurrent=section.concurrent or 0,
+        tenant_rates=tuple(
+            ir.TenantRate(name, rate.requests, rate.per) for name, rate in sorted(section.tenants.items())
+        ),
     )
 
 
@@ -212,6 +215,10 @@ def _check_forward(ctx: Context, path: Path, route: model.Route, action: ir.Forw
 
 
 def _check_tenant(ctx: Context, path: Path, route: model.Route) -> None:
+    for index, limit in enumerate(route.rate_limit):
+        if limit.tenants and (limit.by != "tenant" or limit.rate is None):
+            message = "rates of single tenants need `by: tenant` and a `rate` for all others"
+            ctx.error("LB509", message, (*path, "rate_limit", index, "tenants"), "{by: tenant, rate: 5/s}", key=True)
     if all(limit.by != "tenant" for limit in route.rate_limit):
         return
     if route.auth is None:

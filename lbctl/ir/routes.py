@@ -111,6 +111,16 @@ class Retry:
     backoff: Backoff = Backoff()
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class TenantRate:
+    """A rate of one tenant, with as many requests at once."""
+
+    tenant: str
+    requests: int
+    per: int
+    """The period of the rate in milliseconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class RateLimit:
     """A limit by rate or by `concurrent` requests, never both."""
@@ -125,6 +135,16 @@ class RateLimit:
     burst: int = 0
     concurrent: int = 0
     """0 for a rate."""
+    tenant_rates: tuple[TenantRate, ...] = ()
+    """Rates that hold for single tenants instead, sorted; of a rate by tenant alone."""
+
+    @property
+    def tenants(self) -> tuple[tuple[str, RateLimit], ...]:
+        """Return each tenant with a rate of its own and the limit that holds for it."""
+        return tuple(
+            (own.tenant, RateLimit("tenant", requests=own.requests, per=own.per, burst=own.requests))
+            for own in self.tenant_rates
+        )
 
 
 def retry_after(limits: Iterable[RateLimit]) -> int:

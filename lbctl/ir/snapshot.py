@@ -188,7 +188,12 @@ def divided_limit(limit: RateLimit, instances: int) -> RateLimit:
     """One instance's part of a limit of the fleet."""
     if limit.concurrent:
         return replace(limit, concurrent=part(limit.concurrent, instances))
-    return replace(limit, requests=part(limit.requests, instances), burst=part(limit.burst, instances))
+    return replace(
+        limit,
+        requests=part(limit.requests, instances),
+        burst=part(limit.burst, instances),
+        tenant_rates=tuple(replace(own, requests=part(own.requests, instances)) for own in limit.tenant_rates),
+    )
 
 
 def _divided_pool(pool: Pool, instances: int) -> Pool:

@@ -120,6 +120,12 @@ SECURITY = (
         "Fetch it from the issuer; private and symmetric keys are refused.",
     ),
     code_page(
+        "LB509",
+        "rates of tenants without a rate by tenant",
+        "`rate_limit.*.tenants` gives single tenants another rate; the limit itself is not by tenant, or has no rate.",
+        "Write `{by: tenant, rate: 5/s, tenants: {gold: 50/s}}`.",
+    ),
+    code_page(
         "LB510",
         "serve would hand out the fleet",
         "xDS beyond loopback without client certificates.",

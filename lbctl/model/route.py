@@ -136,6 +136,9 @@ class RateLimit(Section):
     rate: v.Rate | None = Field(None, description="The most requests in the given time; further ones get 429.")
     burst: v.Positive | None = Field(None, description="The most requests at once. Without it: the number of `rate`.")
     concurrent: v.Positive | None = Field(None, description="The most requests in flight; further ones get 429.")
+    tenants: dict[v.Name, v.Rate] = Field(
+        {}, description="With `by: tenant`: rates of single tenants instead, each with as many requests at once."
+    )
 
 
 class ApiKeys(Section):

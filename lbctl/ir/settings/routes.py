@@ -97,7 +97,12 @@ def limit_text(limit: r.RateLimit) -> str:
     by = f"header {limit.header}" if limit.by == "header" else limit.by
     if limit.concurrent:
         return f"by {by}: {limit.concurrent} at once"
-    return f"by {by}: {limit.requests}/{_UNITS.get(limit.per, duration(limit.per))}, burst {limit.burst}"
+    tenants = "".join(f", {tenant} {_rate(own)}" for tenant, own in limit.tenants)
+    return f"by {by}: {_rate(limit)}, burst {limit.burst}{tenants}"
+
+
+def _rate(limit: r.RateLimit) -> str:
+    return f"{limit.requests}/{_UNITS.get(limit.per, duration(limit.per))}"
 
 
 def _auth(auth: r.Auth) -> Iterator[Setting]:

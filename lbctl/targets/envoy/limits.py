@@ -48,7 +48,12 @@ def limited(routes: Sequence[Route]) -> local_rate_limit_pb2.LocalRateLimit:
         filter_enforced=_ALL,
         response_headers_to_add=[{"header": _RETRY_AFTER}],
         rate_limits=[{"actions": actions} for kind in sorted(kinds) for actions in _actions(kind, kinds[kind])],
-        descriptors=[_descriptor(_name(route, number), item) for route in routes for number, item in _rates(route)],
+        descriptors=[
+            descriptor
+            for route in routes
+            for number, item in _rates(route)
+            for descriptor in _descriptors(_name(route, number), item)
+        ],
         max_dynamic_descriptors={"value": _BUCKETS},
         always_consume_default_token_bucket={"value": False},
     )
@@ -100,10 +105,16 @@ def _tenant() -> dict[str, object]:
     return {"metadata": {"descriptor_key": _OF, "metadata_key": key, "default_value": _WITHOUT}}
 
 
-def _descriptor(name: str, limit: RateLimit) -> dict[str, object]:
-    entries = [{"key": _LIMIT, "value": name}]
-    if limit.by != "all":
-        entries.append({"key": "remote_address" if limit.by == "client_ip" else _OF})
+def _descriptors(name: str, limit: RateLimit) -> Iterator[dict[str, object]]:
+    """Yield the buckets of a limit: those of tenants with rates of their own, then one for each other value."""
+    for tenant, own in limit.tenants:
+        yield _descriptor(name, own, {"key": _OF, "value": tenant})
+    of = {"key": "remote_address" if limit.by == "client_ip" else _OF}
+    yield _descriptor(name, limit, *([of] if limit.by != "all" else []))
+
+
+def _descriptor(name: str, limit: RateLimit, *of: dict[str, str]) -> dict[str, object]:
+    entries = [{"key": _LIMIT, "value": name}, *of]
     bucket = {
         "max_tokens": max(1, limit.burst or limit.requests),
         "tokens_per_fill": {"value": limit.requests},

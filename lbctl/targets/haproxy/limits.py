@@ -17,6 +17,8 @@ from lbctl.targets.haproxy import quote
 from lbctl.targets.token import Token
 
 COUNTERS = 3
+_WORDS = 40
+"""The number of names in one line; HAProxy accepts 64 words."""
 _REFUSAL = quote.error("too many requests", "rate_limited")
 
 
@@ -38,45 +40,85 @@ def diagnostics(route: Route) -> Iterator[Diagnostic]:
 
 def tables(route: Route) -> Iterator[Table]:
     """Yield the stick tables of the route's limits."""
-    for index, limit in enumerate(_counted(route)):
+    for part in _parts(route):
+        limit = part.limit
         key = {"client_ip": "ipv6", "all": "integer"}.get(limit.by, "string len 128")
-        size = 10 if limit.by == "all" else 100_000
+        size = 10 if limit.by == "all" or part.tenant else 100_000
         stored = "conn_cur" if limit.concurrent else f"gpc0,gpc0_rate({_window(limit)}ms)"
         expire = 3_600_000 if limit.concurrent else 2 * _window(limit)
         line = f"stick-table type {key} size {size} expire {expire}ms store {stored}"
-        yield Table(Token(_table(route, index)), quote.line(line, source=_path(route, index)))
+        yield Table(Token(part.table), quote.line(line, source=_path(route, part.index)))
 
 
 def lines(route: Route) -> Iterator[Token]:
     """Yield the lines that track a request in all tables, refuse it if any limit is reached, and otherwise count it."""
     route_acl = f"route_{quote.name(route.name).text}"
-    limits = tuple(enumerate(_counted(route)))
-    for index, limit in limits:
-        yield from _track(route, index, limit, route_acl)
-    for index, limit in limits:
+    parts = tuple(_parts(route))
+    yield from _own_rates(route, route_acl)
+    for part in parts:
+        yield from _track(part, f"{route_acl}{part.condition}")
+    for part in parts:
+        index, limit = part.index, part.limit
         retry = 1 if limit.concurrent else max(1, -(-_window(limit) // 1000))
         exceeded = f"sc_conn_cur({index}) gt {limit.concurrent}" if limit.concurrent else _limit_reached(index, limit)
         refuse = f"http-request return status 429 {_REFUSAL} hdr Retry-After {retry}"
-        yield quote.line(refuse, "if", route_acl, f"{{ {exceeded} }}", source=_path(route, index))
-    for index, limit in limits:
+        condition = f"{route_acl}{part.condition}"
+        yield quote.line(refuse, "if", condition, f"{{ {exceeded} }}", source=_path(route, index))
+    for index, limit in enumerate(_counted(route)):
         if not limit.concurrent:
             yield quote.line(f"http-request sc-inc-gpc0({index}) if", route_acl, source=_path(route, index))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A limit with a table of its own: for one tenant, or for everybody without a rate of his own."""
+
+    index: int
+    """The number of the limit in the route, and of HAProxy's counter."""
+    limit: RateLimit
+    table: str
+    tenant: str = ""
+    condition: str = ""
+    """The further condition under which it counts a request; it begins with a space."""
+
+
+def _parts(route: Route) -> Iterator[_Part]:
+    for index, limit in enumerate(_counted(route)):
+        table = f"limit{index}_{quote.name(route.name).text}"
+        others = f" !{{ var(txn.own{index}) -m found }}" if limit.tenants else ""
+        yield _Part(index, limit, table, condition=others)
+        for number, (tenant, own) in enumerate(limit.tenants):
+            condition = f" {{ var(txn.own{index}) -m str {quote.name(tenant).text} }}"
+            yield _Part(index, own, f"limit{index}_{number}_{quote.name(route.name).text}", tenant, condition)
+
+
+def _own_rates(route: Route, route_acl: str) -> Iterator[Token]:
+    """Yield the lines that note which requests are of a tenant with a rate of its own."""
+    for index, limit in enumerate(_counted(route)):
+        names = [quote.name(tenant).text for tenant, _ in limit.tenants]
+        for start in range(0, len(names), _WORDS):
+            some = " ".join(names[start : start + _WORDS])
+            condition = f"if {route_acl} {{ var(txn.tenant) -m str {some} }}"
+            yield quote.line(
+                f"http-request set-var(txn.own{index}) var(txn.tenant)", condition, source=_path(route, index)
+            )
 
 
 def _counted(route: Route) -> tuple[RateLimit, ...]:
     return route.rate_limits if len(route.rate_limits) <= COUNTERS else ()
 
 
-def _track(route: Route, index: int, limit: RateLimit, route_acl: str) -> Iterator[Token]:
+def _track(part: _Part, route_acl: str) -> Iterator[Token]:
     """Yield the lines that track a request; all requests without the header or tenant share one counter."""
+    index, limit = part.index, part.limit
     key = {"client_ip": "src", "all": "int(1)", "tenant": "var(txn.tenant)"}.get(limit.by, "")
     if limit.by in ("client_ip", "all"):
-        yield quote.line(f"http-request track-sc{index} {key} table {_table(route, index)} if", route_acl)
+        yield quote.line(f"http-request track-sc{index} {key} table {part.table} if", route_acl)
         return
     fetch = quote.word(key or quote.sample("req.fhdr", limit.header))
     yield quote.line(f"http-request set-var(txn.key{index}) str(-) if", route_acl)
     yield quote.line(f"http-request set-var(txn.key{index})", fetch, "if", route_acl)
-    yield quote.line(f"http-request track-sc{index} var(txn.key{index}) table {_table(route, index)} if", route_acl)
+    yield quote.line(f"http-request track-sc{index} var(txn.key{index}) table {part.table} if", route_acl)
 
 
 def _limit_reached(index: int, limit: RateLimit) -> str:
@@ -90,10 +132,6 @@ def _capacity(limit: RateLimit) -> int:
 def _window(limit: RateLimit) -> int:
     """Return the milliseconds in which as many requests as the burst pass at the wanted rate."""
     return max(1, -(-_capacity(limit) * limit.per // limit.requests))
-
-
-def _table(route: Route, index: int) -> str:
-    return f"limit{index}_{quote.name(route.name).text}"
 
 
 def _path(route: Route, index: int) -> tuple[str | int, ...]:

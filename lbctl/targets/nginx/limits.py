@@ -6,6 +6,9 @@ header share one bucket instead of being unlimited.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import RateLimit, Route
 from lbctl.targets.nginx import auth, names, quote
@@ -22,13 +25,16 @@ def of_route(context: RenderContext, route: Route, number: int) -> tuple[Limit, 
     """Return the route's limits in the order of the YAML; all of its locations share their zones."""
     zones = (f"lb_r{number}_limit{index}" for index in range(len(route.rate_limits)))
     return tuple(
-        _limit(context, route, number, name, item) for name, item in zip(zones, route.rate_limits, strict=True)
+        limit
+        for name, item in zip(zones, route.rate_limits, strict=True)
+        for limit in _limits(context, route, number, name, item)
     )
 
 
 def uncountable(context: RenderContext, route: Route) -> bool:
     """Return whether a limit of the route is below one request a minute, nginx's smallest rate; warn if so."""
-    too_slow = any(limit.requests and limit.requests * _MINUTE < limit.per for limit in route.rate_limits)
+    every = [own for limit in route.rate_limits for own in (limit, *(own for _, own in limit.tenants))]
+    too_slow = any(limit.requests and limit.requests * _MINUTE < limit.per for limit in every)
     if too_slow:
         path = ("routes", route.name, "rate_limit")
         message = "nginx knows no rate below one request a minute: this route answers 503 there"
@@ -57,17 +63,39 @@ def listener(context: RenderContext, number: int, maximum: int) -> Limit:
     return Limit(name, maximum=maximum)
 
 
-def _limit(context: RenderContext, route: Route, number: int, name: str, limit: RateLimit) -> Limit:
-    has_zone = any(zone.name == Token(name) for zone in context.zones)
+def _limits(context: RenderContext, route: Route, number: int, name: str, limit: RateLimit) -> Iterator[Limit]:
+    """Yield the directives of a limit: its own, and one for each tenant with a rate of its own.
+
+    nginx does not count an empty key: so each request is counted by one of them.
+    """
+    tenant = auth.tenant(context, route, number)
     size = _ONE if limit.by == "all" else _PER_CLIENT
-    if limit.concurrent:
-        if not has_zone:
-            context.zones.append(Zone(_key(context, route, number, limit), Token(name), size))
-        return Limit(Token(name), maximum=limit.concurrent)
-    if not has_zone:
-        context.zones.append(
-            Zone(_key(context, route, number, limit), Token(name), size, rate=_rate(context, route, limit))
+    if not limit.tenants or tenant is None:
+        yield _limit(context, route, name, limit, Zone(_key(context, route, number, limit), Token(name), size))
+        return
+    exceptions = ((quote.plain(own_tenant), Token('""')) for own_tenant, _ in limit.tenants)
+    others = _map(context, tenant, f"${name}", (Token("default"), quote.script(f"is:{tenant.text}")), *exceptions)
+    yield _limit(context, route, name, limit, Zone(others, Token(name), size))
+    for index, (own_tenant, own) in enumerate(limit.tenants):
+        own_name = f"{name}_{index}"
+        key = _map(
+            context, tenant, f"${own_name}", (Token("default"), Token('""')), (quote.plain(own_tenant), Token("1"))
         )
+        yield _limit(context, route, own_name, own, Zone(key, Token(own_name), _ONE))
+
+
+def _map(context: RenderContext, tenant: Token, variable: str, *entries: tuple[Token, Token]) -> Token:
+    if all(item.variable != Token(variable) for item in context.maps):
+        context.map(tenant.text, variable, entries)
+    return Token(variable)
+
+
+def _limit(context: RenderContext, route: Route, name: str, limit: RateLimit, zone: Zone) -> Limit:
+    is_new = all(item.name != Token(name) for item in context.zones)
+    if is_new:
+        context.zones.append(zone if limit.concurrent else replace(zone, rate=_rate(context, route, limit)))
+    if limit.concurrent:
+        return Limit(Token(name), maximum=limit.concurrent)
     return Limit(Token(name), burst=max(0, (limit.burst or limit.requests) - 1))
 
 

@@ -228,3 +228,12 @@ def test_a_burst_is_divided_too(kind: Kind) -> None:
     proxy = {"kind": kind, "instances": 2, **({"admin": bind()} if kind == "envoy" else {})}
     with _limited(kind, {"by": "all", "rate": "6/m", "burst": 9}, proxies={"edge": proxy}) as (gateway, _):
         assert _statuses(gateway, 8).count(200) == 5
+
+
+def test_a_tenant_may_have_another_rate(kind: Kind) -> None:
+    limit = {"by": "tenant", "rate": "2/m", "tenants": {"acme": "5/m", "initech": "1/m"}}
+    with _limited(kind, limit, route={"auth": _AUTH}) as (gateway, a):
+        keys = {"sk-a1": 4, "sk-a2": 3, "sk-g": 4}
+        passed = {key: _statuses(gateway, count, [("x-key", key)]).count(200) for key, count in keys.items()}
+        assert a.requests == 7
+    assert passed == {"sk-a1": 4, "sk-a2": 1, "sk-g": 2}

@@ -46,6 +46,8 @@ ROUTES = {
     "{pool: a, regions: ▶[mars]}": "LB115",
     "{pool: a, ▶rate_limit: [{by: tenant, rate: 5/s}]}": "LB506",
     "{pool: a, rate_limit: [{by: tenant, rate: 5/s}], auth: {▶jwt: {issuer: i, jwks_file: f}}}": "LB506",
+    "{pool: a, rate_limit: [{by: all, rate: 5/s, ▶tenants: {gold: 50/s}}]}": "LB509",
+    "{pool: a, auth: {api_keys: {file: k}}, rate_limit: [{by: tenant, concurrent: 5, ▶tenants: {a: 5/s}}]}": "LB509",
     "{pool: a, retry: {backoff: {base: 1s, max: ▶10ms}}}": "LB305",
     "{split: {a: 1}, rollout: {to: ▶b, steps: [{percent: 100%}]}}": "LB701",
 }
