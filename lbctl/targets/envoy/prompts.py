@@ -58,7 +58,7 @@ local function members(text, at, each)
 end
 
 local function bare(text, from, to)
-  if text:byte(from) == 34 then return text:sub(from + 1, to - 1) end
+  if text:byte(from) == 34 then return (text:sub(from + 1, to - 1):gsub('\\/', '/')) end
   return text:sub(from, to)
 end
 

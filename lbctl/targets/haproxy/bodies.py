@@ -14,6 +14,11 @@ from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
 _TOO_DEEP = quote.error("what decides lies too deep in the body", "too_large")
+READINGS = (("req.body", ""), (r'req.body,regsub("\\\\/","/",g)', r"{ req.body -m sub '\/' }"))
+"""The ways to read a JSON body, with the further condition under which they are tried, one after the other.
+
+HAProxy's converter gives up on a text with an escaped slash, which some libraries write.
+"""
 _PROMPT = "http-request set-var-fmt(txn.hashed)"
 
 
@@ -31,15 +36,18 @@ def lines(pool: Pool, view: View) -> Iterator[Token]:
 
 
 def _value(key: HashKey, path: tuple[str, ...]) -> Iterator[Token]:
-    if key.kind == "json_body":
-        fetch = quote.word(f"req.body,{quote.sample('json_query', key.name)}", path)
-        yield line("http-request set-var(txn.hashed)", fetch)
-        return
-    yield line("http-request set-var(txn.hashed)", quote.word("req.body,json_query('$.prompt')"))
-    first, second = (f"req.body,json_query('$.messages[{place}].content')" for place in (0, 1))
-    yield line("acl chat", quote.word(first), "-m found")
-    yield line(_PROMPT, quote.word(f"%[{first}]%[{second}]"), "if !{ var(txn.hashed) -m found } chat")
-    yield Token("acl prompted var(txn.hashed) -m found")
+    without_value = "!{ var(txn.hashed) -m found }"
+    for number, (body, condition) in enumerate(READINGS):
+        unless_found = f"if {without_value} {condition}" if number else ""
+        name = key.name if key.kind == "json_body" else "$.prompt"
+        fetch = quote.word(f"{body},{quote.sample('json_query', name)}", path)
+        yield line("http-request set-var(txn.hashed)", fetch, unless_found)
+        if key.kind == "prompt_prefix":
+            first, second = (f"{body},json_query('$.messages[{place}].content')" for place in (0, 1))
+            yield line(f"acl chat{number}", quote.word(first), "-m found")
+            yield line(_PROMPT, quote.word(f"%[{first}]%[{second}]"), f"if {without_value} chat{number}", condition)
+    if key.kind == "prompt_prefix":
+        yield Token("acl prompted var(txn.hashed) -m found")
 
 
 def _inspected_bytes(pool: Pool, view: View) -> int:

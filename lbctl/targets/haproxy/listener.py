@@ -13,7 +13,7 @@ from lbctl.ir.snapshot import View
 from lbctl.targets import client_headers
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import auth, choice, hash_vars, keys, limits, models, quote, refusals, route
+from lbctl.targets.haproxy import auth, bodies, choice, hash_vars, keys, limits, models, quote, refusals, route
 from lbctl.targets.haproxy.match import Acls, rules
 from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.reading import wants_clear_model
@@ -56,7 +56,7 @@ class Frontend:
 def frontend(listener: Listener, view: View) -> Frontend:
     """Return the frontend of a listener."""
     acls = Acls()
-    rule_lines = tuple(rules(listener.rules, acls))
+    rule_lines = tuple(rules(listener, acls))
     routes = [view.routes[name] for name in dict.fromkeys(rule.route for rule in listener.rules)]
     actions = tuple(token for item in routes for token in _actions(item, listener, view, acls))
     return Frontend(
@@ -239,18 +239,17 @@ def _body_limit(listener: Listener, view: View) -> Iterator[Token]:
 def _model(listener: Listener, view: View) -> Iterator[Token]:
     """Yield the lines that set txn.model to the header x-model, else to the `model` of the body.
 
-    A body without that header that is too long to be read whole is refused.
+    A `/` may be escaped in JSON, which HAProxy's converter does not read: such bodies are read again without escapes.
     """
     if not any(rule.models for rule in listener.rules):
         return
-    path = ("listeners", listener.name, "inspect")
     yield Token("http-request set-var(txn.model) req.fhdr(x-model)")
     without_model = "!{ var(txn.model) -m found }"
     if wants_clear_model(listener):
         yield from models.lines(listener, buffer(view) - _SPARE)
-    yield line("http-request set-var(txn.model)", quote.word("req.body,json_query('$.model')"), "if", without_model)
-    too_long = f"{without_model} {{ req.body_size gt {listener.inspect} }}"
-    yield line(f"http-request return status 413 {_TOO_LARGE} if", too_long, source=path)
+    for body, condition in bodies.READINGS:
+        fetch = quote.word(f"{body},json_query('$.model')")
+        yield line("http-request set-var(txn.model)", fetch, "if", without_model, condition)
     model_json = Token("'\"%[var(txn.model),json(utf8s)]\"'")
     yield line("http-request set-var-fmt(txn.model_json)", model_json, "if { var(txn.model) -m found }")
 

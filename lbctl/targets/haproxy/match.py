@@ -11,10 +11,10 @@ matches, the other only where it does not. Where neither holds, the outcome is u
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from lbctl.ir.listeners import PathMatch, Rule
+from lbctl.ir.listeners import Listener, PathMatch, Rule
 from lbctl.targets.haproxy import models, quote
 from lbctl.targets.token import Token
 
@@ -49,9 +49,18 @@ def equals(acls: Acls, criterion: str, value: str) -> str:
     return acls.name(criterion, "str", [value]) if value else acls.name(f"{criterion},length", "int", ["0"])
 
 
-def rules(table: Iterable[Rule], acls: Acls) -> Iterator[Token]:
-    """Yield the lines that set txn.route, and that refuse requests on which an expression gave up."""
-    for rule in table:
+def rules(listener: Listener, acls: Acls) -> Iterator[Token]:
+    """Yield the lines that set txn.route, and that refuse requests on which an expression gave up.
+
+    Refused is also a request that a rule would take by its model, if the model is not in the part of the body that is
+    read: it belongs to no other route. Requests that no such rule would take may have bodies of any length.
+    """
+    unread: set[tuple[str, ...]] = set()
+    for rule in listener.rules:
+        all_but_model = tuple(_conditions_but_model(rule, acls)) if rule.models else ()
+        if rule.models and all_but_model not in unread:
+            unread.add(all_but_model)
+            yield models.unread(listener, *all_but_model)
         conditions, source = list(_conditions(rule, acls)), ("routes", rule.route, "match")
         route = f"http-request set-var(txn.route) str({quote.name(rule.route).text}) if !routed"
         if rule.clear_model:

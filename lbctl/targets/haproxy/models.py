@@ -64,6 +64,13 @@ def refusals(*conditions: str) -> Iterator[Token]:
         )
 
 
+def unread(listener: Listener, *conditions: str) -> Token:
+    """Return the line that refuses a request that meets `conditions` and names no model in what is read of its body."""
+    without_model = f"!{{ var(txn.model) -m found }} {{ req.body_size gt {listener.inspect} }}"
+    refuse = f"http-request return status 413 {_TOO_LARGE} if !routed"
+    return line(refuse, *conditions, without_model, source=("listeners", listener.name, "inspect"))
+
+
 def _unseen(listener: Listener, held: int) -> Iterator[Token]:
     set_unseen, path = "http-request set-var(txn.unseen) bool(true) if", ("listeners", listener.name, "inspect")
     yield Token("http-request set-var(txn.size) req.body_size")

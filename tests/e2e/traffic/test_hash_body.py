@@ -52,6 +52,19 @@ def test_a_field_of_the_body_has_its_replica(kind: Kind) -> None:
     assert len(set(nested.values())) == 1
 
 
+@pytest.mark.parametrize("key", [{"json_body": "$.user"}, {"prompt_prefix": 64}], ids=["field", "prompt"])
+@_READS_BODIES
+def test_an_escaped_slash_is_the_same_slash(kind: Kind, key: dict[str, Any]) -> None:
+    with replicas("a", "b", "c") as pool, running(kind, _fleet(pool, key)) as gateway:
+        texts = [json.dumps({"user": f"team/u{number}", "prompt": f"say a/{number}"}) for number in range(30)]
+        written, escaped = (
+            [gateway.post("/v1", text.encode(), _JSON).replica for text in bodies]
+            for bodies in (texts, [text.replace("/", "\\/") for text in texts])
+        )
+    assert escaped == written
+    assert len(set(written)) == 3
+
+
 @_READS_BODIES
 def test_the_field_may_lie_deeper(kind: Kind) -> None:
     with replicas("a", "b", "c") as pool, running(kind, _fleet(pool, {"json_body": "$.metadata.user"})) as gateway:

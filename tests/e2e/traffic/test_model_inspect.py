@@ -88,3 +88,18 @@ def test_nginx_and_envoy_say_what_they_do_not_inspect() -> None:
             fleet = _fleet("haproxy", gpt, other)
             with running(kind, fleet) as gateway:
                 assert "LB410" in gateway.messages
+
+
+def test_a_route_that_asks_for_no_model_takes_longer_bodies_on_the_same_listener() -> None:
+    with replicas("gpt", "files") as (gpt, files):
+        fleet = fleet_of([gpt], listener={"inspect": "64KiB", "max_body": "20MiB"})
+        fleet["pools"]["files"] = pool_of([files])
+        fleet["routes"] = {
+            "gpt": {"match": {"path_prefix": "/v1", "model": ["gpt"]}, "pool": "pool"},
+            "files": {"match": {"path": "/v1/files"}, "pool": "files"},
+            "uploads": {"match": {"path_prefix": "/uploads"}, "pool": "files"},
+        }
+        with running("haproxy", fleet) as gateway:
+            answers = [gateway.post(path, b"x" * 5 * _HELD, _JSON) for path in ("/v1/files", "/uploads/a", "/v1/chat")]
+    assert [answer.status for answer in answers] == [200, 200, 413]
+    assert [len(seen.body) for seen in files.seen] == [5 * _HELD] * 2
