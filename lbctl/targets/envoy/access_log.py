@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from envoy.extensions.access_loggers.file.v3 import file_pb2
 from envoy.extensions.access_loggers.stream.v3 import stream_pb2
+from envoy.extensions.filters.http.set_filter_state.v3 import set_filter_state_pb2
 
 from lbctl.ir.listeners import Listener
+from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import auth
 from lbctl.targets.envoy.protos import extension, struct
 from lbctl.targets.envoy.sources import NAMESPACE
 
 _TS = "%START_TIME(%Y-%m-%dT%H:%M:%S.%3fZ)%"
-_PATH = "%PATH(NQ:ORIG_OR_PATH)%"
+_PATH = "%PATH(NQ:PATH)%"
+_FIRST_PATH = "lbctl.path"
+_PATH_AS_SENT = f"%FILTER_STATE({_FIRST_PATH}:PLAIN)%"
+"""The client's path, where routes of the listener rewrite it (`filters`)."""
 _CLUSTER = f"xds.cluster_metadata.filter_metadata['{NAMESPACE}']"
 _LOCALITY = "xds.upstream_host_locality_metadata"
 _HOST = f"{_LOCALITY}.filter_metadata['{NAMESPACE}']"
@@ -26,7 +31,6 @@ _FIELDS = {
     "client": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
     "tenant": f"%DYNAMIC_METADATA({NAMESPACE}:{auth.TENANT})%",
     "method": "%REQ(:METHOD)%",
-    "path": _PATH,
     "route": "%ROUTE_NAME%",
     "pool": f"%TYPED_CEL(has({_LOCALITY}) ? {_HOST}['pool'] : {_CLUSTER}['pool'])%",
     "variant": f"%TYPED_CEL({_SPLIT} ? {_CLUSTER}['variant'] : null)%",
@@ -45,12 +49,30 @@ _FIELDS = {
 _STREAMS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 
 
-def access_logs(listener: Listener) -> list[dict[str, object]]:
+def filters(view: View, listener: Listener) -> list[dict[str, object]]:
+    """Return the filter that keeps the client's path for the log, if a route of the listener rewrites paths."""
+    if listener.access_log.format == "none" or not _rewrites(view, listener):
+        return []
+    value = {
+        "object_key": _FIRST_PATH,
+        "factory_key": "envoy.string",
+        "format_string": {"text_format_source": {"inline_string": _PATH}},
+    }
+    return [extension("envoy.filters.http.set_filter_state", set_filter_state_pb2.Config(on_request_headers=[value]))]
+
+
+def _rewrites(view: View, listener: Listener) -> bool:
+    rewrites = (view.routes[rule.route].rewrite for rule in listener.rules)
+    return any(rewrite is not None and rewrite.path_prefix is not None for rewrite in rewrites)
+
+
+def access_logs(view: View, listener: Listener) -> list[dict[str, object]]:
     """Return the access loggers of a connection manager; the list is empty where the fleet wants no log."""
     log = listener.access_log
     if log.format == "none":
         return []
-    log_format = _json(listener) if log.format == "json" else _text(listener)
+    path = _PATH_AS_SENT if _rewrites(view, listener) else _PATH
+    log_format = _json(listener, path) if log.format == "json" else _text(listener, path)
     stream = _STREAMS.get(log.path)
     if stream == "stdout":
         return [extension("envoy.access_loggers.stdout", stream_pb2.StdoutAccessLog(log_format=log_format))]
@@ -59,18 +81,18 @@ def access_logs(listener: Listener) -> list[dict[str, object]]:
     return [extension("envoy.access_loggers.file", file_pb2.FileAccessLog(path=log.path, log_format=log_format))]
 
 
-def _json(listener: Listener) -> dict[str, object]:
-    fields = {**_FIELDS, "listener": listener.name}
+def _json(listener: Listener, path: str) -> dict[str, object]:
+    fields = {**_FIELDS, "path": path, "listener": listener.name}
     return {"json_format": struct(fields)}
 
 
-def _text(listener: Listener) -> dict[str, object]:
+def _text(listener: Listener, path: str) -> dict[str, object]:
     fields = (
         _TS,
         _FIELDS["client"],
         listener.name,
         _FIELDS["method"],
-        _PATH,
+        path,
         _FIELDS["route"],
         _FIELDS["pool"],
         _FIELDS["replica"],

@@ -14,7 +14,7 @@ from google.protobuf.any_pb2 import Any
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import affinity, auth, hashing, limits, matches, models, prompts, reading
+from lbctl.targets.envoy import access_log, affinity, auth, hashing, limits, matches, models, prompts, reading
 from lbctl.targets.envoy.protos import extension, pack
 from lbctl.targets.envoy.sources import NAMESPACE
 
@@ -31,6 +31,7 @@ def http_filters(view: View, listener: Listener, *, streams: bool = False) -> li
     access = [*auth.http_filters(view, listener), *_limits(view, listener)]
     bodies = [] if streams else [*_max_body(view, listener), *_body_fields(view, listener)]
     return [
+        *access_log.filters(view, listener),
         *_request_id(listener),
         *([*bodies, *access] if _by_model(listener) else [*access, *bodies]),
         *prompts.http_filters(view, listener),

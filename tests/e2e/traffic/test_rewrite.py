@@ -50,6 +50,17 @@ def test_the_prefix_is_replaced_by_whole_segments(kind: Kind) -> None:
     assert found == _PATHS
 
 
+def test_the_access_log_has_the_path_that_the_client_sent(kind: Kind) -> None:
+    gone = {"gone": {"match": {"path": "/gone"}, "respond": {"status": 410}}}
+    paths = ["/a/b", "/bb/y", "/c/d/e", "/gone"]
+    with replicas("a") as pool, running(kind, fleet_of(pool, routes=_ROUTES | gone)) as gateway:
+        for path in paths:
+            gateway.get(f"{path}?q=1")
+        gateway.get("/a//b")
+        lines = gateway.access_log(len(paths) + 1)
+    assert [line["path"] for line in lines] == [*paths, "/a//b"]
+
+
 @pytest.mark.parametrize("wanted", ["/x/", "/x"])
 def test_a_prefix_that_is_everything_is_put_before_the_path(kind: Kind, wanted: str) -> None:
     route = {"rewrite": {"path_prefix": wanted}}
