@@ -59,7 +59,9 @@ class FleetSource:
     """
 
     fleet: Fleet
+    """The fleet as typed values."""
     root: Node
+    """The fleet as a tree with positions."""
     roots: dict[str, str]
     """File → the directory below which its relative paths must stay."""
     original: Node

@@ -39,11 +39,13 @@ class FleetContents:
     """The result of reading a fleet."""
 
     texts: tuple[SourceText, ...]
+    """The files."""
     source: FleetSource | None
     """The parsed YAML; None where it could not be parsed."""
     loaded: Loaded | None
     """The compiled fleet; None where there are errors."""
     diagnostics: tuple[Diagnostic, ...]
+    """What is wrong with them."""
     targets: Mapping[str, bytes] = field(default_factory=dict)
     """Path of a target file → the content that was used; a file that does not exist is absent."""
 
