@@ -18,6 +18,7 @@ from lbctl.ir.topology import Topology
 from lbctl.model.fleet import FleetSource, parse
 from lbctl.model.load import SourceText
 from lbctl.model.node import descend
+from lbctl.model.parse_cache import ParseCache
 from lbctl.serve.fleet.certificates import CertificateCache
 from lbctl.serve.fleet.key_files import refusal_reason
 from lbctl.targets.load import Loaded, complete
@@ -108,6 +109,10 @@ def parse_cached(texts: tuple[SourceText, ...], diagnostics: Diagnostics) -> Fle
     return source
 
 
+_PARSE_CACHE = ParseCache()
+"""The parts of the last fleet: in a fleet of a thousand files, a change parses one of them."""
+
+
 @lru_cache(maxsize=1)
 def _parse_cached(
     texts: tuple[SourceText, ...], earlier: tuple[Diagnostic, ...]
@@ -115,7 +120,7 @@ def _parse_cached(
     """Parse the texts, and return all diagnostics. `earlier` are those of reading the texts."""
     diagnostics = Diagnostics()
     diagnostics.extend(earlier)
-    source = parse(texts, diagnostics)
+    source = parse(texts, diagnostics, _PARSE_CACHE)
     return source, tuple(diagnostics)
 
 
