@@ -25,6 +25,7 @@ class RouteDraft:
     """A future route."""
 
     name: str
+    """The name, unique in the draft."""
     prefix: str
     """The path prefix; the whole path if the proxy itself answers, or if `exact`."""
     models: tuple[str, ...] = ()
@@ -36,6 +37,7 @@ class RouteDraft:
     answer: str = ""
     """The body of the proxy's own response."""
     exact: bool = False
+    """Whether only this path is meant, nothing below it."""
 
 
 def routes_of(pools: Sequence[PoolDraft]) -> list[RouteDraft]:

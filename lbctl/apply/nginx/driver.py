@@ -55,6 +55,7 @@ class Applied:
     """
 
     outcome: Outcome
+    """What came of the attempt."""
     reason: str = ""
     behind: bool = False
     seconds: float = 0.0
