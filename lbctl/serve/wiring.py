@@ -18,7 +18,6 @@ from lbctl.serve.api.events import EventLog
 from lbctl.serve.api.gauges import Gauges
 from lbctl.serve.api.views import Views
 from lbctl.serve.drivers.eligibility import driven
-from lbctl.serve.drivers.in_flight import InFlight
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.errors import CannotListenError
 from lbctl.serve.fleet.publisher import Publisher
@@ -66,7 +65,7 @@ class Services:
     overrides: OverrideService
     rollouts: RolloutService
     supervisor: DriverSupervisor
-    in_flight: InFlight
+    traffic: Traffic
     views: Views
 
     def tasks(self) -> Mapping[str, Work]:
@@ -77,7 +76,7 @@ class Services:
             "rollouts": self.rollouts.run,
             "saving again": self.reconciler.save_again,
             "drivers": self.supervisor.run,
-            "requests in flight": self.in_flight.run,
+            **self.traffic.tasks(),
         }
 
 
@@ -110,17 +109,15 @@ def build(
     watcher = FleetWatcher(options.paths)
     audit = AuditLog(state)
     reconciler = Reconciler(options.paths, publisher, watcher, metrics, state, audit, on_fleet, events)
-    in_flight = InFlight()
-    telemetry = Telemetry(publisher, reconciler, metrics.latency, state, restored.output, in_flight.of, guard)
+    traffic = Traffic(lambda: (str(row["node"]) for row in nodes.proxies()))
+    telemetry = Telemetry(publisher, reconciler, metrics.latency, state, restored.output, traffic.in_flight, guard)
     overrides = OverrideService(publisher, reconciler, telemetry.loop, state, audit, restored.overrides)
     rollouts = RolloutService(publisher, reconciler, state, audit, restored.rollouts)
     supervisor = DriverSupervisor(telemetry.eject, guard, dry_run=options.dry_run)
-    traffic = Traffic(lambda: (str(row["node"]) for row in nodes.proxies()))
     recent = RecentSnapshots(lambda: {str(row["last_good"]) for row in (*nodes.proxies(), *supervisor.rows())})
     publisher.subscribe("drivers: new fleet", supervisor.follow)
     publisher.subscribe("traffic: new fleet", traffic.follow)
     publisher.subscribe("recent snapshots: new fleet", recent.follow)
-    publisher.subscribe("requests in flight: new fleet", in_flight.follow)
     publisher.subscribe("events: new fleet", events.follow)
     metrics.registry.register(Gauges(publisher, telemetry, time.monotonic))
     views = Views(
@@ -139,7 +136,7 @@ def build(
         traffic,
         recent,
     )
-    return Services(guard, watcher, publisher, reconciler, telemetry, overrides, rollouts, supervisor, in_flight, views)
+    return Services(guard, watcher, publisher, reconciler, telemetry, overrides, rollouts, supervisor, traffic, views)
 
 
 def _task_failed(metrics: Metrics, events: EventLog, task: str) -> None:

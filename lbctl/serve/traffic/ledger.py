@@ -97,6 +97,12 @@ class TrafficLedger:
         """Replace what the proxy thinks of each replica; a replica that is absent is unknown."""
         self._reports(proxy, now).conditions = conditions
 
+    def lost(self, proxy: str) -> None:
+        """Forget what the proxy says of this moment, since it does not answer; its counts stay."""
+        if proxy in self._proxies:
+            self._proxies[proxy].in_flight = {}
+            self._proxies[proxy].conditions = {}
+
     def keep(self, proxies: Iterable[str]) -> None:
         """Forget every proxy but these."""
         kept = frozenset(proxies)
