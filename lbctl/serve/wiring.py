@@ -78,6 +78,7 @@ class Services:
             "saving again": self.reconciler.save_again,
             "drivers": self.supervisor.run,
             **self.traffic.tasks(),
+            "states of replicas": self.views.follow_states,
         }
 
 
