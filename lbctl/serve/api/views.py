@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,17 +14,20 @@ from lbctl import __version__
 from lbctl.base.diagnostics import dotted
 from lbctl.control.loop_output import controlled
 from lbctl.control.overrides import Overrides
-from lbctl.control.slow_start import lowest
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import xds_proxies
 from lbctl.ir.settings import of_fleet
 from lbctl.ir.topology import Topology
-from lbctl.serve.api import decision_rows, rollout_rows, schema, status_rows
+from lbctl.serve.api import decision_rows, pool_rows, rollout_rows, schema, status_rows
+from lbctl.serve.api.carriers import carriers
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
+from lbctl.serve.api.replica_shares import ShareTable
+from lbctl.serve.api.replica_states import StateTimes
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.errors import NotSavedError
-from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
+from lbctl.serve.fleet.recent import RecentSnapshots
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator.overrides import OverrideService
@@ -31,11 +35,17 @@ from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.settings import Options
 from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.telemetry.service import Telemetry
+from lbctl.serve.traffic.service import Traffic
 from lbctl.targets import xds_kinds
 from lbctl.xds.protocol.node_status import NodeStatus
 
 NO_FLEET = "no fleet yet: the files cannot be served, and the state holds no earlier one"
 _STARTING = "starting"
+_POOLS_KEPT = 0.5
+"""Seconds for which the rows of the pools are shown again while the fleet is the same: many clients ask for them."""
+_STATES_INTERVAL = 2.0
+_STATES_PAUSE = 100.0
+"""The pause between two looks at the states, as a multiple of what a look takes."""
 EMPTY = Topology((), (), ())
 
 
@@ -56,6 +66,8 @@ class Views:
         audit: AuditLog,
         supervisor: DriverSupervisor,
         events: EventLog,
+        traffic: Traffic,
+        recent: RecentSnapshots,
     ) -> None:
         self.events = events
         self._ending = False
@@ -71,6 +83,10 @@ class Views:
         self._rollouts = rollouts
         self._audit = audit
         self._supervisor = supervisor
+        self._traffic = traffic
+        self._recent = recent
+        self._state_times = StateTimes()
+        self._pools: tuple[PublishedFleet | None, float, schema.Pools] = (None, 0.0, schema.Pools(()))
 
     def end(self) -> None:
         """Report from now on that the process ends, and end the streams of events."""
@@ -119,8 +135,20 @@ class Views:
     def pools(self) -> schema.Pools:
         """Return `/api/v1/pools`."""
         served = self._publisher.served
-        ramps = lowest(item.factors for item in self._supervisor.composed().values())
-        return schema.Pools(status_rows.pools(served.composed, ramps) if served else ())
+        if served is None:
+            return schema.Pools(())
+        fleet, since, pools = self._pools
+        if fleet is not served or time.monotonic() - since > _POOLS_KEPT:
+            pools = schema.Pools(pool_rows.pools(served.composed, self._live(served)))
+            self._pools = served, time.monotonic(), pools
+        return pools
+
+    async def follow_states(self) -> None:
+        """Look at the states of the replicas now and then, so that each has the time since when it is in its state."""
+        while True:
+            started = time.perf_counter()
+            self.pools()
+            await asyncio.sleep(max(_STATES_INTERVAL, _STATES_PAUSE * (time.perf_counter() - started)))
 
     def fleet(self) -> schema.FleetSettings:
         """Return `/api/v1/fleet`."""
@@ -149,7 +177,9 @@ class Views:
         served = self._publisher.served
         if served is None:
             return schema.Decisions(())
-        acknowledged = decision_rows.acknowledged(self.proxies().proxies, served.cached_snapshot.version)
+        rows = self.proxies().proxies
+        acknowledged = decision_rows.acknowledged(rows, served.cached_snapshot.version)
+        shares = ShareTable(served.composed.whole, carriers(served, rows, self._supervisor, self._recent))
         topology, own = served.composed.whole.topology, self._supervisor.composed()
         proxies = (*xds_proxies(topology, xds_kinds()).all, *self._publisher.driven(topology))
         return schema.Decisions(
@@ -157,7 +187,7 @@ class Views:
                 row
                 for pool in controlled(topology)
                 for row in self._decisions(
-                    decision_rows.published_weights(pool, served.composed, proxies, own),
+                    decision_rows.published_weights(pool, served.composed, proxies, own, shares.decided(pool.name)),
                     pool,
                     served.composed.overrides,
                     acknowledged,
@@ -214,6 +244,18 @@ class Views:
     async def remove_override(self, body: dict[str, Any], actor: str) -> schema.RemovalResult:
         """End an override. Raises BadRequestError and NotSavedError."""
         return schema.RemovalResult(await self._overrides.remove(body, actor), self._snapshot())
+
+    def _live(self, served: PublishedFleet) -> pool_rows.Live:
+        states = self._telemetry.loop.state.pools.values()
+        return pool_rows.Live(
+            tuple(carriers(served, self.proxies().proxies, self._supervisor, self._recent)),
+            self._traffic.ledger,
+            checks=self._supervisor.checks,
+            health={(state.pool.name, item.replica.name): item.health for state in states for item in state.replicas},
+            times=self._state_times,
+            now=self._traffic.clock(),
+            at=time.time(),
+        )
 
     def _decisions(
         self,

@@ -64,12 +64,24 @@ class Condition:
 class _Reports:
     """What one proxy has reported."""
 
+    since: float
+    """When it reported for the first time."""
     at: float
     totals: dict[ReplicaKey, Counts] = field(default_factory=dict)
     recent: deque[tuple[float, Counter[ReplicaKey]]] = field(default_factory=deque)
     """(end of the bucket, requests in it), the oldest first."""
+    window: Counter[ReplicaKey] = field(default_factory=Counter)
+    """The sum of `recent`."""
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
     conditions: Mapping[ReplicaKey, Condition] = field(default_factory=dict)
+
+    def expire(self, now: float) -> None:
+        """Forget the requests of more than a minute ago."""
+        while self.recent and self.recent[0][0] <= now - WINDOW:
+            for key, count in self.recent.popleft()[1].items():
+                self.window[key] -= count
+                if not self.window[key]:
+                    del self.window[key]
 
 
 class TrafficLedger:
@@ -85,9 +97,10 @@ class TrafficLedger:
             reports.totals[key] = reports.totals.get(key, NO_COUNTS) + each
         if not reports.recent or reports.recent[-1][0] <= now:
             reports.recent.append((now + _BUCKET, Counter()))
-        reports.recent[-1][1].update({key: each.requests for key, each in counts.items()})
-        while reports.recent[0][0] <= now - WINDOW:
-            reports.recent.popleft()
+        requests = {key: each.requests for key, each in counts.items()}
+        reports.recent[-1][1].update(requests)
+        reports.window.update(requests)
+        reports.expire(now)
 
     def set_in_flight(self, proxy: str, requests: Mapping[ReplicaKey, int], now: float) -> None:
         """Replace the requests that the proxy has at each replica now; a replica that is absent is unknown."""
@@ -96,6 +109,12 @@ class TrafficLedger:
     def set_conditions(self, proxy: str, conditions: Mapping[ReplicaKey, Condition], now: float) -> None:
         """Replace what the proxy thinks of each replica; a replica that is absent is unknown."""
         self._reports(proxy, now).conditions = conditions
+
+    def lost(self, proxy: str) -> None:
+        """Forget what the proxy says of this moment, since it does not answer; its counts stay."""
+        if proxy in self._proxies:
+            self._proxies[proxy].in_flight = {}
+            self._proxies[proxy].conditions = {}
 
     def keep(self, proxies: Iterable[str]) -> None:
         """Forget every proxy but these."""
@@ -122,9 +141,8 @@ class TrafficLedger:
         requests: Counter[ReplicaKey] = Counter()
         for name, reports in self._current(now):
             if proxy in (None, name):
-                for end, bucket in reports.recent:
-                    if end > now - WINDOW:
-                        requests.update(bucket)
+                reports.expire(now)
+                requests.update(reports.window)
         return requests
 
     def shares(self, pool: str, now: float, proxy: str | None = None) -> Mapping[str, float]:
@@ -136,6 +154,20 @@ class TrafficLedger:
         total = sum(requests.values())
         return {replica: count / total for replica, count in requests.items()} if total else {}
 
+    def rates(self, now: float) -> Mapping[ReplicaKey, float]:
+        """Return replica → its requests per second in the last minute, or since a younger proxy reports.
+
+        A replica that had none is absent.
+        """
+        rates: dict[ReplicaKey, float] = {}
+        for _, reports in self._current(now):
+            reports.expire(now)
+            oldest = reports.recent[0][0] - _BUCKET if reports.recent else now
+            seconds = max(_BUCKET, now - max(oldest, reports.since))
+            for key, requests in reports.window.items():
+                rates[key] = rates.get(key, 0.0) + requests / seconds
+        return rates
+
     def in_flight(self, key: ReplicaKey, now: float) -> int | None:
         """Return the requests at the replica, summed over the proxies that report them; None where none does."""
         values = [item.in_flight[key] for _, item in self._current(now) if key in item.in_flight]
@@ -146,7 +178,7 @@ class TrafficLedger:
         return {name: item.conditions[key] for name, item in self._current(now) if key in item.conditions}
 
     def _reports(self, proxy: str, now: float) -> _Reports:
-        reports = self._proxies.setdefault(proxy, _Reports(now))
+        reports = self._proxies.setdefault(proxy, _Reports(now, now))
         reports.at = now
         return reports
 
