@@ -33,6 +33,7 @@ from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.telemetry.service import Telemetry, saved_loop_output
+from lbctl.serve.traffic.load_reports import LoadReports
 from lbctl.serve.traffic.service import Traffic
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
@@ -66,6 +67,7 @@ class Services:
     rollouts: RolloutService
     supervisor: DriverSupervisor
     traffic: Traffic
+    load_reports: LoadReports
     views: Views
 
     def tasks(self) -> Mapping[str, Work]:
@@ -111,12 +113,14 @@ def build(
     reconciler = Reconciler(options.paths, publisher, watcher, metrics, state, audit, on_fleet, events)
     traffic = Traffic(lambda: (str(row["node"]) for row in nodes.proxies()))
     telemetry = Telemetry(publisher, reconciler, metrics.latency, state, restored.output, traffic.in_flight, guard)
+    load_reports = LoadReports(traffic.ledger, traffic.clock)
     overrides = OverrideService(publisher, reconciler, telemetry.loop, state, audit, restored.overrides)
     rollouts = RolloutService(publisher, reconciler, state, audit, restored.rollouts)
     supervisor = DriverSupervisor(telemetry.eject, guard, dry_run=options.dry_run)
     recent = RecentSnapshots(lambda: {str(row["last_good"]) for row in (*nodes.proxies(), *supervisor.rows())})
     publisher.subscribe("drivers: new fleet", supervisor.follow)
     publisher.subscribe("traffic: new fleet", traffic.follow)
+    publisher.subscribe("load reports: new fleet", load_reports.follow)
     publisher.subscribe("recent snapshots: new fleet", recent.follow)
     publisher.subscribe("events: new fleet", events.follow)
     metrics.registry.register(Gauges(publisher, telemetry, time.monotonic))
@@ -136,7 +140,19 @@ def build(
         traffic,
         recent,
     )
-    return Services(guard, watcher, publisher, reconciler, telemetry, overrides, rollouts, supervisor, traffic, views)
+    return Services(
+        guard,
+        watcher,
+        publisher,
+        reconciler,
+        telemetry,
+        overrides,
+        rollouts,
+        supervisor,
+        traffic,
+        load_reports,
+        views,
+    )
 
 
 def _task_failed(metrics: Metrics, events: EventLog, task: str) -> None:
