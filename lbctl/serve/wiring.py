@@ -33,6 +33,7 @@ from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.telemetry.service import Telemetry, saved_loop_output
+from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
 from lbctl.serve.traffic.load_reports import LoadReports
 from lbctl.serve.traffic.service import Traffic
 from lbctl.targets.load import Loaded
@@ -68,6 +69,7 @@ class Services:
     supervisor: DriverSupervisor
     traffic: Traffic
     load_reports: LoadReports
+    envoy_conditions: EnvoyConditions
     views: Views
 
     def tasks(self) -> Mapping[str, Work]:
@@ -79,6 +81,7 @@ class Services:
             "saving again": self.reconciler.save_again,
             "drivers": self.supervisor.run,
             **self.traffic.tasks(),
+            "checks of Envoys": self.envoy_conditions.run,
         }
 
 
@@ -114,6 +117,7 @@ def build(
     traffic = Traffic(lambda: (str(row["node"]) for row in nodes.proxies()))
     telemetry = Telemetry(publisher, reconciler, metrics.latency, state, restored.output, traffic.in_flight, guard)
     load_reports = LoadReports(traffic.ledger, traffic.clock)
+    envoy_conditions = EnvoyConditions(traffic.ledger, nodes.connected_to, traffic.clock)
     overrides = OverrideService(publisher, reconciler, telemetry.loop, state, audit, restored.overrides)
     rollouts = RolloutService(publisher, reconciler, state, audit, restored.rollouts)
     supervisor = DriverSupervisor(telemetry.eject, guard, dry_run=options.dry_run)
@@ -121,6 +125,7 @@ def build(
     publisher.subscribe("drivers: new fleet", supervisor.follow)
     publisher.subscribe("traffic: new fleet", traffic.follow)
     publisher.subscribe("load reports: new fleet", load_reports.follow)
+    publisher.subscribe("checks of Envoys: new fleet", envoy_conditions.follow)
     publisher.subscribe("recent snapshots: new fleet", recent.follow)
     publisher.subscribe("events: new fleet", events.follow)
     metrics.registry.register(Gauges(publisher, telemetry, time.monotonic))
@@ -151,6 +156,7 @@ def build(
         supervisor,
         traffic,
         load_reports,
+        envoy_conditions,
         views,
     )
 

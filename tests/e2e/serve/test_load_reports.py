@@ -116,6 +116,28 @@ def test_by_tcp_without_a_certificate_an_envoy_is_served_and_its_traffic_is_unkn
         assert edge.stat("load_reporter.requests") <= 2
 
 
+def test_a_failed_check_and_an_ejection_are_read_from_the_admin_interface_of_an_envoy() -> None:
+    checks = {
+        "active": {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 1, "healthy_threshold": 1},
+        "passive": {"consecutive_5xx": 3, "ejection_time": "60s", "max_ejection": "100%"},
+    }
+    with (
+        replicas("a", "b", "c") as members,
+        controlling(fleet := _fleet(members, "edge", health=checks)) as control,
+        control.envoy("edge", ["edge"], by_socket=True) as edge,
+    ):
+        fleet["proxies"]["edge"]["admin"] = f"127.0.0.1:{edge.admin}"
+        control.write(fleet)
+        members[0].behave(health=500)
+        members[1].behave(status=500)
+        with edge.client().steady(20):
+            states = {"a": "down", "b": "ejected", "c": "in"}
+            eventually(lambda: {name: row["state"] for name, row in _rows(control).items()} == states, _SOON)
+        rows = _rows(control)
+        assert "failed_active_health_check" in rows["a"]["state_reason"]
+        assert "failed_outlier_check" in rows["b"]["state_reason"]
+
+
 def _rogue(control: ControlPlane, node: str, clusters: int, endpoints: int, address: str) -> bytes:
     message = LoadStatsRequest(node={"id": node})
     for number in range(clusters):
