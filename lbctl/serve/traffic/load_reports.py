@@ -18,6 +18,9 @@ from lbctl.xds.protocol.load_reports import ClusterLoad
 
 _InProgress = Mapping[ReplicaKey, int]
 _NOTHING: _InProgress = {}
+_Tally = tuple[int, int, int]
+"""Requests of one replica in one report: issued, failed, in progress."""
+_NO_REQUESTS: _Tally = (0, 0, 0)
 
 
 class LoadReports:
@@ -36,21 +39,19 @@ class LoadReports:
 
     def reported(self, stream: object, node_id: str, clusters: Iterator[ClusterLoad]) -> None:
         """Add a report: requests that have ended since the last one, failures, and the requests in progress now."""
-        issued: Counter[ReplicaKey] = Counter()
-        failed: Counter[ReplicaKey] = Counter()
+        tallies: dict[ReplicaKey, _Tally] = {}
         in_progress: dict[ReplicaKey, int] = {}
         for cluster in clusters:
             places = self._places.of(cluster.cluster)
-            for key in places.values():
-                in_progress.setdefault(key, 0)
-            for place, sent, errors, now_there in cluster.endpoints if places else ():
-                replica = places.get(place)
-                if replica is not None:
-                    issued[replica] += sent
-                    failed[replica] += errors
-                    in_progress[replica] += now_there
+            in_progress.update(dict.fromkeys(places.values(), 0))
+            for place, issued, failed, there in cluster.endpoints if places else ():
+                key = places.get(place)
+                if key is not None:
+                    before = tallies.get(key, _NO_REQUESTS)
+                    tallies[key] = before[0] + issued, before[1] + failed, before[2] + there
+        in_progress.update({key: there for key, (_, _, there) in tallies.items()})
         streams = self._nodes.setdefault(node_id, {})
-        counts = _counts(issued, failed, streams.get(stream, _NOTHING), in_progress)
+        counts = _counts(tallies, streams.get(stream, _NOTHING))
         streams[stream] = in_progress
         now = self._clock()
         self._ledger.add(node_id, counts, now)
@@ -77,20 +78,14 @@ def _total(streams: Mapping[object, _InProgress]) -> _InProgress:
     return total
 
 
-def _counts(
-    issued: Mapping[ReplicaKey, int],
-    failed: Mapping[ReplicaKey, int],
-    before: _InProgress,
-    now: _InProgress,
-) -> dict[ReplicaKey, Counts]:
-    """Return what has ended: what was there, and what was sent since then, without what is still there.
+def _counts(tallies: Mapping[ReplicaKey, _Tally], before: _InProgress) -> dict[ReplicaKey, Counts]:
+    """Return what has ended: what was there `before`, and what was sent since then, without what is still there.
 
     A request that found no connection fails without being sent, so there may be more failures than requests that ended.
     """
-    counts: dict[ReplicaKey, Counts] = {}
-    for key in {*issued, *(key for key, count in before.items() if count)}:
-        ended = before.get(key, 0) + issued.get(key, 0) - now.get(key, 0)
-        errors = failed.get(key, 0)
-        if ended > 0 or errors:
-            counts[key] = Counts(max(ended, errors), errors)
+    counts = {key: Counts(count) for key, count in before.items() if count and key not in tallies}
+    for key, (issued, failed, there) in tallies.items():
+        ended = before.get(key, 0) + issued - there
+        if ended > 0 or failed:
+            counts[key] = Counts(max(ended, failed), failed)
     return counts

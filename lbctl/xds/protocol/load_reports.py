@@ -87,7 +87,8 @@ def _loads(cluster: Any) -> Iterator[EndpointLoad]:
 
 def _place(address: Any) -> Place:
     socket = address.socket_address
-    return (socket.address, socket.port_value) if socket.address else (address.pipe.path, 0)
+    host = socket.address
+    return (host, socket.port_value) if host else (address.pipe.path, 0)
 
 
 def request_for_reports(interval: float) -> bytes:
