@@ -34,6 +34,8 @@ from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.telemetry.service import Telemetry, saved_loop_output
+from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
+from lbctl.serve.traffic.load_reports import LoadReports
 from lbctl.serve.traffic.service import Traffic
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
@@ -80,6 +82,10 @@ class Services:
     """Runs a driver for each proxy of this machine."""
     traffic: Traffic
     """Reads what the proxies count, and has the ledger of it."""
+    load_reports: LoadReports
+    """Adds the load reports of Envoys to the ledger."""
+    envoy_conditions: EnvoyConditions
+    """Reads into the ledger what Envoys' own checks say."""
     views: Views
     """Builds the answers of the API."""
 
@@ -93,6 +99,7 @@ class Services:
             "drivers": self.supervisor.run,
             **self.traffic.tasks(),
             "states of replicas": self.views.follow_states,
+            "checks of Envoys": self.envoy_conditions.run,
         }
 
 
@@ -131,12 +138,16 @@ def build(
     audit = AuditLog(state)
     reconciler = Reconciler(options.paths, publisher, watcher, metrics, state, audit, on_fleet, events)
     telemetry = Telemetry(publisher, reconciler, metrics.latency, state, restored.output, traffic.in_flight, guard)
+    load_reports = LoadReports(traffic.ledger, traffic.clock)
+    envoy_conditions = EnvoyConditions(traffic.ledger, nodes.connected_to, traffic.clock)
     overrides = OverrideService(publisher, reconciler, telemetry.loop, state, audit, restored.overrides)
     rollouts = RolloutService(publisher, reconciler, state, audit, restored.rollouts)
     supervisor = DriverSupervisor(telemetry.eject, guard, dry_run=options.dry_run)
     recent = RecentSnapshots(lambda: {str(row["last_good"]) for row in (*nodes.proxies(), *supervisor.rows())})
     publisher.subscribe("drivers: new fleet", supervisor.follow)
     publisher.subscribe("traffic: new fleet", traffic.follow)
+    publisher.subscribe("load reports: new fleet", load_reports.follow)
+    publisher.subscribe("checks of Envoys: new fleet", envoy_conditions.follow)
     publisher.subscribe("recent snapshots: new fleet", recent.follow)
     publisher.subscribe("events: new fleet", events.follow)
     metrics.registry.register(Gauges(publisher, telemetry, time.monotonic))
@@ -157,7 +168,20 @@ def build(
         recent,
     )
     metrics.registry.register(TrafficGauges(traffic, views.pools, views.proxies))
-    return Services(guard, watcher, publisher, reconciler, telemetry, overrides, rollouts, supervisor, traffic, views)
+    return Services(
+        guard,
+        watcher,
+        publisher,
+        reconciler,
+        telemetry,
+        overrides,
+        rollouts,
+        supervisor,
+        traffic,
+        load_reports,
+        envoy_conditions,
+        views,
+    )
 
 
 def _task_failed(metrics: Metrics, events: EventLog, task: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 from lbctl.base.errors import reason_of
-from lbctl.control.loop_output import controlled
+from lbctl.control.loop_output import shortest_interval
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import pools_of
@@ -71,7 +71,7 @@ class Traffic:
             ReplicaKey(pool.name, item.name) for pool in topology.pools for item in pool.replicas
         )
         self._with_websockets = with_websockets(topology)
-        self._interval = _interval(topology)
+        self._interval = min(_INTERVAL, shortest_interval(topology) or _INTERVAL)
         self._follow_proxies(topology.proxies)
         logging = {item.name for item in topology.proxies if item.kind in LOGGING}
         self._logging &= logging
@@ -166,10 +166,3 @@ def _sends_log(topology: Topology) -> bool:
     """Return whether a proxy of the fleet sends its traffic log: lbctl drives it, or the files ask for it."""
     proxies = topology.proxies if topology.control.logs_written else driven(topology)
     return any(item.kind in LOGGING for item in proxies)
-
-
-def _interval(topology: Topology) -> float:
-    """Return the seconds between two polls: the shortest telemetry interval, at most `_INTERVAL`."""
-    pools = controlled(topology)
-    telemetry = [pool.telemetry for pool in pools] + [item.telemetry for pool in pools for item in pool.replicas]
-    return min([_INTERVAL, *(item.interval / 1000 for item in telemetry if item is not None)])
