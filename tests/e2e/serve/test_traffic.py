@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lbctl.cli import run
 from tests.e2e.support import edges
 from tests.e2e.support.control import ControlPlane, controlling
 from tests.e2e.support.edges import Edge
@@ -115,7 +116,7 @@ def test_errors_are_those_of_the_replica_and_no_refusals() -> None:
         assert {key: value for key, value in errors.items() if value} == {("a", "ha"): 20.0, ("a", "ng"): 20.0}
 
 
-def test_a_replica_that_is_killed_is_down_with_who_says_so() -> None:
+def test_a_replica_that_is_killed_is_down_with_who_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     with (
         replicas("a", "b") as members,
         edges.haproxy() as ha,
@@ -134,6 +135,12 @@ def test_a_replica_that_is_killed_is_down_with_who_says_so() -> None:
         assert metrics['lbctl_replica_state{pool="pool",replica="b",state="down"}'] == 1
         assert metrics['lbctl_replica_share{pool="pool",replica="b",stage="decided"}'] == 0.25
         assert metrics['lbctl_proxy_state{kind="nginx",proxy="ng",state="SYNCED"}'] == 1
+        assert run(["explain", "weight", "pool/b", "--server", control.url]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith(
+            "b gets 25 % of the pool's requests instead of 50 %: the active check of lbctl for ng "
+        )
+        assert lines[-1].split()[:3] == ["observed", "no", "requests,"]
         members[1].accept()
         eventually(lambda: _rows(control)["b"]["state"] == "ramping")
         row = _rows(control)["b"]
