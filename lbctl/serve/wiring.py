@@ -98,8 +98,8 @@ class Services:
             "saving again": self.reconciler.save_again,
             "drivers": self.supervisor.run,
             **self.traffic.tasks(),
-            "states of replicas": self.views.follow_states,
             "checks of Envoys": self.envoy_conditions.run,
+            "states of replicas": self.views.follow_states,
         }
 
 
