@@ -183,6 +183,20 @@ class RolloutStep:
 
 
 @dataclass(frozen=True, slots=True)
+class AnalysisMetric:
+    """A PromQL query whose value of the new pool is compared with that of the old one."""
+
+    name: str
+    """Its name in reports."""
+    source: str
+    """URL of a Prometheus API."""
+    query: str
+    """With `{pool}` in the place of the pool's name."""
+    max_ratio: float
+    """The largest value of the new pool, relative to the old one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Analysis:
     """When a rollout step passes or fails."""
 
@@ -196,6 +210,8 @@ class Analysis:
     failures: int = 3
     """How many intervals may fail before `on_failure` happens."""
     on_failure: Literal["rollback", "pause"] = "rollback"
+    metrics: tuple[AnalysisMetric, ...] = ()
+    """By name."""
 
 
 @dataclass(frozen=True, slots=True)

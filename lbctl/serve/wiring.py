@@ -26,6 +26,7 @@ from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.guard import Guard, Work
 from lbctl.serve.metrics.instruments import Metrics
+from lbctl.serve.operator.evidence import RolloutEvidence
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.settings import Options
@@ -33,6 +34,7 @@ from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.telemetry.service import Telemetry, saved_loop_output
+from lbctl.serve.traffic.ledger import TrafficLedger
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 
@@ -73,6 +75,7 @@ class Services:
             **self.telemetry.tasks(),
             "expiry of overrides": self.overrides.run,
             "rollouts": self.rollouts.run,
+            "analysis of rollouts": self.rollouts.run_analysis,
             "saving again": self.reconciler.save_again,
             "drivers": self.supervisor.run,
             "requests in flight": self.in_flight.run,
@@ -111,7 +114,10 @@ def build(
     in_flight = InFlight()
     telemetry = Telemetry(publisher, reconciler, metrics.latency, state, restored.output, in_flight.of, guard)
     overrides = OverrideService(publisher, reconciler, telemetry.loop, state, audit, restored.overrides)
-    rollouts = RolloutService(publisher, reconciler, state, audit, restored.rollouts)
+    ledger = TrafficLedger()
+    rollouts = RolloutService(
+        publisher, reconciler, state, audit, RolloutEvidence(ledger), events.rollouts_changed, restored.rollouts
+    )
     supervisor = DriverSupervisor(telemetry.eject, guard, dry_run=options.dry_run)
     publisher.subscribe("drivers: new fleet", supervisor.follow)
     publisher.subscribe("requests in flight: new fleet", in_flight.follow)

@@ -60,9 +60,6 @@ CONTROL_PLANE: Mapping[str, Capability] = {
     "route.rollout": Unsupported(
         "no proxy moves a split by itself", "the file's split holds, unless `lbctl serve` drives it"
     ),
-    "route.rollout.analysis": Unsupported(
-        "nothing executes it yet", "the file's split holds; `lbctl serve` executes the modes manual and timed"
-    ),
     "pool.drain_deadline": Unsupported(
         "no proxy counts how long a replica has been drained",
         "it finishes what it has, however long that takes; `lbctl serve` takes it out after the deadline",
