@@ -18,10 +18,10 @@ from lbctl.serve.api.events import EventLog
 from lbctl.serve.api.gauges import Gauges
 from lbctl.serve.api.views import Views
 from lbctl.serve.drivers.eligibility import driven
-from lbctl.serve.drivers.in_flight import InFlight
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.errors import CannotListenError
 from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.fleet.recent import RecentSnapshots
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.guard import Guard, Work
@@ -34,7 +34,10 @@ from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.telemetry.service import Telemetry, saved_loop_output
-from lbctl.serve.traffic.ledger import TrafficLedger
+<<<<<<< HEAD
+=======
+from lbctl.serve.traffic.service import Traffic
+>>>>>>> traffic
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 
@@ -77,9 +80,13 @@ class Services:
     rollouts: RolloutService
     """Advances rollouts."""
     supervisor: DriverSupervisor
+<<<<<<< HEAD
     """Runs a driver for each proxy of this machine."""
     in_flight: InFlight
     """Reads the requests that the proxies have at each replica."""
+=======
+    traffic: Traffic
+>>>>>>> traffic
     views: Views
     """Builds the answers of the API."""
 
@@ -92,7 +99,7 @@ class Services:
             "analysis of rollouts": self.rollouts.run_analysis,
             "saving again": self.reconciler.save_again,
             "drivers": self.supervisor.run,
-            "requests in flight": self.in_flight.run,
+            **self.traffic.tasks(),
         }
 
 
@@ -125,16 +132,18 @@ def build(
     watcher = FleetWatcher(options.paths)
     audit = AuditLog(state)
     reconciler = Reconciler(options.paths, publisher, watcher, metrics, state, audit, on_fleet, events)
-    in_flight = InFlight()
-    telemetry = Telemetry(publisher, reconciler, metrics.latency, state, restored.output, in_flight.of, guard)
+    traffic = Traffic(lambda: (str(row["node"]) for row in nodes.proxies()))
+    telemetry = Telemetry(publisher, reconciler, metrics.latency, state, restored.output, traffic.in_flight, guard)
     overrides = OverrideService(publisher, reconciler, telemetry.loop, state, audit, restored.overrides)
-    ledger = TrafficLedger()
+    evidence = RolloutEvidence(traffic.ledger, traffic.clock)
     rollouts = RolloutService(
-        publisher, reconciler, state, audit, RolloutEvidence(ledger), events.rollouts_changed, restored.rollouts
+        publisher, reconciler, state, audit, evidence, events.rollouts_changed, restored.rollouts
     )
     supervisor = DriverSupervisor(telemetry.eject, guard, dry_run=options.dry_run)
+    recent = RecentSnapshots(lambda: {str(row["last_good"]) for row in (*nodes.proxies(), *supervisor.rows())})
     publisher.subscribe("drivers: new fleet", supervisor.follow)
-    publisher.subscribe("requests in flight: new fleet", in_flight.follow)
+    publisher.subscribe("traffic: new fleet", traffic.follow)
+    publisher.subscribe("recent snapshots: new fleet", recent.follow)
     publisher.subscribe("events: new fleet", events.follow)
     metrics.registry.register(Gauges(publisher, telemetry, time.monotonic))
     views = Views(
@@ -150,8 +159,10 @@ def build(
         audit,
         supervisor,
         events,
+        traffic,
+        recent,
     )
-    return Services(guard, watcher, publisher, reconciler, telemetry, overrides, rollouts, supervisor, in_flight, views)
+    return Services(guard, watcher, publisher, reconciler, telemetry, overrides, rollouts, supervisor, traffic, views)
 
 
 def _task_failed(metrics: Metrics, events: EventLog, task: str) -> None:
