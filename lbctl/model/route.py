@@ -209,7 +209,7 @@ class MaxLatency(Section):
 
 
 class AnalysisMetric(Section):
-    name: v.Metric = Field(description="Its name in `status`, in the log and in the audit log.")
+    name: v.Name = Field(description="Its name in `status`, in the log and in the audit log.")
     source: v.Url = Field(description="A Prometheus, or what answers its HTTP API.")
     query: v.Text = Field(
         description="PromQL with one value from 0 on, less being better; `{pool}` is the name of the pool."

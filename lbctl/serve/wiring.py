@@ -34,10 +34,7 @@ from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.telemetry.service import Telemetry, saved_loop_output
-<<<<<<< HEAD
-=======
 from lbctl.serve.traffic.service import Traffic
->>>>>>> traffic
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 
@@ -80,13 +77,9 @@ class Services:
     rollouts: RolloutService
     """Advances rollouts."""
     supervisor: DriverSupervisor
-<<<<<<< HEAD
     """Runs a driver for each proxy of this machine."""
-    in_flight: InFlight
-    """Reads the requests that the proxies have at each replica."""
-=======
     traffic: Traffic
->>>>>>> traffic
+    """Reads what the proxies count."""
     views: Views
     """Builds the answers of the API."""
 
@@ -133,12 +126,12 @@ def build(
     audit = AuditLog(state)
     reconciler = Reconciler(options.paths, publisher, watcher, metrics, state, audit, on_fleet, events)
     traffic = Traffic(lambda: (str(row["node"]) for row in nodes.proxies()))
-    telemetry = Telemetry(publisher, reconciler, metrics.latency, state, restored.output, traffic.in_flight, guard)
+    telemetry = Telemetry(
+        publisher, reconciler, metrics.latency, state, restored.output, audit, traffic.in_flight, guard
+    )
     overrides = OverrideService(publisher, reconciler, telemetry.loop, state, audit, restored.overrides)
     evidence = RolloutEvidence(traffic.ledger, traffic.clock)
-    rollouts = RolloutService(
-        publisher, reconciler, state, audit, evidence, events.rollouts_changed, restored.rollouts
-    )
+    rollouts = RolloutService(publisher, reconciler, state, audit, evidence, events.rollouts_changed, restored.rollouts)
     supervisor = DriverSupervisor(telemetry.eject, guard, dry_run=options.dry_run)
     recent = RecentSnapshots(lambda: {str(row["last_good"]) for row in (*nodes.proxies(), *supervisor.rows())})
     publisher.subscribe("drivers: new fleet", supervisor.follow)

@@ -159,6 +159,10 @@ class Target(Protocol):
         """Whether the proxy connects to the xDS server of `lbctl serve`; any other kind needs a driver."""
 
     @property
+    def counted_with(self) -> Sequence[str] | None:
+        """The settings of its entry that `lbctl serve` needs to read its counts of requests; None: it has none."""
+
+    @property
     def done_by_control_plane(self) -> frozenset[str]:
         """The features that this proxy lacks and `lbctl serve` provides while it drives the proxy.
 

@@ -11,7 +11,6 @@ import argparse
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -156,12 +155,8 @@ def _observation(traffic: Traffic, state: RolloutState, chance: random.Random) -
 
 def _counts(requests: float, rate: float, cluster: int, chance: random.Random) -> RequestCounts:
     total = poisson(requests, chance)
-    errors = sum(_clusters(poisson(requests * rate / cluster, chance), cluster))
+    errors = cluster * poisson(requests * rate / cluster, chance)
     return RequestCounts(total, min(total, errors))
-
-
-def _clusters(count: int, size: int) -> Iterator[int]:
-    return (size for _ in range(count))
 
 
 def poisson(mean: float, chance: random.Random) -> int:

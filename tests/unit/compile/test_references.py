@@ -48,6 +48,16 @@ ROUTES = {
     "{pool: a, rate_limit: [{by: tenant, rate: 5/s}], auth: {▶jwt: {issuer: i, jwks_file: f}}}": "LB506",
     "{pool: a, retry: {backoff: {base: 1s, max: ▶10ms}}}": "LB305",
     "{split: {a: 1}, rollout: {to: ▶b, steps: [{percent: 100%}]}}": "LB701",
+    **{
+        "{split: {a: 1}, rollout: {to: a, steps: [{percent: 100%}], analysis: {metrics: [METRICS]}}}".replace(
+            "METRICS", metrics
+        ): "LB705"
+        for metrics in (
+            '{name: m, source: "http://p:1", query: ▶up, max_ratio: 2}',
+            '{name: m, source: ▶"http://{host}:1", query: "x{pool}", max_ratio: 2}',
+            '{name: m, source: "http://p", query: "x{pool}", max_ratio: 2}, {name: ▶m, source: "http://p", query: "{pool}", max_ratio: 2}',  # noqa: E501 -- two metrics of one name
+        )
+    },
 }
 POOLS = {
     "balance: {algorithm: ▶hash}": "LB301",
