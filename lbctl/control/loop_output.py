@@ -56,6 +56,13 @@ def controlled(topology: Topology) -> tuple[Pool, ...]:
     )
 
 
+def shortest_interval(topology: Topology) -> float | None:
+    """Return the shortest telemetry interval of the controlled pools in seconds; None where none has telemetry."""
+    pools = controlled(topology)
+    telemetry = [pool.telemetry for pool in pools] + [item.telemetry for pool in pools for item in pool.replicas]
+    return min((item.interval / 1000 for item in telemetry if item is not None), default=None)
+
+
 def _within(values: Mapping[str, Mapping[str, _V]], replicas: Mapping[str, frozenset[str]]) -> dict[str, dict[str, _V]]:
     kept = {
         pool: {name: value for name, value in by_replica.items() if name in replicas[pool]}

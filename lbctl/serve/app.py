@@ -174,7 +174,9 @@ class App:
                 await self._open_api(services, loaded.source)
             if built and not self._options.dry_run:
                 publisher = services.publisher
-                publisher.open(await self._endpoints.open_xds(loaded.source, publisher.previous_snapshot))
+                publisher.open(
+                    await self._endpoints.open_xds(loaded.source, publisher.previous_snapshot, services.load_reports)
+                )
         except CannotListenError:
             self._cannot_listen = True
             self._stop.set()

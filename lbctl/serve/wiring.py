@@ -34,6 +34,8 @@ from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.telemetry.service import Telemetry, saved_loop_output
+from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
+from lbctl.serve.traffic.load_reports import LoadReports
 from lbctl.serve.traffic.service import Traffic
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
@@ -80,6 +82,10 @@ class Services:
     """Runs a driver for each proxy of this machine."""
     traffic: Traffic
     """Reads what the proxies count."""
+    load_reports: LoadReports
+    """Takes the load reports of the Envoys."""
+    envoy_conditions: EnvoyConditions
+    """Reads what the Envoys think of the replicas."""
     views: Views
     """Builds the answers of the API."""
 
@@ -93,6 +99,7 @@ class Services:
             "saving again": self.reconciler.save_again,
             "drivers": self.supervisor.run,
             **self.traffic.tasks(),
+            "checks of Envoys": self.envoy_conditions.run,
         }
 
 
@@ -129,6 +136,8 @@ def build(
     telemetry = Telemetry(
         publisher, reconciler, metrics.latency, state, restored.output, audit, traffic.in_flight, guard
     )
+    load_reports = LoadReports(traffic.ledger, traffic.clock)
+    envoy_conditions = EnvoyConditions(traffic.ledger, nodes.connected_to, traffic.clock)
     overrides = OverrideService(publisher, reconciler, telemetry.loop, state, audit, restored.overrides)
     evidence = RolloutEvidence(traffic.ledger, traffic.clock)
     rollouts = RolloutService(publisher, reconciler, state, audit, evidence, events.rollouts_changed, restored.rollouts)
@@ -136,6 +145,8 @@ def build(
     recent = RecentSnapshots(lambda: {str(row["last_good"]) for row in (*nodes.proxies(), *supervisor.rows())})
     publisher.subscribe("drivers: new fleet", supervisor.follow)
     publisher.subscribe("traffic: new fleet", traffic.follow)
+    publisher.subscribe("load reports: new fleet", load_reports.follow)
+    publisher.subscribe("checks of Envoys: new fleet", envoy_conditions.follow)
     publisher.subscribe("recent snapshots: new fleet", recent.follow)
     publisher.subscribe("events: new fleet", events.follow)
     metrics.registry.register(Gauges(publisher, telemetry, time.monotonic))
@@ -155,7 +166,20 @@ def build(
         traffic,
         recent,
     )
-    return Services(guard, watcher, publisher, reconciler, telemetry, overrides, rollouts, supervisor, traffic, views)
+    return Services(
+        guard,
+        watcher,
+        publisher,
+        reconciler,
+        telemetry,
+        overrides,
+        rollouts,
+        supervisor,
+        traffic,
+        load_reports,
+        envoy_conditions,
+        views,
+    )
 
 
 def _task_failed(metrics: Metrics, events: EventLog, task: str) -> None:

@@ -4,7 +4,7 @@ sample to an acknowledged weight.
 
 It judges nothing by its exit code, which is 1 only where a command failed: a machine under load is not a fault of the
 code. `--runs N` (default 7) is how often each command runs, `-k WORD`
-takes the rows whose name holds the word (of what has a process of its own: build, control, scrape, live).
+takes the rows whose name holds the word (of what has a process of its own: build, control, scrape, load_reports, live).
 
 What live weights are good for takes minutes and has a name of its own: `python -m tests.benchmarks.weighting`, or
 `make weights`.
@@ -27,7 +27,7 @@ from tests.benchmarks.fleets import fleet
 from tests.benchmarks.measure import Cost, FailedError, measure
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.yaml"
-LIVE = ("build", "control", "scrape", "live")
+LIVE = ("build", "control", "scrape", "load_reports", "live")
 MOST_MEMORY = 200.0
 MOST_RATIO = 12.0
 _HEAD = f"{'COMMAND':<44} {'MEDIAN':>8} {'MIN–MAX':>15} {'LIMIT':>8} {'':4} {'PEAK RSS':>9} {'LIMIT':>7}"

@@ -21,6 +21,7 @@ from lbctl.serve.errors import CannotListenError
 from lbctl.serve.settings import Options, Settings, make_token, settings
 from lbctl.xds.build.snapshot_cache import CachedSnapshot
 from lbctl.xds.protocol.credentials import CredentialsError
+from lbctl.xds.protocol.load_reports import LoadReceiver
 from lbctl.xds.protocol.node_status import NodeStatus, Observer
 from lbctl.xds.protocol.private_socket import BindError
 from lbctl.xds.protocol.server import Server
@@ -79,10 +80,12 @@ class Endpoints:
         self.opened = replace(self.opened, api=address)
         log.event("the API listens", api=f"{'https' if tls else 'http'}://{address}", token=chosen.token)
 
-    async def open_xds(self, source: FleetSource, earlier: CachedSnapshot | None) -> Callable[[CachedSnapshot], None]:
+    async def open_xds(
+        self, source: FleetSource, earlier: CachedSnapshot | None, load_receiver: LoadReceiver
+    ) -> Callable[[CachedSnapshot], None]:
         """Bind and serve xDS, and return the function that publishes to it. Raises CannotListenError.
 
-        `earlier` is what Envoys may still have from the process before.
+        `earlier` is what Envoys may still have from the process before. `load_receiver` takes what they report.
         """
         chosen = self._with_current_api(settings(self._options, source))
         self._check(chosen, "xds")
@@ -90,7 +93,7 @@ class Endpoints:
         control = chosen.control
         server = Server(
             self._nodes, self._observer, bind=control.xds_bind, tls=control.xds_tls, socket=chosen.state / _SOCKET,
-            secrets_in_clear=self._options.insecure,
+            secrets_in_clear=self._options.insecure, load_receiver=load_receiver,
         )  # fmt: skip
         if earlier is not None:
             server.recall(earlier)

@@ -30,8 +30,8 @@ from lbctl.xds.resource import EDS, SHORT
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ReloadStatus = Literal["published", "unchanged", "invalid", "refused", "unsound"]
 RELOAD_STATUSES: tuple[ReloadStatus, ...] = ("published", "unchanged", "invalid", "refused", "unsound")
-KINDS = ("sotw", "delta")
-"""The variants of the xDS protocol."""
+KINDS = ("sotw", "delta", "load")
+"""The variants of the xDS protocol, and the streams of load reports."""
 _ACK_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60)
 _BUILD_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from lbctl.control.loop_output import controlled
+from lbctl.control.loop_output import shortest_interval
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import pools_of
 from lbctl.ir.topology import Topology
@@ -46,7 +46,7 @@ class Traffic:
             ReplicaKey(pool.name, item.name) for pool in topology.pools for item in pool.replicas
         )
         self._with_websockets = with_websockets(topology)
-        self._interval = _interval(topology)
+        self._interval = min(_INTERVAL, shortest_interval(topology) or _INTERVAL)
         self._follow_proxies(topology.proxies)
         self.ledger.keep([*self._proxies, *self._nodes()])
         self._news.set()
@@ -100,10 +100,3 @@ class Traffic:
 def with_websockets(topology: Topology) -> frozenset[str]:
     """The pools that a route with WebSockets may lead to."""
     return frozenset(name for route in topology.routes if route.websocket for name in pools_of(route))
-
-
-def _interval(topology: Topology) -> float:
-    """Return the seconds between two polls: the shortest telemetry interval, at most `_INTERVAL`."""
-    pools = controlled(topology)
-    telemetry = [pool.telemetry for pool in pools] + [item.telemetry for pool in pools for item in pool.replicas]
-    return min([_INTERVAL, *(item.interval / 1000 for item in telemetry if item is not None)])

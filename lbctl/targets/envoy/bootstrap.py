@@ -1,9 +1,9 @@
 """The bootstrap of an Envoy that gets everything else from a control plane by ADS.
 
-It holds what cannot come by xDS: the identity of the node, how the control plane is reached and verified, how large a
-regular expression may be, and the admin port if one is configured. It contains no secret, only paths. Envoy reads the
-certificates of a bootstrap only once, but it watches those that a file of secrets names. So with TLS such files lie
-beside the bootstrap, unless it must be a single file.
+It holds what cannot come by xDS: the identity of the node, how the control plane is reached and verified, that the node
+reports its load there, how large a regular expression may be, and the admin port if one is configured. It contains no
+secret, only paths. Envoy reads the certificates of a bootstrap only once, but it watches those that a file of secrets
+names. So with TLS such files lie beside the bootstrap, unless it must be a single file.
 """
 
 from __future__ import annotations
@@ -82,17 +82,22 @@ def _frame(joining: Joining) -> bootstrap_pb2.Bootstrap:
     """
     locality = {key: value for key, value in (("region", joining.region), ("zone", joining.zone)) if value}
     source = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": duration(0)}
+    service = {"envoy_grpc": {"cluster_name": _CLUSTER, "retry_policy": {"retry_back_off": _BACK_OFF}}}
     ads = {
         "api_type": "DELTA_GRPC",
         "transport_api_version": "V3",
         "set_node_on_first_message_only": True,
-        "grpc_services": [
-            {"envoy_grpc": {"cluster_name": _CLUSTER, "retry_policy": {"retry_back_off": _BACK_OFF}}},
-        ],
+        "grpc_services": [service],
+    }
+    load_reports = {
+        "api_type": "GRPC",
+        "transport_api_version": "V3",
+        "grpc_services": [{"envoy_grpc": {"cluster_name": _CLUSTER}}],
     }
     message = bootstrap_pb2.Bootstrap(
         node={"id": joining.node, "cluster": "lbctl", "locality": locality or None},
         admin={"address": address(joining.admin)} if joining.admin else None,
+        cluster_manager={"load_stats_config": load_reports},
         dynamic_resources={"ads_config": ads, "cds_config": source, "lds_config": source},
         static_resources={"clusters": [_cluster(joining)]},
     )

@@ -18,6 +18,9 @@ from lbctl.ir.weight import Weight
 from lbctl.targets import replica_token
 from lbctl.targets.envoy.endpoints import Placement
 
+_REGIONS = "|"
+"""Stands in a cluster's name between its pool and its regions; no pool has it in its name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
@@ -101,6 +104,11 @@ def plan(view: View) -> Plan:
     )
 
 
+def pool_name(cluster: str) -> str:
+    """Return the pool of a cluster with replicas, or its name if it is not lbctl's."""
+    return cluster.partition(_REGIONS)[0]
+
+
 def _uses(view: View) -> list[tuple[Route, str]]:
     """Return each route with each pool that it sends to, mirrors included."""
     uses = []
@@ -118,7 +126,7 @@ def _upstream(
     settings = view.pools[pool]
     all_allowed = regions and settings.replicas and all(in_regions(item, regions) for item in settings.replicas)
     restricted = () if all_allowed else regions
-    name = f"{pool}|{'+'.join(restricted)}" if restricted else pool
+    name = f"{pool}{_REGIONS}{'+'.join(restricted)}" if restricted else pool
     placement = Placement(restricted, strict, sheds(settings) and not strict, secure)
     out = view.out.get(pool, frozenset())
     return Upstream(name, settings, view.weights[pool], view.drained[pool], placement, budget, out)

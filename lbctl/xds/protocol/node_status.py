@@ -175,6 +175,14 @@ class NodeStatus:
         if all(other.good == entry.version for other in record.streams):
             record.good = entry.version
 
+    def connected_to(self, proxy: str) -> list[str]:
+        """Return the ids of the connected nodes that this entry of `proxies` matches, without readers."""
+        return [
+            node_id
+            for (node_id, is_reader), record in self._connected.items()
+            if not is_reader and any(entry.proxy == proxy for entry in record.streams)
+        ]
+
     def proxies(self) -> list[Row]:
         """Return a row for each node and connection, by node id, with recently disconnected nodes but not readers.
 

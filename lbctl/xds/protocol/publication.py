@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.topology import Topology
 from lbctl.xds.build.snapshot_cache import CachedSnapshot, UnsoundError
+from lbctl.xds.protocol.load_reports import interval_of
 from lbctl.xds.protocol.nodes import Refused, assign
 from lbctl.xds.protocol.stream import Node
 from lbctl.xds.resource import Resources
@@ -38,6 +40,11 @@ class Publication:
         if previous is not None and _roster_key(previous.roster) == _roster_key(self.roster):
             self.roster = previous.roster
         self._content: dict[Proxy, Resources | Refused] = {}
+
+    @cached_property
+    def load_interval(self) -> float:
+        """The seconds between two load reports of a node."""
+        return interval_of(self.cached_snapshot.snapshot.topology)
 
     def assign(self, identity: NodeIdentity) -> Proxy | Refused:
         """Return the entry of `proxies` that the node matches, or why there is none."""

@@ -1,4 +1,4 @@
-"""The gRPC server: all of Envoy's discovery services, with one `Session` for each stream.
+"""The gRPC server: all of Envoy's discovery services, with one `Session` for each stream, and its load reports.
 
 Nothing is answered before the first `publish`: an empty answer would remove what proxies already have. The server reads
 no fleet files and makes no decisions; its caller publishes what it serves.
@@ -20,12 +20,16 @@ from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.xds.build.snapshot_cache import CachedSnapshot
+from lbctl.xds.protocol import load_reports
 from lbctl.xds.protocol.budget import Budget, SubscriptionLimits
 from lbctl.xds.protocol.credentials import Credentials
+from lbctl.xds.protocol.identity import Context
+from lbctl.xds.protocol.load_reports import LoadReceiver
+from lbctl.xds.protocol.load_session import LoadSession
 from lbctl.xds.protocol.node_status import NodeStatus, Observer
 from lbctl.xds.protocol.private_socket import BindError, PrivateSocket
 from lbctl.xds.protocol.publication import Publication
-from lbctl.xds.protocol.session import Context, ServerContext, Service, Session
+from lbctl.xds.protocol.session import ServerContext, Service, Session
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS
 
 _SERVICES: dict[str, tuple[str, str | None]] = {
@@ -68,7 +72,7 @@ class Server:
 
     `tls` holds absolute paths. `socket`: an additional Unix socket, beside a TCP port, for proxies of this machine;
     only its owner can connect to it. `secrets_in_clear`: every client over TCP may receive the fleet's secrets, with or
-    without a client certificate.
+    without a client certificate. `load_receiver` takes the load reports; without it the service is not offered.
     """
 
     def __init__(
@@ -83,6 +87,7 @@ class Server:
         settle: float = 1.0,
         limits: Limits | None = None,
         subscription_limits: SubscriptionLimits | None = None,
+        load_receiver: LoadReceiver | None = None,
     ) -> None:
         self._bind = bind
         self._tls = tls
@@ -103,13 +108,15 @@ class Server:
             Budget(subscription_limits or SubscriptionLimits()),
         )
         self._sessions: set[Session] = set()
+        self._load_receiver = load_receiver
+        self._load_sessions: set[LoadSession] = set()
         self._credentials: Credentials | None = None
         self._server: grpc.aio.Server | None = None
 
     @property
     def streams(self) -> int:
         """The number of open streams."""
-        return len(self._sessions)
+        return len(self._sessions) + len(self._load_sessions)
 
     @property
     def socket(self) -> str:
@@ -124,6 +131,9 @@ class Server:
         self._credentials = await asyncio.to_thread(Credentials, self._tls) if self._tls else None
         server = grpc.aio.server(options=_options(self._limits))
         server.add_generic_rpc_handlers([self._handlers(*item) for item in _SERVICES.items()])
+        if self._load_receiver is not None:
+            method = {load_reports.METHOD: _method(partial(self._receive_load, self._load_receiver))}
+            server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(load_reports.SERVICE, method)])
         port = self._listen(server)
         await server.start()
         self._server = server
@@ -156,7 +166,7 @@ class Server:
         context = self._context
         context.publication = Publication(snapshot, context.publication)
         context.remembered.forget()
-        for session in tuple(self._sessions):
+        for session in self._all_sessions():
             session.follow(context.publication)
 
     def recall(self, snapshot: CachedSnapshot) -> None:
@@ -183,7 +193,7 @@ class Server:
         if self._server is None:
             return
         closing = asyncio.create_task(self._server.stop(grace))
-        open_sessions = tuple(self._sessions)
+        open_sessions = self._all_sessions()
         spread = grace * _SPREAD * min(1.0, len(open_sessions) / _FULL_SPREAD_STREAMS)
         loop = asyncio.get_running_loop()
         for session in open_sessions:
@@ -193,6 +203,9 @@ class Server:
             self._socket.close()
         await _await_grpc_tasks()
 
+    def _all_sessions(self) -> list[Session | LoadSession]:
+        return [*self._sessions, *self._load_sessions]
+
     def _handlers(self, name: str, service: tuple[str, str | None]) -> grpc.GenericRpcHandler:
         suffix, only = service
         methods = {f"{verb}{suffix}": Service(verb == "Delta", only) for verb in ("Stream", "Delta")}
@@ -201,8 +214,7 @@ class Server:
         )
 
     async def _serve(self, service: Service, _: object, context: Context) -> None:
-        if len(self._sessions) >= self._limits.streams:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self._limits.streams} streams are open already")
+        await self._check_limit(context)
         session = Session(self._context, service, context)
         self._sessions.add(session)
         self._context.observer.connected(service.kind)
@@ -211,6 +223,22 @@ class Server:
         finally:
             self._sessions.discard(session)
             self._context.observer.disconnected(service.kind)
+
+    async def _receive_load(self, receiver: LoadReceiver, _: object, context: Context) -> None:
+        await self._check_limit(context)
+        session = LoadSession(self._context, receiver, context)
+        self._load_sessions.add(session)
+        self._context.observer.connected(load_reports.KIND)
+        try:
+            await session.run()
+        finally:
+            self._load_sessions.discard(session)
+            self._context.observer.disconnected(load_reports.KIND)
+
+    async def _check_limit(self, context: Context) -> None:
+        """End a stream that is one too many."""
+        if self.streams >= self._limits.streams:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self._limits.streams} streams are open already")
 
 
 def _bind_failure(address: Address) -> str:

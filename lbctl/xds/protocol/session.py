@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from dataclasses import astuple, dataclass, field
-from urllib.parse import unquote
+from dataclasses import dataclass, field
 
 import grpc
 
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.topology import Topology
 from lbctl.xds.protocol.budget import Budget, ExhaustedError, Share
+from lbctl.xds.protocol.identity import UNIX, Context, certificate_names, identity_of, peer_of
 from lbctl.xds.protocol.node_status import READER, Entry, Nack, NodeStatus, Observer
 from lbctl.xds.protocol.nodes import Refused
 from lbctl.xds.protocol.publication import NodeIdentity, Publication, Remembered
@@ -25,18 +25,15 @@ from lbctl.xds.protocol.stream import Acked, Nacked, Node, Response, Stream, Str
 from lbctl.xds.protocol.wire import read
 from lbctl.xds.resource import SHORT, Resources
 
-Context = grpc.aio.ServicerContext[object, bytes]
 _LOG = logging.getLogger(__name__)
-_MAX_IDENTITY = 253
 _MAX_MESSAGE = 4000
 _MAX_FINDINGS = 20
-_UNIX = "unix:"
 _IN_CLEAR = (
     "LB527: what this node is to get holds API keys, private keys or other credentials: they are not sent over TCP "
     "without client certificates, since every user of the machine could read them; connect by {}"
 )
 _MTLS = "mTLS (control.xds.tls with a client_ca)"
-_INTERNAL_ERROR = "the control plane failed on this stream; its log has the details"
+INTERNAL_ERROR = "the control plane failed on this stream; its log has the details"
 _LOG_INTERVAL = 60.0
 """The seconds after which the rejection of the same node is logged again."""
 _MAX_DENIALS = 1000
@@ -129,7 +126,7 @@ class Session:
         self._service = service
         self._context = context
         self._share = Share(server.budget)
-        self._guarded = server.guarded or context.peer().startswith(_UNIX)
+        self._guarded = server.guarded or context.peer().startswith(UNIX)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -161,7 +158,7 @@ class Session:
             raise
         except Exception as error:  # noqa: BLE001 -- the other streams go on
             self._report(error)
-            await self._context.abort(grpc.StatusCode.INTERNAL, _INTERNAL_ERROR)
+            await self._context.abort(grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
         finally:
             self._close()
 
@@ -228,7 +225,7 @@ class Session:
         before = other._stream.last() if other else server.remembered.last(*key)
         if before is not None or server.earlier is None:
             return before
-        proxy = server.earlier.assign(NodeIdentity(node, self._sans()))
+        proxy = server.earlier.assign(NodeIdentity(node, certificate_names(self._context)))
         content = proxy if isinstance(proxy, Refused) else server.earlier.content(proxy)
         return None if isinstance(content, Refused) else content
 
@@ -242,26 +239,20 @@ class Session:
         self._wake()
 
     def _register(self, node: Node | None) -> None:
-        if node is None or not node.id:
-            raise StreamError("the first request must name a node")
-        if not all(len(text) <= _MAX_IDENTITY and text.isprintable() for text in astuple(node)):
-            raise StreamError(
-                f"what the node says of itself is not printable, or longer than {_MAX_IDENTITY} characters"
-            )
-        self._identity = NodeIdentity(node, self._sans())
+        self._identity = identity_of(node, self._context)
         node_status = self._server.node_status
         self._entry = Entry(
-            node, _peer(self._context, self._server.socket), self._service.delta, self._stream.status, node_status.now()
+            self._identity.node,
+            peer_of(self._context, self._server.socket),
+            self._service.delta,
+            self._stream.status,
+            node_status.now(),
         )
         node_status.enter(self._entry)
         if self._server.publication is not None:
             self.follow(self._server.publication)
         if not self._entry.denied:
             _LOG.info("xds: %s has connected", _role(self._entry), extra=_fields(self._entry, kind=self._service.kind))
-
-    def _sans(self) -> frozenset[str]:
-        names = self._context.auth_context().get("x509_subject_alternative_name", ())
-        return frozenset(name.decode(errors="replace") for name in names)
 
     def _content(self, publication: Publication, entry: Entry) -> Resources | Refused:
         if self._roster is not publication.roster:
@@ -395,7 +386,7 @@ class Session:
     def _fail(self, error: BaseException) -> None:
         """Report an unexpected exception and close the stream, so that the proxy connects again."""
         self._report(error)
-        self.end(grpc.StatusCode.INTERNAL, _INTERNAL_ERROR)
+        self.end(grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
 
     def _report(self, error: BaseException) -> None:
         self._server.observer.failed()
@@ -425,11 +416,6 @@ class Session:
             del self._server.newest[key]
             if last := self._stream.last():
                 self._server.remembered.keep(*key, last)
-
-
-def _peer(context: Context, socket: str) -> str:
-    """Return the peer as `127.0.0.1:43210` or `[::1]:43210`; for a Unix socket, its path."""
-    return unquote(context.peer().partition(":")[2]) or socket
 
 
 def _role(entry: Entry) -> str:

@@ -90,7 +90,7 @@ def read(message: bytes, *, delta: bool) -> Request:
 
 def _sotw(message: Any) -> Request:
     return Request(
-        node=_node(message),
+        node=node_of(message),
         type_url=message.type_url,
         nonce=message.response_nonce,
         names=tuple(message.resource_names),
@@ -101,7 +101,7 @@ def _sotw(message: Any) -> Request:
 
 def _delta(message: Any) -> Request:
     return Request(
-        node=_node(message),
+        node=node_of(message),
         type_url=message.type_url,
         nonce=message.response_nonce,
         names=tuple(message.resource_names_subscribe),
@@ -115,7 +115,8 @@ def _error(message: Any) -> str | None:
     return message.error_detail.message[:_LONGEST_ERROR] if message.HasField("error_detail") else None
 
 
-def _node(message: Any) -> Node | None:
+def node_of(message: Any) -> Node | None:
+    """Return the node that a request names, or None."""
     if not message.HasField("node"):
         return None
     node = message.node

@@ -1,12 +1,18 @@
-"""A wedged engine that says nothing of its load: HAProxy's own count tells that requests wait there."""
+"""A wedged engine that says nothing of its load: the proxies' own counts tell that requests wait there."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import pytest
+
 from tests.e2e.support import edges
-from tests.e2e.support.control import controlling
+from tests.e2e.support.client import Client
+from tests.e2e.support.control import ControlPlane, controlling, driven
+from tests.e2e.support.driving import bootstrap_of_command
 from tests.e2e.support.engines import Engine, engines
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
 from tests.e2e.support.http1 import Request
@@ -20,31 +26,48 @@ _PROGRESS = {
     "unit": "count",
 }
 _TELEMETRY: dict[str, Any] = {"interval": "500ms", "timeout": "400ms", "stale_after": "2s", "sources": [_PROGRESS]}
+_Site = Callable[[list[Engine]], AbstractContextManager[tuple[ControlPlane, Client]]]
 
 
-def _fleet(members: list[Engine], site: edges.Edge) -> Fleet:
+def _fleet(members: list[Engine], sections: Fleet) -> Fleet:
     fleet = fleet_of(pool_of(members, telemetry=_TELEMETRY, health={"deep": {"stalled_after": "2s"}}))
     del fleet["listeners"]["gateway"]
-    return {**fleet, **site.sections}
+    return {**fleet, **sections}
 
 
-def test_it_is_out_by_haproxys_count_of_what_it_holds() -> None:
-    with engines("a", "b") as members, edges.haproxy() as ha:
-        fleet = _fleet(members, ha)
-        with edges.started_edge(ha, fleet), controlling(fleet) as control:
-            eventually(lambda: control.metric("lbctl_sample_to_decision_seconds_count") > 0)
-            time.sleep(4)
-            assert "a replica is out" not in control.log, "an idle engine stands still, too"
-            with ha.steady(20, Request("POST", "/v1/completions?n=10", timeout=20.0)) as load:
-                time.sleep(1)
-                members[0].wedged = True
-                wedged = time.monotonic()
-                eventually(lambda: "a replica is out" in control.log)
-                assert time.monotonic() - wedged < 10
-                eventually(lambda: control.proxies["ha"]["last_good"] == control.status["snapshot"]["version"])
-                held = at_rest(lambda: members[0].requests)
-                time.sleep(1)
-                assert members[0].requests == held
-                assert "replica=a" in control.log
-                members[0].wedged = False
-            load.load.assert_no_failure()
+@contextmanager
+def _haproxy(members: list[Engine]) -> Iterator[tuple[ControlPlane, Client]]:
+    with edges.haproxy("edge") as edge:
+        fleet = _fleet(members, edge.sections)
+        with edges.started_edge(edge, fleet), controlling(fleet) as control:
+            yield control, edge
+
+
+@contextmanager
+def _envoy(members: list[Engine]) -> Iterator[tuple[ControlPlane, Client]]:
+    with (
+        controlling(_fleet(members, driven("edge"))) as control,
+        control.envoy("edge", ["edge"], bootstrap=bootstrap_of_command(control, "edge")) as envoy,
+    ):
+        yield control, envoy.client()
+
+
+@pytest.mark.parametrize("site", [_haproxy, _envoy], ids=["haproxy", "envoy"])
+def test_it_is_out_by_the_proxys_count_of_what_it_holds(site: _Site) -> None:
+    with engines("a", "b") as members, site(members) as (control, client):
+        eventually(lambda: control.metric("lbctl_sample_to_decision_seconds_count") > 0)
+        time.sleep(4)
+        assert "a replica is out" not in control.log, "an idle engine stands still, too"
+        with client.steady(20, Request("POST", "/v1/completions?n=10", timeout=20.0)) as load:
+            time.sleep(1)
+            members[0].wedged = True
+            wedged = time.monotonic()
+            eventually(lambda: "a replica is out" in control.log)
+            assert time.monotonic() - wedged < 10
+            eventually(lambda: control.proxies["edge"]["last_good"] == control.status["snapshot"]["version"])
+            held = at_rest(lambda: members[0].requests)
+            time.sleep(1)
+            assert members[0].requests == held
+            assert "replica=a" in control.log
+            members[0].wedged = False
+        load.load.assert_no_failure()

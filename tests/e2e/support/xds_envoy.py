@@ -172,6 +172,9 @@ def bootstrap_of(
     return {
         "node": {"id": node, "cluster": "e2e", **({"locality": dict(locality)} if locality else {})},
         "admin": {"address": _endpoint(admin)["endpoint"]["address"]},
+        "cluster_manager": {
+            "load_stats_config": {"api_type": "GRPC", "transport_api_version": "V3", "grpc_services": services}
+        },
         "dynamic_resources": {
             "ads_config": {
                 "api_type": "DELTA_GRPC" if delta else "GRPC",

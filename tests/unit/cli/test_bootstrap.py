@@ -91,6 +91,12 @@ def test_everything_comes_by_delta_ads_and_envoy_waits_for_it(printed: Any) -> N
     assert dynamic["ads_config"]["grpc_services"][0]["envoy_grpc"]["cluster_name"] == CLUSTER
 
 
+def test_its_load_is_reported_to_the_same_control_plane(printed: Any) -> None:
+    reports = printed()["cluster_manager"]["load_stats_config"]
+    assert (reports["api_type"], reports["transport_api_version"]) == ("GRPC", "V3")
+    assert reports["grpc_services"] == [{"envoy_grpc": {"cluster_name": CLUSTER}}]
+
+
 def test_regular_expressions_are_bounded_by_re2_alone_and_not_by_envoys_hundred_instructions(printed: Any) -> None:
     (layer,) = printed()["layered_runtime"]["layers"]
     assert layer["static_layer"]["re2.max_program_size.error_level"] >= 350_000

@@ -1,0 +1,156 @@
+"""What an Envoy thinks of each replica: its own active checks and ejections, from its admin interface.
+
+Load reports do not say it. So where a fleet names the `admin` of a proxy, `/clusters` is read there every few seconds.
+An entry with several `instances` has one `admin` for all of them, which cannot say whose it is: it is not read. The
+page of a fleet with 10,000 replicas has some ten megabytes; a longer one, a late one and anything else is ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import aiohttp
+
+from lbctl.base.hosts import from_here
+from lbctl.ir.address import Address
+from lbctl.ir.proxies import Proxy
+from lbctl.serve import log
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.net.http_client import session
+from lbctl.serve.traffic.ledger import Condition, ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.places import FleetPlaces
+from lbctl.targets import xds_kinds
+from lbctl.xds.protocol.load_reports import Place
+
+INTERVAL = 5.0
+"""Seconds between two readings of a page."""
+MAX_BYTES = 32 << 20
+"""The largest page that is read."""
+_TIMEOUT = 4.0
+_DOWN = ("failed_active_health_check", "active_hc_timeout", "pending_active_hc")
+_EJECTED = ("failed_outlier_check",)
+_BEST_FIRST = ("up", "draining", "ejected", "down")
+_UP = Condition("up")
+
+
+class UnreadableError(Exception):
+    """The page cannot be read; the message says why."""
+
+
+class EnvoyConditions:
+    """Reads the pages of the fleet's Envoys into the ledger.
+
+    `nodes` returns the ids of the connected nodes of an entry of `proxies`. What the page says is stored under the id
+    of the one node, so that an Envoy has one name in the ledger; where there is not exactly one, under that of the
+    entry.
+    """
+
+    def __init__(
+        self,
+        ledger: TrafficLedger,
+        nodes: Callable[[str], Iterable[str]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger = ledger
+        self._nodes = nodes
+        self._clock = clock
+        self._places = FleetPlaces()
+        self._proxies: tuple[Proxy, ...] = ()
+        self._failing: set[str] = set()
+        self._news = asyncio.Event()
+
+    def follow(self, served: PublishedFleet) -> None:
+        """Read the pages of this fleet's Envoys from now on."""
+        fleet = served.composed.whole
+        self._places.follow(fleet)
+        kinds = xds_kinds()
+        self._proxies = tuple(
+            item for item in fleet.topology.proxies if item.kind in kinds and item.admin and item.instances == 1
+        )
+        self._news.set()
+
+    async def run(self) -> None:
+        """Read until the task is cancelled."""
+        async with session() as client:
+            while True:
+                if not self._proxies:
+                    self._news.clear()
+                    await self._news.wait()
+                await asyncio.gather(*(self._read(client, item) for item in self._proxies))
+                await asyncio.sleep(INTERVAL)
+
+    async def _read(self, client: aiohttp.ClientSession, proxy: Proxy) -> None:
+        assert proxy.admin is not None, "only proxies with an admin interface are read"
+        try:
+            conditions = await asyncio.to_thread(_conditions, await _page(client, proxy.admin), self._places)
+        except UnreadableError as error:
+            if proxy.name not in self._failing:
+                self._failing.add(proxy.name)
+                log.warn("a proxy's checks are unknown", proxy=proxy.name, admin=str(proxy.admin), why=str(error))
+            return
+        self._failing.discard(proxy.name)
+        nodes = list(self._nodes(proxy.name))
+        self._ledger.set_conditions(nodes[0] if len(nodes) == 1 else proxy.name, conditions, self._clock())
+
+
+async def _page(client: aiohttp.ClientSession, admin: Address) -> bytes:
+    """Return the page of all clusters. Raises UnreadableError."""
+    if admin.path:
+        raise UnreadableError("lbctl reads an admin interface over TCP only")
+    url = f"http://{Address(from_here(admin.host), admin.port)}/clusters?format=json"
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_TIMEOUT), client.get(url, allow_redirects=False) as response:
+            if response.status != 200:
+                raise UnreadableError(f"status {response.status}")
+            async for chunk in response.content.iter_any():
+                body += chunk
+                if len(body) > MAX_BYTES:
+                    raise UnreadableError(f"a page of more than {MAX_BYTES >> 20} MiB")
+    except TimeoutError:
+        raise UnreadableError(f"no whole answer within {_TIMEOUT:g} s") from None
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise UnreadableError(str(error) or type(error).__name__) from None
+    return bytes(body)
+
+
+def _conditions(page: bytes, places: FleetPlaces) -> Mapping[ReplicaKey, Condition]:
+    """Return the worst condition of each replica over its clusters and addresses. Raises UnreadableError."""
+    try:
+        clusters = json.loads(page)["cluster_statuses"]
+        conditions: dict[ReplicaKey, Condition] = {}
+        for key, condition in _all_conditions(clusters, places):
+            before = conditions.get(key, condition)
+            conditions[key] = max(before, condition, key=lambda item: _BEST_FIRST.index(item.state))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise UnreadableError("the answer is not a page of Envoy's clusters") from None
+    return conditions
+
+
+def _all_conditions(clusters: Any, places: FleetPlaces) -> Iterator[tuple[ReplicaKey, Condition]]:
+    for cluster in clusters:
+        known = places.of(cluster["name"])
+        for host in cluster.get("host_statuses", ()) if known else ():
+            key = known.get(_place(host["address"]))
+            if key is not None:
+                yield key, _condition(host.get("health_status", {}))
+
+
+def _place(address: Mapping[str, Any]) -> Place:
+    if "pipe" in address:
+        return address["pipe"]["path"], 0
+    return address["socket_address"]["address"], address["socket_address"]["port_value"]
+
+
+def _condition(flags: Mapping[str, Any]) -> Condition:
+    """Return the condition that the flags say, in Envoy's own words."""
+    if failed := [name for name in _DOWN if flags.get(name)]:
+        return Condition("down", ", ".join(failed))
+    if ejected := [name for name in _EJECTED if flags.get(name)]:
+        return Condition("ejected", ", ".join(ejected))
+    by_lbctl = flags.get("eds_health_status", "HEALTHY")
+    return _UP if by_lbctl in ("HEALTHY", "UNKNOWN") else Condition("draining", f"eds_health_status {by_lbctl}")

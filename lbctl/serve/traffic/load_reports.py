@@ -1,0 +1,91 @@
+"""Adds Envoys' load reports to the ledger: cluster and address → pool and replica, by the published fleet.
+
+A report is one proxy's differences since its last report, so it is added; what is in progress replaces what was in
+progress before. Clusters and addresses that the fleet does not have are ignored. A proxy that runs twice with one node
+id counts as one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.traffic.ledger import Counts, ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.places import FleetPlaces
+from lbctl.xds.protocol.load_reports import ClusterLoad
+
+_InProgress = Mapping[ReplicaKey, int]
+_NOTHING: _InProgress = {}
+_Tally = tuple[int, int, int]
+"""Requests of one replica in one report: issued, failed, in progress."""
+_NO_REQUESTS: _Tally = (0, 0, 0)
+
+
+class LoadReports:
+    """A LoadReceiver that writes into the ledger, under the node id of the Envoy that reports."""
+
+    def __init__(self, ledger: TrafficLedger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._places = FleetPlaces()
+        self._nodes: dict[str, dict[object, _InProgress]] = {}
+        """Node id → stream → the requests in progress by its last report."""
+
+    def follow(self, served: PublishedFleet) -> None:
+        """Find the replicas of this fleet from now on."""
+        self._places.follow(served.composed.whole)
+
+    def reported(self, stream: object, node_id: str, clusters: Iterator[ClusterLoad]) -> None:
+        """Add a report: requests that have ended since the last one, failures, and the requests in progress now."""
+        tallies: dict[ReplicaKey, _Tally] = {}
+        in_progress: dict[ReplicaKey, int] = {}
+        for cluster in clusters:
+            places = self._places.of(cluster.cluster)
+            in_progress.update(dict.fromkeys(places.values(), 0))
+            for place, issued, failed, there in cluster.endpoints if places else ():
+                key = places.get(place)
+                if key is not None:
+                    before = tallies.get(key, _NO_REQUESTS)
+                    tallies[key] = before[0] + issued, before[1] + failed, before[2] + there
+        in_progress.update({key: there for key, (_, _, there) in tallies.items()})
+        streams = self._nodes.setdefault(node_id, {})
+        counts = _counts(tallies, streams.get(stream, _NOTHING))
+        streams[stream] = in_progress
+        now = self._clock()
+        self._ledger.add(node_id, counts, now)
+        self._ledger.set_in_flight(node_id, _total(streams), now)
+
+    def ended(self, stream: object, node_id: str) -> None:
+        """Forget what is in progress by this stream: it is unknown from now on."""
+        streams = self._nodes.get(node_id, {})
+        if streams.pop(stream, None) is None:
+            return
+        if streams:
+            self._ledger.set_in_flight(node_id, _total(streams), self._clock())
+        else:
+            del self._nodes[node_id]
+            self._ledger.lost(node_id)
+
+
+def _total(streams: Mapping[object, _InProgress]) -> _InProgress:
+    if len(streams) == 1:
+        return next(iter(streams.values()))
+    total: Counter[ReplicaKey] = Counter()
+    for item in streams.values():
+        total.update(item)
+    return total
+
+
+def _counts(tallies: Mapping[ReplicaKey, _Tally], before: _InProgress) -> dict[ReplicaKey, Counts]:
+    """Return what has ended: what was there `before`, and what was sent since then, without what is still there.
+
+    A request that found no connection fails without being sent, so there may be more failures than requests that ended.
+    """
+    counts = {key: Counts(count) for key, count in before.items() if count and key not in tallies}
+    for key, (issued, failed, there) in tallies.items():
+        ended = before.get(key, 0) + issued - there
+        if ended > 0 or failed:
+            counts[key] = Counts(max(ended, failed), failed)
+    return counts

@@ -1,0 +1,57 @@
+"""Which replica of the published fleet an endpoint of an Envoy is: cluster and address → pool and replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from lbctl.base.hosts import is_ip, parse_ip
+from lbctl.ir.pools import Pool
+from lbctl.ir.snapshot import Snapshot
+from lbctl.serve.traffic.ledger import ReplicaKey
+from lbctl.targets.envoy.plan import pool_name
+from lbctl.xds.protocol.load_reports import Place
+
+Places = Mapping[Place, ReplicaKey]
+"""Maps the endpoints of one pool to its replicas."""
+_NO_PLACES: Places = {}
+
+
+class FleetPlaces:
+    """The endpoints of the whole fleet; those of a pool are computed when they are first needed."""
+
+    def __init__(self) -> None:
+        self._pools: Mapping[str, Pool] = {}
+        self._addresses: Mapping[str, tuple[str, ...]] = {}
+        self._places: dict[str, Places] = {}
+
+    def follow(self, fleet: Snapshot) -> None:
+        """Find the replicas of this fleet from now on. Unchanged pools keep their endpoints."""
+        pools = {pool.name: pool for pool in fleet.topology.pools}
+        kept = self._places if self._addresses == fleet.addresses else {}
+        self._places = {name: places for name, places in kept.items() if pools.get(name) is self._pools[name]}
+        self._pools, self._addresses = pools, fleet.addresses
+
+    def of(self, cluster: str) -> Places:
+        """Return the endpoints of the cluster's pool, which may have several clusters; none for an unknown cluster."""
+        name = pool_name(cluster)
+        pool = self._pools.get(name)
+        if pool is None:
+            return _NO_PLACES
+        if name not in self._places:
+            self._places[name] = dict(_places(pool, self._addresses))
+        return self._places[name]
+
+
+def _places(pool: Pool, addresses: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Place, ReplicaKey]]:
+    """Yield the endpoints of the pool; of two with one address Envoy uses the first, so that one comes last."""
+    for replica in reversed(pool.replicas):
+        key, address = ReplicaKey(pool.name, replica.name), replica.address
+        if address.path:
+            yield (address.path, 0), key
+        else:
+            yield from (((_spelled(host), address.port), key) for host in addresses.get(address.host, (address.host,)))
+
+
+def _spelled(host: str) -> str:
+    """Return an IPv6 address as Envoy spells it; any other host as it is."""
+    return str(parse_ip(host)) if ":" in host and is_ip(host) else host

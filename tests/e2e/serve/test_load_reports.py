@@ -1,0 +1,182 @@
+"""What real Envoys report of their requests: the share of each replica is what the replicas themselves have counted."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+import pytest
+from envoy.service.load_stats.v3.lrs_pb2 import LoadStatsRequest
+
+from tests.e2e.support.client import Client
+from tests.e2e.support.control import ControlPlane, controlling, driven
+from tests.e2e.support.driving import bootstrap_of_command
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+_SOON = 20.0
+"""Seconds until two reports have surely come."""
+_PATH = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats"
+
+
+def _rows(control: ControlPlane, pool: str = "pool") -> dict[str, dict[str, Any]]:
+    pools = {item["name"]: item for item in control.get("pools")["pools"]}
+    return {item["name"]: item for item in pools[pool]["replicas"]}
+
+
+def _fleet(members: list[Replica], *nodes: str, **keys: Any) -> Fleet:
+    keys = {"balance": {"algorithm": "round_robin"}, **keys}
+    return fleet_of(pool_of(members, range(1, len(members) + 1), **keys), **driven(*nodes))
+
+
+def _reporting(control: ControlPlane, envoys: int) -> None:
+    """Waits until so many Envoys have reported all their clusters, from when on nothing is left out."""
+    eventually(lambda: control.metrics()['lbctl_xds_streams{kind="load"}'] == envoys, _SOON)
+    eventually(lambda: all(row["in_flight"] == 0 for row in _rows(control).values()), _SOON)
+    time.sleep(6)
+
+
+def _counted(members: Iterable[Replica]) -> dict[str, float]:
+    """Replica → its share of what all have counted themselves."""
+    total = sum(item.requests for item in members)
+    return {item.name: pytest.approx(item.requests / total, abs=1e-4) for item in members}
+
+
+def _observed(control: ControlPlane) -> dict[str, float | None]:
+    return {name: row["observed"] for name, row in _rows(control).items()}
+
+
+def _send(client: Client, count: int) -> Counter[str]:
+    load = client.send_load(count, 4, Request()).result(60)
+    load.assert_no_failure()
+    return load.by_replica
+
+
+@pytest.mark.slow
+def test_two_envoys_report_what_the_replicas_have_counted_and_one_that_restarts_goes_on() -> None:
+    with replicas("a", "b", "c") as members, controlling(_fleet(members, "one", "two")) as control:
+        with (
+            control.envoy("one", ["one"], bootstrap=bootstrap_of_command(control, "one")) as one,
+            control.envoy("two", ["two"], by_socket=True, delta=False) as two,
+        ):
+            assert _observed(control) == {"a": None, "b": None, "c": None}
+            _reporting(control, 2)
+            _send(one.client(), 120)
+            _send(two.client(), 60)
+            eventually(lambda: _observed(control) == _counted(members), _SOON)
+            held = one.client().send("GET", "/sse?n=60&gap=0.2")
+            eventually(lambda: sum(row["in_flight"] for row in _rows(control).values()) == 1, _SOON)
+            one.stop()
+            held.result(30)
+            eventually(lambda: control.metrics()['lbctl_xds_streams{kind="load"}'] == 1, _SOON)
+            one.start()
+            one.await_listeners()
+            _reporting(control, 2)
+            _send(one.client(), 60)
+            time.sleep(6)
+            rows = _rows(control)
+            assert {name: row["in_flight"] for name, row in rows.items()} == {"a": 0, "b": 0, "c": 0}
+            assert all(row["observed"] is not None and row["requests_per_second"] > 0 for row in rows.values())
+        eventually(lambda: control.metrics()['lbctl_xds_streams{kind="load"}'] == 0)
+        assert all(row["in_flight"] is None for row in _rows(control).values())
+
+
+@pytest.mark.slow
+def test_a_restarted_control_plane_gets_what_was_counted_meanwhile() -> None:
+    with (
+        replicas("a", "b") as members,
+        controlling(_fleet(members, "edge")) as control,
+        control.envoy("edge", ["edge"], by_socket=True) as edge,
+    ):
+        _reporting(control, 1)
+        control.kill()
+        for member in members:
+            member.forget()
+        _send(edge.client(), 90)
+        control.start()
+        eventually(lambda: _observed(control) == _counted(members), _SOON)
+
+
+@pytest.mark.slow
+def test_by_tcp_without_a_certificate_an_envoy_is_served_and_its_traffic_is_unknown() -> None:
+    with (
+        replicas("a", "b") as members,
+        controlling(_fleet(members, "edge")) as control,
+        control.envoy("edge", ["edge"]) as edge,
+    ):
+        _send(edge.client(), 10)
+        eventually(lambda: "the load reports of a node are not taken" in control.log)
+        time.sleep(7)
+        assert {(row["observed"], row["in_flight"]) for row in _rows(control).values()} == {(None, None)}
+        assert edge.stat("load_reporter.requests") <= 2
+
+
+def test_a_failed_check_and_an_ejection_are_read_from_the_admin_interface_of_an_envoy() -> None:
+    checks = {
+        "active": {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 1, "healthy_threshold": 1},
+        "passive": {"consecutive_5xx": 3, "ejection_time": "60s", "max_ejection": "100%"},
+    }
+    with (
+        replicas("a", "b", "c") as members,
+        controlling(fleet := _fleet(members, "edge", health=checks)) as control,
+        control.envoy("edge", ["edge"], by_socket=True) as edge,
+    ):
+        fleet["proxies"]["edge"]["admin"] = f"127.0.0.1:{edge.admin}"
+        control.write(fleet)
+        members[0].behave(health=500)
+        members[1].behave(status=500)
+        with edge.client().steady(20):
+            states = {"a": "down", "b": "ejected", "c": "in"}
+            eventually(lambda: {name: row["state"] for name, row in _rows(control).items()} == states, _SOON)
+        rows = _rows(control)
+        assert "failed_active_health_check" in rows["a"]["state_reason"]
+        assert "failed_outlier_check" in rows["b"]["state_reason"]
+
+
+def _rogue(control: ControlPlane, node: str, clusters: int, endpoints: int, address: str) -> bytes:
+    message = LoadStatsRequest(node={"id": node})
+    for number in range(clusters):
+        stats = message.cluster_stats.add(cluster_name=f"cluster-{number}" if number else "pool")
+        locality = stats.upstream_locality_stats.add()
+        for port in range(endpoints):
+            row = locality.upstream_endpoint_stats.add(total_issued_requests=2**60, total_requests_in_progress=2**63)
+            row.address.socket_address.address, row.address.socket_address.port_value = address, port
+    return bytes(message.SerializeToString())
+
+
+@pytest.mark.slow
+def test_rogue_clients_change_nothing_and_fill_no_memory() -> None:
+    """Whoever may connect: garbage, a message that is too large, thousands of clusters, endpoints of nobody."""
+    with (
+        replicas("a", "b") as members,
+        controlling(_fleet(members, "edge")) as control,
+        control.envoy("edge", ["edge"], by_socket=True) as edge,
+    ):
+        _reporting(control, 1)
+        _send(edge.client(), 30)
+        eventually(lambda: _observed(control) == _counted(members), _SOON)
+        before = control.memory
+        messages = [
+            b"\xff" * 1000,
+            _rogue(control, "edge", 1, 3000, "10.9.9.9"),
+            _rogue(control, "edge", 5000, 2, members[0].host),
+            _rogue(control, "nobody", 5000, 2, members[0].host),
+            b"\x12\x02\x08\x00" * 2_000_000,
+        ]
+        with grpc.insecure_channel(control.socket, [("grpc.max_send_message_length", -1)]) as channel:
+            for _ in range(5):
+                calls = [channel.stream_stream(_PATH)(iter([message] * 3), timeout=5) for message in messages]
+                codes = [call.code() for call in calls]
+        refused = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert {codes[0], codes[-1]} == refused
+        assert control.memory - before < 60
+        assert _observed(control) == _counted(members)
+        assert {name: row["in_flight"] for name, row in _rows(control).items()} == {"a": 0, "b": 0}
+        _send(edge.client(), 30)
+        eventually(lambda: _observed(control) == _counted(members), _SOON)
+        assert "Traceback" not in control.log

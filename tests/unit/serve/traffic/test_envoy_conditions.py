@@ -1,0 +1,150 @@
+"""What the page of an Envoy's clusters says of each replica, whose it is, and pages that are none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from lbctl.ir.snapshot import Snapshot
+from lbctl.serve.traffic import envoy_conditions
+from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
+from lbctl.serve.traffic.ledger import Condition, ReplicaKey, TrafficLedger
+from tests.support.fleet import compiled
+
+A, B, S = ReplicaKey("llama", "a"), ReplicaKey("llama", "b"), ReplicaKey("llama", "s")
+FLEET = """\
+version: 1
+listeners: {{main: {{bind: "127.0.0.1:80"}}}}
+routes: {{all: {{match: {{path_prefix: /}}, pool: llama}}}}
+pools:
+  llama:
+    replicas:
+      - {{name: a, address: "10.0.0.1:8000"}}
+      - {{name: b, address: "10.0.0.2:8000"}}
+      - {{name: s, address: "unix:/run/engine.sock"}}
+proxies:
+  edge: {{kind: envoy, admin: "127.0.0.1:{port}", instances: {instances}}}
+  other: {{kind: haproxy}}
+"""
+
+
+def host(address: str, **flags: Any) -> dict[str, Any]:
+    where = (
+        {"pipe": {"path": address}} if "/" in address else {"socket_address": {"address": address, "port_value": 8000}}
+    )
+    return {"address": where, "health_status": {"eds_health_status": "HEALTHY", **flags}}
+
+
+def page(**clusters: list[dict[str, Any]]) -> bytes:
+    statuses = [{"name": name, "host_statuses": hosts} for name, hosts in clusters.items()]
+    return json.dumps({"cluster_statuses": [*statuses, {"name": "without hosts"}]}).encode()
+
+
+@asynccontextmanager
+async def admin(body: bytes, status: int = 200, delay: float = 0.0) -> AsyncIterator[int]:
+    async def answer(request: web.BaseRequest) -> web.Response:
+        assert request.path_qs == "/clusters?format=json"
+        await asyncio.sleep(delay)
+        return web.Response(body=body, status=status, headers={"location": "/elsewhere"})
+
+    server = await asyncio.get_running_loop().create_server(web.Server(answer), "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def read(ledger: TrafficLedger, port: int, nodes: list[str], instances: int = 1) -> None:
+    """One reading of the fleet's only Envoy."""
+    conditions = EnvoyConditions(ledger, lambda _: nodes, lambda: 0.0)
+    topology = compiled(FLEET.format(port=port, instances=instances)).topology
+    fleet: Any = SimpleNamespace(composed=SimpleNamespace(whole=Snapshot(topology)))
+    conditions.follow(fleet)
+    task = asyncio.create_task(conditions.run())
+    await asyncio.sleep(0.3)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def of(ledger: TrafficLedger) -> dict[ReplicaKey, dict[str, Condition]]:
+    return {key: dict(found) for key in (A, B, S) if (found := ledger.conditions(key, 0.0))}
+
+
+def reading(body: bytes, nodes: list[str], **more: Any) -> dict[ReplicaKey, dict[str, Condition]]:
+    ledger = TrafficLedger()
+
+    async def run() -> None:
+        async with admin(body, more.get("status", 200), more.get("delay", 0.0)) as port:
+            await read(ledger, port, nodes, more.get("instances", 1))
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+    return of(ledger)
+
+
+def test_a_failed_check_is_down_and_an_ejection_is_ejected_in_envoys_words() -> None:
+    body = page(
+        llama=[
+            host("10.0.0.1", failed_active_health_check=True, active_hc_timeout=True, failed_outlier_check=True),
+            host("10.0.0.2", failed_outlier_check=True),
+            host("/run/engine.sock"),
+            host("10.9.9.9", failed_active_health_check=True),
+        ],
+        strange=[host("10.0.0.1", failed_active_health_check=True)],
+    )
+    assert reading(body, ["edge-1"]) == {
+        A: {"edge-1": Condition("down", "failed_active_health_check, active_hc_timeout")},
+        B: {"edge-1": Condition("ejected", "failed_outlier_check")},
+        S: {"edge-1": Condition("up")},
+    }
+
+
+def test_the_worst_of_a_pools_clusters_counts_and_lbctls_own_marks_are_no_fault() -> None:
+    body = page(
+        **{
+            "llama": [host("10.0.0.1"), host("10.0.0.2", eds_health_status="DRAINING")],
+            "llama|eu": [host("10.0.0.1", pending_active_hc=True), host("10.0.0.2")],
+        }
+    )
+    assert reading(body, ["edge-1"]) == {
+        A: {"edge-1": Condition("down", "pending_active_hc")},
+        B: {"edge-1": Condition("draining", "eds_health_status DRAINING")},
+    }
+
+
+@pytest.mark.parametrize("nodes", [[], ["edge-1", "edge-2"]], ids=["none", "two"])
+def test_without_exactly_one_node_it_is_the_entrys(nodes: list[str]) -> None:
+    assert reading(page(llama=[host("10.0.0.1")]), nodes) == {A: {"edge": Condition("up")}}
+
+
+def test_an_entry_with_several_instances_is_not_read() -> None:
+    assert reading(page(llama=[host("10.0.0.1")]), ["edge-1"], instances=2) == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "more", "why"),
+    [
+        (b"no JSON", {}, "not a page of Envoy's clusters"),
+        (b"[" * 100_000, {}, "not a page of Envoy's clusters"),
+        (b'{"cluster_statuses": [{"name": 7}]}', {}, "not a page of Envoy's clusters"),
+        (b'{"cluster_statuses": [{"name": "llama", "host_statuses": [1]}]}', {}, "not a page of Envoy's clusters"),
+        (page(), {"status": 302}, "status 302"),
+        (b"{" + b" " * 2000, {}, "more than"),
+        (page(), {"delay": 5}, "no whole answer"),
+    ],
+    ids=["text", "nested", "types", "hosts", "redirect", "huge", "late"],
+)
+def test_what_is_no_page_is_ignored_and_said(
+    body: bytes, more: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[dict[str, str]] = []
+    monkeypatch.setattr(envoy_conditions.log, "warn", lambda _, **fields: warnings.append(fields))
+    monkeypatch.setattr(envoy_conditions, "_TIMEOUT", 0.1)
+    if why == "more than":
+        monkeypatch.setattr(envoy_conditions, "MAX_BYTES", 1000)
+    assert reading(body, ["edge-1"], **more) == {}
+    assert [why in item["why"] for item in warnings] == [True]
