@@ -87,6 +87,8 @@ class Control:
     """TLS of the API; None: plain connections."""
     logs_bind: Address = Address("127.0.0.1", ports.LOGS)
     """Where the proxies send access logs by syslog."""
+    logs_written: bool = False
+    """Whether the files have the section `logs`, so that rendered proxies send their traffic log there."""
     state: str = "/var/lib/lbctl"
     """The directory of the state store."""
     max_shrink: float = 50.0

@@ -16,6 +16,7 @@ from lbctl.control.rollouts import Rollouts
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.api.gauges import Gauges
+from lbctl.serve.api.traffic_gauges import TrafficGauges
 from lbctl.serve.api.views import Views
 from lbctl.serve.drivers.eligibility import driven
 from lbctl.serve.drivers.supervisor import DriverSupervisor
@@ -126,13 +127,17 @@ def build(
     """Build and connect the parts. None of them listens, reads files or decides yet."""
     events = EventLog()
     guard = Guard(partial(_task_failed, metrics, events), fatal=(CannotListenError,))
-    publisher = Publisher(metrics, restored.drains or {}, driven, guard)
+    traffic = Traffic(
+        nodes=lambda: (str(row["node"]) for row in nodes.proxies()),
+        connected=lambda: {str(row["node"]) for row in supervisor.rows() if row["connected"]},
+        log_bind=lambda: endpoints.traffic_log_bind,
+    )
+    publisher = Publisher(metrics, restored.drains or {}, driven, guard, traffic_log=traffic.log_address)
     if restored.fleet is not None:
         publisher.discovery.seed(restored.fleet.discovered)
     watcher = FleetWatcher(options.paths)
     audit = AuditLog(state)
     reconciler = Reconciler(options.paths, publisher, watcher, metrics, state, audit, on_fleet, events)
-    traffic = Traffic(lambda: (str(row["node"]) for row in nodes.proxies()))
     telemetry = Telemetry(
         publisher, reconciler, metrics.latency, state, restored.output, audit, traffic.in_flight, guard
     )
@@ -166,6 +171,7 @@ def build(
         traffic,
         recent,
     )
+    metrics.registry.register(TrafficGauges(traffic, views.pools, views.proxies))
     return Services(
         guard,
         watcher,

@@ -8,31 +8,56 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
+from lbctl.base.errors import reason_of
 from lbctl.control.loop_output import shortest_interval
+from lbctl.ir.address import Address
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import pools_of
 from lbctl.ir.topology import Topology
+from lbctl.serve import log
+from lbctl.serve.drivers.eligibility import driven
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.guard import Work
-from lbctl.serve.traffic.interface import PolledSource, polled_source
+from lbctl.serve.traffic.interface import LOGGING, PolledSource, polled_source
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.log_line import ReplicaAddresses
+from lbctl.serve.traffic.log_receiver import LogReceiver
 
 _INTERVAL = 5.0
 """Seconds between two polls of a proxy; less where a pool's telemetry is read more often."""
+_COLLECT_INTERVAL = 1.0
+"""Seconds between two reports of the traffic log."""
 _V = TypeVar("_V")
 
 
 class Traffic:
-    """Owns the ledger. `nodes` returns the ids of the Envoys that are known. `clock` is that of the ledger."""
+    """Owns the ledger. `clock` is that of the ledger."""
 
-    def __init__(self, nodes: Callable[[], Iterable[str]], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        nodes: Callable[[], Iterable[str]] = lambda: (),
+        connected: Callable[[], Collection[str]] = frozenset,
+        log_bind: Callable[[], Address | None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start without a fleet.
+
+        `nodes` returns the ids of the Envoys that are known, `connected` the driven proxies that run, and `log_bind`
+        the address for the traffic log, or None where nothing may listen.
+        """
         self.ledger = TrafficLedger()
         self.clock = clock
+        self.log = LogReceiver()
         self._nodes = nodes
-        self._proxies: Mapping[str, Proxy] = {}
+        self._connected = connected
+        self._log_bind = log_bind
+        self._log_problem = ""
+        self._logging: set[str] = set()
+        self.proxies: Mapping[str, Proxy] = {}
+        """The proxies of the fleet by name."""
         self._polled: dict[str, PolledSource] = {}
         self._replicas: frozenset[ReplicaKey] = frozenset()
         self._with_websockets: frozenset[str] = frozenset()
@@ -48,7 +73,10 @@ class Traffic:
         self._with_websockets = with_websockets(topology)
         self._interval = min(_INTERVAL, shortest_interval(topology) or _INTERVAL)
         self._follow_proxies(topology.proxies)
-        self.ledger.keep([*self._proxies, *self._nodes()])
+        logging = {item.name for item in topology.proxies if item.kind in LOGGING}
+        self._logging &= logging
+        self.log.follow(logging, ReplicaAddresses(topology.pools, served.composed.whole.addresses))
+        self.ledger.keep([*self.proxies, *self._nodes()])
         self._news.set()
 
     def in_flight(self, pool: str, replica: str) -> int | None:
@@ -62,13 +90,36 @@ class Traffic:
 
     def tasks(self) -> Mapping[str, Work]:
         """Return the tasks of the sources by name; they run as long as the process."""
-        return {"traffic counters": self._poll}
+        return {"traffic counters": self._poll, "traffic log": self._collect}
+
+    def log_address(self, topology: Topology) -> Address | None:
+        """Return where the driven proxies of this fleet send their traffic log; None where nothing can listen.
+
+        The first fleet that has a proxy with such a log opens the socket.
+        """
+        bind = self._log_bind()
+        if self.log.address is None and bind is not None and _sends_log(topology):
+            try:
+                self.log.open(bind)
+                log.event("the traffic log is received", address=self.log.address)
+            except OSError as error:
+                self._warn(f"{bind}: {reason_of(error)}")
+        return self.log.address
+
+    def close(self) -> None:
+        """Stop receiving."""
+        self.log.close()
+
+    def _warn(self, problem: str) -> None:
+        if problem != self._log_problem:
+            log.warn("no traffic log can be received, so what nginx does is not known", why=problem)
+        self._log_problem = problem
 
     def _follow_proxies(self, proxies: tuple[Proxy, ...]) -> None:
-        before, self._proxies = self._proxies, {item.name: item for item in proxies}
-        for name in [name for name in self._polled if before.get(name) != self._proxies.get(name)]:
+        before, self.proxies = self.proxies, {item.name: item for item in proxies}
+        for name in [name for name in self._polled if before.get(name) != self.proxies.get(name)]:
             del self._polled[name]
-        for name, proxy in self._proxies.items():
+        for name, proxy in self.proxies.items():
             if before.get(name) != proxy and (source := polled_source(proxy)) is not None:
                 self._polled[name] = source
 
@@ -93,6 +144,15 @@ class Traffic:
         self.ledger.set_in_flight(proxy, self._of_fleet(report.in_flight), now)
         self.ledger.set_conditions(proxy, self._of_fleet(report.conditions), now)
 
+    async def _collect(self) -> None:
+        """Report what the traffic log has counted. A proxy that has sent lines before and runs is idle without any."""
+        while True:
+            await asyncio.sleep(_COLLECT_INTERVAL)
+            counts = self.log.collect()
+            self._logging |= counts.keys()
+            for proxy in counts.keys() | (self._logging & frozenset(self._connected())):
+                self.ledger.add(proxy, counts.get(proxy, {}), self.clock())
+
     def _of_fleet(self, values: Mapping[ReplicaKey, _V]) -> dict[ReplicaKey, _V]:
         return {key: value for key, value in values.items() if key in self._replicas}
 
@@ -100,3 +160,9 @@ class Traffic:
 def with_websockets(topology: Topology) -> frozenset[str]:
     """The pools that a route with WebSockets may lead to."""
     return frozenset(name for route in topology.routes if route.websocket for name in pools_of(route))
+
+
+def _sends_log(topology: Topology) -> bool:
+    """Return whether a proxy of the fleet sends its traffic log: lbctl drives it, or the files ask for it."""
+    proxies = topology.proxies if topology.control.logs_written else driven(topology)
+    return any(item.kind in LOGGING for item in proxies)

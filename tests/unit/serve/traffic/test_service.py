@@ -43,7 +43,7 @@ class Scripted:
 
 
 def published(topology: Topology) -> PublishedFleet:
-    composed = SimpleNamespace(whole=SimpleNamespace(topology=topology))
+    composed = SimpleNamespace(whole=SimpleNamespace(topology=topology, addresses={}))
     return cast(PublishedFleet, SimpleNamespace(composed=composed))
 
 
