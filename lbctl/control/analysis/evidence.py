@@ -91,6 +91,7 @@ class Evaluation:
     step: int
     """Index of the rollout's step."""
     verdict: Verdict
+    """The verdict on the interval."""
     reason: str
     """Why, for people."""
     new: RequestCounts = NO_REQUESTS
