@@ -82,11 +82,11 @@ class Services:
     supervisor: DriverSupervisor
     """Runs a driver for each proxy of this machine."""
     traffic: Traffic
-    """Reads what the proxies count."""
+    """Reads what the proxies have counted into the ledger."""
     load_reports: LoadReports
-    """Takes the load reports of the Envoys."""
+    """Adds the load reports of Envoys to the ledger."""
     envoy_conditions: EnvoyConditions
-    """Reads what the Envoys think of the replicas."""
+    """Reads into the ledger what Envoys' own checks say."""
     views: Views
     """Builds the answers of the API."""
 

@@ -21,6 +21,7 @@ from lbctl.serve.api import decision_rows, pool_rows, rollout_rows, schema, stat
 from lbctl.serve.api.carriers import carriers
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
+from lbctl.serve.api.replica_shares import ShareTable
 from lbctl.serve.api.replica_states import StateTimes
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.errors import NotSavedError
@@ -156,7 +157,9 @@ class Views:
         served = self._publisher.served
         if served is None:
             return schema.Decisions(())
-        acknowledged = decision_rows.acknowledged(self.proxies().proxies, served.cached_snapshot.version)
+        rows = self.proxies().proxies
+        acknowledged = decision_rows.acknowledged(rows, served.cached_snapshot.version)
+        shares = ShareTable(served.composed.whole, carriers(served, rows, self._supervisor, self._recent))
         topology, own = served.composed.whole.topology, self._supervisor.composed()
         proxies = (*xds_proxies(topology, xds_kinds()).all, *self._publisher.driven(topology))
         return schema.Decisions(
@@ -164,7 +167,7 @@ class Views:
                 row
                 for pool in controlled(topology)
                 for row in self._decisions(
-                    decision_rows.published_weights(pool, served.composed, proxies, own),
+                    decision_rows.published_weights(pool, served.composed, proxies, own, shares.decided(pool.name)),
                     pool,
                     served.composed.overrides,
                     acknowledged,

@@ -134,7 +134,10 @@ def test_a_replica_that_is_killed_is_down_with_who_says_so() -> None:
         assert metrics['lbctl_replica_share{pool="pool",replica="b",stage="decided"}'] == 0.25
         assert metrics['lbctl_proxy_state{kind="nginx",proxy="ng",state="SYNCED"}'] == 1
         members[1].accept()
-        eventually(lambda: _rows(control)["b"]["state"] == "in")
+        eventually(lambda: _rows(control)["b"]["state"] == "ramping")
+        row = _rows(control)["b"]
+        assert row["state_reason"].startswith("slow start: ng gives it ")
+        assert 0.25 < row["share"] < 0.5
 
 
 def test_counters_go_on_over_reloads() -> None:

@@ -13,10 +13,11 @@ import pytest
 from envoy.service.load_stats.v3.lrs_pb2 import LoadStatsRequest, LoadStatsResponse
 
 from lbctl.ir.pools import Pool, Telemetry
-from lbctl.ir.proxies import Proxy
+from lbctl.ir.proxies import Proxy, ServerTls
 from lbctl.xds.protocol import load_reports, load_session
 from lbctl.xds.protocol.load_reports import LONGEST, SHORTEST, ClusterLoad, EndpointLoad
 from lbctl.xds.protocol.server import Limits
+from tests.e2e.support.certs import Authority
 from tests.support.xds import CachedSnapshot, Running, channel, cluster, running, until
 
 PATH = f"/{load_reports.SERVICE}/{load_reports.METHOD}"
@@ -177,6 +178,24 @@ def test_a_node_without_the_certificate_of_its_entry_is_refused() -> None:
             assert await client.code() == grpc.StatusCode.PERMISSION_DENIED
             assert "is missing or says no name" in await client.call.details()
             assert received.reports == []
+
+    asyncio.run(talk())
+
+
+def test_a_client_certificate_of_the_entrys_name_is_enough(tmp_path: Path) -> None:
+    servers, clients = Authority(tmp_path / "servers"), Authority(tmp_path / "clients")
+    own, edge = servers.issue("control", ["localhost"]), clients.issue("edge", ["spiffe://example.com/edge-1"])
+    tls = ServerTls(str(own.certificate), str(own.key), str(clients.ca))
+    pair = (edge.key.read_bytes(), edge.certificate.read_bytes())
+
+    async def talk() -> None:
+        async with served(BOUND, secrets_in_clear=False, tls=tls) as (it, received, _):
+            credentials = grpc.ssl_channel_credentials(servers.ca.read_bytes(), *pair)
+            async with channel(it.port, credentials, (("grpc.ssl_target_name_override", "localhost"),)) as wire:
+                client = Reporter(wire)
+                await client.hello()
+                assert (await client.asked()).send_all_clusters
+                await until(lambda: received.reports == [("edge-1", {})])
 
     asyncio.run(talk())
 
