@@ -35,7 +35,7 @@ _NEGLIGIBLE = 1e-18
 def level(tests: int, failures: int) -> float:
     """Return the level of significance of the test with this number, from 1, where so many in a row must fail."""
     spent = FALSE_ALARM * 6 / (math.pi * tests) ** 2
-    return min(MAX_LEVEL, spent ** (1 / failures))
+    return min(MAX_LEVEL, math.pow(spent, 1 / failures))
 
 
 def excess_over_rate(counts: RequestCounts, rate: float, cluster: float = 1.0) -> float:

@@ -207,12 +207,17 @@ def _rollout(row: Mapping[str, Any]) -> RolloutState:
 
 
 def _analysis(row: Mapping[str, Any]) -> AnalysisState:
-    counts = ("waiting_new", "waiting_old", "step_new", "step_old")
-    numbers = ("tests", "failures", "good", "bad", "inconclusive")
     return AnalysisState(
         evaluations=tuple(map(_evaluation, row["evaluations"])),
-        **{name: _counts(row[name]) for name in counts},
-        **{name: _count(row[name]) for name in numbers},
+        tests=_count(row["tests"]),
+        failures=_count(row["failures"]),
+        waiting_new=_counts(row["waiting_new"]),
+        waiting_old=_counts(row["waiting_old"]),
+        step_new=_counts(row["step_new"]),
+        step_old=_counts(row["step_old"]),
+        good=_count(row["good"]),
+        bad=_count(row["bad"]),
+        inconclusive=_count(row["inconclusive"]),
     )
 
 

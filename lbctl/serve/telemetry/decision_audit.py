@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from lbctl.control.effects import Effect, HealthChanged, ModeChanged, Verdict
+from lbctl.control.effects import Effect, HealthChanged, ModeChanged, Verdict, WeightsChanged
 from lbctl.serve.errors import NotSavedError
 from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
 
@@ -45,6 +45,8 @@ class DecisionAudit:
                     self._add(_Decision(_ACTIONS[effect.verdict], *key, "; ".join(effect.reasons)))
             case ModeChanged():
                 self._add(_Decision(f"mode {effect.mode}", effect.pool, "", effect.reason))
+            case WeightsChanged():
+                pass  # weights move all the time
 
     def _add(self, decision: _Decision) -> None:
         if len(self._pending) < _MOST_PENDING:
