@@ -82,7 +82,7 @@ class Services:
     supervisor: DriverSupervisor
     """Runs a driver for each proxy of this machine."""
     traffic: Traffic
-    """Reads what the proxies have counted into the ledger."""
+    """Reads what the proxies count, and has the ledger of it."""
     load_reports: LoadReports
     """Adds the load reports of Envoys to the ledger."""
     envoy_conditions: EnvoyConditions
@@ -101,6 +101,7 @@ class Services:
             "drivers": self.supervisor.run,
             **self.traffic.tasks(),
             "checks of Envoys": self.envoy_conditions.run,
+            "states of replicas": self.views.follow_states,
         }
 
 

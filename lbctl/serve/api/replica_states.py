@@ -21,10 +21,12 @@ CLEARLY = 0.9
 
 
 class State(NamedTuple):
-    """The state of a replica, and why as a sentence; the sentence is empty for `in`."""
+    """The state of a replica, and why."""
 
     name: ReplicaState
+    """The state, as the API names it."""
     reason: str = ""
+    """Why, as a sentence; empty for `in`."""
 
 
 IN = State("in")
@@ -35,6 +37,7 @@ class ReplicaFacts:
     """Everything that decides the state of one replica."""
 
     effective: EffectiveReplica
+    """The replica with everything that lbctl has decided about it."""
     is_held: bool = False
     """Whether an operator holds its weight."""
     is_composite: bool = False

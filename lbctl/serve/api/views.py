@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -40,6 +41,11 @@ from lbctl.xds.protocol.node_status import NodeStatus
 
 NO_FLEET = "no fleet yet: the files cannot be served, and the state holds no earlier one"
 _STARTING = "starting"
+_POOLS_KEPT = 0.5
+"""Seconds for which the rows of the pools are shown again while the fleet is the same: many clients ask for them."""
+_STATES_INTERVAL = 2.0
+_STATES_PAUSE = 100.0
+"""The pause between two looks at the states, as a multiple of what a look takes."""
 EMPTY = Topology((), (), ())
 
 
@@ -80,6 +86,7 @@ class Views:
         self._traffic = traffic
         self._recent = recent
         self._state_times = StateTimes()
+        self._pools: tuple[PublishedFleet | None, float, schema.Pools] = (None, 0.0, schema.Pools(()))
 
     def end(self) -> None:
         """Report from now on that the process ends, and end the streams of events."""
@@ -128,7 +135,20 @@ class Views:
     def pools(self) -> schema.Pools:
         """Return `/api/v1/pools`."""
         served = self._publisher.served
-        return schema.Pools(pool_rows.pools(served.composed, self._live(served)) if served else ())
+        if served is None:
+            return schema.Pools(())
+        fleet, since, pools = self._pools
+        if fleet is not served or time.monotonic() - since > _POOLS_KEPT:
+            pools = schema.Pools(pool_rows.pools(served.composed, self._live(served)))
+            self._pools = served, time.monotonic(), pools
+        return pools
+
+    async def follow_states(self) -> None:
+        """Look at the states of the replicas now and then, so that each has the time since when it is in its state."""
+        while True:
+            started = time.perf_counter()
+            self.pools()
+            await asyncio.sleep(max(_STATES_INTERVAL, _STATES_PAUSE * (time.perf_counter() - started)))
 
     def fleet(self) -> schema.FleetSettings:
         """Return `/api/v1/fleet`."""
