@@ -94,7 +94,8 @@ def _down(facts: ReplicaFacts) -> State | None:
     if facts.check is None or not facts.check.out:
         return by_proxies
     proxies = f" for {', '.join(facts.checked_for)}" if facts.checked_for else ""
-    reason = f"the active check of lbctl{proxies} fails: {facts.check.reason}"
+    result = "has no result yet" if facts.check.at is None else f"fails: {facts.check.reason}"
+    reason = f"the active check of lbctl{proxies} {result}"
     return State("down", f"{reason}; {by_proxies.reason}" if by_proxies else reason)
 
 

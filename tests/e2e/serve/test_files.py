@@ -177,7 +177,7 @@ def test_a_drained_replica_leaves_an_envoy_after_the_deadline_and_a_restart_does
         eventually(lambda: list(envoy.hosts("pool")) == [two.address])
         assert 3.5 < time.monotonic() - begun < 30
         assert next(item for item in rows(control) if item["name"] == one.name)["out"] is True
-        assert status(control, "pools").stdout.count(" out\n") == 1
+        assert status(control, "pools").stdout.count(" removed") == 1
         settled(envoy)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lbctl.cli import run
 from tests.e2e.support import edges
 from tests.e2e.support.control import ControlPlane, controlling
 from tests.e2e.support.edges import Edge
@@ -86,8 +87,9 @@ def test_the_observed_share_is_what_the_replicas_have_counted_on_both_proxies() 
         requests = _counted(control)
         assert {name: requests[name, "ha"] + requests[name, "ng"] for name in counted} == counted
         assert [sum(requests[name, site] for name in counted) for site in ("ha", "ng")] == [350, 351]
-        for name, row in _rows(control).items():
-            assert row["observed"] == pytest.approx(counted[name] / total, abs=1e-6)
+        shares = pytest.approx({name: count / total for name, count in counted.items()}, abs=1e-6)
+        eventually(lambda: {name: row["observed"] for name, row in _rows(control).items()} == shares)
+        for row in _rows(control).values():
             assert row["observed"] == pytest.approx(row["declared"], abs=0.02)
             assert row["declared"] == row["share"] == row["acknowledged"]
             assert row["requests_per_second"] > 0
@@ -114,7 +116,7 @@ def test_errors_are_those_of_the_replica_and_no_refusals() -> None:
         assert {key: value for key, value in errors.items() if value} == {("a", "ha"): 20.0, ("a", "ng"): 20.0}
 
 
-def test_a_replica_that_is_killed_is_down_with_who_says_so() -> None:
+def test_a_replica_that_is_killed_is_down_with_who_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     with (
         replicas("a", "b") as members,
         edges.haproxy() as ha,
@@ -133,6 +135,12 @@ def test_a_replica_that_is_killed_is_down_with_who_says_so() -> None:
         assert metrics['lbctl_replica_state{pool="pool",replica="b",state="down"}'] == 1
         assert metrics['lbctl_replica_share{pool="pool",replica="b",stage="decided"}'] == 0.25
         assert metrics['lbctl_proxy_state{kind="nginx",proxy="ng",state="SYNCED"}'] == 1
+        assert run(["explain", "weight", "pool/b", "--server", control.url]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith(
+            "b gets 25 % of the pool's requests instead of 50 %: the active check of lbctl for ng "
+        )
+        assert lines[-1].split()[:3] == ["observed", "no", "requests,"]
         members[1].accept()
         eventually(lambda: _rows(control)["b"]["state"] == "ramping")
         row = _rows(control)["b"]
