@@ -1,4 +1,4 @@
-"""`lbctl rollout`: how far each rollout is, and its next step, by hand or by time."""
+"""`lbctl rollout`: how far each rollout is and on what evidence, and its next step, by hand, by time or by analysis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lbctl.cli.api_client import Server, form_choice, server_options, show, table
+from lbctl.cli.api_client import Server, form_choice, plain, server_options, show, table
 from lbctl.cli.options import options_of
 from lbctl.cli.overrides import await_proxies
 from lbctl.serve.api import schema
@@ -17,6 +17,9 @@ _PATH = "/api/v1/rollouts"
 _DEGRADED = 3
 _LOOK_INTERVAL = 0.5
 """Seconds between two looks of `--wait`."""
+_SHOWN = 5
+"""Evaluations of each rollout that the table shows."""
+_EVALUATIONS = ("ROUTE", "AT", "STEP", "VERDICT", "NEW", "OLD", "METRICS", "WHY")
 _HEAD = ("ROUTE", "TO", "MODE", "PHASE", "STEP", "SHARE", "SINCE", "NEXT", "SPLIT", "REASON")
 _Command = Callable[..., int]
 
@@ -31,7 +34,7 @@ def command() -> None:
 @options_of("rollout")("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
 @server_options()
 def status(route: str | None, form: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
-    """Show each rollout: its phase, its step, and the split that stands now, as it would be written in the file."""
+    """Show each rollout: its phase, its step, the split that applies now, and the last evaluations of its analysis."""
     rows = rollouts_of(Server(server, token_file, tls_ca), route)
     print_rollouts(rows, form)
     return 0
@@ -49,7 +52,9 @@ def _options(*, wait: str) -> Callable[[_Command], _Command]:
     return decorate
 
 
-_TO_ITS_END = "Until a timed rollout has ended (exit code 3: not promoted), or until all proxies have the step."
+_TO_ITS_END = (
+    "Until a rollout by time or analysis has ended (exit code 3: not promoted), or until all proxies have the step."
+)
 _IN_PROXIES = "Until all connected proxies have it; exit code 3 if not in time."
 
 
@@ -112,16 +117,39 @@ def _act(
 
 
 def _await_end(remote: Server, row: schema.Rollout) -> int:
-    """Report every step until the rollout has ended, or until a person has to go on."""
+    """Report every step and its evidence until the rollout has ended, or until a person has to go on."""
     while row.phase == "progressing" and row.next_at is not None:
         time.sleep(_LOOK_INTERVAL)
         (latest,) = rollouts_of(remote, row.route)
-        if (latest.phase, latest.step, latest.percent) != (row.phase, row.step, row.percent):
-            click.echo(f"lbctl: {_sentence(latest)}", err=True)
+        for line in _news(row, latest):
+            click.echo(f"lbctl: {line}", err=True)
         row = latest
-    if row.phase in ("aborted", "superseded"):
+    if row.phase in ("aborted", "rolled_back", "superseded") or (row.phase == "paused" and row.mode != "manual"):
         return _DEGRADED
     return await_proxies(remote)
+
+
+def _news(before: schema.Rollout, after: schema.Rollout) -> Iterator[str]:
+    """Yield what has changed: the last evaluation where its verdict is another one or the step has ended, and the step.
+
+    An inconclusive evaluation names what it waits for.
+    """
+    moved = (after.phase, after.step, after.percent) != (before.phase, before.step, before.percent)
+    last, earlier = _last(after), _last(before)
+    if last is not None and (moved or earlier is None or last.verdict != earlier.verdict):
+        yield f"step {last.step} is {_evidence(last)}"
+    if moved:
+        yield _sentence(after)
+
+
+def _last(row: schema.Rollout) -> schema.RolloutEvaluation | None:
+    return row.analysis.evaluations[-1] if row.analysis and row.analysis.evaluations else None
+
+
+def _evidence(item: schema.RolloutEvaluation) -> str:
+    reason = f", {item.reason}" if item.reason else ""
+    metrics = f"; {_metrics(item)}" if item.metrics else ""
+    return f"{item.verdict}{reason}: new {_counts(item.new)}, old {_counts(item.old)}{metrics}"
 
 
 def rollouts_of(remote: Server, route: str | None) -> tuple[schema.Rollout, ...]:
@@ -136,10 +164,35 @@ def rollouts_of(remote: Server, route: str | None) -> tuple[schema.Rollout, ...]
 
 def print_rollouts(rows: tuple[schema.Rollout, ...], form: str) -> None:
     """Print rollouts as a table, JSON or YAML."""
-    if form == "table":
-        table(_HEAD, map(_cells, rows))
-    else:
+    if form != "table":
         show(rows, form)
+        return
+    table(_HEAD, map(_cells, rows))
+    for row in rows:
+        if row.analysis and row.analysis.waits_for:
+            click.echo(plain(f"{row.route} waits for: {row.analysis.waits_for}"))
+    evaluations = [(row, item) for row in rows if row.analysis for item in row.analysis.evaluations[-_SHOWN:]]
+    if evaluations:
+        click.echo()
+        table(_EVALUATIONS, (_evaluation_cells(row, item) for row, item in evaluations))
+
+
+def _evaluation_cells(row: schema.Rollout, item: schema.RolloutEvaluation) -> tuple[str, ...]:
+    sides = (_counts(item.new), _counts(item.old))
+    return (row.route, item.at, str(item.step), item.verdict, *sides, _metrics(item) or "-", item.reason or "")
+
+
+def _counts(counts: schema.RolloutCounts) -> str:
+    rate = "" if counts.rate is None else f" ({100 * counts.rate:.2f} %)"
+    return f"{counts.errors} of {counts.requests}{rate}"
+
+
+def _metrics(item: schema.RolloutEvaluation) -> str:
+    return "; ".join(f"{metric.name} {_number(metric.new)} against {_number(metric.old)}" for metric in item.metrics)
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4g}"
 
 
 def _cells(row: schema.Rollout) -> tuple[str, ...]:
@@ -161,12 +214,14 @@ def _sentence(row: schema.Rollout) -> str:
 def _clauses(row: schema.Rollout) -> Iterator[str]:
     yield f"the rollout of {row.route} is {row.phase}"
     if row.percent is None:
-        yield f"the split of the files holds: {split_of(row)}"
+        yield f"the split of the files holds: {split_of(row)}" + (f": {row.reason}" if row.reason else "")
         return
     yield f"step {row.step} of {len(row.steps)}: {row.to} has {row.percent:g} %"
     if row.phase == "promoted":
         yield f"to write in the file: split: {split_of(row)}"
+    elif row.phase == "paused" and row.reason:
+        yield f"until it is resumed or promoted: {row.reason}"
     elif row.next_at is not None:
-        yield f"until {row.next_at}"
+        yield f"until {row.next_at}" + (" or later" if row.analysis else "")
     else:
         yield "until `lbctl rollout promote`" if row.phase == "progressing" else "until it is resumed or promoted"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from lbctl.base.diagnostics import Path
+from lbctl.base.diagnostics import Path, show
 from lbctl.compile.context import Context
 from lbctl.compile.convert import as_int, maybe, pairs, prefix
 from lbctl.ir import routes as ir
@@ -172,6 +172,10 @@ def _analysis(section: model.Analysis) -> ir.Analysis:
         latency_ratio=latency.ratio,
         failures=section.failures,
         on_failure=section.on_failure,
+        metrics=tuple(
+            ir.AnalysisMetric(item.name, item.source, item.query, item.max_ratio)
+            for item in sorted(section.metrics, key=lambda item: item.name)
+        ),
     )
 
 
@@ -212,6 +216,20 @@ def _check_forward(ctx: Context, path: Path, route: model.Route, action: ir.Forw
     _check_tenant(ctx, path, route)
     if route.rollout is not None and route.rollout.to not in shared:
         ctx.error("LB701", "the rollout's pool is not in the split", (*path, "rollout", "to"), _one_of(shared))
+    _check_metrics(ctx, (*path, "rollout", "analysis", "metrics"), route.rollout)
+
+
+def _check_metrics(ctx: Context, path: Path, rollout: model.Rollout | None) -> None:
+    metrics = rollout.analysis.metrics if rollout and rollout.analysis else []
+    for index, metric in enumerate(metrics):
+        if "{pool}" not in metric.query:
+            message = "the query has no {pool}: it would compare a value with itself"
+            ctx.error("LB705", message, (*path, index, "query"), 'as rate(flagged_total{pool="{pool}"}[1m])')
+        if "{" in metric.source:
+            message = "the source of a comparison is one server, and no replica's"
+            ctx.error("LB705", message, (*path, index, "source"), "as http://prometheus:9090")
+        if metric.name in {item.name for item in metrics[:index]}:
+            ctx.error("LB705", f"there are two metrics {show(metric.name)}", (*path, index, "name"), "another name")
 
 
 def _check_tenant(ctx: Context, path: Path, route: model.Route) -> None:

@@ -1,8 +1,10 @@
 """What operators override while the control plane runs: drains, weights, frozen pools, and splits of routes.
 
 An override applies over the files and over the control loop's decisions. It ends after its `--ttl` or when it is
-removed, and with the replica that it is about; a split also ends when the file's split of its route changes. This is
-pure: times are arguments, in seconds since the epoch.
+removed; a split also ends when the file's split of its route changes. One about a replica or a pool ends when that has
+been gone for `GRACE`: discovery may lose a replica for a moment, which must not put a drained one back into traffic,
+and a new replica of the same name must not be drained by an old request. This is pure: times are arguments, in seconds
+since the epoch.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from lbctl.ir.weight import Weight, from_capacity
 
 Kind = Literal["drain", "weight", "freeze", "split"]
 KINDS: tuple[Kind, ...] = ("drain", "weight", "freeze", "split")
+GRACE = 300.0
+"""Seconds for which an override waits for its replica or pool to come back."""
 MAX_WEIGHT = 1_000_000.0
 """The same limit as in a fleet file."""
 
@@ -104,6 +108,19 @@ def within(overrides: Overrides, topology: Topology) -> Overrides:
         for item in overrides
         if (files.get(item.route) == item.replaced if _is_split(item) else (item.pool, item.replica) in subjects)
     )
+
+
+def absent(
+    before: Mapping[tuple[str, str, str], float], overrides: Overrides, topology: Topology, now: float
+) -> dict[tuple[str, str, str], float]:
+    """Return key of an override → since when its replica or pool has been gone, for those that are gone.
+
+    `before` is the result of the call before. `topology` has the discovered replicas.
+    """
+    present = {item.key for item in within(overrides, topology)}
+    return {
+        item.key: before.get(item.key, now) for item in overrides if not _is_split(item) and item.key not in present
+    }
 
 
 def _is_split(item: Override) -> bool:

@@ -1,8 +1,9 @@
 """Rollouts: they move the split of a route to one pool, step by step, and can be paused, continued and aborted.
 
 A rollout is identified by its route, its target pool, the model of that pool, and its steps. Its state applies to the
-route until the files change the split or the rollout itself. This is pure: times are arguments, in seconds since the
-epoch.
+route until the files change the split or the rollout itself. In the mode `analysis` a step ends after its hold if the
+evidence since its beginning is good, and the rollout ends when too many evaluations in a row are bad. This is pure:
+times are arguments, in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -14,18 +15,23 @@ from hashlib import blake2b
 from math import gcd
 from typing import Literal
 
+from lbctl.control.analysis import judge
+from lbctl.control.analysis.evidence import AnalysisState, Observation
 from lbctl.control.splits import MAX_SHARE, Shares, shares_of
-from lbctl.ir.routes import Rollout, Route
+from lbctl.ir.routes import Analysis, Rollout, Route
 from lbctl.ir.topology import Topology
 
-Phase = Literal["waiting", "progressing", "paused", "promoted", "aborted", "superseded"]
+Phase = Literal["waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded"]
 """waiting: nobody has started it. progressing: a step is held. paused: the share stays until somebody goes on.
-promoted: all steps are done, and the last share stays. aborted: the split of the files holds again. superseded: the
-files have another split, which holds."""
-PHASES: tuple[Phase, ...] = ("waiting", "progressing", "paused", "promoted", "aborted", "superseded")
+promoted: all steps are done, and the last share stays. aborted: the split of the files holds again. rolled_back: the
+same, because the analysis has found the new pool bad. superseded: the files have another split, which holds."""
+PHASES: tuple[Phase, ...] = (
+    "waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded",
+)  # fmt: skip
 Action = Literal["start", "promote", "pause", "resume", "set", "abort"]
 ACTIONS: tuple[Action, ...] = ("start", "promote", "pause", "resume", "set", "abort")
-NOT_EXECUTED = "the mode analysis is not executed yet: write `mode: manual` or `mode: timed`"
+DEFAULT_ANALYSIS = Analysis(max_error_rate=1.0)
+"""The criteria of a rollout in the mode `analysis` that writes none."""
 _HUNDREDTHS = 10_000
 
 
@@ -50,7 +56,9 @@ class RolloutState:
     elapsed: float = 0.0
     """Seconds of the current step's hold that had passed before a pause."""
     reason: str = ""
-    """Why somebody paused, set or aborted it."""
+    """Why somebody, or the analysis, paused, set or ended it."""
+    analysis: AnalysisState = AnalysisState()  # noqa: RUF009 -- a frozen value
+    """The evidence, in the mode `analysis`."""
 
     @property
     def moves(self) -> bool:
@@ -104,7 +112,7 @@ def key_of(route: Route, rollout: Rollout, topology: Topology) -> str:
 def follow(states: Rollouts, topology: Topology, now: float) -> Rollouts:
     """Return the states of the rollouts that the files have now.
 
-    A new rollout waits in the mode `manual`, and starts in the mode `timed`. One that is as it was goes on. A changed
+    A new rollout waits in the mode `manual`, and starts in the other modes. One that is as it was goes on. A changed
     split of the files ends a rollout that is otherwise as it was.
     """
     by_route = {state.route: state for state in states}
@@ -118,9 +126,8 @@ def _followed(
 ) -> RolloutState:
     key, base = key_of(route, rollout, topology), shares_of(route)
     if state is None or state.key != key:
-        reason = NOT_EXECUTED if rollout.mode == "analysis" else ""
-        new = RolloutState(route.name, key, base, since=now, reason=reason)
-        return _at_step(new, rollout, 0, now) if rollout.mode == "timed" else new
+        new = RolloutState(route.name, key, base, since=now)
+        return new if rollout.mode == "manual" else _at_step(new, rollout, 0, now)
     if state.base == base:
         return state
     if state.phase == "waiting":
@@ -129,11 +136,13 @@ def _followed(
 
 
 def advance(states: Rollouts, topology: Topology, now: float) -> Rollouts:
-    """Return the states after the steps whose time has passed: at most one step for each rollout."""
+    """Return the states after the steps that end by themselves now: at most one step for each rollout."""
     rollouts = {route.name: rollout for route, rollout in _rollouts(topology)}
     return tuple(
         _at_step(state, rollouts[state.route], state.step + 1, now)
-        if (due := next_step(state, rollouts[state.route])) is not None and due <= now
+        if (due := next_step(state, rollouts[state.route])) is not None
+        and due <= now
+        and not blocker(state, rollouts[state.route], now)
         else state
         for state in states
         if state.route in rollouts
@@ -141,11 +150,53 @@ def advance(states: Rollouts, topology: Topology, now: float) -> Rollouts:
 
 
 def next_step(state: RolloutState, rollout: Rollout) -> float | None:
-    """Return when the current step ends by itself; None where somebody has to end it."""
+    """Return when the current step ends by itself; None where somebody has to end it.
+
+    In the mode `analysis` it ends later as long as there is a `blocker`.
+    """
     hold = rollout.steps[state.step].hold
-    if state.phase != "progressing" or rollout.mode != "timed" or hold is None:
+    if state.phase != "progressing" or rollout.mode == "manual" or hold is None:
         return None
     return state.since + hold / 1000 - state.elapsed
+
+
+# ── The mode `analysis` ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def is_analysed(state: RolloutState, rollout: Rollout) -> bool:
+    """Return whether the current step is compared now."""
+    return state.phase == "progressing" and rollout.mode == "analysis"
+
+
+def blocker(state: RolloutState, rollout: Rollout, now: float) -> str:
+    """Return what the evidence of the current step lacks, for people; empty where it lets the step end."""
+    if not is_analysed(state, rollout):
+        return ""
+    return judge.blocker(
+        state.analysis, rollout.analysis or DEFAULT_ANALYSIS, state.step, has_old_share(state, rollout), now
+    )
+
+
+def has_old_share(state: RolloutState, rollout: Rollout) -> bool:
+    """Return whether the other pools get requests by the current split."""
+    shares = shares_at(state.base, rollout.to, state.percent)
+    return any(share for pool, share in shares if pool != rollout.to)
+
+
+def evaluate(state: RolloutState, rollout: Rollout, observation: Observation, now: float) -> RolloutState:
+    """Return the state after one more interval of the current step was evaluated."""
+    criteria = rollout.analysis or DEFAULT_ANALYSIS
+    evidence = judge.evaluate(state.analysis, observation, criteria, state.step, has_old_share(state, rollout), now)
+    after = replace(state, analysis=evidence)
+    if evidence.failures < criteria.failures:
+        return after
+    reason = f"{evidence.failures} bad evaluations in a row, the last one {judge.describe(evidence.evaluations[-1])}"
+    if criteria.on_failure == "rollback":
+        return replace(after, phase="rolled_back", since=now, reason=reason)
+    return replace(after, phase="paused", since=now, elapsed=state.elapsed + now - state.since, reason=reason)
+
+
+# ── Operators ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def act(state: RolloutState, rollout: Rollout, action: Action, now: float, percent: float = 0.0) -> RolloutState:
@@ -155,14 +206,12 @@ def act(state: RolloutState, rollout: Rollout, action: Action, now: float, perce
     resume: the current step goes on. set: the share is `percent` until somebody resumes or promotes. abort: the split
     of the files holds again, also after the last step.
     """
-    if rollout.mode == "analysis" and action != "abort":
-        raise ValueError(NOT_EXECUTED)
     if action == "abort":
         return replace(state, phase="aborted", since=now)
     if action == "start":
         if state.phase in ("progressing", "paused"):
             raise ValueError(f"it is {state.phase}, at step {state.step + 1}")
-        return _at_step(state, rollout, 0, now)
+        return _at_step(replace(state, analysis=AnalysisState()), rollout, 0, now)
     if state.phase not in ("progressing", "paused"):
         raise ValueError(f"it is {state.phase}: start it first")
     return _act_on_running(state, rollout, action, now, percent)
@@ -180,7 +229,8 @@ def _act_on_running(state: RolloutState, rollout: Rollout, action: Action, now: 
         return replace(state, phase="paused", since=now, elapsed=state.elapsed + now - state.since)
     if state.phase != "paused":
         raise ValueError("it is not paused")
-    return replace(state, phase="progressing", percent=rollout.steps[state.step].percent, since=now)
+    percent = rollout.steps[state.step].percent
+    return replace(state, phase="progressing", percent=percent, since=now, analysis=judge.for_step(state.analysis))
 
 
 def _at_step(state: RolloutState, rollout: Rollout, step: int, now: float) -> RolloutState:
@@ -192,7 +242,16 @@ def _at_step(state: RolloutState, rollout: Rollout, step: int, now: float) -> Ro
     current = rollout.steps[min(step, last)]
     ends_at_once = step == last and (rollout.mode == "manual" or current.hold is None)
     phase: Phase = "promoted" if step > last or ends_at_once else "progressing"
-    return replace(state, phase=phase, step=min(step, last), percent=current.percent, since=now, elapsed=0.0, reason="")
+    return replace(
+        state,
+        phase=phase,
+        step=min(step, last),
+        percent=current.percent,
+        since=now,
+        elapsed=0.0,
+        reason="",
+        analysis=judge.for_step(state.analysis),
+    )
 
 
 def rollout_of(topology: Topology, route: str) -> Rollout | None:

@@ -238,6 +238,20 @@ class RolloutStep:
 
 
 @dataclass(frozen=True, slots=True)
+class AnalysisMetric:
+    """A PromQL query whose value of the new pool is compared with that of the old one."""
+
+    name: str
+    """Its name in reports."""
+    source: str
+    """URL of a Prometheus API."""
+    query: str
+    """The PromQL, with `{pool}` in the place of the pool's name."""
+    max_ratio: float
+    """The largest value of the new pool, relative to the old one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Analysis:
     """When a rollout step passes or fails."""
 
@@ -257,6 +271,8 @@ class Analysis:
     """How many intervals may fail before `on_failure` happens."""
     on_failure: Literal["rollback", "pause"] = "rollback"
     """What happens then."""
+    metrics: tuple[AnalysisMetric, ...] = ()
+    """The PromQL metrics that are compared too, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +286,7 @@ class Rollout:
     steps: tuple[RolloutStep, ...]
     """The steps, in order."""
     analysis: Analysis | None = None
-    """How the mode `analysis` judges; None for the other modes."""
+    """The criteria of the mode `analysis`; None: the defaults."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,6 +210,13 @@ ROLLOUTS = (
         "Its `to` has no share that could grow.",
         "Name a pool of the split, with a weight of 0 if it is to begin there.",
     ),
+    code_page(
+        "LB705",
+        "a metric of an analysis that cannot compare two pools",
+        "Its query has no `{pool}`, so that both values are the same; or its source is a replica's address; or its "
+        "name is taken.",
+        "Write one server as `source`, and `{pool}` where the query names the pool.",
+    ),
 )
 RUNNING = (
     code_page(

@@ -211,24 +211,42 @@ class MaxLatency(Section):
     )
 
 
+class AnalysisMetric(Section):
+    name: v.Name = Field(description="Its name in `status`, in the log and in the audit log.")
+    source: v.Url = Field(description="A Prometheus, or what answers its HTTP API.")
+    query: v.Text = Field(
+        description="PromQL with one value from 0 on, less being better; `{pool}` is the name of the pool."
+    )
+    max_ratio: v.PositiveNumber = Field(
+        description="With a higher value of the new pool, relative to that of the old one, an evaluation fails."
+    )
+
+
 class Analysis(Section):
     interval: v.Duration = Field(q.Duration(30_000), description="The time between two evaluations.")
     min_requests: v.Positive = Field(1000, description="With fewer requests, an evaluation neither passes nor fails.")
-    max_error_rate: v.Percent = Field(q.Percent(1), description="With a higher share of errors, an evaluation fails.")
+    max_error_rate: v.Percent = Field(
+        q.Percent(1),
+        description="An evaluation fails when the new pool has more errors than the old ones beyond chance, and more "
+        "than this share, or at least half as many again as the old ones. With a higher share it never passes.",
+    )
     max_latency: MaxLatency | None = Field(
-        None, description="With a higher latency, an evaluation fails. Without it: not evaluated."
+        None,
+        description="With a higher latency, no evaluation passes. Without it: not evaluated. Nothing measures it yet "
+        "(LB704).",
     )
     failures: v.Positive = Field(3, description="The number of failed evaluations in a row that triggers `on_failure`.")
     on_failure: Literal["rollback", "pause"] = Field(
         "rollback", description="What the rollout does after so many failed evaluations."
     )
+    metrics: list[AnalysisMetric] = Field([], description="PromQL that compares the pools beside their errors.")
 
 
 class Rollout(Section):
     to: v.Name = Field(description="The pool of the `split` that the traffic moves to.")
     mode: Literal["manual", "timed", "analysis"] = Field(
         "analysis",
-        description="What ends a step: an operator, `hold`, or `hold` with good evaluations (not executed yet, LB703).",
+        description="What ends a step: an operator, `hold`, or `hold` with good evaluations.",
     )
     steps: Annotated[list[Step], Field(min_length=1)] = Field(description="The steps, in their order.")
     analysis: Analysis | None = Field(None, description="The criteria of the mode `analysis`.")

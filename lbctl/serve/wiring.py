@@ -27,6 +27,7 @@ from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.guard import Guard, Work
 from lbctl.serve.metrics.instruments import Metrics
+from lbctl.serve.operator.evidence import RolloutEvidence
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.settings import Options
@@ -95,6 +96,7 @@ class Services:
             **self.telemetry.tasks(),
             "expiry of overrides": self.overrides.run,
             "rollouts": self.rollouts.run,
+            "analysis of rollouts": self.rollouts.run_analysis,
             "saving again": self.reconciler.save_again,
             "drivers": self.supervisor.run,
             **self.traffic.tasks(),
@@ -137,11 +139,14 @@ def build(
     watcher = FleetWatcher(options.paths)
     audit = AuditLog(state)
     reconciler = Reconciler(options.paths, publisher, watcher, metrics, state, audit, on_fleet, events)
-    telemetry = Telemetry(publisher, reconciler, metrics.latency, state, restored.output, traffic.in_flight, guard)
+    telemetry = Telemetry(
+        publisher, reconciler, metrics.latency, state, restored.output, audit, traffic.in_flight, guard
+    )
     load_reports = LoadReports(traffic.ledger, traffic.clock)
     envoy_conditions = EnvoyConditions(traffic.ledger, nodes.connected_to, traffic.clock)
     overrides = OverrideService(publisher, reconciler, telemetry.loop, state, audit, restored.overrides)
-    rollouts = RolloutService(publisher, reconciler, state, audit, restored.rollouts)
+    evidence = RolloutEvidence(traffic.ledger, traffic.clock)
+    rollouts = RolloutService(publisher, reconciler, state, audit, evidence, events.rollouts_changed, restored.rollouts)
     supervisor = DriverSupervisor(telemetry.eject, guard, dry_run=options.dry_run)
     recent = RecentSnapshots(lambda: {str(row["last_good"]) for row in (*nodes.proxies(), *supervisor.rows())})
     publisher.subscribe("drivers: new fleet", supervisor.follow)

@@ -37,6 +37,15 @@ def value(body: bytes, signal: str, unit: str | None) -> float:
     return combine(signal, Series(signal), valid)
 
 
+def single_value(body: bytes) -> float:
+    """Return the value of the only series of a response, as it is. Raises NoValueError."""
+    samples = _samples(_data(body))
+    if len(samples) != 1:
+        problem = f"the query has {len(samples)} series instead of one" if samples else "the query has no result"
+        raise NoValueError(problem)
+    return samples[0]
+
+
 def _data(body: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(body)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from lbctl.base.registry import Registry
+from lbctl.ir.proxies import Proxy
 from lbctl.targets.reading import Reader
 from lbctl.targets.target import Target
 
@@ -34,6 +35,17 @@ def reader(kind: str) -> Reader:
     """Return the function that predicts how that kind of proxy reads a request."""
     read: Reader = import_module(f"{PACKAGES.get(kind)}.reading").read
     return read
+
+
+def uncounted(proxy: Proxy) -> str:
+    """Return which settings a proxy lacks so that `lbctl serve` can read its counts of requests; empty: none.
+
+    For a kind that counts nothing it is the kind itself.
+    """
+    settings = target(proxy.kind).counted_with
+    if settings is None:
+        return "kind"
+    return " and ".join(name for name in settings if not getattr(proxy, name))
 
 
 def oldest_versions() -> dict[str, tuple[int, ...]]:

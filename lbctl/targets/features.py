@@ -109,7 +109,6 @@ _ROUTES = (
     _f("route.headers", "header rules", 445, "routes.*.headers"),
     _f("route.regions", "data residency", 446, "routes.*.regions", protects=True),
     _f("route.rollout", "rollout", 702, "routes.*.rollout"),
-    _f("route.rollout.analysis", "analysis of rollouts", 703, "routes.*.rollout.analysis"),
 )
 
 _POOLS = (

@@ -62,9 +62,6 @@ CONTROL_PLANE: Mapping[str, Capability] = {
     "route.rollout": Unsupported(
         "no proxy moves a split by itself", "the file's split holds, unless `lbctl serve` drives it"
     ),
-    "route.rollout.analysis": Unsupported(
-        "nothing executes it yet", "the file's split holds; `lbctl serve` executes the modes manual and timed"
-    ),
     "pool.drain_deadline": Unsupported(
         "no proxy counts how long a replica has been drained",
         "it finishes what it has, however long that takes; `lbctl serve` takes it out after the deadline",
@@ -160,6 +157,10 @@ class Target(Protocol):
     @property
     def served_by_xds(self) -> bool:
         """Whether the proxy connects to the xDS server of `lbctl serve`; any other kind needs a driver."""
+
+    @property
+    def counted_with(self) -> Sequence[str] | None:
+        """The settings of its entry that `lbctl serve` needs to read its counts of requests; None: it has none."""
 
     @property
     def done_by_control_plane(self) -> frozenset[str]:

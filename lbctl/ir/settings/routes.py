@@ -149,3 +149,5 @@ def _analysis(analysis: r.Analysis) -> Iterator[Setting]:
         )
     yield ("failures",), analysis.failures
     yield ("on_failure",), analysis.on_failure
+    for metric in analysis.metrics:
+        yield ("metrics", metric.name), f"{metric.query} of {metric.source} × {metric.max_ratio:.12g}"

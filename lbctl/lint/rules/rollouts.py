@@ -9,6 +9,7 @@ from lbctl.ir.routes import Forward
 from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import Edit, RuleFinding, rule
 from lbctl.lint.sample import sample
+from lbctl.targets import uncounted
 
 _V1 = "model: {name: llama-3.1-8b, version: v1}\n"
 _V2 = """\
@@ -30,42 +31,78 @@ chat:
   match: {{path_prefix: /v1/chat}}
   split: {{llama: 95, llama-v2: 5}}
   sticky_split: {{cookie: variant}}
-  rollout:   # lbctl: ignore LB703 (kept for later)
+  rollout:
     to: llama-v2
     steps: [{{percent: 5%, hold: 10m}}, {{percent: 100%}}]
-    analysis: {{min_requests: {requests}, max_latency: {{percentile: p99, ratio: 1.2}}}}
+    analysis: {{min_requests: {requests}, max_latency: {{percentile: p99, ratio: 1.2}}}} # lbctl: ignore LB704 (later)
 """
 
 
-_PLANNED = """\
+def _analysed(more: str, runtime_api: str = "") -> str:
+    """Return the YAML of a fleet with an analysis and a HAProxy."""
+    routes = f"""\
 chat:
-  match: {path_prefix: /v1/chat}
-  split: {llama: 95, llama-v2: 5}
-  sticky_split: {cookie: variant}
+  match: {{path_prefix: /v1/chat}}
+  split: {{llama: 95, llama-v2: 5}}
+  sticky_split: {{cookie: variant}}
+  rollout:
+    to: llama-v2
+    steps: [{{percent: 5%, hold: 10m}}, {{percent: 100%}}]
+    analysis: {{max_error_rate: 1%{more}}}
 """
+    reload = 'config: /etc/haproxy/haproxy.cfg, reload: {command: ["systemctl", "reload", "haproxy"]}'
+    return sample(_V1, routes=routes, pools=_V2, more=f"proxies:\n  edge: {{kind: haproxy, {reload}{runtime_api}}}\n")
 
 
 @rule(
     "LB703",
     "warning",
-    "a rollout that nothing executes",
-    what="A route has a `rollout` in the mode `analysis`. It is read and checked, and nothing executes it yet: the "
-    "split of the file holds. `lbctl serve` executes the modes `manual` and `timed`.",
-    why="Whoever waits for the next step, or for the way back when the new model is bad, waits in vain: 5 % of the "
-    "requests stay where they are, for ever.",
-    before=sample(_V1, routes=_PLANNED + "  rollout: {to: llama-v2, steps: [{percent: 100%}]}\n", pools=_V2),
-    after=sample(
-        _V1, routes=_PLANNED + "  rollout: {to: llama-v2, mode: manual, steps: [{percent: 100%}]}\n", pools=_V2
-    ),
-    ignore="The file is kept for a version of lbctl that executes it, and a person moves the split until then.",
+    "an analysis of a rollout without figures",
+    what="A route has a `rollout` in the mode `analysis`, and no proxy of the fleet can report its requests: a HAProxy "
+    "without `runtime_api`, or a proxy that `lbctl serve` does not drive.",
+    why="Each evaluation is inconclusive. Whoever waits for the next step, or for the way back when the new model is "
+    "bad, waits in vain: 5 % of the requests stay where they are.",
+    before=_analysed(""),
+    after=_analysed("", ", runtime_api: /run/haproxy/admin.sock"),
+    ignore="A person ends the steps, and the analysis is kept for other proxies.",
 )
-def rollout_not_executed(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB703: rollouts that nothing executes."""
+def analysis_without_figures(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB703: analyses for which no proxy reports requests."""
+    proxies = fleet.topology.proxies
+    if not proxies or any(not uncounted(proxy) for proxy in proxies):
+        return
     for route in fleet.topology.routes:
         if route.rollout is not None and route.rollout.mode == "analysis":
-            message = "nothing executes the mode analysis yet: the split stays as it is"
-            hint = "mode: manual, and `lbctl rollout promote`; or mode: timed"
-            yield RuleFinding(("routes", route.name, "rollout"), message, hint)
+            message = "no proxy of the fleet can report its requests: every evaluation is inconclusive"
+            missing = next((f"proxies.{item.name}.{uncounted(item)}" for item in proxies), "")
+            yield RuleFinding(("routes", route.name, "rollout"), message, f"{missing}, or mode: timed")
+
+
+@rule(
+    "LB704",
+    "warning",
+    "a limit of latency that nothing measures",
+    what="`analysis.max_latency` is written. The proxies report requests and errors to `lbctl serve`, and no latency.",
+    why="What is not known is not good: no evaluation passes, so that a person has to end each step. Errors still roll "
+    "the rollout back.",
+    before=_analysed(", max_latency: {percentile: p90, ratio: 1.2}", ", runtime_api: /run/haproxy/admin.sock"),
+    after=_analysed(
+        ', metrics: [{name: slow_answers, source: "http://127.0.0.1:9090", max_ratio: 1.2, '
+        "query: 'avg(slow_answers{pool=\"{pool}\"})'}]",
+        ", runtime_api: /run/haproxy/admin.sock",
+    ),
+    ignore="A person ends the steps, and looks at the latency.",
+)
+def latency_not_measured(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB704: analyses with a limit of latency."""
+    for route in fleet.topology.routes:
+        rollout = route.rollout
+        if rollout is None or rollout.mode != "analysis" or rollout.analysis is None:
+            continue
+        if rollout.analysis.latency_metric is not None:
+            message = "nothing measures latency: no evaluation passes, and a person has to end each step"
+            hint = "one of `metrics`, with PromQL of the model servers' own latency"
+            yield RuleFinding(("routes", route.name, "rollout", "analysis", "max_latency"), message, hint)
 
 
 @rule(

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from itertools import islice
 
 from lbctl.control.overrides import Override
+from lbctl.control.rollouts import Rollouts, RolloutState
 from lbctl.ir.weight import Weight
-from lbctl.serve.api import decision_rows, schema, status_rows
+from lbctl.serve.api import decision_rows, rollout_rows, schema, status_rows
 from lbctl.serve.api.json_codec import encode
 from lbctl.serve.fleet.publisher import PublishedFleet, PublishResult
 from lbctl.serve.fleet.reconciler import ReloadResult
@@ -135,6 +136,26 @@ class EventLog:
                 errors=severities.count("error"),
                 warnings=severities.count("warning"),
             )
+        )
+
+    def rollouts_changed(self, before: Rollouts, after: Rollouts) -> None:
+        """Emit `rollout` for each rollout that has moved or was evaluated."""
+        for state in after:
+            earlier = next((item for item in before if item.route == state.route), None)
+            if state != earlier:
+                self._emit(self._rollout(state, earlier))
+
+    def _rollout(self, state: RolloutState, earlier: RolloutState | None) -> schema.RolloutChanged:
+        evaluations = state.analysis.evaluations
+        new = evaluations[-1:] if earlier is not None and evaluations != earlier.analysis.evaluations else ()
+        return schema.RolloutChanged(
+            at=self._timestamp(),
+            route=state.route,
+            phase=state.phase,
+            step=state.step + 1,
+            percent=state.percent if state.moves else None,
+            reason=state.reason or None,
+            evaluation=next(map(rollout_rows.evaluation, new), None),
         )
 
     def task_failed(self, task: str) -> None:

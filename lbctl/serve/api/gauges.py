@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from lbctl.control.analysis.evidence import VERDICTS
 from lbctl.control.loop_output import controlled
 from lbctl.control.rollouts import PHASES
 from lbctl.ir.pools import Pool
@@ -66,13 +67,20 @@ class Gauges(Collector):
         phase = GaugeMetricFamily(
             "lbctl_rollout_phase", "1 for the current phase of a rollout, 0 for the others.", labels=["route", "phase"]
         )
+        verdicts = CounterMetricFamily(
+            "lbctl_rollout_verdict", "The number of evaluations of a rollout with this verdict.",
+            labels=["route", "verdict"],
+        )  # fmt: skip
         for state in self._publisher.rollouts:
+            for verdict in VERDICTS:
+                verdicts.add_metric([state.route, verdict], getattr(state.analysis, verdict))
             if state.moves:
                 share.add_metric([state.route], state.percent / 100)
             for name in PHASES:
                 phase.add_metric([state.route, name], float(name == state.phase))
         yield share
         yield phase
+        yield verdicts
 
     def _pools(self, pools: tuple[Pool, ...]) -> Iterator[Metric]:
         utilisation = GaugeMetricFamily(

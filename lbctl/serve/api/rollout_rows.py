@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lbctl.control import rollouts
-from lbctl.control.rollouts import Rollouts, RolloutState
+from lbctl.control.analysis.evidence import Evaluation, MetricValues, RequestCounts
+from lbctl.control.rollouts import DEFAULT_ANALYSIS, Rollouts, RolloutState
 from lbctl.control.splits import shares_of
 from lbctl.ir.routes import Rollout, Route
 from lbctl.ir.topology import Topology
 from lbctl.serve.api import schema
-from lbctl.serve.api.status_rows import when
+from lbctl.serve.api.status_rows import timestamp, when
 
 
-def rows(states: Rollouts, files: Topology, served: Topology) -> Iterator[schema.Rollout]:
+def rows(states: Rollouts, files: Topology, served: Topology, now: float) -> Iterator[schema.Rollout]:
     """Yield a row for each rollout of the files. `served` has the splits that the proxies get."""
     current = {route.name: route for route in served.routes}
     by_route = {state.route: state for state in states}
     for route in files.routes:
         if route.rollout is not None and route.name in by_route:
-            yield _row(by_route[route.name], route.rollout, current.get(route.name, route))
+            yield _row(by_route[route.name], route.rollout, current.get(route.name, route), now)
 
 
-def _row(state: RolloutState, rollout: Rollout, served: Route) -> schema.Rollout:
+def _row(state: RolloutState, rollout: Rollout, served: Route, now: float) -> schema.Rollout:
     return schema.Rollout(
         route=state.route,
         to=rollout.to,
@@ -37,4 +38,41 @@ def _row(state: RolloutState, rollout: Rollout, served: Route) -> schema.Rollout
         since=when(state.since),
         next_at=when(rollouts.next_step(state, rollout)),
         reason=state.reason or None,
+        analysis=_analysis(state, rollout, now) if rollout.mode == "analysis" else None,
+    )
+
+
+def _analysis(state: RolloutState, rollout: Rollout, now: float) -> schema.RolloutAnalysis:
+    evidence = state.analysis
+    return schema.RolloutAnalysis(
+        waits_for=rollouts.blocker(state, rollout, now) or None,
+        new=_counts(evidence.step_new),
+        old=_counts(evidence.step_old),
+        failures=evidence.failures,
+        max_failures=(rollout.analysis or DEFAULT_ANALYSIS).failures,
+        verdicts={"good": evidence.good, "bad": evidence.bad, "inconclusive": evidence.inconclusive},
+        evaluations=tuple(map(evaluation, evidence.evaluations)),
+    )
+
+
+def evaluation(item: Evaluation) -> schema.RolloutEvaluation:
+    """Return an evaluation as a row of the API."""
+    return schema.RolloutEvaluation(
+        at=timestamp(item.at),
+        step=item.step + 1,
+        verdict=item.verdict,
+        reason=item.reason or None,
+        new=_counts(item.new),
+        old=_counts(item.old),
+        metrics=tuple(map(_metric, item.metrics)),
+    )
+
+
+def _counts(counts: RequestCounts) -> schema.RolloutCounts:
+    return schema.RolloutCounts(counts.requests, counts.errors, counts.rate)
+
+
+def _metric(item: MetricValues) -> schema.RolloutMetric:
+    return schema.RolloutMetric(
+        item.name, item.new, item.old, item.ratio, item.max_ratio, item.verdict, item.problem or None
     )

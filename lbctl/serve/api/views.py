@@ -229,7 +229,7 @@ class Views:
         if served is None:
             return schema.Rollouts(())
         files, composed = served.loaded.compiled.topology, served.composed.whole.topology
-        return schema.Rollouts(tuple(rollout_rows.rows(self._publisher.rollouts, files, composed)))
+        return schema.Rollouts(tuple(rollout_rows.rows(self._publisher.rollouts, files, composed, time.time())))
 
     async def act_on_rollout(self, body: dict[str, Any], actor: str) -> schema.RolloutResult:
         """Start, move or end a rollout. Raises BadRequestError and NotSavedError."""

@@ -63,6 +63,8 @@ class OverrideService:
         self._audit = audit
         self._now = now
         self._lock = asyncio.Lock()
+        self._absent: Mapping[tuple[str, str, str], float] = {}
+        """Key of an override → since when its replica or pool has been gone."""
         publisher.set_overrides(overrides.current(saved, now()))
         weight_control.freeze(overrides.frozen(publisher.overrides))
 
@@ -109,34 +111,44 @@ class OverrideService:
         while True:
             await asyncio.sleep(_EXPIRY_INTERVAL)
             async with self._lock:
+                self._follow_absent()
                 await self._expire()
 
     async def _expire(self) -> None:
-        """Remove expired overrides, and splits of routes whose split in the files has changed.
+        """Remove the overrides that have ended.
 
         They are removed even where that cannot be saved: after a restart the same checks remove them again.
         """
         before = self._publisher.overrides
-        current = overrides.current(before, self._now())
-        for item in before:
-            if item not in current:
-                log.event("override expired", kind=item.kind, subject=item.subject)
+        ended = {item: reason for item in before if (reason := self._end_of(item))}
+        if not ended:
+            return
+        for item, reason in ended.items():
+            log.event(f"override ended: {reason}", kind=item.kind, subject=item.subject)
+        current = tuple(item for item in before if item not in ended)
+        with suppress(NotSavedError):
+            for item, reason in ended.items():
+                await self._audit.record(CONTROL_PLANE, f"end {item.kind}", item.subject, reason)
+            await self._save(current)
+        await self._apply(current)
+
+    def _end_of(self, item: Override) -> str:
+        """Return why the override has ended; empty where it applies."""
+        if item not in overrides.current((item,), self._now()):
+            return "expired"
+        if item.key in self._absent and self._now() - self._absent[item.key] >= overrides.GRACE:
+            return "its replica is gone" if item.replica else "its pool is gone"
+        served = self._publisher.served
+        if item.kind == "split" and served and not overrides.within((item,), served.loaded.compiled.topology):
+            return "the files have another split now"
+        return ""
+
+    def _follow_absent(self) -> None:
         served = self._publisher.served
         if served is not None:
-            valid = overrides.within(current, served.loaded.compiled.topology)
-            for item in current:
-                if item.kind == "split" and item not in valid:
-                    log.event(
-                        "override removed: the files have another split now", kind=item.kind, subject=item.subject
-                    )
-            current = tuple(item for item in current if item.kind != "split" or item in valid)
-        if current != before:
-            with suppress(NotSavedError):
-                for item in before:
-                    if item not in current:
-                        await self._audit.record(CONTROL_PLANE, f"end {item.kind}", item.subject, "expired")
-                await self._save(current)
-            await self._apply(current)
+            self._absent = overrides.absent(
+                self._absent, self._publisher.overrides, served.composed.whole.topology, self._now()
+            )
 
     async def _save(self, updated: Overrides) -> None:
         try:

@@ -1,22 +1,27 @@
-"""The rollouts of the published fleet: moved by time and by operators, and saved before the proxies get a step."""
+"""The rollouts of the published fleet: moved by time, analysis and operators, and saved before proxies get a step."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import aiohttp
+
 from lbctl.base.diagnostics import show
 from lbctl.control import rollouts
+from lbctl.control.analysis.judge import describe
 from lbctl.control.rollouts import ACTIONS, Action, Rollouts, RolloutState
+from lbctl.ir.routes import Rollout
 from lbctl.ir.topology import Topology
 from lbctl.serve import log
 from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
+from lbctl.serve.net import http_client
+from lbctl.serve.operator.evidence import RolloutEvidence
 from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
 from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.saved import SavedState
@@ -26,6 +31,8 @@ _INTERVAL = 1.0
 _MAX_REASON = 200
 """The longest reason that is saved, in characters."""
 _FIELDS = frozenset({"route", "action", "percent", "reason"})
+OnChange = Callable[[Rollouts, Rollouts], None]
+"""Is called with the states before and after a change."""
 
 
 class RolloutService:
@@ -37,9 +44,13 @@ class RolloutService:
         reconciler: Reconciler,
         state: SavedState,
         audit: AuditLog,
+        evidence: RolloutEvidence,
+        on_change: OnChange,
         saved: Rollouts = (),
         now: Callable[[], float] = time.time,
     ) -> None:
+        self._evidence = evidence
+        self._on_change = on_change
         self._publisher = publisher
         self._reconciler = reconciler
         self._state = state
@@ -47,7 +58,7 @@ class RolloutService:
         self._now = now
         self._lock = asyncio.Lock()
         self._unsaved = False
-        """Whether an abort is applied that could not be saved yet."""
+        """Whether an abort or a rollback is applied that could not be saved yet."""
         publisher.set_rollouts(saved)
 
     async def run(self) -> None:
@@ -56,6 +67,15 @@ class RolloutService:
             async with self._lock:
                 await self._advance()
             await asyncio.sleep(_INTERVAL)
+
+    async def run_analysis(self) -> None:
+        """Evaluate the steps of the mode `analysis` at their intervals, until the task is cancelled."""
+        async with http_client.session() as session:
+            while True:
+                topology = self._topology()
+                due = self._evidence.due(self._publisher.rollouts, topology) if topology else ()
+                await asyncio.gather(*(self._evaluate(session, *each) for each in due))
+                await asyncio.sleep(_INTERVAL)
 
     async def act(self, request: Mapping[str, Any], author: str) -> RolloutState:
         """Execute an action of the operator `author` on the rollout of a route, and return its new state.
@@ -112,17 +132,44 @@ class RolloutService:
             return
         before, now = self._publisher.rollouts, self._now()
         updated = rollouts.advance(rollouts.follow(before, topology, now), topology, now)
-        if updated == before and not self._unsaved:
-            return
-        with suppress(NotSavedError):  # it is tried again, and no proxy gets a step that a restart would not know
-            changed = [state for state in updated if state not in before]
-            for state in changed:
-                await self._audit.record(CONTROL_PLANE, f"rollout {_summary(state)}", state.route, state.reason)
+        if updated != before or self._unsaved:
+            await self._change(updated)
+
+    async def _evaluate(self, session: aiohttp.ClientSession, state: RolloutState, rollout: Rollout) -> None:
+        """Evaluate the interval that has passed, unless the rollout has moved while the evidence was collected."""
+        observation, begin_next = await self._evidence.observe(session, state, rollout, self._now())
+        async with self._lock:
+            states = self._publisher.rollouts
+            if state not in states:
+                return
+            after = rollouts.evaluate(state, rollout, observation, self._now())
+            if await self._change(tuple(after if item == state else item for item in states)):
+                begin_next()
+                evaluation = describe(after.analysis.evaluations[-1])
+                log.event("rollout evaluated", route=state.route, step=state.step + 1, evaluation=evaluation)
+
+    async def _change(self, updated: Rollouts) -> bool:
+        """Record, save and apply what the control plane has decided by itself, and return whether it is saved.
+
+        What cannot be saved is tried again, and no proxy gets a step that a restart would not know. A rollback is
+        applied all the same.
+        """
+        before = {state.route: state for state in self._publisher.rollouts}
+        moved = [state for state in updated if state.route not in before or _moved(before[state.route], state)]
+        try:
+            for state in moved:
+                await self._audit.record(CONTROL_PLANE, f"rollout {_summary(state)}", state.route, _evidence(state))
             await self._save(updated)
+        except NotSavedError:
+            if all(state.phase != "rolled_back" for state in moved):
+                return False
+            self._unsaved = True
+        else:
             self._unsaved = False
-            for state in changed:
-                self._log(state)
-            await self._apply(updated, "a rollout")
+        for state in moved:
+            self._log(state)
+        await self._apply(updated, "a rollout")
+        return not self._unsaved
 
     async def _save(self, updated: Rollouts) -> None:
         try:
@@ -132,8 +179,11 @@ class RolloutService:
             raise NotSavedError(f"the rollout cannot be saved, and a restart would not know it: {error}") from error
 
     async def _apply(self, updated: Rollouts, cause: str) -> None:
+        before = self._publisher.rollouts
         self._publisher.set_rollouts(updated)
-        await self._reconciler.refresh(cause)
+        self._on_change(before, updated)
+        if [_split(state) for state in before] != [_split(state) for state in updated]:
+            await self._reconciler.refresh(cause)
 
     def _log(self, state: RolloutState, action: Action | None = None, author: str | None = None) -> None:
         step, percent = (state.step + 1, f"{state.percent:g} %") if state.moves else (None, None)
@@ -151,6 +201,22 @@ def _summary(state: RolloutState, action: Action | None = None) -> str:
     """Return what was done and where the rollout is then, for people."""
     place = f"step {state.step + 1}, {state.percent:g} %" if state.moves else "split of the files"
     return ", ".join(filter(None, (action, f"{state.phase} ({place})")))
+
+
+def _moved(before: RolloutState, after: RolloutState) -> bool:
+    """Return whether more than the evidence has changed."""
+    return replace(after, analysis=before.analysis) != before
+
+
+def _split(state: RolloutState) -> tuple[object, ...]:
+    """Return what decides the split of a route."""
+    return state.route, state.key, state.base, state.moves, state.percent
+
+
+def _evidence(state: RolloutState) -> str:
+    """Return why the rollout is where it is: the reason, or the last evaluation of the step before."""
+    evaluations = state.analysis.evaluations
+    return state.reason or (describe(evaluations[-1]) if evaluations else "")
 
 
 def _percent(value: object) -> float:

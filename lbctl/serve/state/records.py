@@ -14,6 +14,7 @@ from dataclasses import asdict, astuple, dataclass, field, fields
 from hashlib import sha256
 from typing import Any
 
+from lbctl.control.analysis.evidence import VERDICTS, AnalysisState, Evaluation, MetricValues, RequestCounts
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import KINDS, Override, Overrides, checked_weight
 from lbctl.control.rollouts import PHASES, Rollouts, RolloutState
@@ -201,7 +202,56 @@ def _rollout(row: Mapping[str, Any]) -> RolloutState:
         since=_time(row["since"]),
         elapsed=_time(row["elapsed"]),
         reason=_text(row["reason"]),
+        analysis=_analysis(row["analysis"]) if "analysis" in row else AnalysisState(),
     )
+
+
+def _analysis(row: Mapping[str, Any]) -> AnalysisState:
+    return AnalysisState(
+        evaluations=tuple(map(_evaluation, row["evaluations"])),
+        tests=_count(row["tests"]),
+        failures=_count(row["failures"]),
+        waiting_new=_counts(row["waiting_new"]),
+        waiting_old=_counts(row["waiting_old"]),
+        step_new=_counts(row["step_new"]),
+        step_old=_counts(row["step_old"]),
+        good=_count(row["good"]),
+        bad=_count(row["bad"]),
+        inconclusive=_count(row["inconclusive"]),
+    )
+
+
+def _evaluation(row: Mapping[str, Any]) -> Evaluation:
+    if row["verdict"] not in VERDICTS:
+        raise ValueError(f"there is no verdict {row['verdict']!r}")
+    return Evaluation(
+        at=_time(row["at"]),
+        step=_count(row["step"]),
+        verdict=row["verdict"],
+        reason=_text(row["reason"]),
+        new=_counts(row["new"]),
+        old=_counts(row["old"]),
+        metrics=tuple(map(_metric_values, row["metrics"])),
+        tested=bool(row["tested"]),
+    )
+
+
+def _metric_values(row: Mapping[str, Any]) -> MetricValues:
+    new, old = (None if row[name] is None else _time(row[name]) for name in ("new", "old"))
+    return MetricValues(_text(row["name"]), _time(row["max_ratio"]), new, old, _text(row["problem"]))
+
+
+def _counts(row: Mapping[str, Any]) -> RequestCounts:
+    counts = RequestCounts(_count(row["requests"]), _count(row["errors"]))
+    if counts.errors > counts.requests:
+        raise ValueError("more errors than requests")
+    return counts
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is not a count")
+    return value
 
 
 def _shares(rows: object) -> Shares:

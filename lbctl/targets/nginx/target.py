@@ -23,6 +23,7 @@ class Nginx:
     wheel = ""
     forms: tuple[str, ...] = ("yaml",)
     served_by_xds = False
+    counted_with = ("config", "reload")
     done_by_control_plane = frozenset(
         {"pool.slow_start", "pool.health.http", "pool.health.http.body", "pool.health.grpc", "pool.health.tcp"}
     )

@@ -156,7 +156,7 @@ def test_who_may_not_and_what_cannot_be_is_refused_and_nothing_moves(capsys: pyt
             "chat": {
                 "match": {"path_prefix": "/"},
                 "split": {"old": 100, "new": 0},
-                "rollout": {"to": "new", "steps": [{"percent": "5%"}]},
+                "rollout": {"to": "new", "mode": "manual", "steps": [{"percent": "5%"}, {"percent": "100%"}]},
             },
             "plain": {"match": {"path_prefix": "/x"}, "pool": "old"},
         },
@@ -164,9 +164,8 @@ def test_who_may_not_and_what_cannot_be_is_refused_and_nothing_moves(capsys: pyt
     }
     with controlling(fleet) as control:
         eventually(lambda: bool(control.get("rollouts")["rollouts"]))
-        assert _row(control)["reason"].startswith("the mode analysis is not executed yet")
         for words, message in (
-            (["start", "chat"], "the mode analysis is not executed yet"),
+            (["pause", "chat"], "the rollout of chat cannot pause: it is waiting: start it first"),
             (["start", "plain"], "there is no rollout of a route 'plain'; routes with a rollout: chat"),
             (["set", "chat", "101"], "101"),
         ):

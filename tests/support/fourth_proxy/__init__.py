@@ -40,6 +40,7 @@ class ToyTarget:
     forms: Sequence[str] = ("json",)
     versions: Sequence[Version] = ((1, 0),)
     served_by_xds = False
+    counted_with = None
     done_by_control_plane = frozenset({"pool.health.http"})
     prefers_idle_replicas = False
     reads_bodies = True

@@ -50,6 +50,16 @@ ROUTES = {
     "{pool: a, auth: {api_keys: {file: k}}, rate_limit: [{by: tenant, concurrent: 5, ▶tenants: {a: 5/s}}]}": "LB509",
     "{pool: a, retry: {backoff: {base: 1s, max: ▶10ms}}}": "LB305",
     "{split: {a: 1}, rollout: {to: ▶b, steps: [{percent: 100%}]}}": "LB701",
+    **{
+        "{split: {a: 1}, rollout: {to: a, steps: [{percent: 100%}], analysis: {metrics: [METRICS]}}}".replace(
+            "METRICS", metrics
+        ): "LB705"
+        for metrics in (
+            '{name: m, source: "http://p:1", query: ▶up, max_ratio: 2}',
+            '{name: m, source: ▶"http://{host}:1", query: "x{pool}", max_ratio: 2}',
+            '{name: m, source: "http://p", query: "x{pool}", max_ratio: 2}, {name: ▶m, source: "http://p", query: "{pool}", max_ratio: 2}',  # noqa: E501 -- two metrics of one name
+        )
+    },
 }
 POOLS = {
     "balance: {algorithm: ▶hash}": "LB301",

@@ -61,7 +61,8 @@ POINTS = {
     "LB616": 'devices: ["0"]}',
     "LB617": "{name: a,",
     "LB618": "30s",
-    "LB703": "rollout: {to: llama-v2",
+    "LB703": "rollout:",
+    "LB704": "max_latency",
     "LB710": "split: {llama: 95, llama-v2: 5}}",
     "LB711": "200,",
 }

@@ -44,6 +44,7 @@ FREE = {
     "pools.*.telemetry.sources.url", "pools.*.telemetry.sources.query", "pools.*.telemetry.sources.match_labels.*",
     "pools.*.replicas.telemetry.sources.url", "pools.*.replicas.telemetry.sources.query",
     "pools.*.replicas.telemetry.sources.match_labels.*", "proxies.*.reload.command", "proxies.*.node_san",
+    "routes.*.rollout.analysis.metrics.source", "routes.*.rollout.analysis.metrics.query",
 }  # fmt: skip
 """Texts that only a target's quoting keeps harmless. A new one needs a test with the real proxies first."""
 WORDS = {

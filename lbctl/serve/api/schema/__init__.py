@@ -21,6 +21,7 @@ from lbctl.serve.api.schema.events import (
     OverridesChanged,
     Published,
     Reloaded,
+    RolloutChanged,
     TaskFailed,
 )
 from lbctl.serve.api.schema.operations import (
@@ -38,11 +39,16 @@ from lbctl.serve.api.schema.proxies import DrivenProxy, NackRecord, Proxies, Pro
 from lbctl.serve.api.schema.rollouts import (
     Rollout,
     RolloutAction,
+    RolloutAnalysis,
+    RolloutCounts,
+    RolloutEvaluation,
+    RolloutMetric,
     RolloutPhase,
     RolloutRequest,
     RolloutResult,
     Rollouts,
     RolloutStep,
+    RolloutVerdict,
 )
 from lbctl.serve.api.schema.signals import RefusedMetric, ReplicaSignals, Signal, Signals, Source
 from lbctl.serve.api.schema.status import (
@@ -104,10 +110,16 @@ __all__ = [
     "ResourceTypeStatus",
     "Rollout",
     "RolloutAction",
+    "RolloutAnalysis",
+    "RolloutChanged",
+    "RolloutCounts",
+    "RolloutEvaluation",
+    "RolloutMetric",
     "RolloutPhase",
     "RolloutRequest",
     "RolloutResult",
     "RolloutStep",
+    "RolloutVerdict",
     "Rollouts",
     "Signal",
     "Signals",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from lbctl.serve.api.schema.rollouts import RolloutEvaluation, RolloutPhase
 from lbctl.serve.api.schema.status import Override
 from lbctl.serve.api.schema.values import ReloadOutcome, Timestamp
 
@@ -59,6 +60,26 @@ class Reloaded:
 
 
 @dataclass(frozen=True, slots=True)
+class RolloutChanged:
+    """A rollout has moved, or its analysis has evaluated an interval."""
+
+    at: Timestamp
+    """When."""
+    route: str
+    """The route."""
+    phase: RolloutPhase
+    """The phase now."""
+    step: int
+    """The number of the step now, from 1."""
+    percent: float | None
+    """The share of the target pool now; None where the rollout does not decide the split."""
+    reason: str | None
+    """Why somebody, or the analysis, acted on it last; None where nobody gave a reason."""
+    evaluation: RolloutEvaluation | None
+    """The new evaluation; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskFailed:
     """A task of the control plane has failed. It starts again, or is called again with the next publication.
 
@@ -87,11 +108,12 @@ class Closed:
     """`shutdown`: the process ends. `slow`: the client did not read as fast as events came."""
 
 
-Event = Published | OverridesChanged | Reloaded | TaskFailed | Missed | Closed
+Event = Published | OverridesChanged | Reloaded | RolloutChanged | TaskFailed | Missed | Closed
 EVENTS: Mapping[str, type[Event]] = {
     "published": Published,
     "overrides": OverridesChanged,
     "reload": Reloaded,
+    "rollout": RolloutChanged,
     "task_failed": TaskFailed,
     "missed": Missed,
     "closed": Closed,

@@ -9,7 +9,8 @@ from typing import Literal
 from lbctl.serve.api.schema.values import Timestamp
 
 RolloutAction = Literal["start", "promote", "pause", "resume", "set", "abort"]
-RolloutPhase = Literal["waiting", "progressing", "paused", "promoted", "aborted", "superseded"]
+RolloutPhase = Literal["waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded"]
+RolloutVerdict = Literal["good", "bad", "inconclusive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,80 @@ class RolloutStep:
     percent: float
     """The share of the target pool."""
     hold: float | None
-    """Seconds until the next step, in the mode `timed`; None where somebody has to promote it."""
+    """Seconds until the next step at the earliest; None where somebody has to promote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutCounts:
+    """Requests of one side of a rollout, as the proxies have counted them."""
+
+    requests: int
+    """Requests that have ended."""
+    errors: int
+    """Those among them that failed: a status of 500 or more, or a connection that failed or broke."""
+    rate: float | None
+    """The share of errors, from 0 to 1; None without requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutMetric:
+    """The values of a PromQL metric in one evaluation."""
+
+    name: str
+    """Its name in the file."""
+    new: float | None
+    """The value of the target pool; None where there is none."""
+    old: float | None
+    """The value of the other pools; None where there is none."""
+    ratio: float | None
+    """The first divided by the second; None where that is no number."""
+    max_ratio: float
+    """The largest ratio that is good."""
+    verdict: RolloutVerdict
+    """The verdict on this metric alone."""
+    problem: str | None
+    """Why a value is missing; None where both are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutEvaluation:
+    """The verdict of the analysis on one interval, with its numbers."""
+
+    at: Timestamp
+    """When."""
+    step: int
+    """The number of the step, from 1."""
+    verdict: RolloutVerdict
+    """`good`: enough requests, and not worse than the other pools. `bad`: worse beyond chance. `inconclusive`: too
+    little is known, which neither ends a step nor the rollout."""
+    reason: str | None
+    """Why it is not good; None where it is."""
+    new: RolloutCounts
+    """The target pool. An interval with too few requests is joined with the next one."""
+    old: RolloutCounts
+    """The other pools of the split together."""
+    metrics: tuple[RolloutMetric, ...]
+    """The PromQL metrics, by name; empty where the other pools get no requests at this step."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutAnalysis:
+    """The evidence of a rollout in the mode `analysis`."""
+
+    waits_for: str | None
+    """What keeps the step from ending besides its hold; None where nothing does, or where no step is held."""
+    new: RolloutCounts
+    """The target pool since the step began or was resumed."""
+    old: RolloutCounts
+    """The other pools since then."""
+    failures: int
+    """Bad evaluations in a row."""
+    max_failures: int
+    """So many in a row end or pause the rollout."""
+    verdicts: Mapping[RolloutVerdict, int]
+    """Verdict → how many evaluations of this rollout had it."""
+    evaluations: tuple[RolloutEvaluation, ...]
+    """The last ones, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +105,11 @@ class Rollout:
     to: str
     """The pool that the traffic moves to."""
     mode: Literal["manual", "timed", "analysis"]
-    """What ends a step. `analysis` is not executed yet."""
+    """What ends a step: an operator, its hold, or its hold with good evaluations."""
     phase: RolloutPhase
     """`waiting`: nobody has started it. `progressing`: a step is held. `paused`: the share stays. `promoted`: all steps
-    are done. `aborted`: the split of the files holds again. `superseded`: the files have another split, which holds."""
+    are done. `aborted`: the split of the files holds again. `rolled_back`: the same, because the analysis has found the
+    target pool bad. `superseded`: the files have another split, which holds."""
     step: int
     """The number of the current step, from 1."""
     steps: tuple[RolloutStep, ...]
@@ -46,9 +121,11 @@ class Rollout:
     since: Timestamp | None
     """When the current step or phase began."""
     next_at: Timestamp | None
-    """When the current step ends by itself; None where somebody has to end it."""
+    """When the current step ends by itself, at the earliest; None where somebody has to end it."""
     reason: str | None
-    """Why somebody acted on it last; None where nobody gave a reason."""
+    """Why somebody, or the analysis, acted on it last; None where nobody gave a reason."""
+    analysis: RolloutAnalysis | None
+    """The evidence; None in the modes `manual` and `timed`."""
 
 
 @dataclass(frozen=True, slots=True)

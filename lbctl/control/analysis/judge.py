@@ -1,0 +1,180 @@
+"""The verdict on an interval, and whether a step of a rollout may end.
+
+Bad is an interval in which the new pool has more errors than the old ones beyond chance, and so many that it matters.
+Where the old pools get no requests by the split, the new pool alone is compared with `max_error_rate`. An interval
+with fewer than `min_requests` requests on a side is inconclusive, and is joined with the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lbctl.control.analysis.evidence import (
+    KEPT,
+    NO_REQUESTS,
+    AnalysisState,
+    Evaluation,
+    MetricValues,
+    Observation,
+    RequestCounts,
+    Verdict,
+)
+from lbctl.control.analysis.statistics import cluster_size, excess_over_pool, excess_over_rate, level
+from lbctl.ir.routes import Analysis
+
+MATERIAL_RATIO = 1.5
+"""A higher error rate below `max_error_rate` matters from so many times the old pools' rate on."""
+MATERIAL_PART = 0.25
+"""A rate below this part of `max_error_rate` never matters."""
+STEP_LEVEL = 0.05
+"""The level at which a difference over the whole step keeps it from ending."""
+_LATENCY = "nothing measures latency, so that max_latency is unknown: write it as one of the metrics"
+
+
+def evaluate(
+    state: AnalysisState, observation: Observation, analysis: Analysis, step: int, compared: bool, now: float
+) -> AnalysisState:
+    """Return the state after one more interval. `compared`: whether the old pools get requests by the split."""
+    new, old = state.waiting_new + observation.new, state.waiting_old + observation.old
+    evaluation = Evaluation(now, step, "inconclusive", "", new, old, observation.metrics)
+    missing = _missing(observation, new, old, analysis, compared)
+    if missing:
+        waiting = replace(state, waiting_new=new, waiting_old=old)
+        return _with(waiting, replace(evaluation, reason=missing))
+    evaluation = replace(evaluation, tested=True)
+    state = replace(state, tests=state.tests + 1, waiting_new=NO_REQUESTS, waiting_old=NO_REQUESTS)
+    state = replace(state, step_new=state.step_new + new, step_old=state.step_old + old)
+    verdict, reason = _judge(state, evaluation, observation.silent, analysis, compared)
+    return _with(state, replace(evaluation, verdict=verdict, reason=reason))
+
+
+def _with(state: AnalysisState, evaluation: Evaluation) -> AnalysisState:
+    failures = {"good": 0, "bad": state.failures + 1, "inconclusive": state.failures}[evaluation.verdict]
+    return replace(
+        state,
+        evaluations=(*state.evaluations, evaluation)[-KEPT:],
+        failures=failures,
+        good=state.good + (evaluation.verdict == "good"),
+        bad=state.bad + (evaluation.verdict == "bad"),
+        inconclusive=state.inconclusive + (evaluation.verdict == "inconclusive"),
+    )
+
+
+def _missing(
+    observation: Observation, new: RequestCounts, old: RequestCounts, analysis: Analysis, compared: bool
+) -> str:
+    """Return which requests are missing for a comparison; empty where there are enough."""
+    if not observation.reporting:
+        return "no proxy reports its requests"
+    if new.requests < analysis.min_requests:
+        return f"the new pool has {new.requests} of at least {analysis.min_requests} requests"
+    if compared and old.requests < analysis.min_requests:
+        return f"the old pools have {old.requests} of at least {analysis.min_requests} requests"
+    return ""
+
+
+def _judge(
+    state: AnalysisState, evaluation: Evaluation, silent: tuple[str, ...], analysis: Analysis, compared: bool
+) -> tuple[Verdict, str]:
+    new, old = evaluation.new, evaluation.old
+    significance = level(state.tests, analysis.failures)
+    if _is_worse(new, old, analysis, compared, significance, _clusters(*state.evaluations, evaluation)):
+        return "bad", "its errors are more than chance explains"
+    bad = [item for item in evaluation.metrics if item.verdict == "bad"]
+    if bad:
+        return "bad", "; ".join(f"{item.name} is {item.ratio:.3g} times the old value" for item in bad)
+    reason = _unknown(evaluation.metrics, silent, analysis) or _too_many(new, analysis, compared)
+    return ("inconclusive", reason) if reason else ("good", "")
+
+
+def _clusters(*evaluations: Evaluation) -> float:
+    """Return the cluster size by those of the evaluations that had enough requests."""
+    return cluster_size([(item.new, item.old) for item in evaluations if item.tested])
+
+
+def _is_worse(
+    new: RequestCounts, old: RequestCounts, analysis: Analysis, compared: bool, significance: float, cluster: float
+) -> bool:
+    limit = _limit(analysis)
+    if not compared:
+        return excess_over_rate(new, limit, cluster) < significance
+    new_rate, old_rate = new.rate or 0.0, old.rate or 0.0
+    matters = new_rate > limit or new_rate > max(MATERIAL_RATIO * old_rate, MATERIAL_PART * limit)
+    return matters and excess_over_pool(new, old, cluster) < significance
+
+
+def _unknown(metrics: tuple[MetricValues, ...], silent: tuple[str, ...], analysis: Analysis) -> str:
+    """Return what is not known although the analysis needs it; empty where nothing is missing."""
+    missing = [f"{item.name}: {item.problem or 'no ratio to 0'}" for item in metrics if item.ratio is None]
+    if missing:
+        return "; ".join(missing)
+    if silent:
+        return f"no report from {', '.join(silent)}"
+    return _LATENCY if analysis.latency_metric is not None else ""
+
+
+def _too_many(new: RequestCounts, analysis: Analysis, compared: bool) -> str:
+    """Return why a rate that is not clearly worse is not good either; empty where it is good."""
+    rate, limit = new.rate or 0.0, _limit(analysis)
+    if rate <= limit:
+        return ""
+    than = "in the old pools" if compared else "chance explains"
+    return (
+        f"an error rate of {percentage(rate)} is above max_error_rate, {percentage(limit)}, and not clearly more than "
+        f"{than}"
+    )
+
+
+def _limit(analysis: Analysis) -> float:
+    return (100.0 if analysis.max_error_rate is None else analysis.max_error_rate) / 100
+
+
+def blocker(state: AnalysisState, analysis: Analysis, step: int, compared: bool, now: float) -> str:
+    """Return what the step waits for besides its `hold`; empty where the evidence lets it end."""
+    last = state.evaluations[-1] if state.evaluations else None
+    if last is None or last.step != step:
+        return "the first evaluation of this step"
+    if now - last.at > 2.5 * analysis.interval / 1000:
+        return "a new evaluation"
+    if last.verdict == "bad":
+        return f"a good evaluation after {state.failures} of {analysis.failures} bad ones in a row"
+    if last.verdict == "inconclusive":
+        return last.reason
+    if _is_worse(state.step_new, state.step_old, analysis, compared, STEP_LEVEL, _clusters(*state.evaluations)):
+        return "fewer errors: over the whole step the new pool has more than the old ones"
+    return _too_many(state.step_new, analysis, compared)
+
+
+def for_step(state: AnalysisState) -> AnalysisState:
+    """Return the state at the beginning of a step, or when it is resumed: without the evidence of the step before."""
+    return replace(
+        state,
+        failures=0,
+        waiting_new=NO_REQUESTS,
+        waiting_old=NO_REQUESTS,
+        step_new=NO_REQUESTS,
+        step_old=NO_REQUESTS,
+    )
+
+
+def describe(evaluation: Evaluation) -> str:
+    """Return the numbers of an evaluation as one sentence."""
+    sides = f"new {_side(evaluation.new)}, old {_side(evaluation.old)}"
+    metrics = "".join(f"; {item.name} {_value(item.new)} against {_value(item.old)}" for item in evaluation.metrics)
+    reason = f" ({evaluation.reason})" if evaluation.reason else ""
+    return f"{evaluation.verdict}{reason}: {sides}{metrics}"
+
+
+def _side(counts: RequestCounts) -> str:
+    if counts.rate is None:
+        return "no requests"
+    return f"{counts.errors} errors in {counts.requests} requests ({percentage(counts.rate)})"
+
+
+def percentage(share: float) -> str:
+    """Return a share between 0 and 1 for people."""
+    return f"{100 * share:.2f} %"
+
+
+def _value(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4g}"

@@ -1,0 +1,108 @@
+"""The tests behind the verdicts of an analysis: exact tail probabilities, levels of significance, and clusters.
+
+Two pools are compared by the exact conditional test: if the error rates are equal, each of all their errors is one of
+the new pool with the probability of its part of the requests. It holds for any number of errors, also for none in the
+old pool, and an outage that hits both pools alike does not move it.
+
+Errors come in clusters, such as the requests in flight when an engine restarts. `cluster_size` estimates how many
+errors come together, and the tests count clusters instead of errors.
+
+A rollout is tested many times. `level` spends a total probability of `FALSE_ALARM` over all intervals of a rollout,
+however long it takes, and uses that several intervals in a row must fail.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from lbctl.control.analysis.evidence import RequestCounts
+
+FALSE_ALARM = 0.005
+"""The largest probability that a rollout is ended although the new pool is not worse than the old ones."""
+MAX_LEVEL = 0.005
+"""The largest level of one test: if intervals depend on one another, not much is lost."""
+_MAX_TERM = 100.0
+"""The most that one change of a rate counts, so that one fault does not hide errors for long."""
+_COMMON = 3.0
+"""The change, in standard deviations, from which on a change of both pools has one cause."""
+_PRIOR_CLUSTER, _PRIOR_TERMS = 4.0, 3
+"""The cluster size that is assumed before anything is observed, and the number of changes that it counts for."""
+_NEGLIGIBLE = 1e-18
+
+
+def level(tests: int, failures: int) -> float:
+    """Return the level of significance of the test with this number, from 1, where so many in a row must fail."""
+    spent = FALSE_ALARM * 6 / (math.pi * tests) ** 2
+    return min(MAX_LEVEL, math.pow(spent, 1 / failures))
+
+
+def excess_over_rate(counts: RequestCounts, rate: float, cluster: float = 1.0) -> float:
+    """Return the probability of at least so many errors if the true error rate were `rate`."""
+    return upper_tail(math.floor(counts.errors / cluster), math.ceil(counts.requests / cluster), rate)
+
+
+def excess_over_pool(new: RequestCounts, old: RequestCounts, cluster: float = 1.0) -> float:
+    """Return the probability of at least so many errors of `new` if its true error rate were that of `old`."""
+    errors = math.floor(new.errors / cluster)
+    total = errors + math.ceil(old.errors / cluster)
+    return upper_tail(errors, total, new.requests / (new.requests + old.requests))
+
+
+def upper_tail(successes: int, trials: int, probability: float) -> float:
+    """Return P(X ≥ successes) for a binomial X."""
+    if successes <= 0:
+        return 1.0
+    if successes > trials or probability <= 0:
+        return 0.0
+    if probability >= 1:
+        return 1.0
+    if successes <= trials * probability:
+        return 1.0 - _sum(trials - successes + 1, trials, 1 - probability)
+    return _sum(successes, trials, probability)
+
+
+def _sum(successes: int, trials: int, probability: float) -> float:
+    """Return P(X ≥ successes) above the mean, where the terms only fall."""
+    odds = probability / (1 - probability)
+    log_term = math.lgamma(trials + 1) - math.lgamma(successes + 1) - math.lgamma(trials - successes + 1)
+    term = math.exp(log_term + successes * math.log(probability) + (trials - successes) * math.log1p(-probability))
+    total = 0.0
+    for count in range(successes, trials + 1):
+        total += term
+        if term < _NEGLIGIBLE * total:
+            break
+        term *= (trials - count) / (count + 1) * odds
+    return min(1.0, total)
+
+
+def cluster_size(intervals: Sequence[tuple[RequestCounts, RequestCounts]]) -> float:
+    """Return how many errors come together, at least 1, by the changes of both pools' rates between intervals.
+
+    Changes are used instead of the spread around a mean, so that a rate that is high throughout is no cluster. A change
+    that both pools show is an outage of what they share, and no cluster either.
+    """
+    terms = [term for before, after in pairwise(intervals) for term in _squared_changes(before, after)]
+    mean = (sum(terms) + _PRIOR_TERMS * _PRIOR_CLUSTER) / (len(terms) + _PRIOR_TERMS)
+    return max(1.0, mean)
+
+
+def _squared_changes(
+    before: tuple[RequestCounts, RequestCounts], after: tuple[RequestCounts, RequestCounts]
+) -> tuple[float, ...]:
+    """Return the squares of both pools' changes: 1 on average for independent errors."""
+    changes = [_change(*pool) for pool in zip(before, after, strict=True)]
+    if min(changes) > _COMMON or max(changes) < -_COMMON:
+        return (1.0, 1.0)
+    return tuple(min(_MAX_TERM, change**2) for change in changes)
+
+
+def _change(before: RequestCounts, after: RequestCounts) -> float:
+    """Return the change of the rate in its standard deviations for independent errors."""
+    requests = before.requests + after.requests
+    rate = (before.errors + after.errors) / requests if requests else 0.0
+    if not before.requests or not after.requests or rate in (0.0, 1.0):
+        return 1.0
+    variance = rate * (1 - rate) * (1 / before.requests + 1 / after.requests)
+    return (after.errors / after.requests - before.errors / before.requests) / math.sqrt(variance)

@@ -1,0 +1,106 @@
+"""The evidence about running rollouts: differences of the proxies' counts over a window, and PromQL values.
+
+A window belongs to one step of one rollout and to this process: after a restart a new one begins, so that no count is
+negative and nothing counts twice. Times are seconds on the clock of the traffic ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import aiohttp
+
+from lbctl.control import rollouts
+from lbctl.control.analysis.evidence import NO_REQUESTS, Observation, RequestCounts
+from lbctl.control.rollouts import DEFAULT_ANALYSIS, Rollouts, RolloutState
+from lbctl.ir.routes import Rollout
+from lbctl.ir.topology import Topology
+from lbctl.serve.operator.promql import metric_values
+from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaKey, TrafficLedger
+
+Totals = Mapping[tuple[str, ReplicaKey], Counts]
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """What the ledger had when the window began."""
+
+    step: tuple[str, int, float]
+    """Key of the rollout, index of the step, and when that began or was resumed."""
+    began: float
+    """When the window began, on the clock of the ledger."""
+    totals: Totals
+    """What every proxy had counted then."""
+    reporting: frozenset[str]
+    """The proxies that were not silent then."""
+
+
+class RolloutEvidence:
+    """Collects the evidence about each analysed step since its last evaluation."""
+
+    def __init__(self, ledger: TrafficLedger, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` is that of the ledger."""
+        self._ledger = ledger
+        self._clock = clock
+        self._windows: dict[str, _Window] = {}
+
+    def due(self, states: Rollouts, topology: Topology) -> Iterator[tuple[RolloutState, Rollout]]:
+        """Yield the rollouts whose interval has passed, and begin windows for new steps."""
+        for state in states:
+            rollout = rollouts.rollout_of(topology, state.route)
+            if rollout is None or not rollouts.is_analysed(state, rollout):
+                self._windows.pop(state.route, None)
+                continue
+            window = self._windows.get(state.route)
+            if window is None or window.step != _step(state):
+                self._windows[state.route] = self._window(state)
+            elif self._clock() - window.began >= (rollout.analysis or DEFAULT_ANALYSIS).interval / 1000:
+                yield state, rollout
+
+    async def observe(
+        self, session: aiohttp.ClientSession, state: RolloutState, rollout: Rollout, at: float
+    ) -> tuple[Observation, Callable[[], None]]:
+        """Return the evidence since the window began, and a function that begins the next window at its end.
+
+        `at`: in seconds since the epoch, the instant of the PromQL queries.
+        """
+        window, following = self._windows[state.route], self._window(state)
+        old = {
+            pool: share
+            for pool, share in rollouts.shares_at(state.base, rollout.to, state.percent)
+            if pool != rollout.to and share
+        }
+        counts = _by_pool(window.totals, following.totals)
+        metrics = (rollout.analysis or DEFAULT_ANALYSIS).metrics if old else ()
+        observation = Observation(
+            new=counts.get(rollout.to, NO_REQUESTS),
+            old=sum((counts.get(pool, NO_REQUESTS) for pool in old), NO_REQUESTS),
+            reporting=len(following.reporting),
+            silent=tuple(sorted(window.reporting - following.reporting)),
+            metrics=await metric_values(session, metrics, rollout.to, old, at),
+        )
+        return observation, lambda: self._windows.update({state.route: following})
+
+    def _window(self, state: RolloutState) -> _Window:
+        now = self._clock()
+        return _Window(_step(state), now, self._ledger.totals(), self._ledger.reporting(now))
+
+
+def _step(state: RolloutState) -> tuple[str, int, float]:
+    return state.key, state.step, state.since
+
+
+def _by_pool(before: Totals, after: Totals) -> dict[str, RequestCounts]:
+    """Return pool → what was counted between two totals.
+
+    A proxy whose total is smaller than before was forgotten meanwhile, and all of its new total was counted since.
+    """
+    pools: dict[str, RequestCounts] = {}
+    for key, counts in after.items():
+        earlier = before.get(key, NO_COUNTS)
+        gained = counts - earlier if counts.requests >= earlier.requests else counts
+        pool = key[1].pool
+        pools[pool] = pools.get(pool, NO_REQUESTS) + RequestCounts(gained.requests, max(0, gained.errors))
+    return pools

@@ -1,0 +1,81 @@
+"""Records the control loop's decisions in the audit log: ejections, readmissions, and modes of pools, not weights.
+
+Decisions are taken whether they can be recorded or not: an ejection must not wait for a disk. What cannot be recorded
+is tried again, up to a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from lbctl.control.effects import Effect, HealthChanged, ModeChanged, Verdict, WeightsChanged
+from lbctl.serve.errors import NotSavedError
+from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
+
+_ACTIONS: dict[Verdict, str] = {"out": "eject", "floor": "keep at the floor", "in": "readmit"}
+_MOST_PENDING = 1000
+"""Decisions that wait while the audit log cannot be written; later ones are lost."""
+_MOST_SINGLE = 5
+"""More replicas of a pool than this in one go are one record, so that a flapping fleet does not push others out."""
+
+
+class _Decision(NamedTuple):
+    action: str
+    pool: str
+    replica: str
+    reason: str
+
+
+class DecisionAudit:
+    """Collects decisions, and records them when it is asked to."""
+
+    def __init__(self, audit: AuditLog) -> None:
+        self._audit = audit
+        self._verdicts: dict[tuple[str, str], Verdict] = {}
+        self._pending: list[_Decision] = []
+
+    def note(self, effect: Effect) -> None:
+        """Take a decision, unless it only changes the reasons of an earlier one."""
+        match effect:
+            case HealthChanged():
+                key = effect.pool, effect.replica
+                if self._verdicts.get(key) != effect.verdict:
+                    self._verdicts[key] = effect.verdict
+                    self._add(_Decision(_ACTIONS[effect.verdict], *key, "; ".join(effect.reasons)))
+            case ModeChanged():
+                self._add(_Decision(f"mode {effect.mode}", effect.pool, "", effect.reason))
+            case WeightsChanged():
+                pass  # weights move all the time
+
+    def _add(self, decision: _Decision) -> None:
+        if len(self._pending) < _MOST_PENDING:
+            self._pending.append(decision)
+
+    async def save(self) -> None:
+        """Record what has been decided since the last call; what cannot be recorded waits for the next one."""
+        pending, self._pending = self._pending, []
+        try:
+            while pending:
+                same = [item for item in pending if (item.action, item.pool) == (pending[0].action, pending[0].pool)]
+                batch = same if len(same) > _MOST_SINGLE else same[:1]
+                await self._audit.record(CONTROL_PLANE, batch[0].action, _subject(batch), _reason(batch))
+                pending = [item for item in pending if not any(item is each for each in batch)]
+        except NotSavedError:
+            self._pending = [*pending, *self._pending][:_MOST_PENDING]
+
+
+def _subject(batch: list[_Decision]) -> str:
+    first = batch[0]
+    return f"{first.pool}/{first.replica}" if len(batch) == 1 and first.replica else first.pool
+
+
+def _reason(batch: list[_Decision]) -> str:
+    if len(batch) == 1:
+        return batch[0].reason
+    return f"{len(batch)} replicas: {_names(item.replica for item in batch)}; {batch[0].replica}: {batch[0].reason}"
+
+
+def _names(replicas: Iterable[str]) -> str:
+    names = sorted(replicas)
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

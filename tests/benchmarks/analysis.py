@@ -1,0 +1,174 @@
+"""`python -m tests.benchmarks.analysis [--runs N] [--seed S] [-k WORD]`: the error rates of the analysis of rollouts.
+
+Each row is a kind of traffic, and each run a whole rollout through the real `lbctl.control.rollouts`: three steps of
+5 %, 25 % and 50 %, each held for twenty intervals, `failures: 2`. Errors are Poisson, alone or in clusters as a restart
+of an engine makes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lbctl.control.analysis.evidence import Observation, RequestCounts
+from lbctl.control.rollouts import RolloutState, advance, evaluate, follow
+from lbctl.ir.pools import Pool
+from lbctl.ir.routes import Analysis, Forward, Rollout, RolloutStep, Route, Share
+from lbctl.ir.topology import Topology
+
+INTERVAL = 10
+HELD = 20
+"""Intervals that each step is held."""
+LONGEST = 4 * 3 * HELD
+"""Intervals after which a run ends in any case."""
+HEAD = f"{'TRAFFIC':<62} {'ROLLED BACK':>11} {'≤ 3 INTERVALS':>13} {'PROMOTED':>8}"
+End = Literal["rolled_back", "promoted", "waiting"]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """The requests and errors of one simulated rollout."""
+
+    name: str
+    old: float
+    """The error rate of the old pool."""
+    new: float
+    """The error rate of the new pool."""
+    requests: int = 24_000
+    """Requests of both pools in an interval."""
+    cluster: int = 1
+    """Errors that come together."""
+    outage: float = 0.0
+    """The probability that a tenth of all requests of an interval fails, in both pools alike."""
+    max_error_rate: float = 2.0
+    failures: int = 2
+    min_requests: int = 200
+
+
+@dataclass(slots=True)
+class Ends:
+    """How the runs of one row have ended."""
+
+    ends: Counter[End] = field(default_factory=Counter)
+    fast: int = 0
+    """Runs that were rolled back within three intervals."""
+
+
+ROWS = (
+    Traffic("equal, no errors", 0, 0),
+    Traffic("equal, 0.1 %", 0.001, 0.001),
+    Traffic("equal, 1 %", 0.01, 0.01),
+    Traffic("equal, 2 %, as much as max_error_rate", 0.02, 0.02),
+    Traffic("equal, 5 %, above max_error_rate", 0.05, 0.05),
+    Traffic("equal, 1 %, failures: 1", 0.01, 0.01, failures=1),
+    Traffic("equal, 1 %, failures: 3", 0.01, 0.01, failures=3),
+    Traffic("equal, 1 %, 300 requests an interval", 0.01, 0.01, requests=300),
+    Traffic("equal, 1 % in clusters of 10", 0.01, 0.01, cluster=10),
+    Traffic("equal, 0.1 % in clusters of 10", 0.001, 0.001, cluster=10),
+    Traffic("equal, 0.1 % in clusters of 30", 0.001, 0.001, cluster=30),
+    Traffic("equal, 0.1 % in clusters of 10, 3,000 requests", 0.001, 0.001, cluster=10, requests=3000),
+    Traffic("equal, 1 %, an outage of both in 5 % of the intervals", 0.01, 0.01, outage=0.05),
+    Traffic("2 % → 4 %, 60,000 requests (3,000 of the new pool)", 0.02, 0.04, requests=60_000),
+    Traffic("2 % → 4 %, 24,000 requests (1,200 of the new pool)", 0.02, 0.04),
+    Traffic("2 % → 4 %, 4,000 requests (200 of the new pool)", 0.02, 0.04, requests=4_000),
+    Traffic("2 % → 4 %, 60,000 requests, failures: 1", 0.02, 0.04, requests=60_000, failures=1),
+    Traffic("2 % → 4 %, 120,000 requests, failures: 3", 0.02, 0.04, requests=120_000, failures=3),
+    Traffic("2 % → 4 %, 90,000 requests, max_error_rate 5 %", 0.02, 0.04, requests=90_000, max_error_rate=5),
+    Traffic("1 % → 2 %, 120,000 requests (6,000 of the new pool)", 0.01, 0.02, requests=120_000),
+    Traffic("0.1 % → 1 %, 24,000 requests", 0.001, 0.01),
+    Traffic("0 % → 1 %, 24,000 requests", 0, 0.01),
+    Traffic("1 % → 20 %, 4,000 requests", 0.01, 0.2, requests=4_000),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.analysis")
+    parser.add_argument("--runs", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("-k", metavar="WORD", default="")
+    options = parser.parse_args()
+    print(HEAD)
+    for traffic in ROWS:
+        if options.k in traffic.name:
+            print(line(traffic, simulate(traffic, options.runs, options.seed)), flush=True)
+
+
+def line(traffic: Traffic, ends: Ends) -> str:
+    runs = ends.ends.total()
+    shares = (ends.ends["rolled_back"], ends.fast, ends.ends["promoted"])
+    cells = [f"{100 * count / runs:.2f} %" for count in shares]
+    return f"{traffic.name:<62} {cells[0]:>11} {cells[1]:>13} {cells[2]:>8}"
+
+
+def simulate(traffic: Traffic, runs: int, seed: int) -> Ends:
+    ends = Ends()
+    for number in range(runs):
+        intervals, end = run(traffic, random.Random(f"{seed} {number}"))
+        ends.ends[end] += 1
+        ends.fast += end == "rolled_back" and intervals <= 3
+    return ends
+
+
+def run(traffic: Traffic, chance: random.Random) -> tuple[int, End]:
+    """The intervals that one rollout took, and how it ended."""
+    topology = _fleet(traffic)
+    (state,) = follow((), topology, 0.0)
+    rollout = topology.routes[0].rollout
+    assert rollout is not None
+    for number in range(1, LONGEST + 1):
+        state = evaluate(state, rollout, _observation(traffic, state, chance), now := number * INTERVAL)
+        (state,) = advance((state,), topology, now)
+        if state.phase == "rolled_back":
+            return number, "rolled_back"
+        if state.phase == "promoted":
+            return number, "promoted"
+    return LONGEST, "waiting"
+
+
+def _fleet(traffic: Traffic) -> Topology:
+    analysis = Analysis(
+        interval=INTERVAL * 1000,
+        min_requests=traffic.min_requests,
+        max_error_rate=traffic.max_error_rate,
+        failures=traffic.failures,
+    )
+    held = HELD * INTERVAL * 1000
+    steps = (*(RolloutStep(percent, held) for percent in (5, 25, 50)), RolloutStep(100))
+    rollout = Rollout("new", "analysis", steps, analysis)
+    route = Route("chat", Forward((Share("new", 0), Share("old", 1))), rollout=rollout)
+    return Topology((), (route,), (Pool("new"), Pool("old")))
+
+
+def _observation(traffic: Traffic, state: RolloutState, chance: random.Random) -> Observation:
+    extra = 0.1 if chance.random() < traffic.outage else 0.0
+    requests = traffic.requests * state.percent / 100, traffic.requests * (100 - state.percent) / 100
+    new, old = (
+        _counts(part, min(1.0, rate + extra), traffic.cluster, chance)
+        for part, rate in zip(requests, (traffic.new, traffic.old), strict=True)
+    )
+    return Observation(new, old, reporting=1)
+
+
+def _counts(requests: float, rate: float, cluster: int, chance: random.Random) -> RequestCounts:
+    total = poisson(requests, chance)
+    errors = cluster * poisson(requests * rate / cluster, chance)
+    return RequestCounts(total, min(total, errors))
+
+
+def poisson(mean: float, chance: random.Random) -> int:
+    """A number with this mean: exact below 50, of the same mean and variance above."""
+    if mean >= 50:
+        return max(0, round(chance.gauss(mean, math.sqrt(mean))))
+    limit, product, count = math.exp(-mean), chance.random(), 0
+    while product > limit:
+        product *= chance.random()
+        count += 1
+    return count
+
+
+if __name__ == "__main__":
+    main()

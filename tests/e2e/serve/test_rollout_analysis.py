@@ -1,0 +1,175 @@
+"""Rollouts by analysis on Envoy, HAProxy and nginx, with the proxies' own counts of real traffic."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from lbctl.cli import run
+from tests.e2e.support import edges
+from tests.e2e.support.client import Steady
+from tests.e2e.support.control import ControlPlane, controlling, driven
+from tests.e2e.support.edges import Edge
+from tests.e2e.support.fleet import Fleet, pool_of
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+_LONG = 120.0
+"""Seconds in which a rollout of some intervals is over, on a busy machine too."""
+_NAMES = ("edge", "ha", "ng")
+_REQUEST = Request("POST", "/v1/completions", timeout=20.0)
+_HEALTH = {"health": {"passive": {"consecutive_5xx": 1000, "consecutive_connect_failures": 1000}}}
+"""No proxy takes the replica with errors out, so that all of its errors are seen."""
+
+
+def _fleet(old: Replica, new: Replica, sites: list[Edge], **analysis: Any) -> Fleet:
+    criteria = {"interval": "5s", "min_requests": 60, "max_error_rate": "2%", "failures": 2, **analysis}
+    steps = [{"percent": "40%", "hold": "8s"}, {"percent": "60%", "hold": "8s"}, {"percent": "100%"}]
+    rollout = {"to": "new", "mode": "analysis", "steps": steps, "analysis": criteria}
+    split = {"split": {"old": 100, "new": 0}, "sticky_split": {"cookie": "variant"}}
+    fleet: Fleet = {
+        "version": 1,
+        **driven("edge"),
+        "routes": {"chat": {"match": {"path_prefix": "/"}, **split, "rollout": rollout}},
+        "pools": {
+            name: pool_of([replica], model={"name": "m", "version": name}, **_HEALTH)
+            for name, replica in (("old", old), ("new", new))
+        },
+    }
+    for site in sites:
+        for section, entries in site.sections.items():
+            fleet[section] = {**fleet[section], **entries}
+    return fleet
+
+
+@contextmanager
+def _all_proxies(old: Replica, new: Replica, **analysis: Any) -> Iterator[tuple[ControlPlane, list[Steady]]]:
+    """`serve`, an Envoy, a HAProxy and an nginx, each with steady traffic."""
+    with ExitStack() as stack:
+        sites = [stack.enter_context(edges.haproxy()), stack.enter_context(edges.nginx())]
+        fleet = _fleet(old, new, sites, **analysis)
+        for site in sites:
+            stack.enter_context(edges.started_edge(site, fleet))
+        control = stack.enter_context(controlling(fleet))
+        envoy = stack.enter_context(control.envoy("edge", ["edge"], by_socket=True))
+        _in_sync(control)
+        clients = [envoy.client(), *sites]
+        yield control, [stack.enter_context(each.steady(20, lambda _: _REQUEST, keep_alive=False)) for each in clients]
+
+
+def _in_sync(control: ControlPlane) -> None:
+    version = control.status["snapshot"]["version"]
+    eventually(lambda: all(control.proxies.get(name, {}).get("last_good") == version for name in _NAMES), _LONG)
+
+
+def _row(control: ControlPlane) -> dict[str, Any]:
+    (row,) = control.get("rollouts")["rollouts"]
+    return dict(row)
+
+
+def _evaluations(control: ControlPlane) -> list[dict[str, Any]]:
+    return list(_row(control)["analysis"]["evaluations"])
+
+
+def _steps(control: ControlPlane) -> list[tuple[str, str]]:
+    """What the audit log has of the rollout: actions and reasons."""
+    records = control.get("audit")["records"]
+    return [(item["action"], item["reason"]) for item in records if item["action"].startswith("rollout")]
+
+
+def _reporting(control: ControlPlane) -> set[str]:
+    """The proxies that have counted requests of the new pool."""
+    series = control.metrics().items()
+    pool = [name for name, value in series if name.startswith("lbctl_replica_requests_total") and value]
+    return {proxy for proxy in _NAMES for name in pool if f'proxy="{proxy}"' in name and 'pool="new"' in name}
+
+
+def _in_phase(control: ControlPlane, phase: str) -> None:
+    eventually(lambda: _row(control)["phase"] == phase, _LONG)
+
+
+def _only(control: ControlPlane, loads: list[Steady], pool: str) -> None:
+    _in_sync(control)
+    began = time.monotonic()
+    time.sleep(2)
+    assert [set(load.since(began).by_replica) for load in loads] == [{pool}] * len(loads)
+
+
+def test_a_good_variant_is_promoted_over_a_killed_serve_and_no_request_fails(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with replicas("old", "new") as (old, new), _all_proxies(old, new) as (control, loads):
+        eventually(lambda: any(item["verdict"] == "good" for item in _evaluations(control)), _LONG)
+        before = _row(control)
+        control.kill()
+        control.start()
+        assert _evaluations(control)[: len(before["analysis"]["evaluations"])] == before["analysis"]["evaluations"]
+        _in_phase(control, "promoted")
+        actions = [action for action, _ in _steps(control)]
+        assert actions == [
+            "rollout progressing (step 1, 40 %)", "rollout progressing (step 2, 60 %)",
+            "rollout promoted (step 3, 100 %)",
+        ], "nothing is lost and nothing is done twice"  # fmt: skip
+        assert all(reason.startswith("good: new 0 errors in ") for _, reason in _steps(control)[1:])
+        assert run(["rollout", "status", "--server", control.url]) == 0
+        shown = capsys.readouterr().out
+        assert "promoted" in shown
+        assert "good" in shown
+        assert control.metric("lbctl_rollout_verdict_total") >= 2
+        assert _reporting(control) == set(_NAMES)
+        _only(control, loads, "new")
+        for load in loads:
+            load.load.assert_no_failure()
+
+
+def test_a_bad_variant_is_rolled_back_on_all_proxies_and_the_good_one_loses_nothing() -> None:
+    with replicas("old", "new") as (old, new):
+        new.behave(statuses=(200, 200, 200, 500))
+        with _all_proxies(old, new) as (control, loads):
+            _in_phase(control, "rolled_back")
+            row = _row(control)
+            assert row["split"] == {"new": 0, "old": 100}
+            assert "bad evaluations in a row" in row["reason"]
+            assert _reporting(control) == set(_NAMES)
+            bad = [item for item in _evaluations(control) if item["verdict"] == "bad"]
+            assert len(bad) == 2
+            assert all(item["old"]["errors"] == 0 for item in bad)
+            assert all(0.1 < item["new"]["rate"] < 0.4 for item in bad)
+            assert [action for action, _ in _steps(control)] == [
+                "rollout progressing (step 1, 40 %)", "rollout rolled_back (split of the files)",
+            ]  # fmt: skip
+            assert _steps(control)[-1][1] == row["reason"]
+            _only(control, loads, "old")
+            control.kill()
+            control.start()
+            time.sleep(6)
+            assert _row(control)["phase"] == "rolled_back"
+            assert len(_steps(control)) == 2, "nothing is done twice"
+            _only(control, loads, "old")
+            for load in loads:
+                by_old = [item for item in load.load.responses if item.replica == "old"]
+                assert {item.status for item in by_old} == {200}
+                assert {item.status for item in load.load.failures} <= {500}
+
+
+def test_wait_reports_each_step_with_its_numbers_and_ends_with_the_rollout(capsys: pytest.CaptureFixture[str]) -> None:
+    with replicas("old", "new") as (old, new):
+        new.behave(status=500)
+        fleet = _fleet(old, new, [])
+        with controlling(fleet) as control, control.envoy("edge", ["edge"], by_socket=True) as envoy:
+            with envoy.client().steady(60, lambda _: _REQUEST):
+                token = ["--server", control.url, "--token-file", str(control.state / "api-token")]
+                eventually(lambda: bool(control.get("rollouts")["rollouts"]))
+                assert run(["rollout", "promote", "chat", "--wait", *token]) == 3
+            said = capsys.readouterr().err
+            assert "step 2 is bad, its errors are more than chance explains: new " in said
+            assert "(100.00 %), old 0 of " in said
+            assert "the rollout of chat is rolled_back, the split of the files holds: {new: 0, old: 100}: 2 bad" in said
+            events = json.dumps(control.get("rollouts"))
+            assert '"waits_for": null' in events

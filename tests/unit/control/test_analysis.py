@@ -1,0 +1,208 @@
+"""The verdicts of the analysis of rollouts, and what they do to a rollout."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbctl.control.analysis.evidence import AnalysisState, MetricValues, Observation, RequestCounts
+from lbctl.control.analysis.statistics import FALSE_ALARM, cluster_size, level, upper_tail
+from lbctl.control.rollouts import RolloutState, act, advance, blocker, evaluate, follow, splits
+from lbctl.ir.pools import Pool
+from lbctl.ir.routes import Analysis, AnalysisMetric, Forward, Rollout, RolloutStep, Route, Share
+from lbctl.ir.topology import Topology
+from tests.benchmarks.analysis import ROWS, simulate
+
+CRITERIA = Analysis(interval=10_000, min_requests=200, max_error_rate=2.0, failures=2)
+STEPS = (RolloutStep(10, 20_000), RolloutStep(50, 20_000), RolloutStep(100))
+FINE = Observation(RequestCounts(1000, 5), RequestCounts(9000, 45), reporting=3)
+WORSE = replace(FINE, new=RequestCounts(1000, 200))
+
+
+class Course:
+    """A rollout that is evaluated every ten seconds."""
+
+    def __init__(self, steps: tuple[RolloutStep, ...] = STEPS, **criteria: Any) -> None:
+        self.rollout = Rollout("new", "analysis", steps, replace(CRITERIA, **criteria))
+        route = Route("chat", Forward((Share("new", 0), Share("old", 1))), rollout=self.rollout)
+        self.topology = Topology((), (route,), (Pool("new"), Pool("old")))
+        self.now = 0.0
+        (self.state,) = follow((), self.topology, self.now)
+
+    def see(self, *observations: Observation) -> RolloutState:
+        for observation in observations:
+            self.now += 10
+            self.state = evaluate(self.state, self.rollout, observation, self.now)
+            (self.state,) = advance((self.state,), self.topology, self.now)
+        return self.state
+
+    @property
+    def last(self) -> tuple[str, str]:
+        evaluation = self.state.analysis.evaluations[-1]
+        return evaluation.verdict, evaluation.reason
+
+    @property
+    def waits_for(self) -> str:
+        return blocker(self.state, self.rollout, self.now)
+
+
+def test_good_evidence_ends_each_step_after_its_hold_and_promotes_the_rollout() -> None:
+    course = Course()
+    assert (course.state.phase, course.waits_for) == ("progressing", "the first evaluation of this step")
+    assert course.see(FINE).step == 0, "the hold has not passed"
+    assert course.see(FINE).step == 1
+    assert course.state.analysis.step_new == RequestCounts(), "each step has evidence of its own"
+    state = course.see(FINE, FINE)
+    assert (state.phase, splits((state,), course.topology)) == ("promoted", {"chat": (("new", 1), ("old", 0))})
+
+
+def test_bad_intervals_in_a_row_roll_back_with_the_numbers_in_the_reason() -> None:
+    course = Course()
+    assert course.see(WORSE).phase == "progressing"
+    assert course.waits_for == "a good evaluation after 1 of 2 bad ones in a row"
+    state = course.see(WORSE)
+    assert (state.phase, splits((state,), course.topology)) == ("rolled_back", {})
+    assert state.reason == (
+        "2 bad evaluations in a row, the last one bad (its errors are more than chance explains): "
+        "new 200 errors in 1000 requests (20.00 %), old 45 errors in 9000 requests (0.50 %)"
+    )
+    assert advance((state,), course.topology, 9_999) == follow((state,), course.topology, 9_999) == (state,)
+    assert act(state, course.rollout, "start", 100).analysis == AnalysisState()
+
+
+def test_a_bad_rollout_pauses_where_the_file_says_so_and_goes_on_with_new_evidence() -> None:
+    course = Course(on_failure="pause")
+    state = course.see(WORSE, WORSE)
+    assert (state.phase, state.percent) == ("paused", 10)
+    course.state = act(state, course.rollout, "resume", course.now)
+    assert (course.state.analysis.failures, course.state.analysis.step_new) == (0, RequestCounts())
+    assert course.see(WORSE).phase == "progressing"
+
+
+def test_a_good_interval_ends_a_row_of_bad_ones_and_an_inconclusive_one_does_not() -> None:
+    silent = replace(FINE, silent=("edge",))
+    course = Course()
+    assert course.see(WORSE, FINE, WORSE).phase == "progressing"
+    assert course.see(silent, WORSE).phase == "rolled_back"
+
+
+@pytest.mark.parametrize(
+    ("observation", "reason"),
+    [
+        (Observation(RequestCounts(), RequestCounts()), "no proxy reports its requests"),
+        (replace(FINE, new=RequestCounts(19, 19)), "the new pool has {} of at least 200 requests"),
+        (replace(FINE, old=RequestCounts(19, 0)), "the old pools have {} of at least 200 requests"),
+        (replace(FINE, silent=("edge", "ha")), "no report from edge, ha"),
+        (replace(FINE, metrics=(MetricValues("m", 1.5, problem="new: no"),)), "m: new: no"),
+        (replace(FINE, metrics=(MetricValues("m", 1.5, 1.0, 0.0),)), "m: no ratio to 0"),
+    ],
+)
+def test_too_little_evidence_neither_promotes_nor_rolls_back_and_says_what_is_missing(
+    observation: Observation, reason: str
+) -> None:
+    course = Course()
+    for number in range(1, 10):
+        assert course.see(observation).phase == "progressing"
+        assert (course.state.step, *course.last) == (0, "inconclusive", reason.format(19 * number))
+        assert course.waits_for == course.last[1]
+
+
+def test_intervals_with_too_few_requests_are_joined_until_there_are_enough() -> None:
+    course = Course()
+    few = Observation(RequestCounts(90, 0), RequestCounts(900, 9), reporting=1)
+    course.see(few, few)
+    assert course.last == ("inconclusive", "the new pool has 180 of at least 200 requests")
+    course.see(few)
+    assert course.last == ("good", "")
+    assert course.state.analysis.evaluations[-1].new == RequestCounts(270, 0)
+
+
+def test_an_outage_of_both_pools_is_inconclusive_and_not_the_fault_of_the_new_one() -> None:
+    course = Course()
+    outage = Observation(RequestCounts(1000, 300), RequestCounts(9000, 2700), reporting=1)
+    assert course.see(*[outage] * 9).phase == "progressing"
+    assert course.last == (
+        "inconclusive",
+        "an error rate of 30.00 % is above max_error_rate, 2.00 %, and not clearly more than in the old pools",
+    )
+
+
+def test_where_the_old_pools_get_nothing_the_new_one_is_compared_with_max_error_rate() -> None:
+    steps = (RolloutStep(100, 20_000), RolloutStep(100))
+    alone = Observation(RequestCounts(1000, 5), RequestCounts(), reporting=1)
+    assert Course(steps).see(alone, alone).phase == "promoted"
+    bad = replace(alone, new=RequestCounts(1000, 60))
+    assert Course(steps).see(bad, bad).phase == "rolled_back"
+
+
+def test_a_metric_above_its_ratio_is_bad_and_two_zeros_are_equal() -> None:
+    metric = AnalysisMetric("flagged", "http://127.0.0.1:9090", '{pool="{pool}"}', 1.5)
+    course = Course(metrics=(metric,))
+    course.see(replace(FINE, metrics=(MetricValues("flagged", 1.5, 0.0, 0.0),)))
+    assert course.last == ("good", "")
+    course.see(replace(FINE, metrics=(MetricValues("flagged", 1.5, 3.2, 2.0),)))
+    assert course.last == ("bad", "flagged is 1.6 times the old value")
+
+
+def test_evidence_of_long_ago_ends_no_step() -> None:
+    course = Course()
+    course.see(FINE)
+    assert advance((course.state,), course.topology, 9_999) == (course.state,)
+    assert blocker(course.state, course.rollout, 9_999) == "a new evaluation"
+
+
+def test_a_latency_that_nobody_measures_never_passes() -> None:
+    course = Course(latency_metric="total")
+    course.see(FINE, FINE, FINE)
+    assert course.state.step == 0
+    assert course.waits_for.startswith("nothing measures latency")
+
+
+def test_abort_wins_over_the_analysis() -> None:
+    course = Course()
+    course.see(FINE)
+    course.state = act(course.state, course.rollout, "abort", course.now)
+    assert advance((course.state,), course.topology, 15.0) == (course.state,)
+
+
+# ── Statistics ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(st.integers(0, 60), st.integers(0, 60), st.floats(0, 1))
+def test_tails_are_those_of_the_binomial(successes: int, trials: int, probability: float) -> None:
+    expected = sum(
+        math.comb(trials, count) * probability**count * (1 - probability) ** (trials - count)
+        for count in range(successes, trials + 1)
+    )
+    assert upper_tail(successes, trials, probability) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_all_tests_of_a_rollout_together_have_the_stated_probability_of_a_false_alarm(failures: int) -> None:
+    assert sum(level(tests, failures) ** failures for tests in range(1, 100_000)) <= FALSE_ALARM
+
+
+def test_clusters_are_found_and_neither_a_high_rate_nor_an_outage_of_both_is_one() -> None:
+    def pair(new: int, old: int) -> tuple[RequestCounts, RequestCounts]:
+        return RequestCounts(1000, new), RequestCounts(9000, old)
+
+    assert cluster_size([pair(100, 45)] * 20) == 1.0
+    assert cluster_size([pair(5, 0), pair(5, 90)] * 10) > 10
+    assert cluster_size([pair(5, 45), pair(300, 2700)] * 10) < 2
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.name in ("equal, 1 %", "equal, 0.1 % in clusters of 10")])
+def test_an_equal_pool_is_hardly_ever_rolled_back(row: Any) -> None:
+    ends = simulate(row, 60, 7)
+    assert ends.ends["rolled_back"] <= 1
+    assert ends.ends["promoted"] >= 59
+
+
+def test_a_doubled_error_rate_is_found_within_three_intervals_at_the_stated_traffic() -> None:
+    (row,) = (row for row in ROWS if row.name.startswith("2 % → 4 %, 60,000 requests ("))
+    assert simulate(row, 60, 7).fast >= 54

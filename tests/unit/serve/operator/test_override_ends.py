@@ -1,0 +1,89 @@
+"""A drain does not outlive its replica, and survives a replica that discovery loses for a moment."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.control.overrides import GRACE
+from lbctl.serve import log, wiring
+from lbctl.serve.api.endpoints import Endpoints
+from lbctl.serve.metrics.instruments import Metrics
+from lbctl.serve.operator import overrides as service
+from lbctl.serve.settings import Options
+from lbctl.serve.state.saved import SavedState
+from lbctl.serve.state.sqlite import SqliteStore
+from lbctl.serve.wiring import Services
+from lbctl.targets.load import Loaded, load
+from lbctl.xds.protocol.node_status import NodeStatus
+
+
+def fleet(directory: Path, *replicas: str) -> Loaded:
+    rows = [{"name": name, "address": f"127.0.0.1:{port}"} for port, name in enumerate(replicas, 9)]
+    routes = {"chat": {"match": {"path_prefix": "/"}, "pool": "chat"}}
+    listeners = {"gateway": {"bind": "127.0.0.1:8080"}}
+    text = {"version": 1, "listeners": listeners, "routes": routes, "pools": {"chat": {"replicas": rows}}}
+    (directory / "fleet.yaml").write_text(json.dumps(text))
+    loaded = load([str(directory / "fleet.yaml")], Diagnostics())
+    assert loaded is not None
+    return loaded
+
+
+async def ignore(_loaded: Loaded, _can_be_served: bool) -> None:
+    """Open no endpoints for the first fleet."""
+
+
+class Clock:
+    """Seconds since the epoch, set by the test."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+async def ends(services: Services, replicas: tuple[str, ...], directory: Path, clock: Clock, after: float) -> list[str]:
+    """Serve these replicas, let so many seconds pass, and return the replicas that operators drain then."""
+    await services.publisher.serve(fleet(directory, *replicas), "files", allow_shrink=True)
+    for seconds in (0.0, after):
+        clock.now += seconds
+        await asyncio.sleep(0.05)
+    return [item.replica for item in services.publisher.overrides if item.kind == "drain"]
+
+
+def test_a_drain_ends_when_its_replica_has_been_gone_for_the_grace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_EXPIRY_INTERVAL", 0.01)
+    clock = Clock()
+
+    async def test() -> None:
+        options, nodes, metrics = Options((str(tmp_path / "fleet.yaml"),)), NodeStatus(), Metrics()
+        state = SavedState(SqliteStore.open(tmp_path / "state"), log.warn)
+        await state.lead(log.warn)
+        services, _ = await wiring.build_from(
+            options, Endpoints(options, nodes, metrics), metrics, nodes, state, ignore
+        )
+        services.overrides._now = clock.time
+        await services.publisher.serve(fleet(tmp_path, "a", "b"), "files")
+        work = asyncio.create_task(services.overrides.run())
+        await services.overrides.put({"kind": "drain", "pool": "chat", "replica": "a", "reason": "a fan"}, "anna")
+        assert await ends(services, ("b",), tmp_path, clock, GRACE - 1) == ["a"]
+        assert await ends(services, ("a", "b"), tmp_path, clock, GRACE) == ["a"], "it was back in time"
+        assert await ends(services, ("b",), tmp_path, clock, GRACE - 1) == ["a"], "the grace begins anew"
+        assert await ends(services, ("b",), tmp_path, clock, 1) == []
+        assert await ends(services, ("a", "b"), tmp_path, clock, 1) == []
+        assert await state.overrides() == ()
+        newest = (await state.audit())[-1]
+        assert (newest.actor, newest.action, newest.subject) == ("lbctl", "end drain", "chat/a")
+        assert newest.reason == "its replica is gone"
+        work.cancel()
+        await services.publisher.discovery.stop()
+        await state.close()
+
+    asyncio.run(asyncio.wait_for(test(), 30))

@@ -1,0 +1,319 @@
+"""The analysis of rollouts as a part of `serve`: windows of the ledger, PromQL, restarts, and what is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.control.analysis.evidence import Evaluation
+from lbctl.control.rollouts import RolloutState
+from lbctl.serve import log, wiring
+from lbctl.serve.api import schema
+from lbctl.serve.api.endpoints import Endpoints
+from lbctl.serve.metrics.instruments import Metrics
+from lbctl.serve.settings import Options
+from lbctl.serve.state.records import read_rollouts, write_rollouts
+from lbctl.serve.state.saved import SavedState
+from lbctl.serve.state.sqlite import SqliteStore
+from lbctl.serve.traffic.ledger import Counts, ReplicaKey
+from lbctl.serve.wiring import Services
+from lbctl.targets.load import Loaded, load
+from lbctl.xds.protocol.node_status import NodeStatus
+from tests.e2e.support.ports import free_port
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbctl.serve.operator.rollouts._INTERVAL", 0.05)
+
+
+Errors = Mapping[str, float]
+"""Pool → the share of its requests that fail."""
+_REQUESTS = {"new": 100, "old": 300}
+"""Requests of each pool in a tenth of a second."""
+
+
+def fleet(hold: str = "1s", **analysis: Any) -> str:
+    criteria = {"interval": "300ms", "min_requests": 200, "max_error_rate": "2%", "failures": 2, **analysis}
+    rollout = {
+        "to": "new",
+        "mode": "analysis",
+        "steps": [{"percent": "25%", "hold": hold}, {"percent": "50%", "hold": hold}, {"percent": "100%"}],
+        "analysis": criteria,
+    }
+    route = {"match": {"path_prefix": "/"}, "split": {"old": 1, "new": 0}, "rollout": rollout}
+    pools = {name: {"replicas": [{"name": "r", "address": "127.0.0.1:9"}]} for name in ("old", "new")}
+    listeners = {"gateway": {"bind": "127.0.0.1:8080"}}
+    return json.dumps({"version": 1, "listeners": listeners, "routes": {"chat": route}, "pools": pools})
+
+
+async def ignore(_loaded: Loaded, _can_be_served: bool) -> None:
+    """Open no endpoints for the first fleet."""
+
+
+class Run:
+    """A running `serve` without endpoints, and proxies that report to its ledger."""
+
+    def __init__(self, services: Services, metrics: Metrics, state: SavedState) -> None:
+        self.services = services
+        self.metrics = metrics
+        self.saved = state
+
+    @property
+    def state(self) -> RolloutState:
+        (state,) = self.services.publisher.rollouts
+        return state
+
+    @property
+    def row(self) -> schema.Rollout:
+        (row,) = self.services.views.rollouts().rollouts
+        return row
+
+    @property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        return self.state.analysis.evaluations
+
+    @property
+    def verdicts(self) -> Mapping[str, int]:
+        assert self.row.analysis
+        return self.row.analysis.verdicts
+
+    def report(self, errors: Errors, proxy: str = "edge") -> None:
+        traffic = self.services.traffic
+        counts = {
+            ReplicaKey(pool, "r"): Counts(requests, round(requests * errors[pool]))
+            for pool, requests in _REQUESTS.items()
+        }
+        traffic.ledger.add(proxy, counts, traffic.clock())
+
+    async def until(self, condition: Callable[[Run], bool], errors: Errors | None = None) -> None:
+        """Report traffic with these errors until the condition holds."""
+        deadline = time.monotonic() + 20
+        while not condition(self):
+            assert time.monotonic() < deadline, self.row
+            if errors is not None:
+                self.report(errors)
+            await asyncio.sleep(0.1)
+
+    async def actions(self) -> list[tuple[str, str]]:
+        return [(item.action, item.reason) for item in await self.saved.audit() if item.action.startswith("rollout")]
+
+
+@asynccontextmanager
+async def serving(directory: Path, text: str) -> AsyncIterator[Run]:
+    """The parts of `serve` with the tasks of rollouts. Leaving it is as sudden as a SIGKILL."""
+    path = directory / "fleet.yaml"
+    path.write_text(text)
+    loaded = load([str(path)], Diagnostics())
+    assert loaded is not None
+    options, nodes, metrics = Options((str(path),)), NodeStatus(), Metrics()
+    state = SavedState(SqliteStore.open(directory / "state"), log.warn)
+    await state.lead(log.warn)
+    services, _ = await wiring.build_from(options, Endpoints(options, nodes, metrics), metrics, nodes, state, ignore)
+    await services.publisher.serve(loaded, "files")
+    tasks = [asyncio.create_task(work()) for work in (services.rollouts.run, services.rollouts.run_analysis)]
+    try:
+        while not services.publisher.rollouts:
+            await asyncio.sleep(0.01)
+        yield Run(services, metrics, state)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await services.publisher.discovery.stop()
+        await state.close()
+
+
+def ran(test: Any) -> None:
+    asyncio.run(asyncio.wait_for(test, 60))
+
+
+GOOD = {"new": 0.01, "old": 0.01}
+BAD = {"new": 0.2, "old": 0.01}
+
+
+def test_a_good_pool_is_promoted_step_by_step_and_each_step_is_recorded_with_its_evidence(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path, fleet()) as run:
+            await run.until(lambda run: run.state.phase == "promoted", GOOD)
+            assert dict(run.row.split) == {"new": 1, "old": 0}
+            actions = await run.actions()
+            assert [action for action, _ in actions] == [
+                "rollout progressing (step 1, 25 %)", "rollout progressing (step 2, 50 %)",
+                "rollout promoted (step 3, 100 %)",
+            ]  # fmt: skip
+            assert all(reason.startswith("good: new ") for _, reason in actions[1:])
+            page = run.metrics.page().decode()
+            assert f'lbctl_rollout_verdict_total{{route="chat",verdict="good"}} {run.verdicts["good"]}.0' in page
+
+    ran(test())
+
+
+def test_a_bad_pool_is_rolled_back_and_stays_so_over_a_restart(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path, fleet()) as run:
+            await run.until(lambda run: run.state.phase == "rolled_back", BAD)
+            assert dict(run.row.split) == {"new": 0, "old": 1}
+            assert run.row.percent is None
+            assert (run.row.reason or "").startswith("2 bad evaluations in a row")
+            action, reason = (await run.actions())[-1]
+            assert (action, reason) == ("rollout rolled_back (split of the files)", run.row.reason)
+        async with serving(tmp_path, fleet()) as run:
+            await run.until(lambda run: run.state.phase == "rolled_back", GOOD)
+            await asyncio.sleep(1.5)
+            assert run.state.phase == "rolled_back"
+            assert len(await run.actions()) == 2, "nothing is done twice"
+
+    ran(test())
+
+
+def test_a_restart_goes_on_with_the_evidence_and_counts_nothing_twice(tmp_path: Path) -> None:
+    async def test() -> None:
+        slow = fleet(failures=1000)
+        async with serving(tmp_path, slow) as run:
+            await run.until(lambda run: run.verdicts["bad"] >= 2, BAD)
+            before = run.state.analysis
+        async with serving(tmp_path, slow) as run:
+            assert run.state.analysis == before
+            await asyncio.sleep(1.0)
+            assert run.evaluations[-1].reason == "no proxy reports its requests"
+            assert run.state.analysis.step_new == before.step_new
+            await run.until(lambda run: run.verdicts["bad"] > before.bad, BAD)
+            assert run.state.analysis.failures > before.failures
+            newest = run.evaluations[-1].new
+            assert 0 < newest.requests < before.step_new.requests + 2000
+
+    ran(test())
+
+
+def test_without_reports_and_with_a_silent_proxy_nothing_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbctl.serve.traffic.ledger.STALE_AFTER", 0.5)
+
+    async def test() -> None:
+        async with serving(tmp_path, fleet(hold="1ms")) as run:
+            await run.until(lambda run: run.verdicts["inconclusive"] >= 2)
+            assert run.row.analysis
+            assert run.row.analysis.waits_for == "no proxy reports its requests"
+            assert run.state.step == 0
+        async with serving(tmp_path, fleet(hold="60s", failures=3)) as run:
+            await run.until(lambda run: run.verdicts["good"] >= 1, GOOD)
+            run.report(GOOD, "gone")
+            await run.until(lambda run: "no report from gone" in {item.reason for item in run.evaluations}, GOOD)
+            await run.until(lambda run: run.evaluations[-1].verdict == "good", GOOD)
+
+    ran(test())
+
+
+def test_an_abort_wins_while_a_prometheus_does_not_answer(tmp_path: Path) -> None:
+    async def test() -> None:
+        port, asked = free_port(), asyncio.Event()
+
+        async def never(_: web.Request) -> web.Response:
+            asked.set()
+            await asyncio.sleep(60)
+            return web.Response()
+
+        async with answering(port, never), serving(tmp_path, fleet(metrics=[metric(port)])) as run:
+            await run.until(lambda _: asked.is_set(), GOOD)
+            began = time.monotonic()
+            await run.services.rollouts.act({"route": "chat", "action": "abort"}, "anna")
+            assert time.monotonic() - began < 1
+            await asyncio.sleep(0.5)
+            assert run.state.phase == "aborted"
+            assert run.evaluations == ()
+
+    ran(test())
+
+
+def metric(port: int, **more: Any) -> dict[str, Any]:
+    query = 'sum(rate(flagged_total{pool="{pool}"}[1m]))'
+    return {"name": "flagged", "source": f"http://127.0.0.1:{port}", "query": query, "max_ratio": 1.5, **more}
+
+
+@asynccontextmanager
+async def answering(port: int, handler: Any) -> AsyncIterator[None]:
+    app = web.Application()
+    app.router.add_get("/api/v1/query", handler)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def test_promql_compares_both_pools_at_one_instant_and_what_has_no_value_is_inconclusive(tmp_path: Path) -> None:
+    async def test() -> None:
+        port, queries = free_port(), list[tuple[str, str]]()
+        results: dict[str, list[Any]] = {}
+
+        async def answer(request: web.Request) -> web.Response:
+            query, at = request.query["query"], request.query["time"]
+            queries.append((query, at))
+            series = results["new" if 'pool="new"' in query else "old"]
+            result = [{"metric": {"n": str(n)}, "value": [1, value]} for n, value in enumerate(series)]
+            return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
+
+        async def verdict(run: Run, new: list[str], old: list[str]) -> tuple[str, str]:
+            results.update(new=new, old=old)
+            seen = run.state.analysis
+            count = seen.good + seen.bad + seen.inconclusive
+            await run.until(lambda run: sum(run.verdicts.values()) >= count + 2, GOOD)
+            last = run.evaluations[-1]
+            return last.verdict, last.reason
+
+        results.update(new=[], old=[])
+        text = fleet(metrics=[metric(port)], failures=100)
+        async with answering(port, answer), serving(tmp_path, text) as run:
+            assert await verdict(run, ["1"], []) == ("inconclusive", "flagged: old: the query has no result")
+            assert await verdict(run, ["NaN"], ["1"]) == (
+                "inconclusive", "flagged: new: a value that is no finite number from 0 on",
+            )  # fmt: skip
+            assert await verdict(run, ["1", "2"], ["1"]) == (
+                "inconclusive", "flagged: new: the query has 2 series instead of one",
+            )  # fmt: skip
+            assert await verdict(run, ["1"], ["0"]) == ("inconclusive", "flagged: no ratio to 0")
+            assert run.state.step == 0
+            assert await verdict(run, ["3"], ["1"]) == ("bad", "flagged is 3 times the old value")
+            assert run.row.analysis
+            assert run.row.analysis.evaluations[-1].metrics == (
+                schema.RolloutMetric("flagged", 3.0, 1.0, 3.0, 1.5, "bad", None),
+            )
+            assert await verdict(run, ["1.4"], ["1"]) == ("good", "")
+        pairs = [{query for query, at in queries if at == each} for each in {at for _, at in queries}]
+        assert {frozenset(pair) for pair in pairs if len(pair) == 2} == {
+            frozenset(f'sum(rate(flagged_total{{pool="{pool}"}}[1m]))' for pool in ("new", "old"))
+        }
+
+    ran(test())
+
+
+def test_a_state_of_an_earlier_version_is_read_and_one_with_evidence_comes_back_whole(tmp_path: Path) -> None:
+    old = (
+        '[{"route": "chat", "key": "k", "base": [["new", 0], ["old", 1]], "phase": "progressing", "step": 1, '
+        '"percent": 50.0, "since": 5.0, "elapsed": 0.0, "reason": ""}]'
+    )
+    (state,) = read_rollouts(old)
+    assert (state.step, state.analysis.evaluations) == (1, ())
+
+    async def test() -> None:
+        async with serving(tmp_path, fleet(failures=100)) as run:
+            await run.until(lambda run: run.verdicts["bad"] >= 2, BAD)
+            assert read_rollouts(write_rollouts((run.state,))) == (run.state,)
+
+    ran(test())
+    for damage in ({"tests": -1}, {"evaluations": [{}]}, {"step_new": {"requests": 1, "errors": 2}}):
+        (row,) = json.loads(write_rollouts((state,)))
+        row["analysis"] |= damage
+        with pytest.raises((ValueError, KeyError)):
+            read_rollouts(json.dumps([row]))

@@ -1,0 +1,75 @@
+"""Ejections, readmissions and modes of pools are recorded once, also over a state that cannot be written."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lbctl.control.effects import HealthChanged, ModeChanged, Verdict, WeightsChanged
+from lbctl.serve.errors import NotSavedError
+from lbctl.serve.state.audit import AuditLog
+from lbctl.serve.telemetry.decision_audit import DecisionAudit
+
+
+class Records(AuditLog):
+    """An audit log in memory, which can be broken."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, str, str, str]] = []
+        self.broken = False
+
+    async def record(self, actor: str, action: str, subject: str, reason: str = "") -> None:
+        if self.broken:
+            raise NotSavedError("the disk is full")
+        self.rows.append((actor, action, subject, reason))
+
+
+def health(replica: str, verdict: Verdict, *reasons: str) -> HealthChanged:
+    return HealthChanged("chat", replica, verdict, reasons)
+
+
+def test_decisions_are_recorded_and_weights_and_new_reasons_are_not() -> None:
+    records = Records()
+    audit = DecisionAudit(records)
+    for effect in (
+        WeightsChanged("chat", {}),
+        health("a", "out", "it is hot"),
+        health("a", "out", "it is hot", "it is slow"),
+        health("b", "floor", "it is slow"),
+        ModeChanged("chat", "frozen", "most are stale"),
+        health("a", "in"),
+        health("a", "out", "it is hot"),
+    ):
+        audit.note(effect)
+    asyncio.run(audit.save())
+    assert records.rows == [
+        ("lbctl", "eject", "chat/a", "it is hot"),
+        ("lbctl", "keep at the floor", "chat/b", "it is slow"),
+        ("lbctl", "mode frozen", "chat", "most are stale"),
+        ("lbctl", "readmit", "chat/a", ""),
+        ("lbctl", "eject", "chat/a", "it is hot"),
+    ]
+
+
+def test_many_replicas_at_once_are_one_record() -> None:
+    records = Records()
+    audit = DecisionAudit(records)
+    for number in range(100, 130):
+        audit.note(health(f"r{number}", "out", "an Xid"))
+    asyncio.run(audit.save())
+    ((_, action, subject, reason),) = records.rows
+    assert (action, subject) == ("eject", "chat")
+    assert reason.startswith("30 replicas: r100, r101, ")
+    assert reason.endswith(" and 10 more; r100: an Xid")
+
+
+def test_what_cannot_be_recorded_is_recorded_later() -> None:
+    records = Records()
+    audit = DecisionAudit(records)
+    records.broken = True
+    audit.note(health("a", "out", "it is hot"))
+    asyncio.run(audit.save())
+    audit.note(health("a", "in"))
+    records.broken = False
+    asyncio.run(audit.save())
+    asyncio.run(audit.save())
+    assert [row[1] for row in records.rows] == ["eject", "readmit"]
