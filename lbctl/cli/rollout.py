@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lbctl.cli.api_client import Server, form_choice, server_options, show, table
+from lbctl.cli.api_client import Server, as_text, form_choice, server_options, table_text
 from lbctl.cli.options import options_of
 from lbctl.cli.overrides import await_proxies
 from lbctl.serve.api import schema
@@ -33,7 +33,7 @@ def command() -> None:
 def status(route: str | None, form: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Show each rollout: its phase, its step, and the split that stands now, as it would be written in the file."""
     rows = rollouts_of(Server(server, token_file, tls_ca), route)
-    print_rollouts(rows, form)
+    click.echo(rollouts_text(rows, form))
     return 0
 
 
@@ -134,12 +134,9 @@ def rollouts_of(remote: Server, route: str | None) -> tuple[schema.Rollout, ...]
     return selected
 
 
-def print_rollouts(rows: tuple[schema.Rollout, ...], form: str) -> None:
-    """Print rollouts as a table, JSON or YAML."""
-    if form == "table":
-        table(_HEAD, map(_cells, rows))
-    else:
-        show(rows, form)
+def rollouts_text(rows: tuple[schema.Rollout, ...], form: str) -> str:
+    """Return rollouts as a table, JSON or YAML."""
+    return as_text(rows, form) if form in ("json", "yaml") else table_text(_HEAD, map(_cells, rows))
 
 
 def _cells(row: schema.Rollout) -> tuple[str, ...]:

@@ -115,6 +115,7 @@ class Fleet:
         self.events = EventLog()
         self.read = schema.Signals(())
         self.listed: tuple[schema.Pool, ...] = (pool("chat"),)
+        self.connected: tuple[schema.Proxy, ...] = (ENVOY,)
 
     def ready(self) -> str:
         return self.waiting
@@ -125,7 +126,7 @@ class Fleet:
         return STATUS
 
     def proxies(self) -> schema.Proxies:
-        return schema.Proxies((ENVOY,))
+        return schema.Proxies(self.connected)
 
     def pools(self) -> schema.Pools:
         return schema.Pools(self.listed)

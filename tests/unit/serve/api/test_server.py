@@ -327,11 +327,17 @@ def test_the_status_of_a_refusal_has_the_words_at_their_line_and_fails_the_check
     async def script(ask: Ask) -> None:
         server = ["--server", (await ask("GET", "/api/v1/status")).url]
         assert await asyncio.to_thread(run, ["status", "proxies", *server]) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert len(shown) == 2, "one row for a proxy"
+        cells = shown[1].split(maxsplit=6)
+        assert cells[:5] == ["edge-1", "edge", "envoy", "NACKED", "0123456789ab"]
+        assert cells[5][-1] in "sm", "since when it is refused, not since when it is connected"
+        assert cells[6] == "cds: fleet.yaml:3:5: error LB921 pools.chat: no"
+        assert await asyncio.to_thread(run, ["status", "proxies", "-o", "wide", *server]) == 0
         shown = [line.split(maxsplit=8) for line in capsys.readouterr().out.splitlines()]
         assert shown[1][:5] == ["edge-1", "edge", "cds", "NACKED", "2222"]
         assert shown[1][6] == "0123456789ab"
         assert shown[1][8] == "fleet.yaml:3:5: error LB921 pools.chat: no"
-        assert shown[1][7][-1] in "sm", "since when it is refused, not since when it is connected"
         assert shown[2][3] == "SYNCED"
         assert await asyncio.to_thread(run, ["status", "proxies", "--check", *server]) == 3
         assert "edge-1 is NACKED" in capsys.readouterr().err
