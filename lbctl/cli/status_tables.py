@@ -14,12 +14,14 @@ _SHORT = 12
 COLOURS: Mapping[str, str] = {
     "SYNCED": "green", "WAITING": "yellow", "STALE": "yellow", "NACKED": "red", "REFUSED": "red", "FAILING": "red",
     "GONE": "bright_black", "NOT DRIVEN": "bright_black",
-    "in": "green", "out": "red", "drained": "yellow",
+    "in": "green", "ramping": "cyan", "slow": "yellow", "hot": "yellow", "down": "red", "ejected": "red",
+    "draining": "magenta", "drained": "magenta", "removed": "bright_black",
 }  # fmt: skip
 """State of a proxy or a replica → its colour on a terminal."""
 _PROXIES = ("NODE", "PROXY", "KIND", "STATE", "VERSION", "SINCE", "LACKS")
 _TYPES = ("NODE", "PROXY", "TYPE", "STATE", "VERSION", "ACKED", "LAST GOOD", "SINCE", "LACKS")
-_POOLS = ("POOL", "REPLICA", "ADDRESS", "WEIGHT", "SHARE", "PRIORITY", "ZONE", "STATE")
+_POOLS = ("POOL", "REPLICA", "STATE", "DECLARED", "DECIDED", "ACKNOWLEDGED", "OBSERVED", "REASON")
+_MORE_POOLS = (*_POOLS[:-1], "REQ/S", "IN FLIGHT", "WEIGHT", "ADDRESS", "PRIORITY", "ZONE", "REASON")
 _SIGNALS = ("POOL", "REPLICA", "SIGNAL", "VALUE", "UNIT", "AGE", "SOURCE", "REASON")
 
 
@@ -33,10 +35,11 @@ def proxies(rows: Sequence[schema.Proxy], form: str) -> str:
 
 
 def pools(rows: Sequence[schema.Pool], form: str) -> str:
-    """Return a row for each replica."""
+    """Return a row for each replica with its four shares; the form `wide` has more columns."""
     if form in ("json", "yaml"):
         return as_text(rows, form)
-    return table_text(_POOLS, (line for row in rows for line in _replicas(row)), COLOURS)
+    head = _MORE_POOLS if form == "wide" else _POOLS
+    return table_text(head, (line for row in rows for line in _replicas(row, head)), COLOURS)
 
 
 def signals(rows: Sequence[schema.ReplicaSignals], form: str) -> str:
@@ -106,16 +109,37 @@ def _rejection(row: schema.Proxy, kind: schema.ResourceTypeStatus) -> str:
 # ── Pools and signals ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _replicas(row: schema.Pool) -> Iterator[tuple[str, ...]]:
+def _replicas(row: schema.Pool, head: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of these columns for each replica of a pool, or a single line for an empty pool."""
     if not row.replicas:
-        yield (row.name, "-", "-", "-", "-", "-", "-", "-")
+        yield (row.name, *("-" for _ in head[1:]))
     for item in row.replicas:
-        since = item.drained
-        state = "out" if item.out else f"drained since {since}" if since else "in"
-        yield (
-            row.name, item.name, item.address, f"{item.weight:g}", f"{item.share * 100:.1f}%",
-            str(item.priority), item.zone or item.region or "-", state,
-        )  # fmt: skip
+        cells = _replica(row.name, item)
+        yield tuple(cells[name] for name in head)
+
+
+def _replica(pool: str, row: schema.Replica) -> dict[str, str]:
+    return {
+        "POOL": pool,
+        "REPLICA": row.name,
+        "STATE": row.state,
+        "DECLARED": share(row.declared),
+        "DECIDED": share(row.share),
+        "ACKNOWLEDGED": share(row.acknowledged),
+        "OBSERVED": share(row.observed),
+        "REQ/S": "-" if row.requests_per_second is None else f"{row.requests_per_second:.3g}",
+        "IN FLIGHT": "-" if row.in_flight is None else str(row.in_flight),
+        "WEIGHT": f"{row.weight:g}",
+        "ADDRESS": row.address,
+        "PRIORITY": str(row.priority),
+        "ZONE": row.zone or row.region or "-",
+        "REASON": row.state_reason or "-",
+    }
+
+
+def share(part: float | None) -> str:
+    """Format a part from 0 to 1 as percent; `-` for None."""
+    return "-" if part is None else f"{part * 100:.1f}%"
 
 
 def _signals(row: schema.ReplicaSignals) -> Iterator[tuple[str, ...]]:
