@@ -34,6 +34,8 @@ _COMMANDS = {
     "unfreeze": ("lbctl.cli.overrides:unfreeze", "Let the weights of a pool move again."),
     "split": ("lbctl.cli.overrides:split", "Hold the split of a route by hand."),
     "rollout": ("lbctl.cli.rollout", "Move a split to one pool, step by step."),
+    "history": ("lbctl.cli.history:history", "The fleets that a running serve has served."),
+    "rollback": ("lbctl.cli.history:rollback", "Serve an earlier fleet again, until the files change."),
     "audit": ("lbctl.cli.audit", "Who did what, and whether the log of it is whole."),
     "bootstrap": ("lbctl.cli.bootstrap", "The Envoy bootstrap that connects to serve."),
     "xds": ("lbctl.cli.xds", "What a proxy would receive from any xDS server."),

@@ -8,6 +8,9 @@ from lbctl.cli.api_client import age, plain
 from lbctl.cli.terminal import paint, wrapped
 from lbctl.serve.api import schema
 
+_SHORT = 12
+"""Characters of a digest and of a commit that are shown."""
+_ORIGINS = {"state": ", the last good one of the state", "history": ", an earlier one after a rollback"}
 _NAME = 11
 """The width of the names of the lines."""
 
@@ -32,9 +35,27 @@ def _lines(summary: schema.Status) -> Iterator[tuple[str, str]]:
     yield "api", listens.api or "-"
     yield "state", listens.state or "-"
     yield "snapshot", _snapshot(summary.snapshot) if summary.snapshot else f"none: {summary.waiting}"
+    if summary.served is not None:
+        yield "serves", _served(summary.served)
     yield "files", _files(fleet)
+    if summary.served is not None and summary.served.rollback is not None:
+        yield "rollback", _rollback(summary.served, summary.served.rollback)
     yield "proxies", ", ".join(f"{count} {state}" for state, count in summary.proxies.items()) or "none"
     yield from _details(summary)
+
+
+def _served(row: schema.ServedFiles) -> str:
+    """Return which files are served: their commit where there is one, and their digest."""
+    commit = f"commit {row.commit[:_SHORT]}{' with changes' if row.dirty else ''}, " if row.commit else ""
+    return f"{commit}digest {row.digest[:_SHORT]}, since {row.since}"
+
+
+def _rollback(served: schema.ServedFiles, row: schema.Rollback) -> str:
+    reason = f": {row.reason}" if row.reason else ""
+    return (
+        f"{served.digest[:_SHORT]} is served since {row.since}, by {row.author}{reason}; the files "
+        f"({row.ignored[:_SHORT]}) are ignored until they change"
+    )
 
 
 def _details(summary: schema.Status) -> Iterator[tuple[str, str]]:
@@ -68,7 +89,7 @@ def _override(item: schema.Override) -> str:
 
 
 def _snapshot(row: schema.Snapshot) -> str:
-    origin = "" if row.origin == "files" else ", the last good one of the state"
+    origin = _ORIGINS.get(row.origin, "")
     size = f"{_count(row.pools, 'pool')}, {_count(row.replicas, 'replica')}"
     return f"{row.version}, {age(row.age)} old, {size}{origin}"
 

@@ -21,6 +21,7 @@ from lbctl.serve.drivers.eligibility import driven
 from lbctl.serve.drivers.in_flight import InFlight
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.errors import CannotListenError
+from lbctl.serve.fleet.history import FleetHistory, RestoredHistory
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.recent import RecentSnapshots
 from lbctl.serve.fleet.reconciler import Reconciler
@@ -28,6 +29,7 @@ from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.guard import Guard, Work
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator.overrides import OverrideService
+from lbctl.serve.operator.rollback import RollbackService
 from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.settings import Options
 from lbctl.serve.state.audit import AuditLog
@@ -52,6 +54,7 @@ class RestoredState:
     output: LoopOutput = field(default_factory=LoopOutput)
     overrides: Overrides = ()
     rollouts: Rollouts = ()
+    history: RestoredHistory = field(default_factory=RestoredHistory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ async def restore(state: SavedState) -> RestoredState:
         await saved_loop_output(state, time.time()),
         await state.overrides(),
         await state.rollouts(),
+        RestoredHistory(await state.history(), await state.rollback()),
     )
 
 
@@ -109,7 +113,8 @@ def build(
         publisher.discovery.seed(restored.fleet.discovered)
     watcher = FleetWatcher(options.paths)
     audit = AuditLog(state)
-    reconciler = Reconciler(options.paths, publisher, watcher, metrics, state, audit, on_fleet, events)
+    history = FleetHistory(options.paths, state, restored.history)
+    reconciler = Reconciler(options.paths, publisher, watcher, metrics, state, audit, history, on_fleet, events)
     in_flight = InFlight()
     telemetry = Telemetry(publisher, reconciler, metrics.latency, state, restored.output, in_flight.of, guard)
     overrides = OverrideService(publisher, reconciler, telemetry.loop, state, audit, restored.overrides)
@@ -133,6 +138,7 @@ def build(
         telemetry,
         overrides,
         rollouts,
+        RollbackService(reconciler, history),
         audit,
         supervisor,
         events,

@@ -19,6 +19,7 @@ STATUS = schema.Status(
     dry_run=False,
     snapshot=None,
     fleet=FILES,
+    served=None,
     restart=(),
     proxies={},
     unmatched=(),
@@ -150,6 +151,12 @@ class Fleet:
 
     def overrides(self) -> schema.Overrides:
         return schema.Overrides(())
+
+    def history(self) -> schema.History:
+        return schema.History(())
+
+    async def rollback(self, body: dict[str, Any], actor: str) -> schema.RollbackResult:
+        raise AssertionError("no test of this file rolls back")
 
     async def audit(self) -> schema.Audit:
         return schema.Audit(())

@@ -21,6 +21,7 @@ from lbctl.serve.api import decision_rows, schema, status_rows
 from lbctl.serve.api.json_codec import encode
 from lbctl.serve.fleet.publisher import PublishedFleet, PublishResult
 from lbctl.serve.fleet.reconciler import ReloadResult
+from lbctl.serve.state.history import Rollback
 
 KEPT = 1_000
 """Events that a client can resume from."""
@@ -136,6 +137,11 @@ class EventLog:
                 warnings=severities.count("warning"),
             )
         )
+
+    def rolled_back(self, rollback: Rollback) -> None:
+        """Emit `rollback`."""
+        at = status_rows.timestamp(rollback.at)
+        self._emit(schema.RolledBack(at, rollback.digest, rollback.actor, rollback.reason or None))
 
     def task_failed(self, task: str) -> None:
         """Emit `task_failed`."""
