@@ -24,6 +24,7 @@ class Check:
     """A check of one running `serve`."""
 
     remote: Server
+    """The server to check."""
     expected: int | None = None
     """The least number of proxies that are connected and in sync; None where any number will do."""
 

@@ -37,7 +37,9 @@ class RestoredHistory:
     """The history as an earlier process has saved it."""
 
     entries: tuple[HistoryEntry, ...] = ()
+    """The entries, the oldest first."""
     rollback: Rollback | None = None
+    """The rollback in force; None without one."""
 
 
 def digest_of(files: Iterable[SourceText]) -> str:
