@@ -26,6 +26,7 @@ _COMMANDS = {
     "serve": ("lbctl.cli.serve", "The control plane: watches the fleet and drives Envoy by xDS."),
     "reload": ("lbctl.cli.reload", "Have a running serve read its files now."),
     "status": ("lbctl.cli.status", "What a running serve does, and what each proxy has of it."),
+    "top": ("lbctl.cli.top", "The replicas of a running serve, live, sorted, with keys."),
     "explain": ("lbctl.cli.explain", "Why a request takes its route, why a replica has its weight."),
     "drain": ("lbctl.cli.overrides:drain", "Send nothing new to a replica."),
     "undrain": ("lbctl.cli.overrides:undrain", "End a drain, or what deep health holds against a replica."),
