@@ -12,6 +12,7 @@ from lbctl.cli import run
 from tests.e2e.support.control import ControlPlane, controlling, driven
 from tests.e2e.support.fleet import Fleet, fleet_of
 from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.state import refusing
 from tests.e2e.support.waiting import eventually
 from tests.e2e.support.xds_envoy import XdsEnvoy
 
@@ -128,3 +129,38 @@ def test_the_commit_of_the_files_is_shown(capsys: pytest.CaptureFixture[str]) ->
             assert f"commit {commit[:12]} with changes" in capsys.readouterr().out
             assert _cli(control, "history") == 0
             assert f"{commit[:12]}+" in capsys.readouterr().out
+
+
+def test_a_rollback_that_cannot_be_saved_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    edge = driven("edge")
+    with replicas("a", "b") as (a, b), controlling(_fleet(edge, a)) as control:
+        control.write(_fleet(edge, a, b))
+        eventually(lambda: len(_history(control)) == 2)
+        version = control.status["snapshot"]["version"]
+        with refusing(control):
+            assert _cli(control, "rollback", "--allow-shrink") == 4
+            assert "nothing was changed" in capsys.readouterr().err
+        assert control.status["served"]["rollback"] is None
+        assert control.status["snapshot"]["version"] == version
+        control.kill()
+        control.start()
+        assert control.status["snapshot"]["version"] == version
+
+
+def test_an_earlier_fleet_whose_key_file_is_gone_is_not_served(capsys: pytest.CaptureFixture[str]) -> None:
+    edge = driven("edge")
+    keyed = {"everything": {"pool": "pool", "auth": {"api_keys": {"file": "keys.txt"}}}}
+    with (
+        replicas("a", "b") as (a, b),
+        controlling(_fleet(edge, a, routes=keyed), files={"keys.txt": f"sk-{'x' * 40}: acme\n"}) as control,
+    ):
+        control.write(_fleet(edge, a, b))
+        eventually(lambda: len(_history(control)) == 2)
+        (control.files / "keys.txt").unlink()
+        version = control.status["snapshot"]["version"]
+        assert _cli(control, "rollback", "--allow-shrink") == 1
+        shown = capsys.readouterr().err
+        assert "LB503" in shown
+        assert "what is served stays as it is" in shown
+        assert control.status["snapshot"]["version"] == version
+        assert control.status["fleet"]["valid"]
