@@ -10,14 +10,13 @@ from lbctl.control.health import Health
 from lbctl.control.slow_start import lowest
 from lbctl.ir.pools import Pool
 from lbctl.ir.shares import of_replicas
-from lbctl.ir.snapshot import pools_of
-from lbctl.ir.topology import Topology
 from lbctl.serve.api import schema
 from lbctl.serve.api.replica_shares import Carrier, Shares, ShareTable
 from lbctl.serve.api.replica_states import ReplicaFacts, State, StateTimes, state_of
 from lbctl.serve.api.status_rows import when
 from lbctl.serve.health.thresholds import CheckState
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.service import with_websockets
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +24,15 @@ class Live:
     """What is known of the running proxies and of the replicas, apart from the composed fleet."""
 
     carriers: tuple[Carrier, ...] = ()
+    """The proxies that may send requests to the pools."""
     ledger: TrafficLedger = field(default_factory=TrafficLedger)
+    """What the proxies report."""
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """(pool, replica) → the result of lbctl's active checks."""
     health: Mapping[tuple[str, str], Health] = field(default_factory=dict)
     """(pool, replica) → its deep health, where it has telemetry."""
     times: StateTimes = field(default_factory=StateTimes)
+    """When each replica came into its state."""
     now: float = 0.0
     """Seconds on the clock of the ledger."""
     at: float = 0.0
@@ -56,14 +58,15 @@ class _PoolLive:
     acknowledged: Shares | None
     requests: Mapping[str, int]
     """Replica → its requests in the last minute."""
+    total: int
+    """The sum of `requests`."""
     is_reported: bool
     """Whether a proxy reports the requests."""
     has_websockets: bool
 
     def observed(self, replica: str) -> float | None:
         """Return the replica's part of the requests in the last minute; None without any."""
-        total = sum(self.requests.values())
-        return round(self.requests.get(replica, 0) / total, 6) if total else None
+        return round(self.requests.get(replica, 0) / self.total, 6) if self.total else None
 
 
 class _Rows:
@@ -86,9 +89,10 @@ class _Rows:
         carriers = tuple(item for item in self._live.carriers if pool.name in item.pools)
         names = {name for item in carriers for name in item.nodes or (item.proxy.name,)}
         reporting = tuple(sorted(names & self._reporting))
+        requests = self._requests.get(pool.name, {})
         facts = _PoolLive(
             pool, carriers, of_replicas(pool), self._shares.decided(pool.name), self._shares.acknowledged(pool.name),
-            self._requests.get(pool.name, {}), bool(reporting), pool.name in self._with_websockets,
+            requests, sum(requests.values()), bool(reporting), pool.name in self._with_websockets,
         )  # fmt: skip
         replicas = tuple(self._replica(facts, item) for item in self._composed.replicas(pool))
         return schema.Pool(
@@ -154,11 +158,6 @@ class _Rows:
             health=live.health.get(key),
             in_flight=in_flight,
         )
-
-
-def with_websockets(topology: Topology) -> frozenset[str]:
-    """The pools that a route with WebSockets may lead to: an idle WebSocket counts as a request in flight."""
-    return frozenset(name for route in topology.routes if route.websocket for name in pools_of(route))
 
 
 def _share(shares: Shares, name: str) -> float:

@@ -21,10 +21,12 @@ CLEARLY = 0.9
 
 
 class State(NamedTuple):
-    """The state of a replica, and why as a sentence; the sentence is empty for `in`."""
+    """The state of a replica, and why."""
 
     name: ReplicaState
+    """The state, as the API names it."""
     reason: str = ""
+    """Why, as a sentence; empty for `in`."""
 
 
 IN = State("in")
@@ -35,6 +37,7 @@ class ReplicaFacts:
     """Everything that decides the state of one replica."""
 
     effective: EffectiveReplica
+    """The replica with everything that lbctl has decided about it."""
     is_held: bool = False
     """Whether an operator holds its weight."""
     is_composite: bool = False
@@ -78,14 +81,22 @@ def _out(facts: ReplicaFacts) -> State | None:
     """Return the state of a replica that a check keeps requests away from."""
     if facts.effective.status == "ejected":
         return State("ejected", f"ejected by deep health: {'; '.join(facts.effective.reasons)}")
-    if facts.check is not None and facts.check.out:
-        proxies = f" for {', '.join(facts.checked_for)}" if facts.checked_for else ""
-        return State("down", f"the active check of lbctl{proxies} fails: {facts.check.reason}")
     return (
-        _by_proxies(facts, "down", "the active check of {proxies} fails")
+        _down(facts)
         or _by_proxies(facts, "ejected", "ejected by the passive check of {proxies}")
         or _by_proxies(facts, "draining", "{proxies} sends it no new requests")
     )
+
+
+def _down(facts: ReplicaFacts) -> State | None:
+    """Return the state of a replica that an active check of lbctl or of a proxy keeps out."""
+    by_proxies = _by_proxies(facts, "down", "the active check of {proxies} fails")
+    if facts.check is None or not facts.check.out:
+        return by_proxies
+    proxies = f" for {', '.join(facts.checked_for)}" if facts.checked_for else ""
+    result = "has no result yet" if facts.check.at is None else f"fails: {facts.check.reason}"
+    reason = f"the active check of lbctl{proxies} {result}"
+    return State("down", f"{reason}; {by_proxies.reason}" if by_proxies else reason)
 
 
 def _by_proxies(facts: ReplicaFacts, condition: str, sentence: str) -> State | None:

@@ -53,7 +53,9 @@ class HistoryEntry:
     at: float
     """Since when it was served, in seconds since the epoch."""
     cause: Cause
+    """Why it was served."""
     revision: Revision
+    """The commit of its files."""
     version: str
     """The version of the first snapshot that was built from it."""
     pools: int
