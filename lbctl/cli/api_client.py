@@ -5,11 +5,12 @@ Requests go to the given server alone: no proxy of the environment, no redirect,
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +21,7 @@ import click
 from lbctl.base import ports
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_loopback
+from lbctl.cli import terminal
 from lbctl.cli.options import options_of
 from lbctl.serve.api import tokens
 from lbctl.serve.api.json_codec import SchemaError, decode, encode, is_unicode
@@ -146,29 +148,54 @@ class Server:
 
 
 def server_options(*, writes: bool = False) -> _Decorator:
-    """Add --server, --token-file and --tls-ca. `writes`: the command always needs the token."""
+    """Add --server, --token-file, --tls-ca and --fleet. `writes`: the command always needs the token.
+
+    --fleet gives the values of the first two, so that a command never sees it.
+    """
     option = options_of("")
     token = _WRITING if writes else "The token of its API, where it asks for one."
+    added = (
+        option(
+            "--server", metavar="URL", default=DEFAULT_SERVER, show_default=True, callback=server_url,
+            help="A running serve.",
+        ),
+        option("--token-file", metavar="FILE", help=token),
+        option("--fleet", metavar="PATH", help="The fleet that serve runs: in place of --server and --token-file."),
+        option("--tls-ca", metavar="FILE", help="Who signed its certificate; default: the system's CAs."),
+    )  # fmt: skip
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for add_option in reversed(
-            (
-                option(
-                    "--server",
-                    metavar="URL",
-                    default=DEFAULT_SERVER,
-                    show_default=True,
-                    callback=server_url,
-                    help="A running serve.",
-                ),
-                option("--token-file", metavar="FILE", help=token),
-                option("--tls-ca", metavar="FILE", help="Who signed its certificate; default: the system's CAs."),
-            )
-        ):
-            function = add_option(function)
-        return function
+        @functools.wraps(function)
+        def with_server(*arguments: Any, fleet: str | None, **options: Any) -> Any:
+            _apply_fleet(fleet, options)
+            return function(*arguments, **options)
+
+        decorated: Callable[..., Any] = with_server
+        for add_option in reversed(added):
+            decorated = add_option(decorated)
+        return decorated
 
     return decorate
+
+
+def _apply_fleet(fleet: str | None, options: dict[str, Any]) -> None:
+    """Replace the options that the fleet gives, unless they are named as closely: the command line goes first."""
+    context = click.get_current_context()
+    if fleet is None or _nearness(context, "server") >= _nearness(context, "fleet"):
+        return
+    from lbctl.cli.fleet_server import server_of_fleet
+
+    options["server"], token_file = server_of_fleet(fleet)
+    context.set_parameter_source("server", click.core.ParameterSource.COMMANDLINE)
+    if options["token_file"] is None:
+        options["token_file"] = token_file
+
+
+def _nearness(context: click.Context, option: str) -> int:
+    sources = click.core.ParameterSource
+    nearness = {sources.COMMANDLINE: 2, sources.ENVIRONMENT: 1}
+    source = context.get_parameter_source(option)
+    return nearness.get(source, 0) if source else 0
 
 
 def server_url(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
@@ -188,21 +215,28 @@ form_choice = click.Choice(["table", "json", "yaml"])
 
 def show(value: Any, form: str) -> None:
     """Print `value`, of JSON's own types or of the schema, as JSON or YAML on standard output."""
+    click.echo(as_text(value, form))
+
+
+def as_text(value: Any, form: str) -> str:
+    """Return `value`, of JSON's own types or of the schema, as JSON or YAML."""
     text = encode(value, indent=2)
     if form == "json":
-        click.echo(text)
-        return
+        return text
     import yaml
 
-    click.echo(yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=True, width=120), nl=False)
+    document: str = yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=True, width=120)
+    return document.rstrip("\n")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows on standard output, with each column as wide as its content."""
-    lines = [tuple(head), *(tuple(plain(cell) for cell in row) for row in rows)]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(head))]
-    for line in lines:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    """Print rows on standard output, with each column as wide as its content and as the terminal allows."""
+    click.echo(table_text(head, rows))
+
+
+def table_text(head: Sequence[str], rows: Iterable[Sequence[str]], colours: Mapping[str, str] | None = None) -> str:
+    """Return what `table` prints. `colours`: the text of a cell → its colour on a terminal."""
+    return terminal.format_table(head, [tuple(plain(cell) for cell in row) for row in rows], colours)
 
 
 def age(seconds: float | None) -> str:

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-_PLACES = {"FILE": "file", "F": "file", "DIR": "dir", "PATH…": "file", "[PATH…]": "file", "PATH|git:REV|live": "file"}
+_PLACES = {
+    "FILE": "file",
+    "F": "file",
+    "DIR": "dir",
+    "PATH": "file",
+    "PATH…": "file",
+    "[PATH…]": "file",
+    "PATH|git:REV|live": "file",
+}
 """Maps the name of a value in the help to the kind of path that a shell completes it by."""
 _CHOICES = {"PATH|git:REV|live": ("git:HEAD", "live")}
 """Maps the name of a value in the help to the choices that it has beside a file."""

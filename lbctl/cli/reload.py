@@ -15,6 +15,7 @@ _MESSAGES = {
     "unchanged": "nothing has changed: snapshot {version}",
     "invalid": f"the files have errors{_STAYS}",
     "refused": f"refused: the files would lose too many replicas or keys at once{_STAYS}",
+    "rolled_back": "a rollback is in force: the files are ignored until they change, or until another `lbctl rollback`",
     "unsound": f"the files lead to something that no proxy would take{_STAYS}",
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lbctl.cli.api_client import Server, form_choice, plain, server_options, show, table
+from lbctl.cli.api_client import Server, as_text, form_choice, plain, server_options, table_text
 from lbctl.cli.options import options_of
 from lbctl.cli.overrides import await_proxies
 from lbctl.serve.api import schema
@@ -36,7 +36,7 @@ def command() -> None:
 def status(route: str | None, form: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Show each rollout: its phase, its step, the split that applies now, and the last evaluations of its analysis."""
     rows = rollouts_of(Server(server, token_file, tls_ca), route)
-    print_rollouts(rows, form)
+    click.echo(rollouts_text(rows, form))
     return 0
 
 
@@ -162,19 +162,17 @@ def rollouts_of(remote: Server, route: str | None) -> tuple[schema.Rollout, ...]
     return selected
 
 
-def print_rollouts(rows: tuple[schema.Rollout, ...], form: str) -> None:
-    """Print rollouts as a table, JSON or YAML."""
-    if form != "table":
-        show(rows, form)
-        return
-    table(_HEAD, map(_cells, rows))
-    for row in rows:
-        if row.analysis and row.analysis.waits_for:
-            click.echo(plain(f"{row.route} waits for: {row.analysis.waits_for}"))
+def rollouts_text(rows: tuple[schema.Rollout, ...], form: str) -> str:
+    """Return rollouts and their last evaluations as tables, or rollouts as JSON or YAML."""
+    if form in ("json", "yaml"):
+        return as_text(rows, form)
+    waiting = [
+        f"{row.route} waits for: {row.analysis.waits_for}" for row in rows if row.analysis and row.analysis.waits_for
+    ]
     evaluations = [(row, item) for row in rows if row.analysis for item in row.analysis.evaluations[-_SHOWN:]]
-    if evaluations:
-        click.echo()
-        table(_EVALUATIONS, (_evaluation_cells(row, item) for row, item in evaluations))
+    table = table_text(_EVALUATIONS, (_evaluation_cells(row, item) for row, item in evaluations))
+    rest = ["", table] if evaluations else []
+    return "\n".join([table_text(_HEAD, map(_cells, rows)), *map(plain, waiting), *rest])
 
 
 def _evaluation_cells(row: schema.Rollout, item: schema.RolloutEvaluation) -> tuple[str, ...]:

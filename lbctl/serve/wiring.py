@@ -21,6 +21,7 @@ from lbctl.serve.api.views import Views
 from lbctl.serve.drivers.eligibility import driven
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.errors import CannotListenError
+from lbctl.serve.fleet.history import FleetHistory, RestoredHistory
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.recent import RecentSnapshots
 from lbctl.serve.fleet.reconciler import Reconciler
@@ -29,6 +30,7 @@ from lbctl.serve.guard import Guard, Work
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator.evidence import RolloutEvidence
 from lbctl.serve.operator.overrides import OverrideService
+from lbctl.serve.operator.rollback import RollbackService
 from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.settings import Options
 from lbctl.serve.state.audit import AuditLog
@@ -59,6 +61,8 @@ class RestoredState:
     """The overrides of operators."""
     rollouts: Rollouts = ()
     """The state of each rollout."""
+    history: RestoredHistory = field(default_factory=RestoredHistory)
+    """The fleets that were served, and the rollback in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,7 @@ async def restore(state: SavedState) -> RestoredState:
         await saved_loop_output(state, time.time()),
         await state.overrides(),
         await state.rollouts(),
+        RestoredHistory(await state.history(), await state.rollback()),
     )
 
 
@@ -138,7 +143,8 @@ def build(
         publisher.discovery.seed(restored.fleet.discovered)
     watcher = FleetWatcher(options.paths)
     audit = AuditLog(state)
-    reconciler = Reconciler(options.paths, publisher, watcher, metrics, state, audit, on_fleet, events)
+    history = FleetHistory(options.paths, state, restored.history)
+    reconciler = Reconciler(options.paths, publisher, watcher, metrics, state, audit, history, on_fleet, events)
     telemetry = Telemetry(
         publisher, reconciler, metrics.latency, state, restored.output, audit, traffic.in_flight, guard
     )
@@ -166,6 +172,7 @@ def build(
         telemetry,
         overrides,
         rollouts,
+        RollbackService(reconciler, history),
         audit,
         supervisor,
         events,

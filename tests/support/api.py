@@ -19,6 +19,7 @@ STATUS = schema.Status(
     dry_run=False,
     snapshot=None,
     fleet=FILES,
+    served=None,
     restart=(),
     proxies={},
     unmatched=(),
@@ -123,6 +124,7 @@ class Fleet:
         self.events = EventLog()
         self.read = schema.Signals(())
         self.listed: tuple[schema.Pool, ...] = (pool("chat"),)
+        self.connected: tuple[schema.Proxy, ...] = (ENVOY,)
 
     def ready(self) -> str:
         return self.waiting
@@ -133,7 +135,7 @@ class Fleet:
         return STATUS
 
     def proxies(self) -> schema.Proxies:
-        return schema.Proxies((ENVOY,))
+        return schema.Proxies(self.connected)
 
     def pools(self) -> schema.Pools:
         return schema.Pools(self.listed)
@@ -149,6 +151,12 @@ class Fleet:
 
     def overrides(self) -> schema.Overrides:
         return schema.Overrides(())
+
+    def history(self) -> schema.History:
+        return schema.History(())
+
+    async def rollback(self, body: dict[str, Any], actor: str) -> schema.RollbackResult:
+        raise AssertionError("no test of this file rolls back")
 
     async def audit(self) -> schema.Audit:
         return schema.Audit(())

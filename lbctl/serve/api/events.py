@@ -22,6 +22,7 @@ from lbctl.serve.api import decision_rows, rollout_rows, schema, status_rows
 from lbctl.serve.api.json_codec import encode
 from lbctl.serve.fleet.publisher import PublishedFleet, PublishResult
 from lbctl.serve.fleet.reconciler import ReloadResult
+from lbctl.serve.state.history import Rollback
 
 KEPT = 1_000
 """Events that a client can resume from."""
@@ -157,6 +158,11 @@ class EventLog:
             reason=state.reason or None,
             evaluation=next(map(rollout_rows.evaluation, new), None),
         )
+
+    def rolled_back(self, rollback: Rollback) -> None:
+        """Emit `rollback`."""
+        at = status_rows.timestamp(rollback.at)
+        self._emit(schema.RolledBack(at, rollback.digest, rollback.actor, rollback.reason or None))
 
     def task_failed(self, task: str) -> None:
         """Emit `task_failed`."""

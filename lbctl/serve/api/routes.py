@@ -69,6 +69,7 @@ ROUTES = (
     Route("decisions", "GET", "/api/v1/decisions", "Every weight with all that led to it", schema.Decisions),
     Route("overrides", "GET", "/api/v1/overrides", "What operators hold", schema.Overrides),
     Route("rollouts", "GET", "/api/v1/rollouts", "How far each rollout is", schema.Rollouts),
+    Route("history", "GET", "/api/v1/history", "The fleets that were served", schema.History),
     Route(
         "audit", "GET", "/api/v1/audit", "Who did what, as a chain of hashes", schema.Audit,
         errors=(*_READ.items(), (503, "the state cannot be read")),
@@ -79,6 +80,10 @@ ROUTES = (
     ),
     Route("openapi", "GET", "/api/v1/openapi.json", "This document", "application/json"),
     _write("reload", "POST", "/api/v1/reload", "Read the files now", schema.ReloadRequest, schema.ReloadResult, {}),
+    _write(
+        "rollback", "POST", "/api/v1/rollback", "Serve an earlier fleet until the files change",
+        schema.RollbackRequest, schema.RollbackResult, _NOT_SAVED,
+    ),
     _write(
         "put_override", "POST", "/api/v1/overrides", "Hold a drain, a weight or a pool's weights",
         schema.OverrideRequest, schema.OverrideResult, _NOT_SAVED,

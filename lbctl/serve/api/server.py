@@ -101,6 +101,9 @@ class Serving(Protocol):
     def rollouts(self) -> schema.Rollouts:
         """Return `GET /api/v1/rollouts`."""
 
+    def history(self) -> schema.History:
+        """Return `GET /api/v1/history`."""
+
     async def audit(self) -> schema.Audit:
         """Return `GET /api/v1/audit`. Raises StoreError."""
 
@@ -109,6 +112,9 @@ class Serving(Protocol):
 
     async def reload(self, allow_shrink: bool, actor: str) -> schema.ReloadResult:
         """Read the files now."""
+
+    async def rollback(self, body: dict[str, Any], actor: str) -> schema.RollbackResult:
+        """Serve an earlier fleet until the files change. Raises BadRequestError and NotSavedError."""
 
     async def put_override(self, body: dict[str, Any], actor: str) -> schema.OverrideResult:
         """Hold an override from now on. Raises BadRequestError and NotSavedError."""
@@ -207,10 +213,12 @@ class Api:
             "decisions": _document(serving.decisions),
             "overrides": _document(serving.overrides),
             "rollouts": _document(serving.rollouts),
+            "history": _document(serving.history),
             "audit": self._audit,
             "events": self._events,
             "openapi": _document(openapi.document),
             "reload": self._reload,
+            "rollback": _operation(serving.rollback),
             "put_override": _operation(serving.put_override),
             "act_on_rollout": _operation(serving.act_on_rollout),
             "remove_override": _operation(serving.remove_override),

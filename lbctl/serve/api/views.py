@@ -18,7 +18,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import xds_proxies
 from lbctl.ir.settings import of_fleet
 from lbctl.ir.topology import Topology
-from lbctl.serve.api import decision_rows, pool_rows, rollout_rows, schema, status_rows
+from lbctl.serve.api import decision_rows, history_rows, pool_rows, rollout_rows, schema, status_rows
 from lbctl.serve.api.carriers import carriers
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
@@ -31,9 +31,11 @@ from lbctl.serve.fleet.recent import RecentSnapshots
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator.overrides import OverrideService
+from lbctl.serve.operator.rollback import RollbackService
 from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.settings import Options
 from lbctl.serve.state.audit import AuditLog
+from lbctl.serve.state.history import Cause
 from lbctl.serve.telemetry.service import Telemetry
 from lbctl.serve.traffic.service import Traffic
 from lbctl.targets import xds_kinds
@@ -63,6 +65,7 @@ class Views:
         telemetry: Telemetry,
         overrides: OverrideService,
         rollouts: RolloutService,
+        rollbacks: RollbackService,
         audit: AuditLog,
         supervisor: DriverSupervisor,
         events: EventLog,
@@ -81,6 +84,7 @@ class Views:
         self._telemetry = telemetry
         self._overrides = overrides
         self._rollouts = rollouts
+        self._rollbacks = rollbacks
         self._audit = audit
         self._supervisor = supervisor
         self._traffic = traffic
@@ -115,6 +119,7 @@ class Views:
             dry_run=self._options.dry_run,
             snapshot=self._snapshot(),
             fleet=self._fleet_files(),
+            served=history_rows.served(self._rollbacks.history),
             restart=self._endpoints.restart_needed(served.loaded.source) if served else (),
             proxies=dict(sorted(Counter(item.state for item in envoys_and_driven).items())),
             unmatched=tuple(
@@ -212,7 +217,7 @@ class Views:
         """Read the files now, and return what came of it."""
         with suppress(NotSavedError):  # a reload is as safe as a change of the files
             await self._audit.record(actor, "reload", "allow_shrink" if allow_shrink else "files")
-        await self._reconciler.reload(allow_shrink=allow_shrink)
+        await self._reconciler.reload(allow_shrink=allow_shrink, cause=Cause(actor, "reload"))
         offered_again = self._endpoints.retry_rejected()
         last_reload = self._reconciler.last_reload
         return schema.ReloadResult(
@@ -221,6 +226,21 @@ class Views:
             offered_again=offered_again,
             snapshot=self._snapshot(),
             diagnostics=status_rows.diagnostics(last_reload.diagnostics if last_reload else ()),
+        )
+
+    def history(self) -> schema.History:
+        """Return `GET /api/v1/history`."""
+        return schema.History(history_rows.entries(self._rollbacks.history))
+
+    async def rollback(self, body: dict[str, Any], actor: str) -> schema.RollbackResult:
+        """Serve an earlier fleet until the files change. Raises BadRequestError and NotSavedError."""
+        entry, result = await self._rollbacks.act(body, actor)
+        return schema.RollbackResult(
+            result=result.result,
+            refused=result.refused,
+            digest=entry.digest,
+            snapshot=self._snapshot(),
+            diagnostics=status_rows.diagnostics(result.diagnostics),
         )
 
     def rollouts(self) -> schema.Rollouts:

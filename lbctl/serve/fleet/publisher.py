@@ -36,7 +36,7 @@ from lbctl.targets.load import Loaded
 from lbctl.xds.build.snapshot_cache import Builder, CachedSnapshot, UnsoundError
 from lbctl.xds.resource import SHORT, changed_names
 
-Origin = Literal["files", "state"]
+Origin = Literal["files", "state", "history"]
 _FIRST_ANSWER = 5.0
 """Seconds for which a new fleet waits until its names are resolved."""
 _EMPTY_START = 20.0

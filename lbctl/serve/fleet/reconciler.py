@@ -18,22 +18,28 @@ from typing import Protocol
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.compile.files import read_regular
 from lbctl.ir.weight import Weight
-from lbctl.model.load import texts
+from lbctl.model.load import SourceText, texts
 from lbctl.model.text import MAX_BYTES
 from lbctl.serve import log
-from lbctl.serve.errors import CannotListenError, NotSavedError
+from lbctl.serve.errors import BadRequestError, CannotListenError, NotSavedError
 from lbctl.serve.fleet import key_files
+from lbctl.serve.fleet.history import SHORT, FleetHistory
 from lbctl.serve.fleet.publisher import Origin, PublishedFleet, Publisher, PublishResult
 from lbctl.serve.fleet.reload import LoadOutcome, Reloader
 from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.metrics.instruments import Metrics, ReloadStatus
 from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
+from lbctl.serve.state.history import Cause, HistoryEntry, Rollback
 from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
 from lbctl.targets.load import Loaded
 from lbctl.xds.build.snapshot_cache import UnsoundError
 
+_FILES = Cause(CONTROL_PLANE)
+"""The cause of what a change of the files leads to."""
+_PUBLISHED_FOR = {"files": "the files", "state": "the state", "history": "a rollback"}
+"""Origin of a fleet → the cause of its publication, for the log, the events and the audit log."""
 _MAX_NAMED = 8
 """The most replicas that one line of the log names."""
 _SAVE_AGAIN = 5.0
@@ -70,6 +76,9 @@ class ChangeObserver(Protocol):
     def reloaded(self, result: ReloadResult) -> None:
         """Handle the end of a reading of the files."""
 
+    def rolled_back(self, rollback: Rollback) -> None:
+        """Handle a rollback, after an earlier fleet is served in place of the files."""
+
 
 class Reconciler:
     """Reads the files, and publishes what they and the other inputs of a fleet lead to."""
@@ -82,6 +91,7 @@ class Reconciler:
         metrics: Metrics,
         state: SavedState,
         audit: AuditLog,
+        history: FleetHistory,
         on_fleet: Callable[[Loaded, bool], Awaitable[None]],
         observer: ChangeObserver,
     ) -> None:
@@ -97,6 +107,7 @@ class Reconciler:
         self._metrics = metrics
         self._state = state
         self._audit = audit
+        self._history = history
         self._on_fleet: Callable[[Loaded, bool], Awaitable[None]] | None = on_fleet
         self._observer = observer
         self._reloader = Reloader(paths)
@@ -118,16 +129,28 @@ class Reconciler:
             restored: LoadOutcome | None = None
             if saved is not None and not await asyncio.to_thread(_is_unchanged, saved, self._paths):
                 restored = await self._restore(saved)
-            await self._read(allow_shrink=False)
+            await self._read(False, _FILES)
             if self._publisher.served is None and saved is not None:
                 await self._serve_saved(restored or await self._restore(saved))
             await self._record()
 
-    async def reload(self, *, allow_shrink: bool = False) -> None:
+    async def reload(self, *, allow_shrink: bool = False, cause: Cause = _FILES) -> None:
         """Read the files now. `allow_shrink`: accept any loss of replicas and keys."""
         async with self._lock:
-            await self._read(allow_shrink)
+            await self._read(allow_shrink, cause)
             await self._record()
+
+    async def rollback(self, entry: HistoryEntry, cause: Cause, *, allow_shrink: bool = False) -> ReloadResult:
+        """Serve the files of this entry until the files on disk change; those on disk may be invalid.
+
+        The result says why where it cannot be served, and nothing has changed then. Raises BadRequestError where the
+        state has lost its files, and NotSavedError where a restart would forget the rollback.
+        """
+        async with self._lock:
+            try:
+                return await self._roll_back(entry, cause, allow_shrink)
+            finally:
+                await self._record()
 
     async def refresh(self, cause: str, *, save: bool = True) -> None:
         """Publish the same fleet again, with the discovered replicas, weights, overrides and drains of now.
@@ -173,21 +196,19 @@ class Reconciler:
             return
         self._watch.follow({**restored.files, **self._followed})
         try:
-            await self._serve(restored.loaded, restored, "state", allow_shrink=False)
+            await self._serve(restored.loaded, restored, "state", False, _FILES)
         except UnsoundError as error:
             log.error("the fleet that the state has saved can no longer be used")
             log.findings(error.problems)
             return
         log.warn("the files cannot be served: serving the last good fleet of the state", state=self._state.location)
 
-    async def _read(self, allow_shrink: bool) -> None:
+    async def _read(self, allow_shrink: bool, cause: Cause) -> None:
         try:
-            outcome = await asyncio.to_thread(
-                self._reloader.load, allow_shrink=allow_shrink, discovered=self._publisher.accepted.apply
-            )
+            outcome = await self._load(await self._history.pinned(), allow_shrink)
             self._followed = outcome.files
             self._watch.follow(outcome.files)
-            await self._serve_outcome(outcome, allow_shrink)
+            await self._serve_outcome(outcome, allow_shrink, cause)
         except CannotListenError:
             raise
         except Exception as error:  # noqa: BLE001 -- files that we fail on must not end what is served
@@ -196,21 +217,76 @@ class Reconciler:
             message = f"lbctl itself failed on these files ({type(error).__name__}: {error}); the log has more"
             self._note("unsound", (Diagnostic("LB999", message),), "lbctl itself failed on them")
 
-    async def _serve_outcome(self, outcome: LoadOutcome, allow_shrink: bool) -> None:
+    async def _load(self, pinned: tuple[SourceText, ...] | None, allow_shrink: bool) -> LoadOutcome:
+        """Read the files on disk, or these in their place."""
+        return await asyncio.to_thread(
+            self._reloader.load, allow_shrink=allow_shrink, discovered=self._publisher.accepted.apply, pinned=pinned
+        )
+
+    async def _roll_back(self, entry: HistoryEntry, cause: Cause, allow_shrink: bool) -> ReloadResult:
+        files = await self._files_of(entry)
+        outcome = await self._load(files, allow_shrink)
+        if outcome.loaded is None:
+            result: ReloadStatus = "refused" if outcome.shrink else "invalid"
+            return ReloadResult(result, outcome.diagnostics, time.time(), outcome.refused, outcome.shrink)
+        on_disk, before = await self._history.on_disk(), self._history.rollback
+        rollback = Rollback(entry.digest, on_disk, time.time(), cause.actor, cause.reason)
+        await self._audit.record(cause.actor, cause.action, entry.digest, cause.reason)
+        self._history.rollback = rollback if entry.digest != on_disk else None
+        try:
+            await self._save_history()
+            self._followed = outcome.files
+            self._watch.follow(outcome.files)
+            await self._serve_loaded(outcome.loaded, outcome, allow_shrink, cause)
+        except (NotSavedError, UnsoundError) as error:
+            self._history.rollback = before
+            self._unsaved = True  # the state may have the new one
+            if isinstance(error, NotSavedError):
+                raise
+            reason = "a proxy would refuse what it leads to"
+            return ReloadResult("unsound", (*outcome.diagnostics, *error.problems), time.time(), reason)
+        self._observer.rolled_back(rollback)
+        assert self.last_reload is not None, "what is served was noted"
+        return self.last_reload
+
+    async def _files_of(self, entry: HistoryEntry) -> tuple[SourceText, ...]:
+        try:
+            files = await self._history.files(entry.digest)
+        except StoreError as error:
+            raise NotSavedError(f"the state cannot be read, and nothing was changed: {error}") from error
+        if files is None:
+            raise BadRequestError(f"the state has lost the files of {entry.digest[:SHORT]}")
+        return files
+
+    async def _save_history(self) -> None:
+        try:
+            await self._history.save()
+        except StoreError as error:
+            raise NotSavedError(f"the rollback cannot be saved, and nothing was changed: {error}") from error
+
+    async def _serve_outcome(self, outcome: LoadOutcome, allow_shrink: bool, cause: Cause) -> None:
         if outcome.loaded is None:
             result: ReloadStatus = "refused" if outcome.shrink else "invalid"
             self._refuse(result, outcome.diagnostics, outcome.refused or "", outcome.shrink)
             await self._serve_running(outcome)
             return
         try:
-            published = await self._serve(outcome.loaded, outcome, "files", allow_shrink)
+            await self._serve_loaded(outcome.loaded, outcome, allow_shrink, cause)
         except UnsoundError as error:
             self._refuse("unsound", (*outcome.diagnostics, *error.problems), "a proxy would refuse what they lead to")
-            return
+
+    async def _serve_loaded(self, loaded: Loaded, outcome: LoadOutcome, allow_shrink: bool, cause: Cause) -> None:
+        """Serve the fleet that was read, and note the result. Raises UnsoundError, and nothing has changed then."""
+        rollback = self._history.rollback
+        published = await self._serve(loaded, outcome, "history" if rollback else "files", allow_shrink, cause)
         served = self._publisher.served
         diagnostics = (*outcome.diagnostics, *(served.unsupported if served else ()))
         log.findings(item for item in diagnostics if item not in self._logged)
         self._logged = frozenset(diagnostics)
+        if rollback is not None:
+            log.warn("the files are ignored until they change", because_of="a rollback", actor=rollback.actor)
+            self._note("rolled_back", diagnostics, _ignored(rollback))
+            return
         if self.last_reload is not None and not self.last_reload.valid:
             log.event("the files are served again")
         self._note("published" if published.new else "unchanged", diagnostics)
@@ -231,11 +307,13 @@ class Reconciler:
         if outcome.running is None or served is None:
             return
         try:
-            await self._serve(outcome.running, outcome, served.origin, allow_shrink=False)
+            await self._serve(outcome.running, outcome, served.origin, False, _FILES)
         except UnsoundError as error:
             log.findings(error.problems)
 
-    async def _serve(self, loaded: Loaded, outcome: LoadOutcome, origin: Origin, allow_shrink: bool) -> PublishResult:
+    async def _serve(
+        self, loaded: Loaded, outcome: LoadOutcome, origin: Origin, allow_shrink: bool, cause: Cause
+    ) -> PublishResult:
         """Serve a fleet. Raises UnsoundError where a proxy would reject it; nothing has changed then."""
         if self._on_fleet is not None:
             await self._on_fleet(loaded, False)
@@ -244,11 +322,13 @@ class Reconciler:
         on_fleet, self._on_fleet = self._on_fleet, None
         if on_fleet is not None:
             await on_fleet(loaded, True)
-        cause = "the files" if origin == "files" else "the state"
-        self._report(published, cause)
+        published_for = _PUBLISHED_FOR[origin]
+        self._report(published, published_for)
         served = self._publisher.served
         if published.new and served is not None:
-            self._unrecorded = served.cached_snapshot.version, cause
+            self._unrecorded = served.cached_snapshot.version, published_for
+        if served is not None and outcome.saved is not None:
+            await self._history.served(outcome.saved.texts, served, cause)
         await self._save(outcome.saved)
         return published
 
@@ -286,6 +366,7 @@ class Reconciler:
             if served.composed.drains != self._drains:
                 await self._state.save_drains(served.composed.drains)
                 self._drains = dict(served.composed.drains)
+            await self._history.save()
         except StoreError as error:
             if not self._unsaved:
                 log.error(f"not saved for a restart, and tried again every {_SAVE_AGAIN:g} s: {error}")
@@ -315,6 +396,12 @@ def _named_weights(weights: Mapping[str, Weight]) -> str:
     """Return the first replicas with their new weights, and the number of further ones, for the log."""
     named = [f"{name}={weight.rate:.4g}" for name, weight in islice(weights.items(), _MAX_NAMED)]
     return " ".join(named) + (f" and {len(weights) - _MAX_NAMED} more" if len(weights) > _MAX_NAMED else "")
+
+
+def _ignored(rollback: Rollback) -> str:
+    """Return why the files are not served while a rollback is in force."""
+    reason = f": {rollback.reason}" if rollback.reason else ""
+    return f"ignored until they change, since {rollback.actor} has rolled back to {rollback.digest[:SHORT]}{reason}"
 
 
 def _is_unchanged(saved: SavedFleet, paths: tuple[str, ...]) -> bool:

@@ -99,15 +99,20 @@ class Reloader:
             self._certificates.forget(fleet.source)
 
     def load(
-        self, *, allow_shrink: bool = False, discovered: Callable[[Topology], Topology] = _unchanged
+        self,
+        *,
+        allow_shrink: bool = False,
+        discovered: Callable[[Topology], Topology] = _unchanged,
+        pinned: Sequence[SourceText] | None = None,
     ) -> LoadOutcome:
         """Read the fleet of the files as they are now.
 
         `discovered` adds the discovered replicas to a topology, so that they count as well. A file that has just
-        changed is read again until it has settled.
+        changed is read again until it has settled. `pinned`: YAML texts of an earlier fleet to read in place of the
+        YAML files; the other files that they name are read as they are now.
         """
         with self._lock:
-            contents, files, changed = self._read_settled()
+            contents, files, changed = self._read_settled(pinned)
             if changed is not None:
                 refused = self._refuse(
                     [_still_written(changed)], f"{changed} is still being written", files, discovered
@@ -207,21 +212,23 @@ class Reloader:
             return None
         return key_files.unsettled_file(self._running.fleet.source, self._served_keys, time.time_ns())
 
-    def _read_settled(self) -> tuple[FleetContents, dict[Path, str], Path | None]:
+    def _read_settled(self, pinned: Sequence[SourceText] | None) -> tuple[FleetContents, dict[Path, str], Path | None]:
         """Return the fleet, the digests of its other files, and a file that was changed again in every attempt."""
+        paths = self._paths if pinned is None else ()
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(_PAUSE)
             began = time.time_ns()
-            watched = (*fleet_files(self._paths), *(self._running.files if self._running else ()))
+            watched = (*fleet_files(paths), *(self._running.files if self._running else ()))
             before = {file: signature(file) for file in watched}
             changed = _changed_file(before, before, began)
             if changed is not None and attempt < _ATTEMPTS - 1:
                 continue
             diagnostics = Diagnostics()
-            contents = read(texts(self._paths, diagnostics), {}, self._certificates, self._new_keys, diagnostics)
+            source_texts = texts(paths, diagnostics) if pinned is None else pinned
+            contents = read(source_texts, {}, self._certificates, self._new_keys, diagnostics)
             files = self._fingerprints.of(contents.files())
-            changed = changed or _changed_file(before, (*fleet_files(self._paths), *files), began)
+            changed = changed or _changed_file(before, (*fleet_files(paths), *files), began)
             changed = changed or self._unsettled_key_file()
             if changed is None:
                 break

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -28,8 +28,8 @@ from lbctl.serve.metrics.latency import LatencyMetrics
 from lbctl.xds.resource import EDS, SHORT
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-ReloadStatus = Literal["published", "unchanged", "invalid", "refused", "unsound"]
-RELOAD_STATUSES: tuple[ReloadStatus, ...] = ("published", "unchanged", "invalid", "refused", "unsound")
+ReloadStatus = Literal["published", "unchanged", "invalid", "refused", "unsound", "rolled_back"]
+RELOAD_STATUSES: tuple[ReloadStatus, ...] = get_args(ReloadStatus)
 KINDS = ("sotw", "delta", "load")
 """The variants of the xDS protocol, and the streams of load reports."""
 _ACK_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60)

@@ -13,7 +13,9 @@ from typing import TypeVar
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Overrides
 from lbctl.control.rollouts import Rollouts
-from lbctl.serve.state import records
+from lbctl.model.load import SourceText
+from lbctl.serve.state import history, records
+from lbctl.serve.state.history import HistoryEntry, Rollback
 from lbctl.serve.state.interface import ABSENT, ConflictError, Entry, FencedError, Lease, LeaseHeldError, StateStore
 from lbctl.serve.state.records import AuditRecord, SavedFleet
 
@@ -24,6 +26,9 @@ _LOOP_OUTPUT = "loop_output"
 _OVERRIDES = "overrides"
 _ROLLOUTS = "rollouts"
 _AUDIT = "audit/"
+_HISTORY = "history/entries"
+_HISTORY_FILES = "history/files/"
+_ROLLBACK = "rollback"
 _AUDIT_KEPT = 5000
 """Records of the audit log that are kept."""
 _PAUSE = 0.2
@@ -155,6 +160,39 @@ class SavedState:
         """Load the audit log, the oldest record first."""
         loaded = [self._parsed(entry, records.read_audit, entry.key) for entry in await self._store.read(_AUDIT)]
         return tuple(record for record in loaded if record is not None)
+
+    # ── The fleets that were served ──────────────────────────────────────────────────────────────────────────────────
+
+    async def save_history(self, entries: tuple[HistoryEntry, ...]) -> None:
+        """Save the entries of the history."""
+        await self._save(_HISTORY, history.write_entries(entries))
+
+    async def history(self) -> tuple[HistoryEntry, ...]:
+        """Load the entries of the history, the oldest first; empty where none were saved."""
+        return await self._load(_HISTORY, history.read_entries, "the history of fleets") or ()
+
+    async def save_history_files(self, digest: str, compressed: str) -> None:
+        """Save the compressed files of a fleet of the history."""
+        await self._save(_HISTORY_FILES + digest, compressed)
+        self._written.pop(_HISTORY_FILES + digest, None)  # it is large, and rarely needed again
+
+    async def history_files(self, digest: str) -> tuple[SourceText, ...] | None:
+        """Load the files of a fleet of the history; None where they are not there."""
+        return await self._load(_HISTORY_FILES + digest, history.read_texts, f"the files of the fleet {digest[:12]}")
+
+    async def delete_history_files(self, digest: str) -> None:
+        """Delete the files of a fleet that has left the history."""
+        entry = await self._entry(_HISTORY_FILES + digest)
+        if entry is not None:
+            await self._store.delete(entry.key, entry.version, self._epoch)
+
+    async def save_rollback(self, rollback: Rollback | None) -> None:
+        """Save the rollback that is in force, or that none is."""
+        await self._save(_ROLLBACK, history.write_rollback(rollback))
+
+    async def rollback(self) -> Rollback | None:
+        """Load the rollback that is in force; None without one."""
+        return await self._load(_ROLLBACK, history.read_rollback, "the rollback")
 
     # ── One record ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -177,7 +177,8 @@ def test_a_drained_replica_leaves_an_envoy_after_the_deadline_and_a_restart_does
         eventually(lambda: list(envoy.hosts("pool")) == [two.address])
         assert 3.5 < time.monotonic() - begun < 30
         assert next(item for item in rows(control) if item["name"] == one.name)["out"] is True
-        assert status(control, "pools").stdout.count(" removed") == 1
+        states = {line.split()[1]: line.split()[2] for line in status(control, "pools").stdout.splitlines()[1:]}
+        assert states == {one.name: "removed", two.name: "in"}
         settled(envoy)
 
 
@@ -201,10 +202,12 @@ def test_a_node_that_no_proxy_is_for_gets_nothing_and_is_named() -> None:
         assert "stranger is REFUSED" in checked.stderr
 
 
-def test_the_status_of_proxies_is_one_line_a_type() -> None:
+def test_the_status_of_proxies_is_one_line_a_proxy_and_in_its_wide_form_one_a_type() -> None:
     with replicas("one") as (one,), controlling(fleet_of([one])) as control, control.envoy("edge"):
         eventually(lambda: control.proxies["edge"]["state"] == "SYNCED")
-        lines = [line.split() for line in status(control, "proxies", "--check").stdout.splitlines()[1:]]
+        (line,) = [line.split() for line in status(control, "proxies", "--check").stdout.splitlines()[1:]]
+        assert line[:4] == ["edge", "envoy", "envoy", "SYNCED"]
+        lines = [line.split() for line in status(control, "proxies", "-o", "wide").stdout.splitlines()[1:]]
         assert {(line[0], line[2], line[3]) for line in lines} == {
             ("edge", kind, "SYNCED") for kind in ("cds", "eds", "lds", "rds")
         }

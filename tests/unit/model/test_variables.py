@@ -6,9 +6,10 @@ import pytest
 
 from tests.docs.cli_page import contexts, variables
 
-REMOTE = ("diff", "reload", "status", "explain weight", "drain", "undrain", "weight set", "weight unset", "freeze",
-          "unfreeze", "split set", "split unset", "rollout abort", "rollout pause", "rollout promote", "rollout resume",
-          "rollout set", "rollout start", "rollout status", "audit show", "audit verify", "doctor")  # fmt: skip
+REMOTE = ("diff", "reload", "status", "top", "explain weight", "drain", "undrain", "weight set", "weight unset",
+          "freeze", "unfreeze", "split set", "split unset", "rollout abort", "rollout pause", "rollout promote",
+          "rollout resume", "rollout set", "rollout start", "rollout status", "history", "rollback", "audit show",
+          "audit verify", "doctor")  # fmt: skip
 
 
 def test_every_option_has_a_variable_and_none_stands_for_two_options() -> None:
@@ -24,7 +25,7 @@ def test_every_option_has_a_variable_and_none_stands_for_two_options() -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("option", ["server", "token-file", "tls-ca"])
+@pytest.mark.parametrize("option", ["server", "token-file", "fleet", "tls-ca"])
 def test_all_commands_that_talk_to_a_running_serve_have_one_variable_for_it(option: str) -> None:
     assert variables(contexts())[f"LBCTL_{option}".upper().replace("-", "_"), f"--{option}"] == list(REMOTE)
 

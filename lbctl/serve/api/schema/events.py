@@ -20,7 +20,8 @@ class Published:
     version: str
     """The version that is published now."""
     cause: str
-    """What caused it: `the files`, `the state`, `discovery`, `an override`, a drain's deadline or the control loop."""
+    """What caused it: `the files`, `the state`, `a rollback`, `discovery`, `an override`, a drain's deadline or the
+    control loop."""
     changed: Mapping[str, int]
     """Short name of the xDS type → the number of resources that are added, changed or removed."""
     names: tuple[str, ...]
@@ -80,6 +81,20 @@ class RolloutChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class RolledBack:
+    """An earlier fleet is served from now on, until the files change."""
+
+    at: Timestamp
+    """When."""
+    digest: str
+    """The digest of the earlier fleet, as `/api/v1/history` lists it."""
+    author: str
+    """The name of the token that was used."""
+    reason: str | None
+    """Why, in the operator's words; None where none was given."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskFailed:
     """A task of the control plane has failed. It starts again, or is called again with the next publication.
 
@@ -108,12 +123,13 @@ class Closed:
     """`shutdown`: the process ends. `slow`: the client did not read as fast as events came."""
 
 
-Event = Published | OverridesChanged | Reloaded | RolloutChanged | TaskFailed | Missed | Closed
+Event = Published | OverridesChanged | Reloaded | RolloutChanged | RolledBack | TaskFailed | Missed | Closed
 EVENTS: Mapping[str, type[Event]] = {
     "published": Published,
     "overrides": OverridesChanged,
     "reload": Reloaded,
     "rollout": RolloutChanged,
+    "rollback": RolledBack,
     "task_failed": TaskFailed,
     "missed": Missed,
     "closed": Closed,

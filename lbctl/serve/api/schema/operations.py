@@ -86,8 +86,8 @@ class ReloadResult:
     """The answer of `POST /api/v1/reload`."""
 
     result: ReloadOutcome
-    """`published`, `unchanged`, `invalid` (errors), `refused` (too large a loss), or
-    `unsound` (a proxy would reject it)."""
+    """`published`, `unchanged`, `invalid` (errors), `refused` (too large a loss), `unsound` (a proxy would reject it),
+    or `rolled_back` (the files have not changed since a rollback, which stays in force)."""
     refused: str | None
     """Why the files are not served; None where they are."""
     offered_again: int

@@ -43,8 +43,9 @@ class Snapshot:
     """Since when this version is published."""
     age: float
     """Seconds since `at`."""
-    origin: Literal["files", "state"] = field(metadata={"json": "from"})
-    """`files`, or `state` while the files cannot be served and the last good fleet of the state is."""
+    origin: Literal["files", "state", "history"] = field(metadata={"json": "from"})
+    """`files`; `state` while the files cannot be served and the last good fleet of the state is; `history` after a
+    rollback."""
     pools: int
     """The number of pools."""
     replicas: int
@@ -67,6 +68,36 @@ class FleetFiles:
     """Losses of replicas or keys that wait for `lbctl reload --allow-shrink`."""
     diagnostics: tuple[Diagnostic, ...]
     """Everything that the last read reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """A rollback that is in force: an earlier fleet is served until the files change."""
+
+    ignored: str
+    """The digest of the files that are ignored."""
+    since: Timestamp
+    """When it was requested."""
+    author: str
+    """The name of the token with which it was requested."""
+    reason: str | None
+    """Why, in the operator's words; None where none was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedFiles:
+    """The files that are served."""
+
+    digest: str
+    """The digest of the YAML files: SHA-256 of their names and contents, in hexadecimal."""
+    since: Timestamp
+    """Since when they are served; `lbctl history` has the ones before."""
+    commit: str | None
+    """The git commit that they were read from; None where they are in no git checkout."""
+    dirty: bool
+    """Whether they differ from the commit."""
+    rollback: Rollback | None
+    """The rollback because of which these are served, and not the files on disk; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +224,8 @@ class Status:
     """What is published; None before the first fleet."""
     fleet: FleetFiles
     """The files."""
+    served: ServedFiles | None
+    """The files that are served, which may be earlier ones; None before the first fleet."""
     restart: tuple[str, ...]
     """The keys of `control` that have changed in the files and are taken at the next start alone."""
     proxies: Mapping[str, int]

@@ -327,11 +327,17 @@ def test_the_status_of_a_refusal_has_the_words_at_their_line_and_fails_the_check
     async def script(ask: Ask) -> None:
         server = ["--server", (await ask("GET", "/api/v1/status")).url]
         assert await asyncio.to_thread(run, ["status", "proxies", *server]) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert len(shown) == 2, "one row for a proxy"
+        cells = shown[1].split(maxsplit=6)
+        assert cells[:5] == ["edge-1", "edge", "envoy", "NACKED", "0123456789ab"]
+        assert cells[5][-1] in "sm", "since when it is refused, not since when it is connected"
+        assert cells[6] == "cds: fleet.yaml:3:5: error LB921 pools.chat: no"
+        assert await asyncio.to_thread(run, ["status", "proxies", "-o", "wide", *server]) == 0
         shown = [line.split(maxsplit=8) for line in capsys.readouterr().out.splitlines()]
         assert shown[1][:5] == ["edge-1", "edge", "cds", "NACKED", "2222"]
         assert shown[1][6] == "0123456789ab"
         assert shown[1][8] == "fleet.yaml:3:5: error LB921 pools.chat: no"
-        assert shown[1][7][-1] in "sm", "since when it is refused, not since when it is connected"
         assert shown[2][3] == "SYNCED"
         assert await asyncio.to_thread(run, ["status", "proxies", "--check", *server]) == 3
         assert "edge-1 is NACKED" in capsys.readouterr().err
@@ -409,9 +415,13 @@ def test_a_replica_whose_page_tells_no_signal_yet_has_its_row_and_one_that_is_ou
         assert "no signal yet" in shown[1]
         assert await asyncio.to_thread(run, ["status", "pools", *server]) == 0
         shown = capsys.readouterr().out.splitlines()
-        assert shown[0].split()[-1] == "STATE"
-        assert [line.split("-", 1)[1].strip() for line in shown[1:]] == [
-            "ejected: ejected by deep health: XID 79", "drained", "in",
+        assert shown[0].split() == [
+            "POOL", "REPLICA", "STATE", "DECLARED", "DECIDED", "ACKNOWLEDGED", "OBSERVED", "REASON",
+        ]  # fmt: skip
+        shares = ["0.0%", "0.0%", "-", "-"]
+        assert [line.split(maxsplit=7) for line in shown[1:]] == [
+            ["llama", "a", "ejected", *shares, "ejected by deep health: XID 79"],
+            ["llama", "b", "drained", *shares, "-"], ["llama", "c", "in", *shares, "-"],
         ]  # fmt: skip
 
     conversation(fleet, token, script)

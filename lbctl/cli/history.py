@@ -1,0 +1,83 @@
+"""`lbctl history` and `lbctl rollback`: the fleets that a running `serve` has served, and an earlier one again."""
+
+from __future__ import annotations
+
+import click
+
+from lbctl.cli.api_client import Server, form_choice, server_options, show, table
+from lbctl.cli.options import options_of
+from lbctl.cli.overrides import await_proxies
+from lbctl.serve.api import schema
+
+_SHORT = 12
+"""Characters of a digest and of a commit that are shown."""
+_HEAD = ("", "DIGEST", "SINCE", "COMMIT", "POOLS", "REPLICAS", "CAUSE")
+_STAYS = "; what is served stays as it is"
+_MESSAGES = {
+    "rolled_back": "{digest} is served until the files change: snapshot {version}",
+    "published": "{digest} is served, which is what the files say: snapshot {version}",
+    "unchanged": "{digest} is served, which is what the files say; nothing has changed for the proxies",
+    "invalid": f"{{digest}} has errors with the other files of today{_STAYS}",
+    "refused": f"refused: {{digest}} would lose too many replicas or keys at once{_STAYS}",
+    "unsound": f"{{digest}} leads to something that no proxy would take{_STAYS}",
+}
+
+
+@click.command("history")
+@options_of("history")("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+@server_options()
+def history(form: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
+    """The fleets that a running `lbctl serve` has served, the newest first; `*` marks the one that is served now.
+
+    A digest names the content of the YAML files, for `lbctl rollback`. The commit is that of the git checkout that they
+    were read from, with `+` where the files differed from it.
+    """
+    entries = Server(server, token_file, tls_ca).get("/api/v1/history", schema.History).entries[::-1]
+    if form == "table":
+        table(_HEAD, map(_cells, entries))
+    else:
+        show(entries, form)
+    return 0
+
+
+@click.command("rollback")
+@click.argument("digest", required=False)
+@options_of("rollback")(
+    "--allow-shrink", is_flag=True, help="Also where more replicas or keys go than `control.max_shrink` allows."
+)
+@options_of("rollback")("--wait", is_flag=True, help="Until all connected proxies have it; exit code 3 if not in time.")
+@options_of("")("--reason", metavar="TEXT", help="Why; shown with it.")
+@server_options(writes=True)
+def rollback(
+    digest: str | None, allow_shrink: bool, wait: bool, reason: str | None, server: str, token_file: str | None,
+    tls_ca: str | None,
+) -> int:  # fmt: skip
+    """Serve an earlier fleet again, until the files change: that of DIGEST, or the newest before the current one.
+
+    DIGEST is one of `lbctl history`, or its first characters. Certificates, keys and files of targets are those of
+    today. The files may be invalid meanwhile. Exit code 1 where it cannot be served: nothing changes then.
+    """
+    remote = Server(server, token_file, tls_ca)
+    request = schema.RollbackRequest(digest, allow_shrink, reason)
+    answer = remote.post("/api/v1/rollback", request, schema.RollbackResult)
+    for item in answer.diagnostics:
+        click.echo(item.text, err=True)
+    version = answer.snapshot.version if answer.snapshot else "none"
+    message = _MESSAGES.get(answer.result, answer.result)
+    click.echo(f"lbctl: {message.format(digest=answer.digest[:_SHORT], version=version)}", err=True)
+    if answer.result not in ("rolled_back", "published", "unchanged"):
+        return 1
+    return await_proxies(remote) if wait else 0
+
+
+def commit_text(commit: str | None, dirty: bool) -> str:
+    """Return a short commit, with `+` where the files differ from it; `-` for None."""
+    return "-" if commit is None else commit[:_SHORT] + ("+" if dirty else "")
+
+
+def _cells(row: schema.HistoryEntry) -> tuple[str, ...]:
+    causes = {"files": "the files", "reload": f"reload by {row.actor}", "rollback": f"rollback by {row.actor}"}
+    cause = causes.get(row.action, row.action) + (f": {row.reason}" if row.reason else "")
+    commit = commit_text(row.commit, row.dirty)
+    counts = (str(row.pools), str(row.replicas))
+    return ("*" if row.current else "", row.digest[:_SHORT], row.at, commit, *counts, cause)

@@ -1,0 +1,74 @@
+"""What `lbctl status --check` requires: the files are served, and every proxy has them.
+
+A proxy may need time, as an nginx does that waits for its next reload: with a time to wait, the check looks again until
+nothing is missing. An Envoy that has left is no problem by itself, since nobody can say that it should be there; the
+number of expected proxies can.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lbctl.cli.api_client import RemoteError, Server
+from lbctl.serve.api import schema
+
+_FINE = frozenset({"SYNCED", "GONE", "NOT DRIVEN"})
+_LOOK_INTERVAL = 0.5
+"""Seconds between two looks of `--wait`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check of one running `serve`."""
+
+    remote: Server
+    """The server to check."""
+    expected: int | None = None
+    """The least number of proxies that are connected and in sync; None where any number will do."""
+
+    def run(self, seconds: float) -> tuple[str, ...]:
+        """Return a sentence for each problem that is left after waiting for at most so many seconds.
+
+        Raises RemoteError where the server does not answer by then.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            is_last = time.monotonic() >= deadline
+            try:
+                problems = tuple(self._problems())
+            except RemoteError:
+                if is_last:
+                    raise
+                problems = ("it does not answer",)
+            if not problems or is_last:
+                return problems
+            time.sleep(min(_LOOK_INTERVAL, max(0.0, deadline - time.monotonic())))
+
+    def _problems(self) -> Iterator[str]:
+        yield from summary_problems(self.remote.get("/api/v1/status", schema.Status))
+        yield from proxy_problems(self.remote.get("/api/v1/proxies", schema.Proxies).proxies, self.expected)
+
+
+def summary_problems(summary: schema.Status) -> Iterator[str]:
+    """Yield a sentence for each reason why the files are not served as they are."""
+    if not summary.ready:
+        yield f"not ready: {summary.waiting}"
+    if not summary.fleet.valid:
+        yield f"the files are not served: {summary.fleet.refused or 'they have errors'}"
+    for item in summary.fleet.shrink:
+        yield item.text
+
+
+def proxy_problems(proxies: Sequence[schema.Proxy], expected: int | None = None) -> Iterator[str]:
+    """Yield a sentence for each proxy that is not in sync, and one where too few are."""
+    real = [item for item in proxies if item.kind != "reader"]
+    for item in real:
+        if item.state not in _FINE:
+            yield f"{item.node} is {item.state}" + (f": {item.reason}" if item.reason else "")
+    synced = sum(item.connected and item.state == "SYNCED" for item in real)
+    if expected is not None and synced < expected:
+        gone = [item.node for item in real if item.state == "GONE"]
+        left = f"; these have left: {', '.join(gone)}" if gone else ""
+        yield f"{synced} of {expected} expected proxies are connected and in sync{left}"

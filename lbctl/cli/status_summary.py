@@ -1,0 +1,106 @@
+"""The summary of `lbctl status`: what `serve` serves, from which files, and what is not as usual."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lbctl.cli.api_client import age, plain
+from lbctl.cli.terminal import paint, wrapped
+from lbctl.serve.api import schema
+
+_SHORT = 12
+"""Characters of a digest and of a commit that are shown."""
+_ORIGINS = {"state": ", the last good one of the state", "history": ", an earlier one after a rollback"}
+_NAME = 11
+"""The width of the names of the lines."""
+
+
+def summary_text(summary: schema.Status) -> str:
+    """Return the summary, with the errors and warnings of the files below it."""
+    lines = [f"{name:<{_NAME - 1}} {wrapped(plain(text), _NAME)}" for name, text in _lines(summary)]
+    serious = [item for item in summary.fleet.diagnostics if item.severity in ("error", "warning")]
+    unique = dict.fromkeys((item.text, item.severity) for item in (*serious, *summary.fleet.shrink))
+    colours = {"error": "red", "warning": "yellow"}
+    lines += [paint(f"  {wrapped(plain(text), 4)}", colours.get(severity)) for text, severity in unique]
+    return "\n".join(lines)
+
+
+def _lines(summary: schema.Status) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each line."""
+    fleet, listens = summary.fleet, summary.listens
+    mode = " (dry run: nothing is sent)" if summary.dry_run else ""
+    yield "lbctl", f"{summary.version}, since {summary.since}{mode}"
+    yield "xds", listens.xds or "-"
+    yield "socket", listens.xds_socket or "-"
+    yield "api", listens.api or "-"
+    yield "state", listens.state or "-"
+    yield "snapshot", _snapshot(summary.snapshot) if summary.snapshot else f"none: {summary.waiting}"
+    if summary.served is not None:
+        yield "serves", _served(summary.served)
+    yield "files", _files(fleet)
+    if summary.served is not None and summary.served.rollback is not None:
+        yield "rollback", _rollback(summary.served, summary.served.rollback)
+    yield "proxies", ", ".join(f"{count} {state}" for state, count in summary.proxies.items()) or "none"
+    yield from _details(summary)
+
+
+def _served(row: schema.ServedFiles) -> str:
+    """Return which files are served: their commit where there is one, and their digest."""
+    commit = f"commit {row.commit[:_SHORT]}{' with changes' if row.dirty else ''}, " if row.commit else ""
+    return f"{commit}digest {row.digest[:_SHORT]}, since {row.since}"
+
+
+def _rollback(served: schema.ServedFiles, row: schema.Rollback) -> str:
+    reason = f": {row.reason}" if row.reason else ""
+    return (
+        f"{served.digest[:_SHORT]} is served since {row.since}, by {row.author}{reason}; the files "
+        f"({row.ignored[:_SHORT]}) are ignored until they change"
+    )
+
+
+def _details(summary: schema.Status) -> Iterator[tuple[str, str]]:
+    """Yield the lines about what is not as usual."""
+    if summary.restart:
+        yield "restart", f"taken at the next start alone: {', '.join(summary.restart)}"
+    if summary.sources.total:
+        yield "sources", _sources(summary.sources)
+    for item in summary.control:
+        if item.mode != "acting":
+            yield "control", f"{item.pool}: {item.mode}, {item.words}"
+        for label, replicas in (("out", item.out), ("floor", item.floor)):
+            yield from ((label, f"{item.pool}/{name}: {'; '.join(reasons)}") for name, reasons in replicas.items())
+    yield from (("by hand", _override(item)) for item in summary.overrides)
+    yield from (("unmatched", f"{item.node}: {item.reason}") for item in summary.unmatched)
+    yield from (("name", f"{item.name}: {item.error}") for item in summary.names if item.error)
+
+
+def _sources(row: schema.SourceCounts) -> str:
+    pools = ", ".join(f"{count} of {pool}" for pool, count in row.pools.items())
+    return f"{row.failing} of {row.total} failing" + (f": {pools} (lbctl status signals)" if pools else "")
+
+
+def _override(item: schema.Override) -> str:
+    about = "/".join(filter(None, (item.route, item.pool, item.replica)))
+    value = f" {item.value:g}" if item.value is not None else ""
+    value += "".join(f" {pool}={share}" for pool, share in item.shares.items())
+    until = f", until {item.until}" if item.until else ""
+    author = f", by {item.author}" if item.author else ""
+    return f"{item.kind} {about}{value}{until}{author}" + (f": {item.reason}" if item.reason else "")
+
+
+def _snapshot(row: schema.Snapshot) -> str:
+    origin = _ORIGINS.get(row.origin, "")
+    size = f"{_count(row.pools, 'pool')}, {_count(row.replicas, 'replica')}"
+    return f"{row.version}, {age(row.age)} old, {size}{origin}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _files(fleet: schema.FleetFiles) -> str:
+    names = ", ".join(fleet.paths)
+    if fleet.valid:
+        count = sum(item.severity == "warning" for item in fleet.diagnostics)
+        return f"{names}: served" + (f", {_count(count, 'warning')}" if count else "")
+    return f"{names}: NOT served: {fleet.refused or 'not read yet'}"

@@ -1,0 +1,161 @@
+"""The tables of `lbctl status proxies|pools|signals`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+from lbctl.cli.api_client import age, as_text, table_text
+from lbctl.serve.api import schema
+
+_SHORT = 12
+"""Characters of a version that distinguish it from others."""
+COLOURS: Mapping[str, str] = {
+    "SYNCED": "green", "WAITING": "yellow", "STALE": "yellow", "NACKED": "red", "REFUSED": "red", "FAILING": "red",
+    "GONE": "bright_black", "NOT DRIVEN": "bright_black",
+    "in": "green", "ramping": "cyan", "slow": "yellow", "hot": "yellow", "down": "red", "ejected": "red",
+    "draining": "magenta", "drained": "magenta", "removed": "bright_black",
+}  # fmt: skip
+"""State of a proxy or a replica → its colour on a terminal."""
+_PROXIES = ("NODE", "PROXY", "KIND", "STATE", "VERSION", "SINCE", "LACKS")
+_TYPES = ("NODE", "PROXY", "TYPE", "STATE", "VERSION", "ACKED", "LAST GOOD", "SINCE", "LACKS")
+_POOLS = ("POOL", "REPLICA", "STATE", "DECLARED", "DECIDED", "ACKNOWLEDGED", "OBSERVED", "REASON")
+_MORE_POOLS = (*_POOLS[:-1], "REQ/S", "IN FLIGHT", "WEIGHT", "ADDRESS", "PRIORITY", "ZONE", "REASON")
+_SIGNALS = ("POOL", "REPLICA", "SIGNAL", "VALUE", "UNIT", "AGE", "SOURCE", "REASON")
+
+
+def proxies(rows: Sequence[schema.Proxy], form: str) -> str:
+    """Return a row for each proxy; in the form `wide` one for each of its resource types."""
+    if form in ("json", "yaml"):
+        return as_text(rows, form)
+    if form == "wide":
+        return table_text(_TYPES, (line for row in rows for line in _types(row)), COLOURS)
+    return table_text(_PROXIES, map(_proxy, rows), COLOURS)
+
+
+def pools(rows: Sequence[schema.Pool], form: str) -> str:
+    """Return a row for each replica with its four shares; the form `wide` has more columns."""
+    if form in ("json", "yaml"):
+        return as_text(rows, form)
+    head = _MORE_POOLS if form == "wide" else _POOLS
+    return table_text(head, (line for row in rows for line in _replicas(row, head)), COLOURS)
+
+
+def signals(rows: Sequence[schema.ReplicaSignals], form: str) -> str:
+    """Return a row for each signal of each replica, and one for each page that gives none."""
+    if form in ("json", "yaml"):
+        return as_text(rows, form)
+    return table_text(_SIGNALS, (line for row in rows for line in _signals(row)))
+
+
+# ── Proxies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _proxy(row: schema.Proxy) -> tuple[str, ...]:
+    has = row.last_good[:_SHORT] or "-"
+    return (*_identity(row), row.kind, row.state, has, _since(_newest(row)), "; ".join(lacks(row)) or "-")
+
+
+def lacks(row: schema.Proxy) -> Iterator[str]:
+    """Yield what keeps a proxy from being in sync: a reason, and each resource type that it does not have."""
+    if row.reason:
+        yield row.reason
+    if not row.connected and row.state == "GONE":
+        yield "it has left"
+        return
+    for kind in row.types:
+        if kind.state == "NACKED":
+            yield f"{kind.type}: {_rejection(row, kind)}"
+        elif kind.state == "STALE":
+            yield f"{kind.type}: has {kind.acked[:_SHORT] or 'nothing'}, was sent {kind.offered[:_SHORT] or 'nothing'}"
+        elif kind.state == "WAITING":
+            yield f"{kind.type}: it has asked for what does not exist"
+
+
+def _newest(row: schema.Proxy) -> schema.Timestamp | None:
+    """Return since when the proxy is in its state: the newest of its types that are in it."""
+    times = [kind.since for kind in row.types if kind.since is not None and kind.state == row.state]
+    return max(times, default=row.since)
+
+
+def _identity(row: schema.Proxy) -> tuple[str, str]:
+    return row.node, "(reader)" if row.kind == "reader" else row.proxy or "-"
+
+
+def _types(row: schema.Proxy) -> Iterator[tuple[str, ...]]:
+    """Yield a line for each type, or a single line for a node that has requested nothing."""
+    good = row.last_good[:_SHORT] or "-"
+    if not row.types or row.reason:
+        yield (*_identity(row), "-", row.state, "-", "-", good, _since(row.since), row.reason)
+        return
+    for kind in row.types:
+        state = kind.state if row.connected else "GONE"
+        versions = (kind.offered[:_SHORT] or "-", kind.acked[:_SHORT] or "-")
+        rejection = _rejection(row, kind) if kind.state == "NACKED" else ""
+        yield (*_identity(row), kind.type, state, *versions, good, _since(kind.since), rejection)
+
+
+def _since(since: schema.Timestamp | None) -> str:
+    return age(time.time() - datetime.fromisoformat(since).timestamp() if since else None)
+
+
+def _rejection(row: schema.Proxy, kind: schema.ResourceTypeStatus) -> str:
+    """Return why a proxy rejected a type, with its places in the YAML where those are known."""
+    last = next((item for item in row.nacks if item.type == kind.type), None)
+    return " ".join(last.findings) if last and last.findings else kind.message
+
+
+# ── Pools and signals ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _replicas(row: schema.Pool, head: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of these columns for each replica of a pool, or a single line for an empty pool."""
+    if not row.replicas:
+        yield (row.name, *("-" for _ in head[1:]))
+    for item in row.replicas:
+        cells = _replica(row.name, item)
+        yield tuple(cells[name] for name in head)
+
+
+def _replica(pool: str, row: schema.Replica) -> dict[str, str]:
+    return {
+        "POOL": pool,
+        "REPLICA": row.name,
+        "STATE": row.state,
+        "DECLARED": share(row.declared),
+        "DECIDED": share(row.share),
+        "ACKNOWLEDGED": share(row.acknowledged),
+        "OBSERVED": share(row.observed),
+        "REQ/S": "-" if row.requests_per_second is None else f"{row.requests_per_second:.3g}",
+        "IN FLIGHT": "-" if row.in_flight is None else str(row.in_flight),
+        "WEIGHT": f"{row.weight:g}",
+        "ADDRESS": row.address,
+        "PRIORITY": str(row.priority),
+        "ZONE": row.zone or row.region or "-",
+        "REASON": row.state_reason or "-",
+    }
+
+
+def share(part: float | None) -> str:
+    """Format a part from 0 to 1 as percent; `-` for None."""
+    return "-" if part is None else f"{part * 100:.1f}%"
+
+
+def _signals(row: schema.ReplicaSignals) -> Iterator[tuple[str, ...]]:
+    """Yield a line for each signal, and one for each page that gives none, however many metrics of it are sources."""
+    identity = (row.pool, row.replica)
+    for name, signal in row.signals.items():
+        staleness = "" if signal.fresh else "stale: not counted"
+        yield (*identity, name, f"{signal.value:.6g}", signal.unit, age(signal.age), signal.source, staleness)
+    failing: dict[tuple[str, str], list[schema.Source]] = {}
+    for item in row.sources:
+        if item.reason or item.age is None:
+            failing.setdefault((item.kind, item.url), []).append(item)
+    for (kind, url), items in failing.items():
+        problems = "; ".join(dict.fromkeys(item.words or "not looked at yet" for item in items))
+        newest = min((item.age for item in items if item.age is not None), default=None)
+        yield (*identity, "-", "-", "-", age(newest), kind, f"{url}: {problems}")
+    if not row.signals and not failing:
+        kinds = ", ".join(dict.fromkeys(item.kind for item in row.sources)) or "-"
+        yield (*identity, "-", "-", "-", "-", kinds, "no signal yet: what was read needs requests between two looks")

@@ -1,0 +1,97 @@
+"""`lbctl top`: the replicas of a running `serve`, live, sorted, with keys."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+import click
+
+from lbctl.cli.api_client import RemoteError, Server, server_options, table
+from lbctl.cli.top_rows import COLUMNS, Row, rows_of, sorted_rows
+from lbctl.serve.api import schema
+
+_INTERVAL = 2.0
+"""Seconds between two looks."""
+_KEY_INTERVAL = 0.2
+"""The longest time in seconds for which a new look waits to be drawn."""
+
+
+@click.command("top")
+@server_options()
+def command(server: str, token_file: str | None, tls_ca: str | None) -> int:
+    """The replicas of a running `lbctl serve`: state, shares, requests, and what engines and GPUs say, live.
+
+    Keys: q ends it; the left and right arrow, or a column's letter, choose the column that sorts, the same letter again
+    turns the order; p shows one pool after another, then all; space holds the screen; up and down turn the pages. In a
+    pipe it prints the table once.
+    """
+    remote = Server(server, token_file, tls_ca)
+    look = _look(remote)
+    if not sys.stdout.isatty() or not sys.stdin.isatty():
+        rows = sorted_rows(look.rows, COLUMNS[0], reverse=False)
+        table([column.head for column in COLUMNS], ([column.text(row) for column in COLUMNS] for row in rows))
+        return 0
+    _live(_Feed(remote, look))
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the server said at one time, and why it has said nothing since."""
+
+    pools: tuple[str, ...]
+    rows: tuple[Row, ...]
+    at: float
+    problem: str = ""
+
+
+def _look(remote: Server) -> _Look:
+    """Ask the server. Raises RemoteError."""
+    pools = remote.get("/api/v1/pools", schema.Pools).pools
+    signals = remote.get("/api/v1/signals", schema.Signals).signals
+    return _Look(tuple(pool.name for pool in pools), rows_of(pools, signals), time.monotonic())
+
+
+class _Feed:
+    """Asks the server in a thread, so that keys are answered while it does not."""
+
+    def __init__(self, remote: Server, first: _Look) -> None:
+        self.latest = first
+        self._remote = remote
+        threading.Thread(target=self._run, daemon=True, name="top").start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(_INTERVAL)
+            try:
+                self.latest = _look(self._remote)
+            except RemoteError as error:
+                last = self.latest
+                self.latest = _Look(last.pools, last.rows, last.at, error.message)
+
+
+def _live(feed: _Feed) -> None:
+    """Draw until `q` is pressed."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from lbctl.cli.keys import pressed
+    from lbctl.cli.top_view import View
+
+    console, view = Console(highlight=False, markup=False), View()
+    drawn: tuple[object, ...] = ()
+    with Live(console=console, screen=True, auto_refresh=False) as live, pressed() as keys:
+        while True:
+            look, size, second = feed.latest, console.size, int(time.monotonic())
+            if drawn != (look, size, second):
+                drawn = look, size, second
+                view.show(look.pools, look.rows, look.problem, time.monotonic() - look.at)
+                live.update(view.draw(size.width, size.height), refresh=True)
+            for key in keys(_KEY_INTERVAL):
+                if key == "q":
+                    return
+                view.press(key)
+                drawn = ()

@@ -1,0 +1,118 @@
+"""The rows of `lbctl top`: one for each replica, with its state, its shares, and what it and its engine do now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lbctl.cli.status_tables import share
+from lbctl.serve.api import schema
+
+Value = str | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A replica with the signals that are read of it."""
+
+    pool: str
+    """The name of its pool."""
+    replica: schema.Replica
+    """What `/api/v1/pools` says of it."""
+    signals: Mapping[str, float]
+    """Name of a signal → its value; a signal that is stale or not read is absent."""
+
+    @property
+    def name(self) -> str:
+        """The name as `lbctl drain` takes it."""
+        return f"{self.pool}/{self.replica.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table, by which rows can be sorted."""
+
+    head: str
+    """Its heading."""
+    key: str
+    """The letter that sorts by it."""
+    value: Callable[[Row], Value]
+    """Returns what is sorted; None where it is unknown."""
+    text: Callable[[Row], str]
+    """Returns what is shown."""
+    is_number: bool = True
+    """Whether it is aligned to the right, and sorted with the largest first."""
+
+
+def _text_column(head: str, key: str, value: Callable[[Row], str]) -> Column:
+    return Column(head, key, value, value, is_number=False)
+
+
+def _number_column(head: str, key: str, value: Callable[[Row], float | None], form: Callable[[float], str]) -> Column:
+    def text(row: Row) -> str:
+        number = value(row)
+        return "-" if number is None else form(number)
+
+    return Column(head, key, value, text)
+
+
+def _share(number: float) -> str:
+    return share(number)
+
+
+def _percent(number: float) -> str:
+    return f"{number * 100:.0f}%"
+
+
+def _whole(number: float) -> str:
+    return f"{number:.0f}"
+
+
+COLUMNS: tuple[Column, ...] = (
+    _text_column("REPLICA", "n", lambda row: row.name),
+    _text_column("STATE", "s", lambda row: row.replica.state),
+    _number_column("DECIDED", "d", lambda row: row.replica.share, _share),
+    _number_column("OBSERVED", "o", lambda row: row.replica.observed, _share),
+    _number_column("REQ/S", "r", lambda row: row.replica.requests_per_second, "{:.3g}".format),
+    _number_column("INFL", "i", lambda row: row.replica.in_flight, _whole),
+    _number_column("QUEUE", "u", lambda row: row.signals.get("queue"), _whole),
+    _number_column("KV", "k", lambda row: row.signals.get("kv_cache"), _percent),
+    _number_column("GPU", "g", lambda row: row.signals.get("gpu"), _percent),
+    _number_column("°C", "t", lambda row: row.signals.get("temperature"), _whole),
+    _number_column("WEIGHT", "w", lambda row: row.replica.weight, "{:.3g}".format),
+)
+"""The columns, from left to right."""
+
+
+def rows_of(pools: Iterable[schema.Pool], signals: Iterable[schema.ReplicaSignals]) -> tuple[Row, ...]:
+    """Return a row for each replica, in the order of the fleet."""
+    fresh = {
+        (item.pool, item.replica): {name: signal.value for name, signal in item.signals.items() if signal.fresh}
+        for item in signals
+    }
+    return tuple(
+        Row(pool.name, replica, fresh.get((pool.name, replica.name), {})) for pool in pools for replica in pool.replicas
+    )
+
+
+def sorted_rows(rows: Iterable[Row], column: Column, *, reverse: bool) -> list[Row]:
+    """Return the rows sorted by a column, those with an unknown value last, equal ones by name."""
+    by_name = sorted(rows, key=lambda row: row.name)
+    known = [row for row in by_name if column.value(row) is not None]
+    known.sort(key=column.value, reverse=reverse)  # type: ignore[arg-type]  # a column has values of one type
+    return known + [row for row in by_name if column.value(row) is None]
+
+
+def pool_line(name: str, rows: Sequence[Row]) -> str:
+    """Return one line about a pool: its replicas by state, its requests, and what waits in its engines."""
+    states = Counter(row.replica.state for row in rows)
+    counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    count = "1 replica" if len(rows) == 1 else f"{len(rows)} replicas"
+    parts = [f"{count}: {counts}" if rows else "no replicas"]
+    for label, key in (("req/s", "r"), ("in flight", "i"), ("queue", "u")):
+        column = next(item for item in COLUMNS if item.key == key)
+        values = [value for row in rows if isinstance(value := column.value(row), int | float)]
+        if values:
+            parts.append(f"{sum(values):.4g} {label}")
+    return f"{name}  {' · '.join(parts)}"

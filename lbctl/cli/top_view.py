@@ -1,0 +1,123 @@
+"""What `lbctl top` shows: the rows on one page, and how keys change which rows these are. It asks nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from lbctl.cli.api_client import age, plain
+from lbctl.cli.status_tables import COLOURS
+from lbctl.cli.top_rows import COLUMNS, Row, pool_line, sorted_rows
+
+_POOL_LINES = 4
+"""The most pools that have a line above the table."""
+_REASON = 24
+"""The least width of the column of reasons; with less room there is none."""
+_NAME = 13
+"""The least width of a replica's name."""
+_WIDTHS = (None, 8, 7, 8, 6, 5, 5, 4, 4, 4, 6)
+"""The widths of the columns; None: what is left."""
+_HELP = "q quit · ←→ or a letter: sort, again: reverse · p pool · space pause · ↑↓ page"
+
+
+@dataclass(slots=True)
+class View:
+    """The state of the screen."""
+
+    rows: tuple[Row, ...] = ()
+    """The newest rows that are shown."""
+    pools: tuple[str, ...] = ()
+    """The names of all pools."""
+    problem: str = ""
+    """Why the rows are not newer; empty while they are."""
+    seconds: float = 0.0
+    """The age of the rows in seconds."""
+    paused: bool = False
+    """Whether the rows stay as they are."""
+    pool: str | None = None
+    """The only pool that is shown; None: all."""
+    sort: int = 0
+    """The index of the column that sorts."""
+    reverse: bool = False
+    """Whether the largest value is at the top."""
+    page: int = 0
+    """The index of the page that is shown."""
+
+    def show(self, pools: tuple[str, ...], rows: tuple[Row, ...], problem: str, seconds: float) -> None:
+        """Show these rows, which are so many seconds old, unless the screen is held."""
+        if not self.paused:
+            self.pools, self.rows = pools, rows
+        self.problem, self.seconds = problem, seconds
+
+    def press(self, key: str) -> None:
+        """Change what is shown as this key says. Unknown keys change nothing."""
+        letters = {column.key: index for index, column in enumerate(COLUMNS)}
+        if key in letters:
+            self._sort_by(letters[key])
+        elif key in ("left", "right"):
+            self._sort_by((self.sort + (1 if key == "right" else -1)) % len(COLUMNS))
+        elif key in ("down", "page down"):
+            self.page += 1
+        elif key in ("up", "page up"):
+            self.page = max(0, self.page - 1)
+        elif key == "p":
+            self._next_pool()
+        elif key == " ":
+            self.paused = not self.paused
+
+    def _sort_by(self, index: int) -> None:
+        self.reverse = not self.reverse if index == self.sort else COLUMNS[index].is_number
+        self.sort, self.page = index, 0
+
+    def _next_pool(self) -> None:
+        choices: list[str | None] = [None, *self.pools]
+        current = choices.index(self.pool) if self.pool in choices else 0
+        self.pool, self.page = choices[(current + 1) % len(choices)], 0
+
+    def draw(self, width: int, height: int) -> RenderableType:
+        """Return the screen of this size."""
+        rows = [row for row in self.rows if self.pool in (None, row.pool)]
+        head = [*self._pool_lines(rows)]
+        room = max(1, height - len(head) - 3)
+        pages = max(1, -(-len(rows) // room))
+        self.page = min(self.page, pages - 1)
+        ordered = sorted_rows(rows, COLUMNS[self.sort], reverse=self.reverse)
+        shown = ordered[self.page * room : (self.page + 1) * room]
+        lines = [Text(self._title(len(rows), pages), "bold", no_wrap=True, overflow="ellipsis"), *head]
+        footer = Text(_HELP, "dim", no_wrap=True, overflow="ellipsis")
+        return Group(*lines, self._table(shown, width), footer)
+
+    def _title(self, count: int, pages: int) -> str:
+        what = f"pool {self.pool}" if self.pool else f"{len(self.pools)} pools"
+        page = f" · page {self.page + 1} of {pages}" if pages > 1 else ""
+        state = " · paused" if self.paused else ""
+        problem = f" · {self.problem}: this is {age(self.seconds)} old" if self.problem else ""
+        return plain(f"{what}, {count} replicas{page}{state}{problem}")
+
+    def _pool_lines(self, rows: list[Row]) -> Iterator[Text]:
+        pools = [self.pool] if self.pool else list(self.pools)
+        for name in pools[:_POOL_LINES]:
+            line = plain(pool_line(name, [row for row in rows if row.pool == name]))
+            yield Text(line, no_wrap=True, overflow="ellipsis")
+        if len(pools) > _POOL_LINES:
+            yield Text(f"and {len(pools) - _POOL_LINES} more pools", "dim")
+
+    def _table(self, rows: list[Row], width: int) -> Table:
+        fixed = sum(size or _NAME for size in _WIDTHS) + len(_WIDTHS)
+        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, header_style="reverse")
+        for index, (column, size) in enumerate(zip(COLUMNS, _WIDTHS, strict=True)):
+            style = "bold reverse" if index == self.sort else None
+            head = Text(column.head, style or "")
+            justify = "right" if column.is_number else "left"
+            table.add_column(head, justify=justify, no_wrap=True, width=size, ratio=None if size else 1)  # type: ignore[arg-type]
+        has_reasons = width - fixed >= _REASON + _NAME
+        if has_reasons:
+            table.add_column("REASON", no_wrap=True, ratio=1, overflow="ellipsis")
+        for row in rows:
+            cells = [Text(plain(column.text(row)), COLOURS.get(column.text(row), "")) for column in COLUMNS]
+            table.add_row(*cells, *([plain(row.replica.state_reason)] if has_reasons else []))
+        return table

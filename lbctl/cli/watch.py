@@ -1,0 +1,47 @@
+"""Shows a text again and again: in place on a terminal, one block after another in a pipe."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+import click
+
+from lbctl.cli.api_client import RemoteError
+
+INTERVAL = 2.0
+"""Seconds between two looks."""
+_HOME, _TO_END_OF_LINE, _TO_END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+def watch(text: Callable[[], str]) -> NoReturn:
+    """Print what `text` returns every two seconds until Ctrl-C, which ends the command with exit code 130.
+
+    A server that does not answer is reported and asked again.
+    """
+    on_terminal = sys.stdout.isatty()
+    if on_terminal:
+        click.clear()
+    while True:
+        try:
+            block = text()
+        except RemoteError as error:
+            block = f"lbctl: {error.message}"
+        if on_terminal:
+            sys.stdout.write(_frame(block))
+            sys.stdout.flush()
+        else:
+            click.echo(f"{block}\n")
+        time.sleep(INTERVAL)
+
+
+def _frame(block: str) -> str:
+    """Return the block as an update of the screen: as many lines as fit, over what was there."""
+    height = shutil.get_terminal_size().lines - 1
+    lines = block.splitlines()
+    if len(lines) > height:
+        lines = [*lines[: height - 1], f"… {len(lines) - height + 1} more lines"]
+    return _HOME + "".join(f"{line}{_TO_END_OF_LINE}\n" for line in lines) + _TO_END_OF_SCREEN

@@ -1,0 +1,50 @@
+"""Rows of the API about the fleets that were served, and about a rollback."""
+
+from __future__ import annotations
+
+from lbctl.serve.api import schema
+from lbctl.serve.api.status_rows import timestamp
+from lbctl.serve.fleet.history import FleetHistory
+from lbctl.serve.state.history import HistoryEntry
+
+
+def served(history: FleetHistory) -> schema.ServedFiles | None:
+    """Return the row of the files that are served; None before the first fleet."""
+    current, rollback = history.current, history.rollback
+    if current is None:
+        return None
+    return schema.ServedFiles(
+        digest=current.digest,
+        since=timestamp(current.at),
+        commit=history.revision.commit or None,
+        dirty=history.revision.dirty,
+        rollback=schema.Rollback(
+            ignored=rollback.ignored,
+            since=timestamp(rollback.at),
+            author=rollback.actor,
+            reason=rollback.reason or None,
+        )
+        if rollback
+        else None,
+    )
+
+
+def entries(history: FleetHistory) -> tuple[schema.HistoryEntry, ...]:
+    """Return the rows of the history, the oldest first."""
+    return tuple(_entry(item, item is history.current) for item in history.entries)
+
+
+def _entry(item: HistoryEntry, current: bool) -> schema.HistoryEntry:
+    return schema.HistoryEntry(
+        digest=item.digest,
+        at=timestamp(item.at),
+        current=current,
+        commit=item.revision.commit or None,
+        dirty=item.revision.dirty,
+        action=item.cause.action,
+        actor=item.cause.actor,
+        reason=item.cause.reason or None,
+        version=item.version,
+        pools=item.pools,
+        replicas=item.replicas,
+    )

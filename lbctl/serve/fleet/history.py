@@ -1,0 +1,175 @@
+"""The fleets that were served, and the rollback to one of them that is in force.
+
+The newest entry is the fleet that is served. The files of the last fleets are kept within a number and a size, so that
+the state stays small however often the files change. What could not be saved is saved later, with the next `save`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from lbctl.base.diagnostics import Diagnostics, did_you_mean, show
+from lbctl.model.load import SourceText, texts
+from lbctl.serve import log
+from lbctl.serve.errors import BadRequestError
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.fleet.revision import revision_of
+from lbctl.serve.state.history import Cause, HistoryEntry, Revision, Rollback, write_texts
+from lbctl.serve.state.saved import SavedState
+
+KEPT = 20
+"""Entries that are kept."""
+_LARGEST = 16 * 1024 * 1024
+"""The most bytes of compressed files over all entries; the fleet that is served is kept in any case."""
+_LEAST_PREFIX = 4
+"""The least characters of a digest that name a fleet."""
+SHORT = 12
+"""Characters of a digest that messages show."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredHistory:
+    """The history as an earlier process has saved it."""
+
+    entries: tuple[HistoryEntry, ...] = ()
+    """The entries, the oldest first."""
+    rollback: Rollback | None = None
+    """The rollback in force; None without one."""
+
+
+def digest_of(files: Iterable[SourceText]) -> str:
+    """Return the digest of a fleet's YAML files: of their names without directories, and of their content."""
+    digest = hashlib.sha256()
+    for name, data in sorted((PurePath(text.name).name, text.data) for text in files):
+        digest.update(f"{name}\0{len(data)}\0".encode(errors="surrogateescape"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+class FleetHistory:
+    """The entries, the oldest first, and the rollback. `paths`: those of the command line."""
+
+    def __init__(self, paths: Sequence[str], state: SavedState, restored: RestoredHistory) -> None:
+        self.entries = restored.entries
+        self.rollback = restored.rollback
+        self.revision = restored.entries[-1].revision if restored.entries else Revision()
+        """The commit of the files that are served."""
+        self._paths = tuple(paths)
+        self._state = state
+        self._saved = restored
+        self._texts: dict[str, tuple[SourceText, ...]] = {}
+        """Digest → the files that are not saved yet, or that a rollback serves."""
+        self._unsaved: dict[str, str] = {}
+        """Digest → its compressed files, which are not saved yet."""
+
+    @property
+    def current(self) -> HistoryEntry | None:
+        """The fleet that is served; None before the first."""
+        return self.entries[-1] if self.entries else None
+
+    async def served(self, files: tuple[SourceText, ...], fleet: PublishedFleet, cause: Cause) -> None:
+        """Note that these files are served from now on. The same files as before add no entry."""
+        digest, compressed, revision = await asyncio.to_thread(self._described, files, fleet.origin == "files")
+        earlier = next((item.revision for item in reversed(self.entries) if item.digest == digest), Revision())
+        self.revision = revision or earlier
+        if self.current is not None and self.current.digest == digest:
+            return
+        pools = fleet.composed.whole.topology.pools
+        entry = HistoryEntry(
+            digest, time.time(), cause, self.revision, fleet.cached_snapshot.version, len(pools),
+            sum(len(pool.replicas) for pool in pools), len(compressed),
+        )  # fmt: skip
+        self._texts[digest], self._unsaved[digest] = files, compressed
+        self.entries = _within_limits((*self.entries, entry))
+
+    def _described(self, files: tuple[SourceText, ...], are_on_disk: bool) -> tuple[str, str, Revision | None]:
+        """Return the digest, the compressed files, and the commit where the files are those on disk."""
+        return digest_of(files), write_texts(files), revision_of(self._paths, files) if are_on_disk else None
+
+    async def pinned(self) -> tuple[SourceText, ...] | None:
+        """Return the files that a rollback serves; None without one, which a change of the files on disk ends."""
+        rollback = self.rollback
+        if rollback is None:
+            return None
+        files = await self.files(rollback.digest)
+        if files is None:
+            log.warn("the rollback ends, since its files are lost", digest=rollback.digest[:SHORT])
+        elif await self.on_disk() == rollback.ignored:
+            return files
+        else:
+            log.event("the rollback ends, since the files have changed", digest=rollback.digest[:SHORT])
+        self.rollback = None
+        return None
+
+    async def on_disk(self) -> str:
+        """Return the digest of the files that are on disk now."""
+        return await asyncio.to_thread(lambda: digest_of(texts(self._paths, Diagnostics())))
+
+    def find(self, prefix: str | None) -> HistoryEntry:
+        """Return the newest entry whose digest begins so; without a prefix, the one before the fleet that is served.
+
+        Raises BadRequestError, with similar digests, where there is none or where there are several fleets.
+        """
+        current = self.current
+        others: dict[str, HistoryEntry] = {}
+        for item in reversed(self.entries):
+            if current is not None and item.digest != current.digest:
+                others.setdefault(item.digest, item)
+        if prefix is None:
+            if not others:
+                raise BadRequestError("no earlier fleet is kept")
+            return next(iter(others.values()))
+        if current is not None and len(prefix) >= _LEAST_PREFIX and current.digest.startswith(prefix.lower()):
+            raise BadRequestError(f"{current.digest[:SHORT]} is the fleet that is served")
+        matching = [item for digest, item in others.items() if digest.startswith(prefix.lower())]
+        if len(matching) == 1 and len(prefix) >= _LEAST_PREFIX:
+            return matching[0]
+        raise BadRequestError(_no_entry(prefix, [item.digest for item in matching], list(others)))
+
+    async def files(self, digest: str) -> tuple[SourceText, ...] | None:
+        """Return the files of an entry; None where the state has lost them. Raises StoreError."""
+        if digest not in self._texts:
+            loaded = await self._state.history_files(digest)
+            if loaded is None or digest_of(loaded) != digest:
+                return None
+            self._texts[digest] = loaded
+        return self._texts[digest]
+
+    async def save(self) -> None:
+        """Save what has changed, and delete the files that no entry has any more. Raises StoreError."""
+        for digest, compressed in list(self._unsaved.items()):
+            await self._state.save_history_files(digest, compressed)
+            del self._unsaved[digest]
+        if self.entries != self._saved.entries:
+            await self._state.save_history(self.entries)
+            kept = {item.digest for item in self.entries}
+            for digest in {item.digest for item in self._saved.entries} - kept:
+                await self._state.delete_history_files(digest)
+        if self.rollback != self._saved.rollback:
+            await self._state.save_rollback(self.rollback)
+        self._saved = RestoredHistory(self.entries, self.rollback)
+        needed = {self.rollback.digest} if self.rollback else set()
+        self._texts = {digest: files for digest, files in self._texts.items() if digest in needed}
+
+
+def _within_limits(entries: tuple[HistoryEntry, ...]) -> tuple[HistoryEntry, ...]:
+    kept = list(entries[-KEPT:])
+    while len(kept) > 1 and sum({item.digest: item.size for item in kept}.values()) > _LARGEST:
+        del kept[0]
+    return tuple(kept)
+
+
+def _no_entry(prefix: str, matching: Sequence[str], digests: Sequence[str]) -> str:
+    newest = ", ".join(digest[:SHORT] for digest in (matching or digests)[:5]) or "none"
+    if matching and len(prefix) < _LEAST_PREFIX:
+        return f"a digest is given by at least {_LEAST_PREFIX} of its characters; {show(prefix)} begins {newest}"
+    if matching:
+        return f"{show(prefix)} begins several digests: {newest}"
+    near = did_you_mean(prefix[:SHORT], [digest[:SHORT] for digest in digests])
+    hint = f" ({near})" if near else ""
+    return f"no kept fleet has the digest {show(prefix)}{hint}; earlier fleets, the newest first: {newest}"

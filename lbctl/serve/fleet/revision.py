@@ -1,0 +1,65 @@
+"""The commit that the files of a fleet belong to, where they are in a git checkout.
+
+The content that is served is compared with the commit's by its hash, so that a file that changes meanwhile cannot pass
+as clean. Only what git has stored is read: no hook, filter or monitor of the checkout runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from lbctl.model.load import SourceText, is_fleet_file
+from lbctl.serve.state.history import Revision
+
+_PATIENCE = 5.0
+"""Seconds for one answer of git."""
+
+
+def revision_of(paths: Sequence[str], files: Iterable[SourceText]) -> Revision:
+    """Return the commit that is checked out where the files of the paths are; an empty one where there is none. Blocks.
+
+    The revision is dirty where a file differs from the commit, is not in it, or is missing on disk.
+    """
+    contents = {Path(os.path.realpath(text.name)): text.data for text in files}
+    folders = sorted({file.parent for file in contents})
+    commits = {_git(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}").strip() for folder in folders}
+    if len(commits) != 1 or commits == {""}:
+        return Revision()
+    given = {Path(os.path.realpath(path)) for path in paths}
+    dirty = any(_differs(folder, contents, folder in given) for folder in folders)
+    return Revision(commits.pop(), dirty)
+
+
+def _differs(folder: Path, contents: Mapping[Path, bytes], is_whole: bool) -> bool:
+    """Whether files of this folder differ from the commit. `is_whole`: the fleet is all YAML files of the folder."""
+    rows = (row.partition("\t") for row in _git(folder, "ls-tree", "-z", "HEAD").split("\0") if row)
+    stored = {name: head.split()[-1] for head, _, name in rows if " blob " in head}
+    files = {file.name: data for file, data in contents.items() if file.parent == folder}
+    if is_whole and {name for name in stored if is_fleet_file(name)} - files.keys():
+        return True
+    return any(stored.get(name, "") != _blob(data, stored.get(name, "")) for name, data in files.items())
+
+
+def _blob(data: bytes, like: str) -> str:
+    """Return git's name for this content, by the hash that the other name was made with."""
+    hashed = hashlib.sha256() if len(like) == 64 else hashlib.sha1(usedforsecurity=False)
+    hashed.update(b"blob %d\0" % len(data))
+    hashed.update(data)
+    return hashed.hexdigest()
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """Return what git prints; nothing where there is no git, no checkout, or one that git does not trust."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(folder), *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE,
+            check=False, env={**environment, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.decode(errors="surrogateescape") if answer.returncode == 0 else ""

@@ -1,0 +1,158 @@
+"""The records of the fleets that were served, and of a rollback to one of them.
+
+An entry says which fleet was served from when on; the texts of its YAML files are a record of their own, compressed,
+which several entries may share. Every `read_…` raises one of `records.UNREADABLE` for text that its `write_…` did not
+write.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from lbctl.model.load import SourceText
+
+Action = Literal["files", "reload", "rollback"]
+_MAX_TEXTS = 256 * 1024 * 1024
+"""The most bytes that compressed files may expand to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """The commit of the git checkout that files were read from."""
+
+    commit: str = ""
+    """The full name of the commit; empty where the files are in no checkout."""
+    dirty: bool = False
+    """Whether the files differ from the commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a fleet is served."""
+
+    actor: str
+    """The name of the token that was used; `lbctl` for what the control plane does by itself."""
+    action: Action = "files"
+    """A change of the files, a reload by the API, or a rollback."""
+    reason: str = ""
+    """Why, in the operator's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """A fleet that was served."""
+
+    digest: str
+    """The digest of its YAML files (`fleet.history.digest_of`)."""
+    at: float
+    """Since when it was served, in seconds since the epoch."""
+    cause: Cause
+    """Why it was served."""
+    revision: Revision
+    """The commit of its files."""
+    version: str
+    """The version of the first snapshot that was built from it."""
+    pools: int
+    """The number of pools."""
+    replicas: int
+    """The number of replicas, with discovered ones."""
+    size: int
+    """The bytes of its compressed files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """An earlier fleet that is served in place of the files until the files change."""
+
+    digest: str
+    """The digest of the fleet that is served."""
+    ignored: str
+    """The digest of the files that are ignored."""
+    at: float
+    """When it was requested, in seconds since the epoch."""
+    actor: str
+    """The name of the token that was used."""
+    reason: str
+    """Why, in the operator's words."""
+
+
+def write_texts(texts: Iterable[SourceText]) -> str:
+    """Serialize and compress the texts of a fleet's YAML files."""
+    rows = [[text.name, text.root, text.data.decode(errors="surrogateescape")] for text in texts]
+    return base64.b64encode(zlib.compress(json.dumps(rows).encode())).decode()
+
+
+def read_texts(value: str) -> tuple[SourceText, ...]:
+    """Parse the text of `write_texts`."""
+    decompressor = zlib.decompressobj()
+    try:
+        content = decompressor.decompress(base64.b64decode(value, validate=True), _MAX_TEXTS)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not decompressor.eof:
+        raise ValueError("the compressed files have no end")
+    rows = json.loads(content)
+    return tuple(
+        SourceText(_text(name), _text(data).encode(errors="surrogateescape"), _text(root)) for name, root, data in rows
+    )
+
+
+def write_entries(entries: Iterable[HistoryEntry]) -> str:
+    """Serialize the entries of the history, the oldest first."""
+    return json.dumps([asdict(item) for item in entries])
+
+
+def read_entries(value: str) -> tuple[HistoryEntry, ...]:
+    """Parse the text of `write_entries`."""
+    return tuple(map(_entry, json.loads(value)))
+
+
+def write_rollback(rollback: Rollback | None) -> str:
+    """Serialize the rollback; None where none is in force."""
+    return json.dumps(asdict(rollback) if rollback else None)
+
+
+def read_rollback(value: str) -> Rollback | None:
+    """Parse the text of `write_rollback`."""
+    row = json.loads(value)
+    if row is None:
+        return None
+    names = [item.name for item in fields(Rollback) if item.name != "at"]
+    return Rollback(**{name: _text(row[name]) for name in names}, at=_number(row["at"]))
+
+
+def _entry(row: dict[str, Any]) -> HistoryEntry:
+    cause, revision = row["cause"], row["revision"]
+    if cause["action"] not in get_args(Action):
+        raise ValueError(f"there is no action {cause['action']!r}")
+    if not isinstance(revision["dirty"], bool):
+        raise TypeError("a revision is dirty or not")
+    return HistoryEntry(
+        digest=_text(row["digest"]),
+        at=_number(row["at"]),
+        cause=Cause(_text(cause["actor"]), cause["action"], _text(cause["reason"])),
+        revision=Revision(_text(revision["commit"]), revision["dirty"]),
+        version=_text(row["version"]),
+        pools=int(_number(row["pools"])),
+        replicas=int(_number(row["replicas"])),
+        size=int(_number(row["size"])),
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value
+
+
+def _number(value: object) -> float:
+    """A finite number that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is not a finite number from 0")
+    return float(value)

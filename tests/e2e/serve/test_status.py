@@ -1,0 +1,90 @@
+"""`lbctl status` and `lbctl top` of a real control plane with an Envoy and an nginx."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lbctl.cli import run
+from tests.e2e.support import edges
+from tests.e2e.support.control import ControlPlane, controlling, driven
+from tests.e2e.support.driving import synced
+from tests.e2e.support.edges import Edge
+from tests.e2e.support.fleet import Fleet, fleet_of
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+from tests.support.pseudo_terminal import on_terminal
+
+
+def _fleet(members: list[Replica], *sites: Edge, **more: Any) -> Fleet:
+    pool = {"replicas": [{"name": item.name, "address": item.address} for item in members]}
+    fleet = fleet_of(pool, **driven("edge"), **more)
+    del fleet["listeners"]["gateway"]
+    for site in sites:
+        for section, entries in site.sections.items():
+            fleet[section] = {**fleet[section], **entries}
+    return fleet
+
+
+def _weight(control: ControlPlane, value: float) -> None:
+    words = ["weight", "set", "pool/a", str(value), "--server", control.url]
+    assert run([*words, "--token-file", str(control.state / "api-token")]) == 0
+
+
+def test_a_check_waits_for_the_next_reload_of_an_nginx(capsys: pytest.CaptureFixture[str]) -> None:
+    with replicas("a", "b") as members, edges.nginx(min_interval="6s") as ng:
+        fleet = _fleet(list(members), ng)
+        with edges.started_edge(ng, fleet), controlling(fleet) as control:
+            eventually(lambda: control.proxies["ng"]["state"] == "SYNCED")
+            _weight(control, 3)
+            eventually(lambda: control.proxies["ng"]["state"] == "SYNCED")
+            _weight(control, 5)
+            eventually(lambda: control.proxies["ng"]["state"] == "WAITING")
+            assert run(["status", "proxies", "--check", "--server", control.url]) == 3
+            assert "ng is WAITING: its next reload is due" in capsys.readouterr().err
+            assert run(["status", "proxies", "--check", "--wait", "30s", "--expect", "1", "--server", control.url]) == 0
+            assert "SYNCED" in capsys.readouterr().out
+
+
+def test_an_envoy_that_has_left_is_missed_by_who_expects_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with replicas("a", "b") as members, controlling(_fleet(list(members))) as control:
+        server = ["--server", control.url]
+        with control.envoy("edge", ["edge"]):
+            synced(control)
+            assert run(["status", "--check", "--expect", "1", *server]) == 0
+            assert run(["status", "pools", *server]) == 0
+            rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("pool ")]
+            assert [row[:6] for row in rows] == [
+                ["pool", name, "in", "50.0%", "50.0%", "50.0%"] for name in ("a", "b")
+            ]  # fmt: skip
+        eventually(lambda: control.proxies["edge"]["state"] == "GONE")
+        assert run(["status", "--check", *server]) == 0
+        assert run(["status", "--check", "--expect", "1", "--wait", "1s", *server]) == 3
+        assert "0 of 1 expected proxies are connected and in sync; these have left: edge" in capsys.readouterr().err
+
+
+def test_the_fleet_itself_says_where_serve_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with replicas("a", "b") as members, controlling(_fleet(list(members)), start=False) as control:
+        bind, state = f"127.0.0.1:{control.api}", str(control.state)
+        control.write(_fleet(list(members), control={"api": {"bind": bind}, "state": state}))
+        control.start()
+        assert run(["drain", "pool/a", "--fleet", str(control.files)]) == 0
+        assert run(["status", "--fleet", str(control.files / "fleet.yaml")]) == 0
+        assert "drain pool/a, by operator" in capsys.readouterr().out
+
+
+def test_top_shows_a_drain_as_it_happens() -> None:
+    with (
+        replicas("a", "b") as members,
+        controlling(_fleet(list(members))) as control,
+        control.envoy("edge", ["edge"]),
+        on_terminal("top", "--server", control.url) as terminal,
+    ):
+        terminal.await_text("pool  2 replicas: 2 in")
+        token = str(control.state / "api-token")
+        assert run(["drain", "pool/a", "--server", control.url, "--token-file", token]) == 0
+        terminal.await_text("1 drained")
+        terminal.press("q")
+        assert terminal.end() == 0

@@ -1,0 +1,29 @@
+"""The API of a control plane with nothing behind it, in a thread, for tests that run commands."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lbctl.ir.address import Address
+from lbctl.serve.api.server import Access, Api, Serving
+
+
+@contextmanager
+def serving(fleet: Serving, token: Path | None = None, port: int = 0) -> Iterator[str]:
+    """Serves the API of `fleet` on loopback, and gives its URL."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    api = Api(fleet, Access(Address("127.0.0.1", port), token))
+    try:
+        bound = asyncio.run_coroutine_threadsafe(api.start(), loop).result(10)
+        yield f"http://127.0.0.1:{bound}"
+        asyncio.run_coroutine_threadsafe(api.stop(), loop).result(10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()

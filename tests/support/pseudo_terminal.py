@@ -1,0 +1,85 @@
+"""A command on a pseudo-terminal: what a person would see of it, and keys that the person presses."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+_MAIN = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from lbctl.cli import main; main()"
+"""Makes the terminal the one that sends Ctrl-C to the command."""
+_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class PseudoTerminal:
+    """A running command. `shown` is all that it has written, with the terminal's sequences."""
+
+    def __init__(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
+        self.process = process
+        self.shown = ""
+        self._descriptor = descriptor
+
+    @property
+    def text(self) -> str:
+        """What it has written, without the terminal's sequences."""
+        return _SEQUENCE.sub("", self.shown).replace("\r", "")
+
+    def press(self, keys: str) -> None:
+        os.write(self._descriptor, keys.encode())
+
+    def await_text(self, text: str, timeout: float = 20.0) -> None:
+        """Waits until it has written this text since the last call of `forget`."""
+        deadline = time.monotonic() + timeout
+        while text not in self.text:
+            assert time.monotonic() < deadline, f"{text!r} is not in:\n{self.text[-4000:]}"
+            self._read()
+
+    def forget(self) -> None:
+        self.shown = ""
+
+    def end(self, timeout: float = 20.0) -> int:
+        """Waits for its end; the exit code."""
+        deadline = time.monotonic() + timeout
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, f"it has not ended:\n{self.text[-4000:]}"
+            self._read()
+        self._read()
+        return self.process.returncode
+
+    def _read(self) -> None:
+        ready, _, _ = select.select([self._descriptor], [], [], 0.1)
+        if ready:
+            with suppress(OSError):
+                self.shown += os.read(self._descriptor, 1 << 16).decode(errors="replace")
+
+
+@contextmanager
+def on_terminal(
+    *arguments: str, columns: int = 80, lines: int = 24, environment: Mapping[str, str] | None = None
+) -> Iterator[PseudoTerminal]:
+    """Runs `lbctl` with these arguments on a terminal of this size."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", _MAIN, *arguments], stdin=its, stdout=its, stderr=its, start_new_session=True,
+        env={**inherited, "TERM": "xterm-256color", **(environment or {})},
+    )  # fmt: skip
+    os.close(its)
+    terminal = PseudoTerminal(process, ours)
+    try:
+        yield terminal
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(10)
+        os.close(ours)

@@ -1,0 +1,179 @@
+"""`lbctl status`: its check with waiting and with expected proxies, its watch, and the server that a fleet names."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lbctl.cli import run
+from tests.support import api
+from tests.support.api import Fleet
+from tests.support.api_server import serving
+from tests.support.pseudo_terminal import on_terminal
+
+WAITING = replace(api.DRIVEN, state="WAITING", reason="its next reload is due")
+GONE = replace(api.ENVOY, node="edge-2", connected=False, state="GONE")
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet()
+
+
+@pytest.fixture
+def server(fleet: Fleet) -> Iterator[str]:
+    with serving(fleet) as url:
+        yield url
+
+
+def test_a_proxy_that_waits_for_its_reload_passes_once_it_has_it(
+    fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.connected = (WAITING,)
+    assert run(["status", "--check", "--server", server]) == 3
+    assert "ha is WAITING: its next reload is due" in capsys.readouterr().err
+    reload = threading.Timer(0.7, setattr, (fleet, "connected", (api.DRIVEN,)))
+    reload.start()
+    assert run(["status", "--check", "--wait", "20s", "--server", server]) == 0
+    reload.join()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_wait_ends_in_time_with_what_is_still_missing(
+    fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.connected = (WAITING,)
+    assert run(["status", "--check", "--wait", "1s", "--server", server]) == 3
+    assert "ha is WAITING" in capsys.readouterr().err
+
+
+def test_an_envoy_that_has_left_is_not_one_that_is_expected(
+    fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.connected = (
+        api.ENVOY,
+        GONE,
+    )
+    assert run(["status", "--check", "--server", server]) == 0
+    assert run(["status", "--check", "--expect", "1", "--server", server]) == 0
+    assert run(["status", "--check", "--expect", "2", "--server", server]) == 3
+    message = "1 of 2 expected proxies are connected and in sync; these have left: edge-2"
+    assert message in capsys.readouterr().err
+
+
+def test_a_serve_that_does_not_answer_is_waited_for_and_then_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status", "--check", "--wait", "1s", "--server", "http://127.0.0.1:9"]) == 4
+    assert "does not answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--wait", "3s"], ["--expect", "1"], ["--check", "--watch"], ["--check", "--wait", "soon"]]
+)
+def test_options_that_do_not_go_together_are_refused(arguments: list[str], server: str) -> None:
+    assert run(["status", *arguments, "--server", server]) == 64
+
+
+def test_a_watch_in_a_pipe_prints_blocks_and_survives_a_restart_of_serve(fleet: Fleet) -> None:
+    with serving(fleet) as url:
+        command = [sys.executable, "-m", "lbctl", "status", "proxies", "--watch", "--server", url]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        lines = process.stdout
+        assert lines is not None
+        assert lines.readline().startswith("NODE")
+        assert lines.readline().startswith("edge-1  edge   envoy  SYNCED")
+        assert lines.readline() == "\n"
+        assert lines.readline().startswith("NODE")
+    try:
+        while "does not answer" not in (line := lines.readline()):
+            assert line
+        with serving(fleet, port=int(url.rpartition(":")[2])):
+            while not line.startswith("edge-1"):
+                line = lines.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    finally:
+        process.kill()
+        process.wait(10)
+        lines.close()
+
+
+def test_a_watch_on_a_terminal_draws_in_place_within_its_width(fleet: Fleet, server: str) -> None:
+    reason = "nginx: [emerg] bind() to 0.0.0.0:80 failed (98: Address already in use), and it was tried three times"
+    fleet.connected = (
+        api.ENVOY,
+        replace(api.DRIVEN, state="FAILING", reason=reason),
+    )
+    with on_terminal("status", "proxies", "--watch", "--server", server) as terminal:
+        terminal.await_text("three times")
+        assert max(map(len, terminal.text.splitlines())) <= 80
+        assert "\x1b[31mFAILING\x1b[0m" in terminal.shown
+        terminal.forget()
+        terminal.await_text("three times")
+        assert "\x1b[H" in terminal.shown
+        terminal.press("\x03")
+        assert terminal.end() == 130
+    with on_terminal("status", "proxies", "--server", server, environment={"NO_COLOR": "1"}) as terminal:
+        assert terminal.end() == 0
+        assert "\x1b[31m" not in terminal.shown
+
+
+# ── --fleet ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _fleet_file(directory: Path, url: str, more: str = "") -> Path:
+    file = directory / "fleet.yaml"
+    file.write_text(f"version: 1\ncontrol: {{api: {{bind: '{url.removeprefix('http://')}'{more}}}, state: state}}\n")
+    return file
+
+
+def test_a_fleet_names_its_server_and_its_token(fleet: Fleet, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    token = tmp_path / "state" / "api-token"
+    token.write_text("a-token-of-some-length\n")
+    with serving(fleet, token) as url:
+        file = str(_fleet_file(tmp_path, url))
+        assert run(["reload", "--fleet", file]) == 0
+        assert run(["reload", "--fleet", str(tmp_path)]) == 0
+        assert fleet.reloads == [False, False]
+
+
+def test_a_file_of_several_tokens_is_no_obstacle_to_reading(fleet: Fleet, tmp_path: Path) -> None:
+    token = tmp_path / "tokens"
+    token.write_text("anna:operate:token-of-anna\nviewer:read:token-of-viewer\n")
+    with serving(fleet, token) as url:
+        file = str(_fleet_file(tmp_path, url, ", token_file: tokens"))
+        assert run(["status", "--fleet", file]) == 0
+        assert run(["reload", "--fleet", file]) == 4
+
+
+def test_the_command_line_goes_before_the_environment(
+    fleet: Fleet, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(_fleet_file(tmp_path, server))
+    monkeypatch.setenv("LBCTL_SERVER", "http://127.0.0.1:9")
+    assert run(["status", "-o", "json"]) == 4
+    assert run(["status", "--fleet", file]) == 0
+    capsys.readouterr()
+    monkeypatch.setenv("LBCTL_FLEET", file)
+    monkeypatch.delenv("LBCTL_SERVER")
+    assert run(["status", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["version"] == "1"
+    assert run(["status", "--server", "http://127.0.0.1:9"]) == 4
+
+
+def test_a_fleet_that_cannot_be_read_is_an_error_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["status", "--fleet", str(tmp_path / "none.yaml")]) == 1
+    assert "none.yaml" in capsys.readouterr().err
+    (tmp_path / "fleet.yaml").write_text("version: [1\n")
+    assert run(["status", "--fleet", str(tmp_path)]) == 1
+    assert "fleet.yaml:1:10: error LB004" in capsys.readouterr().err

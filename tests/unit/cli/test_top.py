@@ -1,0 +1,155 @@
+"""`lbctl top`: its rows, its keys, and the screen of a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from lbctl.cli import run
+from lbctl.cli.keys import keys_of
+from lbctl.cli.top_rows import COLUMNS, pool_line, rows_of, sorted_rows
+from lbctl.cli.top_view import View
+from lbctl.serve.api import schema
+from tests.support import api
+from tests.support.api import Fleet
+from tests.support.api_server import serving
+from tests.support.pseudo_terminal import on_terminal
+
+FAST = replace(
+    api.REPLICA, name="h100", share=0.7, observed=0.72, requests_per_second=12.5, in_flight=9, weight=5.5
+)  # fmt: skip
+SLOW = replace(
+    api.REPLICA, name="l4", share=0.3, state="slow", state_reason="three times slower than its peers",
+    requests_per_second=3.0, in_flight=11,
+)  # fmt: skip
+
+
+def signal(value: float, fresh: bool = True) -> schema.Signal:
+    return schema.Signal(value, "", 1.0, "vllm", fresh)
+
+
+SIGNALS = (
+    schema.ReplicaSignals(
+        "llama", "h100", 15.0, {"queue": signal(2), "kv_cache": signal(0.52), "gpu": signal(0.9)}, ()
+    ),
+    schema.ReplicaSignals("llama", "l4", 15.0, {"queue": signal(14), "temperature": signal(81, fresh=False)}, ()),
+)
+POOLS = (api.pool("llama", FAST, SLOW), api.pool("qwen", replace(api.REPLICA, name="a")))
+ROWS = rows_of(POOLS, SIGNALS)
+
+
+def column(key: str) -> int:
+    return next(index for index, item in enumerate(COLUMNS) if item.key == key)
+
+
+def screen(view: View, width: int = 80, height: int = 24) -> list[str]:
+    console = Console(width=width, height=height, highlight=False)
+    with console.capture() as capture:
+        console.print(view.draw(width, height))
+    return capture.get().splitlines()
+
+
+def names(view: View) -> list[str]:
+    return [line.split()[0] for line in screen(view) if "/" in line.split()[0]]
+
+
+def test_a_row_has_the_shares_and_the_fresh_signals_of_its_replica() -> None:
+    cells = [[item.text(row) for item in COLUMNS] for row in ROWS]
+    assert cells == [
+        ["llama/h100", "in", "70.0%", "72.0%", "12.5", "9", "2", "52%", "90%", "-", "5.5"],
+        ["llama/l4", "slow", "30.0%", "-", "3", "11", "14", "-", "-", "-", "1"],
+        ["qwen/a", "in", "0.0%", "-", "-", "-", "-", "-", "-", "-", "1"],
+    ]
+    assert pool_line("llama", ROWS[:2]) == (
+        "llama  2 replicas: 1 in, 1 slow · 15.5 req/s · 20 in flight · 16 queue"
+    )  # fmt: skip
+
+
+def test_what_is_unknown_comes_last_in_either_order() -> None:
+    queue = COLUMNS[column("u")]
+    assert [row.name for row in sorted_rows(ROWS, queue, reverse=True)] == ["llama/l4", "llama/h100", "qwen/a"]
+    assert [row.name for row in sorted_rows(ROWS, queue, reverse=False)] == ["llama/h100", "llama/l4", "qwen/a"]
+
+
+def test_keys_choose_the_column_its_order_the_pool_and_the_page() -> None:
+    view = View(ROWS, ("llama", "qwen"))
+    assert names(view) == ["llama/h100", "llama/l4", "qwen/a"]
+    view.press("i")
+    assert names(view) == ["llama/l4", "llama/h100", "qwen/a"]
+    view.press("i")
+    assert names(view) == ["llama/h100", "llama/l4", "qwen/a"]
+    view.press("left")
+    assert COLUMNS[view.sort].head == "REQ/S"
+    view.press("p")
+    assert (view.pool, names(view)) == ("llama", ["llama/h100", "llama/l4"])
+    view.press("p")
+    assert (view.pool, names(view)) == ("qwen", ["qwen/a"])
+    view.press("p")
+    assert view.pool is None
+    view.press(" ")
+    view.show((), (), "", 1.0)
+    assert names(view) == ["llama/h100", "llama/l4", "qwen/a"], "the screen is held"
+
+
+def test_a_thousand_replicas_are_shown_page_by_page_within_80_columns() -> None:
+    many = tuple(
+        replace(api.REPLICA, name=f"a-replica-with-a-long-name-{index:04}", observed=0.1) for index in range(1000)
+    )
+    view = View(rows_of([api.pool("llama", *many)], ()), ("llama",))
+    lines = screen(view)
+    assert len(lines) == 24
+    assert max(map(len, lines)) == 80
+    assert "1000 replicas · page 1 of" in lines[0]
+    first = names(view)
+    assert len(first) == 20
+    view.press("page down")
+    assert not {*first} & {*names(view)} or "…" in first[0]
+    assert "page 2 of 50" in screen(view)[0]
+    for _ in range(100):
+        view.press("down")
+    assert "page 50 of 50" in screen(view)[0]
+
+
+def test_a_wide_terminal_has_the_reasons_too() -> None:
+    view = View(ROWS, ("llama", "qwen"))
+    assert not [line for line in screen(view) if "REASON" in line]
+    assert [line for line in screen(view, 140) if "three times slower than its peers" in line]
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [("q", ["q"]), ("\x1b[Cq", ["right", "q"]), ("\x1bOA\x1b[6~", ["up", "page down"]), ("\x1bx", ["x"])],
+)
+def test_the_keys_that_a_terminal_sends(text: str, keys: list[str]) -> None:
+    assert keys_of(text) == keys
+
+
+def test_in_a_pipe_it_is_one_table(capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = Fleet()
+    fleet.listed, fleet.read = POOLS, schema.Signals(SIGNALS)
+    with serving(fleet) as url:
+        assert run(["top", "--server", url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["REPLICA", "llama/h100", "llama/l4", "qwen/a"]
+    assert run(["top", "--server", url]) == 4
+
+
+def test_it_follows_serve_on_a_terminal_goes_on_over_its_restart_and_ends_with_q() -> None:
+    fleet = Fleet()
+    fleet.listed, fleet.read = POOLS, schema.Signals(SIGNALS)
+    with ExitStack() as stack:
+        with serving(fleet) as url:
+            terminal = stack.enter_context(on_terminal("top", "--server", url))
+            terminal.await_text("llama/l4")
+            fleet.listed = (api.pool("llama", replace(SLOW, in_flight=77)),)
+            terminal.await_text("77")
+        terminal.await_text("does not answer")
+        fleet.listed = (api.pool("llama", replace(SLOW, in_flight=88)),)
+        with serving(fleet, port=int(url.rpartition(":")[2])):
+            terminal.await_text("88")
+            terminal.press("uq")
+            assert terminal.end() == 0
+        assert "\x1b[?1049l" in terminal.shown, "the screen is as it was before"

@@ -1,0 +1,129 @@
+"""The fleets that were served: which are kept, how one is named, and what a restart finds of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lbctl.model.load import SourceText
+from lbctl.serve.errors import BadRequestError
+from lbctl.serve.fleet import history
+from lbctl.serve.fleet.history import FleetHistory, RestoredHistory, digest_of
+from lbctl.serve.state.history import Cause, HistoryEntry, Revision, Rollback, read_texts, write_texts
+from lbctl.serve.state.memory import MemoryStore
+from lbctl.serve.state.saved import SavedState
+
+
+def files(content: str) -> tuple[SourceText, ...]:
+    return (SourceText("fleet/fleet.yaml", content.encode(), "fleet"),)
+
+
+def entry(content: str, size: int = 100, at: float = 1.0) -> HistoryEntry:
+    cause, revision = Cause("lbctl"), Revision("c" * 40, dirty=True)
+    return HistoryEntry(digest_of(files(content)), at, cause, revision, "v1", 1, 2, size)
+
+
+@pytest.fixture
+def state() -> Iterator[SavedState]:
+    saved = SavedState(MemoryStore(), lambda message: pytest.fail(message))
+    asyncio.run(saved.lead(lambda message: pytest.fail(message)))
+    yield saved
+    asyncio.run(saved.close())
+
+
+def of(state: SavedState, *contents: str) -> FleetHistory:
+    return FleetHistory(("fleet",), state, RestoredHistory(tuple(map(entry, contents))))
+
+
+def test_a_digest_is_of_names_and_contents_and_not_of_directories() -> None:
+    first = [SourceText("/etc/a.yaml", b"1", "/etc"), SourceText("/etc/b.yaml", b"2", "/etc")]
+    moved = [SourceText("b.yaml", b"2", "."), SourceText("a.yaml", b"1", ".")]
+    exchanged = [SourceText("a.yaml", b"2", "."), SourceText("b.yaml", b"1", ".")]
+    assert digest_of(first) == digest_of(moved)
+    assert digest_of(first) != digest_of(exchanged)
+    assert digest_of([SourceText("a.yaml", b"1", ".")]) != digest_of(first)
+
+
+def test_without_a_digest_it_is_the_newest_fleet_that_is_not_the_current_one(state: SavedState) -> None:
+    assert of(state, "a", "b", "c").find(None) == entry("b")
+    assert of(state, "a", "b", "a", "b").find(None) == entry("a")
+    assert of(state, "a", "b", "a", "c").find(None) == entry("a")
+    for contents in ((), ("a",), ("a", "a")):
+        with pytest.raises(BadRequestError, match="no earlier fleet is kept"):
+            of(state, *contents).find(None)
+
+
+def test_a_digest_may_be_shortened_and_an_unknown_one_is_answered_with_similar_ones(state: SavedState) -> None:
+    kept = of(state, "a", "b", "c")
+    digest = digest_of(files("a"))
+    assert kept.find(digest) == kept.find(digest[:4]) == kept.find(digest[:12].upper()) == entry("a")
+    with pytest.raises(BadRequestError, match="is the fleet that is served"):
+        kept.find(digest_of(files("c"))[:8])
+    swapped = digest[:10] + digest[11] + digest[10]
+    with pytest.raises(BadRequestError, match=f"did you mean '{digest[:12]}'"):
+        kept.find(swapped)
+    with pytest.raises(BadRequestError, match="at least 4 of its characters"):
+        kept.find(digest[:2])
+    with pytest.raises(BadRequestError, match="the newest first: " + digest_of(files("b"))[:12]):
+        kept.find("no digest")
+
+
+def test_the_number_and_the_size_of_what_is_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = tuple(entry(str(number)) for number in range(30))
+    assert history._within_limits(many) == many[-20:]
+    monkeypatch.setattr(history, "_LARGEST", 250)
+    assert history._within_limits(many) == many[-2:]
+    again = (entry("a"), entry("b"), entry("a"))
+    assert history._within_limits(again) == again, "the same files are kept once"
+    large = entry("large", 1000)
+    assert history._within_limits((*many, large)) == (large,), "the fleet that is served is always kept"
+
+
+def test_what_is_saved_is_found_by_the_next_process_and_files_without_an_entry_are_deleted(state: SavedState) -> None:
+    async def script() -> None:
+        kept = FleetHistory(("fleet",), state, RestoredHistory())
+        for content in ("a", "b"):
+            kept._unsaved[digest_of(files(content))] = write_texts(files(content))
+            kept.entries = (*kept.entries, entry(content))
+        kept.rollback = Rollback(digest_of(files("a")), digest_of(files("b")), 5.0, "anna", "c is slow")
+        await kept.save()
+        assert await state.history() == (entry("a"), entry("b"))
+        assert await state.rollback() == kept.rollback
+        restored = FleetHistory(("fleet",), state, RestoredHistory(await state.history(), await state.rollback()))
+        assert await restored.files(digest_of(files("a"))) == files("a")
+        restored.entries, restored.rollback = restored.entries[1:], None
+        await restored.save()
+        assert await state.rollback() is None
+        assert await state.history_files(digest_of(files("a"))) is None
+        assert await state.history_files(digest_of(files("b"))) == files("b")
+
+    asyncio.run(script())
+
+
+def test_a_change_of_the_files_ends_a_rollback(state: SavedState, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text("new")
+
+    async def script() -> None:
+        await state.save_history_files(digest_of(files("old")), write_texts(files("old")))
+        rollback = Rollback(digest_of(files("old")), digest_of(files("new")), 5.0, "anna", "")
+        kept = FleetHistory((str(tmp_path),), state, RestoredHistory((entry("old"),), rollback))
+        assert await kept.pinned() == files("old")
+        file.touch()
+        assert await kept.pinned() == files("old")
+        file.write_text("newer: [")
+        assert await kept.pinned() is None
+        assert kept.rollback is None
+
+    asyncio.run(script())
+
+
+def test_damaged_files_are_refused() -> None:
+    whole = write_texts([SourceText("a", b"\xff", ".")])
+    assert read_texts(whole) == (SourceText("a", b"\xff", "."),)
+    for damaged in (whole[:-8], "%%%", "", "QUFB"):
+        with pytest.raises((ValueError, KeyError, TypeError)):
+            read_texts(damaged)
