@@ -24,6 +24,7 @@ _COMMANDS = {
     "render": ("lbctl.cli.render", "The configuration of nginx, HAProxy or Envoy."),
     "diff": ("lbctl.cli.diff", "What a change does: replicas, shares of traffic, requests, settings."),
     "serve": ("lbctl.cli.serve", "The control plane: watches the fleet and drives Envoy by xDS."),
+    "up": ("lbctl.cli.up", "From a fleet file to a URL: serve and a proxy of this machine together."),
     "reload": ("lbctl.cli.reload", "Have a running serve read its files now."),
     "status": ("lbctl.cli.status", "What a running serve does, and what each proxy has of it."),
     "explain": ("lbctl.cli.explain", "Why a request takes its route, why a replica has its weight."),
