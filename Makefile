@@ -16,8 +16,8 @@ export PATH := $(PATH):/usr/sbin:/sbin
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
-demo: $(VENV)/.demo  ## three proxies rendered, a real Envoy before three replicas
-	$(BIN)/python -m lbctl.demo $(ARGS)
+demo: $(VENV)/.demo  ## a real Envoy and serve before replicas that fail, live; ARGS="--headless" for figures alone
+	$(BIN)/lbctl demo $(ARGS)
 
 test: $(VENV)/.test  ## everything, with the real proxies; ARGS="-k word" for less
 	@.ci/need nginx haproxy

@@ -41,6 +41,7 @@ _COMMANDS = {
     "gpus": ("lbctl.cli.gpus", "The built-in GPU table, with sources."),
     "schema": ("lbctl.cli.schema", "The JSON Schema of a fleet file."),
     "key": ("lbctl.cli.key", "A new API key for a tenant."),
+    "demo": ("lbctl.cli.demo", "The whole loop without a GPU: faults, and figures beside static weights."),
     "doctor": ("lbctl.cli.doctor", "What on this machine keeps lbctl or a fleet from running."),
     "completion": ("lbctl.cli.completion", "What makes a shell complete commands and options."),
     "version": ("lbctl.cli.version", "The version of lbctl, of Python, and of what it is made of."),

@@ -88,6 +88,7 @@ def _start(loaded: Loaded, paths: tuple[str, ...], kind: str | None) -> int:
 
 def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int:
     from lbctl.cli import fleet
+    from lbctl.up.overlay import needs_guard
     from lbctl.up.places import home_of, private_directory
     from lbctl.up.prepare import prepare_run
 
@@ -96,9 +97,10 @@ def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int:
         settings = _settings(loaded, paths, home.state)
         addresses = {f"listeners.{item.name}.bind": item.bind for item in loaded.compiled.topology.listeners}
         taken = list(_taken({**addresses, "control.api.bind": settings.control.api_bind}))
+        key_file = home.key_file if needs_guard(loaded) else None
         diagnostics = Diagnostics()
         diagnostics.extend(loaded.compiled.sources.with_position(item) for item in taken)
-        prepared = None if taken else prepare_run(loaded, paths, program, home, place, diagnostics)
+        prepared = None if taken else prepare_run(loaded, paths, program, place, diagnostics, key_file)
         fleet.show(item for item in diagnostics if item.severity == "error")
         return _run(prepared, program, settings, place) if prepared else 1
 
@@ -135,8 +137,13 @@ def _run(prepared: Prepared, program: Program, settings: Settings, place: Path) 
     programs = Programs(program.kind, prepared.command, prepared.paths, settings.state, place, listeners)
     if prepared.own_key_file is not None:
         console.message("no route of this fleet asks for a key, so `up` checks one on all of them")
+
+    async def show_and_wait() -> None:
+        click.echo(banner(prepared, settings))
+        await asyncio.Event().wait()
+
     try:
-        asyncio.run(run(programs, console.line, lambda: click.echo(banner(prepared, settings))))
+        asyncio.run(run(programs, console.line, show_and_wait))
     except UpError as error:
         console.message(str(error))
         return 1

@@ -34,7 +34,7 @@ def choose(loaded: Loaded, kind: str | None) -> Choice:
     """Choose a proxy; `kind` leaves only that one. Raises NoProxyError."""
     programs = list(installed((kind,) if kind else LAUNCHERS.names))
     if not programs:
-        raise NoProxyError(_how_to_install((kind,) if kind else LAUNCHERS.names))
+        raise NoProxyError(missing_proxy((kind,) if kind else LAUNCHERS.names))
     assessed = {item.kind: suitability(loaded, item.kind, item.version) for item in programs}
     suited = best(assessed.values())
     if suited is None:
@@ -57,7 +57,8 @@ def installed(kinds: Sequence[str]) -> Iterator[Program]:
             yield Program(kind, binary, version)
 
 
-def _how_to_install(kinds: Sequence[str]) -> str:
+def missing_proxy(kinds: Sequence[str]) -> str:
+    """Return that none of these kinds is on this machine, and how to install each of them."""
     lines = [f"  {target(kind).title:<8} {target(kind).install_hint}" for kind in kinds]
     oldest = ", ".join(f"{target(kind).title} {version_text(target(kind).versions[0][:2])}" for kind in kinds)
     what = "a proxy" if len(kinds) > 1 else target(kinds[0]).title

@@ -22,8 +22,7 @@ from lbctl.targets.load import Loaded, complete
 from lbctl.targets.prepare import prepare
 from lbctl.up.keys import Keys, key_files_by_route, make_missing
 from lbctl.up.launchers import LAUNCHERS, NAME
-from lbctl.up.overlay import needs_guard, overlay
-from lbctl.up.places import Home
+from lbctl.up.overlay import overlay
 
 OVERLAY = "up.yaml"
 
@@ -54,10 +53,17 @@ class Prepared:
 
 
 def prepare_run(
-    loaded: Loaded, paths: tuple[str, ...], program: Program, home: Home, place: Path, diagnostics: Diagnostics
+    loaded: Loaded,
+    paths: tuple[str, ...],
+    program: Program,
+    place: Path,
+    diagnostics: Diagnostics,
+    own_key_file: Path | None = None,
 ) -> Prepared | None:
-    """Write all files of a run; None where `diagnostics` says what is wrong. Raises OSError and MissingBinaryError."""
-    own_key_file = home.key_file if needs_guard(loaded) else None
+    """Write all files of a run; None where `diagnostics` says what is wrong. Raises OSError and MissingBinaryError.
+
+    With `own_key_file`, every route asks for one of its keys.
+    """
     by_route = key_files_by_route(loaded, own_key_file)
     keys = make_missing(by_route, plain=not LAUNCHERS.get(program.kind).compares_hashes)
     file = place / OVERLAY

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISSOCK
+from typing import Any
 
 from lbctl.base.hosts import from_here
 from lbctl.ir.address import Address
@@ -42,24 +43,29 @@ class Programs:
     listeners: Sequence[Address]
 
 
+class NotReadyError(Exception):
+    """The fleet did not become ready in time."""
+
+
 class UpError(Exception):
     """One of the programs ended or never became ready; the text says which one and why."""
 
 
-async def run(programs: Programs, show: Show, while_ready: Callable[[], None]) -> None:
-    """Run both programs until a signal comes; `while_ready` is called once, when clients can be served.
+async def run(programs: Programs, show: Show, body: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+    """Run both programs, and `body` as soon as clients can be served, until it ends or a signal comes.
 
-    Raises UpError where one of them ends by itself.
+    Returns whether `body` has ended by itself. Raises its error, and UpError where one of the programs ends.
     """
     stop = asyncio.Event()
     serve, proxy = _children(programs, show)
     _stop_at_signals(stop, (serve, proxy))
     try:
         await _start(serve, proxy, programs.place)
-        ready = asyncio.create_task(_ready(programs))
-        if await _first(stop, ready, serve, proxy):
-            while_ready()
-            await _first(stop, None, serve, proxy)
+        ready = await _first(stop, _ready(programs), serve, proxy)
+        return ready and await _first(stop, body(), serve, proxy)
+    except NotReadyError:
+        tails = "".join(_tail(child) for child in (serve, proxy))
+        raise UpError(f"the fleet was not ready within {_READY_TIMEOUT:g} s{tails}") from None
     except CannotStartError as error:
         raise UpError(str(error)) from None
     finally:
@@ -98,20 +104,23 @@ async def _start(serve: Child, proxy: Child, place: Path) -> None:
 
 
 async def _ready(programs: Programs) -> None:
-    """Wait until `serve` has a fleet for proxies and the proxy accepts clients."""
-    async with asyncio.timeout(_READY_TIMEOUT):
-        while not _is_socket(programs.place / XDS_SOCKET):
-            await asyncio.sleep(_POLL)
-        for address in programs.listeners:
-            while not await _accepts(address):
+    """Wait until `serve` has a fleet for proxies and the proxy accepts clients. Raises NotReadyError."""
+    try:
+        async with asyncio.timeout(_READY_TIMEOUT):
+            while not _is_socket(programs.place / XDS_SOCKET):
                 await asyncio.sleep(_POLL)
+            for address in programs.listeners:
+                while not await _accepts(address):
+                    await asyncio.sleep(_POLL)
+    except TimeoutError:
+        raise NotReadyError from None
 
 
-async def _first(stop: asyncio.Event, ready: asyncio.Task[None] | None, serve: Child, proxy: Child) -> bool:
-    """Wait for a signal (False), for the readiness (True), or for a program's end, which raises UpError."""
-    stopped = asyncio.create_task(stop.wait())
-    ends = {asyncio.create_task(child.ended()): child for child in (serve, proxy)}
-    tasks = [stopped, *ends, *([ready] if ready else [])]
+async def _first(stop: asyncio.Event, work: Coroutine[Any, Any, None], *children: Child) -> bool:
+    """Wait for a signal (False) or for the end of `work` (True). Raises UpError where a program ends before."""
+    stopped, working = asyncio.create_task(stop.wait()), asyncio.create_task(work)
+    ends = {asyncio.create_task(child.ended()): child for child in children}
+    tasks = [stopped, working, *ends]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if stopped.done():
@@ -119,21 +128,12 @@ async def _first(stop: asyncio.Event, ready: asyncio.Task[None] | None, serve: C
         for task, child in ends.items():
             if task.done():
                 raise UpError(_ended(child, task.result()))
-        if ready is not None:
-            await _checked(ready, serve, proxy)
+        await working
         return True
     finally:
         for each in tasks:
             each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _checked(ready: asyncio.Task[None], *children: Child) -> None:
-    try:
-        await ready
-    except TimeoutError:
-        tails = "".join(_tail(child) for child in children)
-        raise UpError(f"the fleet was not ready within {_READY_TIMEOUT:g} s{tails}") from None
 
 
 def _ended(child: Child, code: int) -> str:
