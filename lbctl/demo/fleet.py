@@ -36,7 +36,9 @@ _PACE = 2.0
 _SEQUENCES = 16
 """The largest number of requests in a batch, small so that a small load fills it."""
 _PROFILE = CostModel()
-CURVE = CostModel(_PROFILE.a / _PACE, _PROFILE.b / _PACE, _PROFILE.c / _PACE, _PROFILE.p / _PACE, _SEQUENCES)
+_CACHE = 16_000
+"""The cache of the fastest replica in tokens, small for the same reason."""
+CURVE = CostModel(_PROFILE.a / _PACE, _PROFILE.b / _PACE, _PROFILE.c / _PACE, _PROFILE.p / _PACE, _SEQUENCES, _CACHE)
 _CHECK = {"http": {"path": "/health"}, "interval": "1s", "timeout": "1s", "healthy_threshold": 2}
 _TELEMETRY = {
     "interval": "1s", "timeout": "800ms", "stale_after": "5s",

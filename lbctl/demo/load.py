@@ -85,6 +85,10 @@ class Outcomes:
         counts = Counter(item.replica for item in self.sent if item.replica)
         return {name: count / counts.total() for name, count in counts.items()}
 
+    def of_replica(self, name: str) -> Outcomes:
+        """Return the outcomes of the requests to which this replica has responded."""
+        return replace(self, sent=tuple(item for item in self.sent if item.replica == name))
+
     @property
     def failed(self) -> int:
         """The number of failed requests."""

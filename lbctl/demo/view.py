@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import termios
 import time
@@ -24,6 +25,7 @@ from lbctl.demo.session import Session
 _INTERVAL = 0.5
 _WINDOW = 15.0
 """Seconds of requests that the live figures are of."""
+_NUMBERS = ("DECIDED", "OBSERVED", "RUNNING", "WAITING", "KV", "TTFT P50", "TTFT P99")
 _COLOURS = {"in": "green", "out": "red", "ejected": "red", "down": "red", "slow": "yellow", "ramping": "cyan"}
 
 
@@ -92,12 +94,17 @@ def _keys(keys: asyncio.Queue[str]) -> Iterator[None]:
     settings = termios.tcgetattr(terminal)
     loop = asyncio.get_running_loop()
     tty.setcbreak(terminal)
-    loop.add_reader(terminal, lambda: keys.put_nowait(sys.stdin.read(1)))
+    loop.add_reader(terminal, lambda: _put_all(keys, os.read(terminal, 64)))
     try:
         yield
     finally:
         loop.remove_reader(terminal)
         termios.tcsetattr(terminal, termios.TCSADRAIN, settings)
+
+
+def _put_all(keys: asyncio.Queue[str], pressed: bytes) -> None:
+    for key in pressed.decode("ascii", "ignore"):
+        keys.put_nowait(key)
 
 
 def _tables(session: Session) -> Group:
@@ -114,23 +121,22 @@ def _tables(session: Session) -> Group:
 def _replicas(session: Session) -> Table:
     """Return the replicas of the adaptive group: what they do, and what serve has decided."""
     table = Table(title="replicas behind lbctl serve", expand=False)
-    for name in ("REPLICA", "GPU", "FAULT", "STATE", "DECIDED", "OBSERVED", "RUNNING", "WAITING", "KV", "REASON"):
+    for name in ("REPLICA", "GPU", "FAULT", "STATE", *_NUMBERS, "REASON"):
         table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=name != "REASON")
     now = time.monotonic()
-    shares = session.loads["adaptive"].outcomes(now - _WINDOW, now).shares()
+    newest = session.loads["adaptive"].outcomes(now - _WINDOW, now)
+    shares = newest.shares()
     for member, replica in zip(MEMBERS, session.site.groups["adaptive"], strict=True):
-        decision = session.observer.decisions.get(member.name)
+        decision, own = session.observer.decisions.get(member.name), newest.of_replica(member.name)
         state = decision.state if decision else "-"
         table.add_row(
             member.name, member.gpu, Text(session.faults.of_replica(member.name), style="red"),
             Text(state, style=_COLOURS.get(state, "")), f"{decision.share:.1%}" if decision else "-",
             f"{shares.get(member.name, 0.0):.1%}", str(replica.running), str(replica.waiting), f"{replica.cache:.0%}",
+            duration(own.first_token(50)), duration(own.first_token(99)),
             decision.reason if decision else "",
         )  # fmt: skip
     return table
-
-
-_NUMBERS = frozenset({"DECIDED", "OBSERVED", "RUNNING", "WAITING", "KV"})
 
 
 def _groups(session: Session) -> Table:
