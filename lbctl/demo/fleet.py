@@ -40,8 +40,9 @@ _CACHE = 16_000
 """The cache of the fastest replica in tokens, small for the same reason."""
 CURVE = CostModel(_PROFILE.a / _PACE, _PROFILE.b / _PACE, _PROFILE.c / _PACE, _PROFILE.p / _PACE, _SEQUENCES, _CACHE)
 _CHECK = {"http": {"path": "/health"}, "interval": "1s", "timeout": "1s", "healthy_threshold": 2}
+_PASSIVE = {"ejection_time": "5s"}
 _TELEMETRY = {
-    "interval": "1s", "timeout": "800ms", "stale_after": "5s",
+    "interval": "1s", "timeout": "1s", "stale_after": "5s",
     "sources": [{"kind": "vllm", "url": "http://{address}/metrics"}],
 }  # fmt: skip
 
@@ -110,10 +111,10 @@ def _pool(strategy: Strategy, replicas: Sequence[PacedReplica]) -> dict[str, obj
         "model": {"name": "simulated"},
         "balance": {"algorithm": "round_robin" if strategy == "round-robin" else "least_request"},
         "replicas": members,
-        "health": {"active": _CHECK},
+        "health": {"active": _CHECK, "passive": _PASSIVE},
     }
     if strategy == "adaptive":
-        pool["health"] = {"active": _CHECK, "deep": {"stalled_after": "2s"}}
+        pool["health"] = {"active": _CHECK, "passive": _PASSIVE, "deep": {"stalled_after": "2s"}}
         pool["telemetry"] = _TELEMETRY
         pool["weighting"] = {"strategy": "adaptive", "adaptive": {"smoothing": "4s"}}
     return pool

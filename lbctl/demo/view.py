@@ -25,7 +25,7 @@ from lbctl.demo.session import Session
 _INTERVAL = 0.5
 _WINDOW = 15.0
 """Seconds of requests that the live figures are of."""
-_NUMBERS = ("DECIDED", "OBSERVED", "RUNNING", "WAITING", "KV", "TTFT P50", "TTFT P99")
+_NUMBERS = ("DECIDED", "OBSERVED", "RUN+WAIT", "KV", "TTFT P50", "TTFT P99")
 _COLOURS = {"in": "green", "out": "red", "ejected": "red", "down": "red", "slow": "yellow", "ramping": "cyan"}
 
 
@@ -132,8 +132,8 @@ def _replicas(session: Session) -> Table:
         table.add_row(
             member.name, member.gpu, Text(session.faults.of_replica(member.name), style="red"),
             Text(state, style=_COLOURS.get(state, "")), f"{decision.share:.1%}" if decision else "-",
-            f"{shares.get(member.name, 0.0):.1%}", str(replica.running), str(replica.waiting), f"{replica.cache:.0%}",
-            duration(own.first_token(50)), duration(own.first_token(99)),
+            f"{shares.get(member.name, 0.0):.1%}", f"{replica.running}+{replica.waiting}", f"{replica.cache:.0%}",
+            *(duration(own.first_token(percentile)) if own.sent else "-" for percentile in (50, 99)),
             decision.reason if decision else "",
         )  # fmt: skip
     return table

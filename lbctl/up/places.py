@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST, _SHORT = 60, "/tmp"
+"""The longest directory, in characters, below which HAProxy can bind its socket, and the one that is used instead."""
 _ENTER = 0o711
 """The mode of the private directory where root runs `up`: other users can enter it and not list it."""
 
@@ -71,7 +73,8 @@ def home_of(paths: Sequence[str]) -> Home:
 @contextmanager
 def private_directory() -> Iterator[Path]:
     """Make a temporary directory that only this user can list; it is deleted at the end."""
-    place = Path(tempfile.mkdtemp(prefix="lbctl-up-"))
+    directory = tempfile.gettempdir()
+    place = Path(tempfile.mkdtemp(prefix="lbctl-up-", dir=directory if len(directory) <= _LONGEST else _SHORT))
     try:
         if os.geteuid() == 0:
             place.chmod(_ENTER)

@@ -31,7 +31,7 @@ async def model_server(request: web.Request) -> web.StreamResponse:
     """A vLLM that answers chat requests too."""
     if request.method == "POST":
         return web.json_response({"choices": [{"message": {"role": "assistant", "content": "Hello!"}}]})
-    return await it.answering(it.vllm())(request)
+    return await it.answering({**it.vllm(), "/health": ""})(request)
 
 
 @pytest.mark.e2e
