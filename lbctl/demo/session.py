@@ -17,6 +17,7 @@ from lbctl.demo.faults import FAULTS, Faults
 from lbctl.demo.fleet import ANSWER, PROMPT, SPREAD, STRATEGIES, Site, Strategy, arrival_rate, new_site, write_fleet
 from lbctl.demo.load import Load, lateness, poisson
 from lbctl.demo.observer import Observer
+from lbctl.demo.replica import HOST
 from lbctl.demo.report import PATIENCE, Report, report
 from lbctl.ir.address import Address
 from lbctl.targets.load import load
@@ -57,7 +58,7 @@ class Session:
     @property
     def dashboard(self) -> str:
         """The URL of the dashboard."""
-        return f"http://127.0.0.1:{self.site.api}/"
+        return f"http://{HOST}:{self.site.api}/"
 
     def stop(self) -> None:
         """End the load."""
@@ -151,5 +152,6 @@ def _prepared(site: Site, program: Program, place: Path) -> Programs:
     prepared = prepare_run(loaded, (path,), program, place, diagnostics) if loaded else None
     if prepared is None:
         raise DemoError("\n".join(map(str, diagnostics)))
-    listeners = [Address("127.0.0.1", port) for port in site.listeners.values()]
-    return Programs(program.kind, prepared.command, prepared.paths, place / "state", place, listeners)
+    listeners = [Address(HOST, port) for port in site.listeners.values()]
+    own_api = ("--api-bind", f"{HOST}:{site.api}")  # also where a variable says another one
+    return Programs(program.kind, prepared.command, prepared.paths, place / "state", place, listeners, own_api)

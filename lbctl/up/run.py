@@ -41,6 +41,8 @@ class Programs:
     place: Path
     """The private directory."""
     listeners: Sequence[Address]
+    options: Sequence[str] = ()
+    """Further options of `serve`."""
 
 
 class NotReadyError(Exception):
@@ -77,7 +79,7 @@ def _children(programs: Programs, show: Show) -> tuple[Child, Child]:
     place = programs.place
     command = [
         *(sys.executable, "-m", "lbctl", "serve", *programs.paths),
-        *("--state", str(programs.state), "--xds-bind", f"unix:{place / XDS_SOCKET}"),
+        *("--state", str(programs.state), "--xds-bind", f"unix:{place / XDS_SOCKET}", *programs.options),
     ]
     return (
         Child("serve", command, place / "serve.log", show),
