@@ -18,9 +18,11 @@ class Fault:
     """A kind of fault and the replica that has it."""
 
     kind: str
+    """Its name."""
     key: str
     """The key that begins and ends it."""
     replica: str
+    """The replica that has it."""
     effect: str
     """What the fault is, as a phrase."""
     span: tuple[float, float]

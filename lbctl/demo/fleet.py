@@ -52,7 +52,9 @@ class Member:
     """A replica that every group has."""
 
     name: str
+    """The same in every group."""
     gpu: str
+    """As in the table of `lbctl gpus`."""
     speed: float
     """Relative to the fastest one."""
 
@@ -69,8 +71,11 @@ class Site:
     """The ports of the demo and its replicas."""
 
     listeners: Mapping[Strategy, int]
+    """The port of each group's listener."""
     api: int
+    """The port of the API of `serve`."""
     groups: Mapping[Strategy, Sequence[PacedReplica]]
+    """The replicas of each group, in the order of `MEMBERS`."""
 
 
 def arrival_rate() -> float:

@@ -64,8 +64,11 @@ class Outcomes:
     """
 
     sent: tuple[SentRequest, ...]
+    """The requests, in the order in which they were sent."""
     now: float
+    """On the monotonic clock."""
     patience: float = PATIENCE
+    """How long a client waits for the first byte."""
 
     def first_token(self, percentile: float) -> float:
         """Return the percentile (0 to 100) of the time to the first token."""

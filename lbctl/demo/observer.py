@@ -26,7 +26,9 @@ class Decision:
     share: float
     """From 0 to 1."""
     state: str
+    """One word, as in, out, slow."""
     reason: str
+    """Why it is in that state; empty for a replica without anything to say."""
 
 
 class Observer:

@@ -20,9 +20,13 @@ class Measured:
     """The figures of one group; times are seconds."""
 
     requests: int
+    """How many were sent."""
     failed: int
+    """How many of them have failed."""
     first_token_p50: float
+    """The median of the time to the first token."""
     first_token_p99: float
+    """Its 99th percentile."""
     shares: Mapping[str, float]
     """Replica → its part of the responses."""
 
@@ -41,8 +45,11 @@ class Report:
     proxy: str
     """The kind of the proxy, and its version."""
     seconds: float
+    """How long requests were sent."""
     groups: Mapping[Strategy, Measured]
+    """The figures of each group."""
     episodes: Sequence[Episode]
+    """The faults, in the order in which they began."""
     began: float
     """On the monotonic clock."""
     late: float

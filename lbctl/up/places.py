@@ -34,6 +34,7 @@ class Home:
     """The directory of the user for one fleet."""
 
     path: Path
+    """The directory itself, which has the mode 0700."""
 
     @property
     def state(self) -> Path:

@@ -32,7 +32,9 @@ class Program:
     """The program of the chosen proxy."""
 
     kind: str
+    """The kind of the proxy."""
     binary: str
+    """Its path."""
     version: tuple[int, ...]
     """Empty where it does not print one."""
 
@@ -48,6 +50,7 @@ class Prepared:
     loaded: Loaded
     """The fleet with the overlay."""
     keys: Keys
+    """Its key files, with the keys that were made."""
     own_key_file: Path | None
     """The key file of `up` itself; None where the fleet has `auth`."""
 

@@ -41,6 +41,7 @@ class Programs:
     place: Path
     """The private directory."""
     listeners: Sequence[Address]
+    """The addresses at which the proxy will accept clients."""
     options: Sequence[str] = ()
     """Further options of `serve`."""
 
