@@ -44,6 +44,8 @@ def command(
     """
     if more and not urls:
         raise click.UsageError("URLs stand after --from")
+    if (api_key_file or kind) and not urls:
+        raise click.UsageError("--api-key-file and --proxy are for servers that are asked: give --from")
     diagnostics = Diagnostics()
     if file is not None and os.path.lexists(file):
         diagnostics.add(_existing_file(file))

@@ -208,6 +208,12 @@ def test_a_key_file_without_a_key_is_a_mistake(tmp_path: Path, content: bytes, c
     assert "two" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", [("--api-key-file", "key"), ("--proxy", "nginx")])
+def test_what_is_for_servers_needs_servers(option: tuple[str, str], capsys: Output) -> None:
+    assert run(["init", *option]) == 64
+    assert "give --from" in capsys.readouterr().err
+
+
 def test_a_proxy_that_would_not_serve_the_fleet_is_an_error_and_nothing_is_written(
     tmp_path: Path, capsys: Output
 ) -> None:
