@@ -26,6 +26,8 @@ TITLES: Mapping[Strategy, str] = {
     "static": "static weights by GPU",
     "round-robin": "round robin",
 }
+CANARY, VERSIONS, STEPS = "canary", ("v1", "v2"), (10.0, 50.0, 100.0)
+"""The route of the rollout, its pools, and the shares of the second one in percent."""
 GPUS = ("H100-SXM", "A100-80GB", "L40S")
 PROMPT, ANSWER, SPREAD = 300.0, 80.0, 0.8
 """The mean lengths of requests in tokens, and the deviation of their logarithms."""
@@ -76,6 +78,20 @@ class Site:
     """The port of the API of `serve`."""
     groups: Mapping[Strategy, Sequence[PacedReplica]]
     """The replicas of each group, in the order of `MEMBERS`."""
+    canary_port: int
+    """The port of the rollout's listener."""
+    versions: Mapping[str, PacedReplica]
+    """The replica of each version that the rollout knows."""
+
+    @property
+    def replicas(self) -> tuple[PacedReplica, ...]:
+        """All replicas."""
+        return (*(replica for group in self.groups.values() for replica in group), *self.versions.values())
+
+    @property
+    def listener_ports(self) -> tuple[int, ...]:
+        """The ports of all listeners."""
+        return (*self.listeners.values(), self.canary_port)
 
 
 def arrival_rate() -> float:
@@ -86,24 +102,47 @@ def arrival_rate() -> float:
 def new_site() -> Site:
     """Return a site whose replicas do not listen yet."""
     groups = {name: [PacedReplica(item.name, item.speed, CURVE) for item in MEMBERS] for name in STRATEGIES}
-    *listeners, api = _free_ports(len(STRATEGIES) + 1)
-    return Site(dict(zip(STRATEGIES, listeners, strict=True)), api, groups)
+    *listeners, canary, api = _free_ports(len(STRATEGIES) + 2)
+    versions = {name: PacedReplica(name, MEMBERS[0].speed, CURVE) for name in VERSIONS}
+    return Site(dict(zip(STRATEGIES, listeners, strict=True)), api, groups, canary, versions)
 
 
 def write_fleet(site: Site, directory: Path) -> Path:
     """Write the fleet of a site whose replicas listen."""
+    ports = {**site.listeners, CANARY: site.canary_port}
+    matches = {name: {"match": {"path_prefix": "/"}, "listeners": [name]} for name in ports}
     fleet = {
         "version": 1,
         "listeners": {
-            name: {"bind": f"{HOST}:{port}", "access_log": {"format": "none"}} for name, port in site.listeners.items()
+            name: {"bind": f"{HOST}:{port}", "access_log": {"format": "none"}} for name, port in ports.items()
         },
-        "routes": {name: {"match": {"path_prefix": "/"}, "listeners": [name], "pool": name} for name in site.listeners},
-        "pools": {name: _pool(name, replicas) for name, replicas in site.groups.items()},
+        "routes": {
+            **{name: {**matches[name], "pool": name} for name in site.listeners},
+            CANARY: {**matches[CANARY], **_rollout()},
+        },
+        "pools": {
+            **{name: _pool(name, replicas) for name, replicas in site.groups.items()},
+            **{name: _version(name, replica) for name, replica in site.versions.items()},
+        },
         "control": {"api": {"bind": f"{HOST}:{site.api}"}},
     }
     path = directory / "fleet.yaml"
     path.write_text(json.dumps(fleet, indent=2) + "\n", encoding="utf-8")
     return path
+
+
+def _rollout() -> dict[str, object]:
+    old, new = VERSIONS
+    steps = [{"percent": f"{percent:g}%"} for percent in STEPS]
+    return {"split": {old: 100, new: 0}, "rollout": {"to": new, "mode": "manual", "steps": steps}}
+
+
+def _version(name: str, replica: PacedReplica) -> dict[str, object]:
+    return {
+        "model": {"name": "simulated", "version": name},
+        "replicas": [{"name": name, "address": f"{HOST}:{replica.port}", "gpu": GPUS[0]}],
+        "health": {"active": _CHECK},
+    }
 
 
 def _pool(strategy: Strategy, replicas: Sequence[PacedReplica]) -> dict[str, object]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lbctl.demo.canary import StepResult
 from lbctl.demo.faults import Episode, Faults
 from lbctl.demo.fleet import ANSWER, PROMPT, STRATEGIES, TITLES, Strategy, arrival_rate
 from lbctl.demo.load import Load, Outcomes
@@ -50,17 +51,21 @@ class Report:
     """The figures of each group."""
     episodes: Sequence[Episode]
     """The faults, in the order in which they began."""
+    steps: Sequence[StepResult]
+    """The steps of the rollout."""
     began: float
     """On the monotonic clock."""
     late: float
     """How late the event loop was (99th percentile): what a time here cannot tell apart."""
 
 
-def report(proxy: str, began: float, loads: Mapping[Strategy, Load], faults: Faults, late: float) -> Report:
+def report(
+    proxy: str, began: float, loads: Mapping[Strategy, Load], faults: Faults, steps: Sequence[StepResult], late: float
+) -> Report:
     """Return the report of everything so far."""
     now = time.monotonic()
     groups = {name: measured(load.outcomes(began, now)) for name, load in loads.items()}
-    return Report(proxy, now - began, groups, faults.episodes, began, late)
+    return Report(proxy, now - began, groups, faults.episodes, steps, began, late)
 
 
 def as_json(run: Report) -> dict[str, Any]:
@@ -77,6 +82,7 @@ def as_json(run: Report) -> dict[str, Any]:
         "event_loop_late_seconds_p99": round(run.late, 4),
         "strategies": {name: _group(group) for name, group in run.groups.items()},
         "faults": [_episode(item, run.began) for item in run.episodes],
+        "rollout": [_step(item, run.began) for item in run.steps],
     }
 
 
@@ -100,6 +106,16 @@ def _episode(item: Episode, began: float) -> dict[str, Any]:
     }
 
 
+def _step(item: StepResult, began: float) -> dict[str, Any]:
+    return {
+        "percent": item.step.percent,
+        "from_seconds": round(item.step.at - began, 1),
+        "requests": item.requests,
+        "failed": item.failed,
+        "observed_share": round(item.observed, 4),
+    }
+
+
 def as_text(run: Report) -> str:
     """Return the report as text."""
     lines = [
@@ -115,7 +131,16 @@ def as_text(run: Report) -> str:
     if run.episodes:
         lines += ["", f"{'FAULT':<10} {'REPLICA':<8} {'FROM':>6} {'TO':>6}  WHAT LBCTL SERVE DID"]
         lines += [_row(item, run.began) for item in run.episodes]
+    if run.steps:
+        lines += ["", f"{'ROLLOUT TO V2':<19} {'FROM':>6} {'OBSERVED':>9} {'REQUESTS':>9} {'FAILED':>7}"]
+        lines += [_step_row(item, run.began) for item in run.steps]
     return "\n".join(lines)
+
+
+def _step_row(item: StepResult, began: float) -> str:
+    since = f"{item.step.at - began:.0f} s"
+    percent = f"{item.step.percent:g} %"
+    return f"{percent:<19} {since:>6} {item.observed:>9.0%} {item.requests:>9} {item.failed:>7}"
 
 
 def _row(item: Episode, began: float) -> str:

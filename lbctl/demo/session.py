@@ -13,6 +13,7 @@ from typing import Any
 
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.proxies import version_text
+from lbctl.demo.canary import Canary
 from lbctl.demo.faults import FAULTS, Faults
 from lbctl.demo.fleet import ANSWER, PROMPT, SPREAD, STRATEGIES, Site, Strategy, arrival_rate, new_site, write_fleet
 from lbctl.demo.load import Load, lateness, poisson
@@ -26,6 +27,7 @@ from lbctl.up.run import Programs, run
 
 _SETTLING = 1.0
 """Seconds without load after the start, in which the health checks find all replicas healthy."""
+_STATE, _TOKEN = "state", "api-token"
 _BLOCK = 60.0
 """Seconds of arrivals that are drawn at once."""
 
@@ -45,6 +47,7 @@ class Session:
     observer: Observer
     faults: Faults
     loads: dict[Strategy, Load]
+    canary: Canary
     began: float = 0.0
     """On the monotonic clock."""
     late: float = 0.0
@@ -73,12 +76,13 @@ class Session:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._send(name)) for name in STRATEGIES]
             tasks.append(group.create_task(self._measure_lateness()))
+            tasks.append(group.create_task(self.canary.run_load(self.began)))
             try:
                 async with asyncio.timeout(self.duration):
                     await self._stopped.wait()
             except TimeoutError:
                 pass
-            result = report(self.proxy, self.began, self.loads, self.faults, self.late)
+            result = report(self.proxy, self.began, self.loads, self.faults, tuple(self.canary.results()), self.late)
             for task in tasks:
                 task.cancel()
         return result
@@ -94,9 +98,14 @@ class Session:
             self.late = max(self.late, await lateness(1.0))
 
     async def follow_script(self) -> None:
-        """Begin and end each fault at its part of the duration."""
+        """Take each step of the rollout, and begin and end each fault, at its part of the duration."""
         assert self.duration is not None, "a script is for a run with a duration"
-        moments = sorted((part * self.duration, fault.key, fault) for fault in FAULTS for part in fault.span)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.canary.follow_script(self.began, self.duration))
+            group.create_task(self._follow_faults(self.duration))
+
+    async def _follow_faults(self, duration: float) -> None:
+        moments = sorted((part * duration, fault.key, fault) for fault in FAULTS for part in fault.span)
         for moment, _, fault in moments:
             await asyncio.sleep(max(0.0, self.began + moment - time.monotonic()))
             await self.faults.toggle(fault)
@@ -112,7 +121,7 @@ async def demo(
     results: list[Report] = []
     site = new_site()
     async with _listening(site):
-        session = _session(site, program, duration)
+        session = _session(site, program, duration, place / _STATE)
         programs = await asyncio.to_thread(_prepared, site, program, place)
 
         async def body() -> None:
@@ -129,20 +138,19 @@ async def demo(
 
 @asynccontextmanager
 async def _listening(site: Site) -> AsyncIterator[None]:
-    replicas = [replica for group in site.groups.values() for replica in group]
     try:
-        for replica in replicas:
+        for replica in site.replicas:
             await replica.start()
         yield
     finally:
-        for replica in replicas:
+        for replica in site.replicas:
             await replica.stop()
 
 
-def _session(site: Site, program: Program, duration: float | None) -> Session:
+def _session(site: Site, program: Program, duration: float | None, state: Path) -> Session:
     observer = Observer(site.api)
     loads = {name: Load([port], "/v1/completions", PATIENCE, keep=False) for name, port in site.listeners.items()}
-    return Session(site, program, duration, observer, Faults(site, observer.share), loads)
+    return Session(site, program, duration, observer, Faults(site, observer.share), loads, Canary(site, state / _TOKEN))
 
 
 def _prepared(site: Site, program: Program, place: Path) -> Programs:
@@ -152,6 +160,6 @@ def _prepared(site: Site, program: Program, place: Path) -> Programs:
     prepared = prepare_run(loaded, (path,), program, place, diagnostics) if loaded else None
     if prepared is None:
         raise DemoError("\n".join(map(str, diagnostics)))
-    listeners = [Address(HOST, port) for port in site.listeners.values()]
+    listeners = [Address(HOST, port) for port in site.listener_ports]
     own_api = ("--api-bind", f"{HOST}:{site.api}")  # also where a variable says another one
-    return Programs(program.kind, prepared.command, prepared.paths, place / "state", place, listeners, own_api)
+    return Programs(program.kind, prepared.command, prepared.paths, place / _STATE, place, listeners, own_api)

@@ -61,6 +61,7 @@ def _events(session: Session) -> Iterator[str]:
             moments.append((item.reacted, f"{name}: serve {reaction(item)}"))
         if item.ended is not None:
             moments.append((item.ended, f"{name}: over"))
+    moments += [(step.at, f"rollout: {step.percent:g} % of a route to v2") for step in session.canary.steps]
     for moment, text in sorted(moments):
         yield f"{moment - session.began:5.1f} s  {text}"
 
@@ -81,6 +82,8 @@ async def watch(session: Session) -> None:
 async def _press(session: Session, key: str) -> None:
     if key == "q":
         session.stop()
+    elif key == "c":
+        await session.canary.advance()
     elif key == "h":
         await session.faults.end_all()
     elif key in BY_KEY:
@@ -114,7 +117,7 @@ def _tables(session: Session) -> Group:
     events = "\n".join(list(_events(session))[-6:])
     return Group(
         Text(head, style="bold"), _replicas(session), _groups(session), Text(events, style="dim"),
-        Text(f"{pressed}  [h] end all faults  [q] quit", style="bold"),
+        Text(f"{pressed}  [c] next step of a rollout  [h] end all faults  [q] quit", style="bold"),
     )  # fmt: skip
 
 

@@ -47,6 +47,8 @@ def test_faults_are_met_by_serve_and_measured_beside_static_weights(place: Up) -
     assert set(faults) == {"throttle", "stale", "kill", "wedge"}
     assert faults["wedge"]["share_lowered_after_seconds"] is not None, report
     assert "serve gave it less after" in done.stderr
+    assert [step["percent"] for step in report["rollout"]] == [10, 50, 100]
+    assert report["rollout"][-1]["observed_share"] > 0.8
     assert place.processes() == {}
 
 
