@@ -109,21 +109,20 @@ def new_site() -> Site:
 
 def write_fleet(site: Site, directory: Path) -> Path:
     """Write the fleet of a site whose replicas listen."""
-    ports = {**site.listeners, CANARY: site.canary_port}
-    matches = {name: {"match": {"path_prefix": "/"}, "listeners": [name]} for name in ports}
+    ports: dict[str, int] = dict(zip((*STRATEGIES, CANARY), site.listener_ports, strict=True))
+    matches: dict[str, dict[str, object]] = {
+        name: {"match": {"path_prefix": "/"}, "listeners": [name]} for name in ports
+    }
+    routes: dict[str, object] = {name: {**matches[name], "pool": name} for name in site.listeners}
+    pools: dict[str, object] = {name: _pool(name, replicas) for name, replicas in site.groups.items()}
+    versions = {name: _version(name, replica) for name, replica in site.versions.items()}
     fleet = {
         "version": 1,
         "listeners": {
             name: {"bind": f"{HOST}:{port}", "access_log": {"format": "none"}} for name, port in ports.items()
         },
-        "routes": {
-            **{name: {**matches[name], "pool": name} for name in site.listeners},
-            CANARY: {**matches[CANARY], **_rollout()},
-        },
-        "pools": {
-            **{name: _pool(name, replicas) for name, replicas in site.groups.items()},
-            **{name: _version(name, replica) for name, replica in site.versions.items()},
-        },
+        "routes": {**routes, CANARY: {**matches[CANARY], **_rollout()}},
+        "pools": {**pools, **versions},
         "control": {"api": {"bind": f"{HOST}:{site.api}"}},
     }
     path = directory / "fleet.yaml"
