@@ -1,4 +1,4 @@
-# `make demo` and `make test` are all the set-up: each installs what it needs first, on a bare Debian too.
+# `make install` is all the set-up of a user; `make demo` and `make test` install what they need first, on a bare Debian too.
 PYTHON ?= python3
 ARGS ?=
 # Of lbctl in the processes of the tests outside tests/e2e: one line with the total, not for a part of the tests. The line is
@@ -10,14 +10,16 @@ BIN := $(VENV)/bin
 # Debian keeps the proxies in sbin, which is not in the PATH of everybody.
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo test test-fast check bench defaults weights format golden docs clean
+.PHONY: help install demo test test-fast check bench defaults weights format golden docs clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
-demo: $(VENV)/.demo  ## three proxies rendered, a real Envoy before three replicas
-	$(BIN)/python -m lbctl.demo $(ARGS)
+install: $(VENV)/.demo  ## lbctl and an Envoy into .venv, for this user
+
+demo: $(VENV)/.demo  ## a real Envoy and serve before replicas that fail, live; ARGS="--headless" for figures alone
+	$(BIN)/lbctl demo $(ARGS)
 
 test: $(VENV)/.test  ## everything, with the real proxies; ARGS="-k word" for less
 	@.ci/need nginx haproxy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -11,10 +12,13 @@ import click
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, show
 from lbctl.base.errors import reason_of
 from lbctl.cli.options import options_of
+from lbctl.targets import KINDS
 
 option = options_of("init")
 _EXIT = {"LB960": 4, "LB961": 1, "LB962": 64, "LB963": 1}
-"""The exit code of each code of a finding."""
+"""The exit code of each code of a finding; any other one is 1."""
+_KEY = re.compile(r"[!-~]{1,4096}")
+_LARGEST_KEY_FILE = 8192
 
 
 @click.command("init")
@@ -23,38 +27,64 @@ _EXIT = {"LB960": 4, "LB961": 1, "LB962": 64, "LB963": 1}
     help="Ask this server what it is; several may follow. A GPU exporter of its host may be among them.",
 )  # fmt: skip
 @option("-f", "file", metavar="FILE", help="Write it there, where no file is yet; default: to standard output.")
+@option("--api-key-file", metavar="FILE", help="Send the key in this file to every URL that is asked.")
+@option(
+    "--proxy", "kind", type=click.Choice(KINDS), help="An error where this kind of proxy would not serve the fleet."
+)
 @click.argument("more", metavar="[URL]…", nargs=-1)
-def command(urls: tuple[str, ...], file: str | None, more: tuple[str, ...]) -> int:
+def command(
+    urls: tuple[str, ...], file: str | None, api_key_file: str | None, kind: str | None, more: tuple[str, ...]
+) -> int:
     """Write an annotated fleet file.
 
     With --from each server is asked what it is (vLLM, SGLang, TGI, llama.cpp, Triton, Ray Serve, TorchServe, KServe,
     MLServer and others): the same models make one pool, with the right health checks and sources of telemetry. Nothing
     but these URLs is asked, each within five seconds. Exit code 4 if one of them does not answer as such a server.
+    Standard error says which proxies suit the result.
     """
     if more and not urls:
         raise click.UsageError("URLs stand after --from")
+    if (api_key_file or kind) and not urls:
+        raise click.UsageError("--api-key-file and --proxy are for servers that are asked: give --from")
     diagnostics = Diagnostics()
     if file is not None and os.path.lexists(file):
         diagnostics.add(_existing_file(file))
-    text = "" if diagnostics.failed else _text((*urls, *more), diagnostics)
+    key = _api_key(api_key_file) if api_key_file else ""
+    text = "" if diagnostics.failed else _text((*urls, *more), key, kind, diagnostics)
     if text and file is None:
         click.echo(text, nl=False)
     elif text and file is not None:
         _write(text, file, diagnostics)
     for item in diagnostics:
         click.echo(str(item), err=True)
-    return max((_EXIT[item.code] for item in diagnostics), default=0)
+    return max((_EXIT.get(item.code, 1) for item in diagnostics), default=0)
 
 
-def _text(urls: tuple[str, ...], diagnostics: Diagnostics) -> str:
+def _text(urls: tuple[str, ...], api_key: str, kind: str | None, diagnostics: Diagnostics) -> str:
     from lbctl.init.fleet import fleet_from_urls, template
+    from lbctl.init.proxies import advice, obstacles
 
     if not urls:
         return template()
-    result = fleet_from_urls(urls, diagnostics)
-    for line in result.summary:
+    result = fleet_from_urls(urls, diagnostics, api_key=api_key)
+    for line in (*result.summary, *advice(result.text)):
         click.echo(f"lbctl: {line}", err=True)
-    return result.text
+    diagnostics.extend(obstacles(result.text, kind) if kind else ())
+    return "" if diagnostics.failed else result.text
+
+
+def _api_key(file: str) -> str:
+    """Return the key in the file: its first line. Raises click.UsageError; no message repeats the content."""
+    try:
+        lines = Path(file).read_bytes()[:_LARGEST_KEY_FILE].decode("ascii", "replace").splitlines()
+    except OSError as error:
+        raise click.UsageError(f"--api-key-file: {_name(file)} cannot be read: {reason_of(error).lower()}") from None
+    key = lines[0].strip() if lines else ""
+    if not _KEY.fullmatch(key):
+        raise click.UsageError(
+            f"--api-key-file: the first line of {_name(file)} is no key: visible ASCII, without blanks"
+        )
+    return key
 
 
 def _existing_file(file: str) -> Diagnostic:
@@ -71,7 +101,7 @@ def _write(text: str, file: str, diagnostics: Diagnostics) -> None:
             os.fchmod(out.fileno(), 0o644)
             os.fsync(out.fileno())
             place.hardlink_to(out.name)
-        click.echo(f"lbctl: wrote {_name(file)}", err=True)
+        click.echo(f"lbctl: wrote {_name(file)}; `lbctl up {_name(file)}` runs it", err=True)
     except FileExistsError:
         diagnostics.add(_existing_file(file))
     except OSError as error:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
-import secrets
-import stat
 
 import click
 
+from lbctl.apply.api_keys import append_line, key_line, new_key
 from lbctl.base.errors import reason_of
 from lbctl.cli.options import options_of
 
 option = options_of("key_new")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
 """It equals `lbctl.model.values.NAME`, whose import would take longer than the whole command."""
-_BYTES = 32
-"""Random bytes in a key."""
 
 
 @click.group("key")
@@ -37,11 +32,11 @@ def new(tenant: str, file: str | None, plain: bool) -> int:
     """
     if not _NAME.fullmatch(tenant):
         raise click.UsageError("TENANT is a name: lower-case letters, digits and . _ -, at most 63")
-    key = f"sk-{secrets.token_urlsafe(_BYTES)}"
-    line = f"{key if plain else f'sha256:{hashlib.sha256(key.encode()).hexdigest()}'}: {tenant}\n"
+    key = new_key()
+    line = key_line(key, tenant, plain=plain)
     if file is not None:
         try:
-            _append(file, line)
+            append_line(file, line)
         except OSError as error:
             click.echo(f"lbctl: cannot write {file}: {reason_of(error).lower()}", err=True)
             return 1
@@ -50,14 +45,3 @@ def new(tenant: str, file: str | None, plain: bool) -> int:
         f"lbctl: appended to {file}" if file is not None else f"lbctl: the line for the key file: {line}", err=True
     )
     return 0
-
-
-def _append(file: str, line: str) -> None:
-    """Append a line by a single write. Raises OSError if that fails."""
-    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "r+b", buffering=0) as opened:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is no regular file")
-        ended = not status.st_size or os.pread(handle, 1, status.st_size - 1) == b"\n"
-        opened.write(("" if ended else "\n").encode() + line.encode())

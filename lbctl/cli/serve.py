@@ -38,12 +38,12 @@ def command(
     from lbctl.serve.app import Options, run
 
     return run(
-        Options(paths, state, _address("--xds-bind", xds_bind), _address("--api-bind", api_bind), dry_run, insecure)
+        Options(paths, state, address("--xds-bind", xds_bind), address("--api-bind", api_bind), dry_run, insecure)
     )
 
 
-def _address(name: str, text: str | None) -> Address | None:
-    """Parse a listen address; with port 0 the system assigns one."""
+def address(name: str, text: str | None) -> Address | None:
+    """Parse a listen address; with port 0 the system assigns one. Raises click.UsageError."""
     if text is None:
         return None
     try:

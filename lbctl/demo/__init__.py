@@ -1,1 +1,1 @@
-"""`python -m lbctl.demo`: runs the quickstart on this machine, with a real Envoy and without a GPU."""
+"""`lbctl demo`: a real proxy and `lbctl serve` before simulated replicas that fail, measured beside static weights."""

@@ -1,87 +1,175 @@
-"""The quickstart as a fleet that can run here: rendered, with other ports where its own are in use.
+"""The fleet of the demo: the same simulated replicas three times, behind three ways of balancing.
 
-A replica's socket is bound when its port is chosen, so no other process can take it; the listener's port is only
-tested, because Envoy binds it itself.
+A group is six replicas of unlike GPUs whose speeds are those of lbctl's GPU table. All groups stand behind one real
+proxy, each with a listener of its own, and get the same requests. Everything that `serve` could do for one group alone
+is in its pool: only the adaptive one has telemetry. Telemetry and health are quicker than by default, so that a minute
+shows what otherwise takes several.
 """
 
 from __future__ import annotations
 
+import json
 import socket
-import subprocess
-import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from lbctl.base.diagnostics import ConfigError, Diagnostics
-from lbctl.compile.fleet import compile_fleet
-from lbctl.ir.pools import Pool
-from lbctl.model.fleet import read
-from lbctl.targets import oldest_versions
+from lbctl.compile.gpus import GPUS as TABLE
+from lbctl.demo.replica import HOST, PacedReplica
+from lbctl.simulate.engine import CostModel, saturated_rate
 
-HOST = "127.0.0.1"
-LISTENER = 8080
-REPLICAS = (9001, 9002, 9003)
-_QUICKSTART = Path(__file__).with_name("quickstart.yaml")
+Strategy = Literal["adaptive", "static", "round-robin"]
+STRATEGIES: tuple[Strategy, ...] = ("adaptive", "static", "round-robin")
+TITLES: Mapping[Strategy, str] = {
+    "adaptive": "lbctl serve, adaptive",
+    "static": "static weights by GPU",
+    "round-robin": "round robin",
+}
+CANARY, VERSIONS, STEPS = "canary", ("v1", "v2"), (10.0, 50.0, 100.0)
+"""The route of the rollout, its pools, and the shares of the second one in percent."""
+GPUS = ("H100-SXM", "A100-80GB", "L40S")
+PROMPT, ANSWER, SPREAD = 300.0, 80.0, 0.8
+"""The mean lengths of requests in tokens, and the deviation of their logarithms."""
+LOAD = 0.5
+"""The part of a group's capacity that the requests need."""
+_PACE = 2.0
+"""How many times as fast as the profile of the cost model the simulated replicas are."""
+_SEQUENCES = 16
+"""The largest number of requests in a batch, small so that a small load fills it."""
+_PROFILE = CostModel()
+_CACHE = 16_000
+"""The cache of the fastest replica in tokens, small for the same reason."""
+CURVE = CostModel(_PROFILE.a / _PACE, _PROFILE.b / _PACE, _PROFILE.c / _PACE, _PROFILE.p / _PACE, _SEQUENCES, _CACHE)
+_CHECK = {"http": {"path": "/health"}, "interval": "1s", "timeout": "1s", "healthy_threshold": 2}
+_PASSIVE = {"ejection_time": "5s"}
+_TELEMETRY = {
+    "interval": "1s", "timeout": "1s", "stale_after": "5s",
+    "sources": [{"kind": "vllm", "url": "http://{address}/metrics"}],
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
-    """The ports that the demo uses."""
+class Member:
+    """A replica that every group has."""
 
-    listener: int
-    """Where Envoy will listen."""
-    replicas: tuple[socket.socket, ...]
-    """Bound sockets, in the order of the quickstart."""
+    name: str
+    """The same in every group."""
+    gpu: str
+    """As in the table of `lbctl gpus`."""
+    speed: float
+    """Relative to the fastest one."""
+
+
+MEMBERS = tuple(
+    Member(f"{gpu.partition('-')[0].lower()}-{number}", gpu, TABLE[gpu].throughput / TABLE[GPUS[0]].throughput)
+    for gpu in GPUS
+    for number in range(2)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The ports of the demo and its replicas."""
+
+    listeners: Mapping[Strategy, int]
+    """The port of each group's listener."""
+    api: int
+    """The port of the API of `serve`."""
+    groups: Mapping[Strategy, Sequence[PacedReplica]]
+    """The replicas of each group, in the order of `MEMBERS`."""
+    canary_port: int
+    """The port of the rollout's listener."""
+    versions: Mapping[str, PacedReplica]
+    """The replica of each version that the rollout knows."""
 
     @property
-    def replaced(self) -> dict[int, int]:
-        """Map each port of the quickstart that is in use to its replacement."""
-        original = (LISTENER, *REPLICAS)
-        chosen = (self.listener, *(replica.getsockname()[1] for replica in self.replicas))
-        return {old: new for old, new in zip(original, chosen, strict=True) if old != new}
+    def replicas(self) -> tuple[PacedReplica, ...]:
+        """All replicas."""
+        return (*(replica for group in self.groups.values() for replica in group), *self.versions.values())
+
+    @property
+    def listener_ports(self) -> tuple[int, ...]:
+        """The ports of all listeners."""
+        return (*self.listeners.values(), self.canary_port)
 
 
-def choose_ports() -> Ports:
-    """Choose the quickstart's own ports where they are free."""
-    replicas = tuple(map(_bound, REPLICAS))
-    with _bound(LISTENER) as probe:
-        return Ports(probe.getsockname()[1], replicas)
+def arrival_rate() -> float:
+    """Return the requests per second of each group."""
+    return LOAD * sum(saturated_rate(member.speed, PROMPT, ANSWER, CURVE) for member in MEMBERS)
 
 
-def write_fleet(ports: Ports, directory: Path) -> Path:
-    """Write the quickstart with these ports to a file in `directory`."""
-    text = _QUICKSTART.read_text(encoding="utf-8")
-    for old, new in ports.replaced.items():
-        text = text.replace(f"{HOST}:{old}", f"{HOST}:{new}")
-    path = directory / "quickstart.yaml"
-    path.write_text(text, encoding="utf-8")
+def new_site() -> Site:
+    """Return a site whose replicas do not listen yet."""
+    groups = {name: [PacedReplica(item.name, item.speed, CURVE) for item in MEMBERS] for name in STRATEGIES}
+    *listeners, canary, api = _free_ports(len(STRATEGIES) + 2)
+    versions = {name: PacedReplica(name, MEMBERS[0].speed, CURVE) for name in VERSIONS}
+    return Site(dict(zip(STRATEGIES, listeners, strict=True)), api, groups, canary, versions)
+
+
+def write_fleet(site: Site, directory: Path) -> Path:
+    """Write the fleet of a site whose replicas listen."""
+    ports: dict[str, int] = dict(zip((*STRATEGIES, CANARY), site.listener_ports, strict=True))
+    matches: dict[str, dict[str, object]] = {
+        name: {"match": {"path_prefix": "/"}, "listeners": [name]} for name in ports
+    }
+    routes: dict[str, object] = {name: {**matches[name], "pool": name} for name in site.listeners}
+    pools: dict[str, object] = {name: _pool(name, replicas) for name, replicas in site.groups.items()}
+    versions = {name: _version(name, replica) for name, replica in site.versions.items()}
+    fleet = {
+        "version": 1,
+        "listeners": {
+            name: {"bind": f"{HOST}:{port}", "access_log": {"format": "none"}} for name, port in ports.items()
+        },
+        "routes": {**routes, CANARY: {**matches[CANARY], **_rollout()}},
+        "pools": {**pools, **versions},
+        "control": {"api": {"bind": f"{HOST}:{site.api}"}},
+    }
+    path = directory / "fleet.yaml"
+    path.write_text(json.dumps(fleet, indent=2) + "\n", encoding="utf-8")
     return path
 
 
-def pool_of(path: Path) -> Pool:
-    """Return the fleet's only pool. Raises ConfigError if the fleet is invalid."""
-    diagnostics = Diagnostics()
-    source = read([str(path)], diagnostics)
-    compiled = source and compile_fleet(source, oldest_versions(), diagnostics)
-    if not compiled:
-        raise ConfigError(diagnostics)
-    return compiled.topology.pools[0]
+def _rollout() -> dict[str, object]:
+    old, new = VERSIONS
+    steps = [{"percent": f"{percent:g}%"} for percent in STEPS]
+    return {"split": {old: 100, new: 0}, "rollout": {"to": new, "mode": "manual", "steps": steps}}
 
 
-def render(kind: str, fleet: Path, directory: Path) -> Path:
-    """Run `lbctl render` into `directory`, and return the file. Raises CalledProcessError; the reason is on stderr."""
-    command = [sys.executable, "-m", "lbctl", "render", "-t", kind, "-d", str(directory), str(fleet)]
-    subprocess.run(command, check=True)
-    (file,) = directory.iterdir()
-    return file
+def _version(name: str, replica: PacedReplica) -> dict[str, object]:
+    return {
+        "model": {"name": "simulated", "version": name},
+        "replicas": [{"name": name, "address": f"{HOST}:{replica.port}", "gpu": GPUS[0]}],
+        "health": {"active": _CHECK},
+    }
 
 
-def _bound(port: int) -> socket.socket:
-    """Bind a socket to the port, or to any free one if it is in use."""
-    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _pool(strategy: Strategy, replicas: Sequence[PacedReplica]) -> dict[str, object]:
+    members = [
+        {"name": member.name, "address": f"{HOST}:{replica.port}", "gpu": member.gpu}
+        | ({"weight": 1} if strategy == "round-robin" else {})
+        for member, replica in zip(MEMBERS, replicas, strict=True)
+    ]
+    pool: dict[str, object] = {
+        "model": {"name": "simulated"},
+        "balance": {"algorithm": "round_robin" if strategy == "round-robin" else "least_request"},
+        "replicas": members,
+        "health": {"active": _CHECK, "passive": _PASSIVE},
+    }
+    if strategy == "adaptive":
+        pool["health"] = {"active": _CHECK, "passive": _PASSIVE, "deep": {"stalled_after": "2s"}}
+        pool["telemetry"] = _TELEMETRY
+        pool["weighting"] = {"strategy": "adaptive", "adaptive": {"smoothing": "4s"}}
+    return pool
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports that are free now; all are held until the last one is known, so that no port comes twice."""
+    sockets = [socket.socket() for _ in range(count)]
     try:
-        bound.bind((HOST, port))
-    except OSError:
-        bound.bind((HOST, 0))
-    return bound
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

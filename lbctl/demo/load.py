@@ -1,61 +1,254 @@
-"""Sends concurrent requests to the proxy and counts which replica answered. No request is sent twice."""
+"""Sends requests to a proxy when they are due, whatever becomes of earlier ones, and measures each of them.
+
+It is light enough for hundreds a second beside simulated replicas in the same process: connections are kept, and each
+takes one request at a time. No request is sent twice; a failure is counted as one.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import math
+import random
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from lbctl.demo.fleet import HOST
+from lbctl.demo.replica import HOST
 
-_REQUEST = b"GET /v1/models HTTP/1.1\r\nhost: demo\r\n\r\n"
-_NAME = re.compile(rb"\r\nx-replica: ([!-~]+)\r\n", re.IGNORECASE)
-_LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
+PATIENCE = 60.0
+"""Seconds for which a client waits for the first byte; then it closes its connection, and has failed."""
+_SHORT = 10
+"""Tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request that is due."""
+
+    at: float
+    """Seconds from the start."""
+    prompt: int
+    """Tokens."""
+    answer: int
+    """Tokens."""
 
 
 @dataclass(slots=True)
-class LoadResult:
-    """The counted responses."""
+class SentRequest:
+    """A request that was sent; times are seconds of the monotonic clock."""
 
-    by_replica: Counter[str] = field(default_factory=Counter)
-    """Complete 200 responses."""
-    failed: int = 0
-    """All other requests."""
+    at: float
+    answer: int
+    """Tokens."""
+    first: float | None = None
+    """When the first byte of the response came, if it did."""
+    last: float | None = None
+    """When the last byte came, if it did."""
+    status: int = 0
+    replica: str = ""
+    broken: bool = False
+    """Whether the connection ended before the response did."""
 
-
-async def send_requests(port: int, count: int, at_once: int) -> LoadResult:
-    """Send `count` requests on `at_once` connections, each of which waits for its response before the next."""
-    answers = LoadResult()
-    numbers = iter(range(count))
-    async with asyncio.TaskGroup() as group:
-        for _ in range(at_once):
-            group.create_task(_client(port, numbers, answers))
-    return answers
-
-
-async def _client(port: int, numbers: Iterator[int], answers: LoadResult) -> None:
-    writer = None
-    for _ in numbers:
-        try:
-            if writer is None:
-                reader, writer = await asyncio.open_connection(HOST, port)
-            writer.write(_REQUEST)
-            name = await _answer(reader)
-        except (OSError, asyncio.IncompleteReadError):
-            name, writer = "", None
-        if name:
-            answers.by_replica[name] += 1
-        else:
-            answers.failed += 1
-    if writer is not None:
-        writer.close()
+    @property
+    def failed(self) -> bool:
+        """Whether the response is an error or incomplete."""
+        return self.broken or self.status not in (0, 200)
 
 
-async def _answer(reader: asyncio.StreamReader) -> str:
-    """Return the replica's name; empty for a response that is not a replica's 200."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    length, name = _LENGTH.search(head), _NAME.search(head)
-    await reader.readexactly(int(length[1]) if length else 0)
-    return name[1].decode() if name and head.startswith(b"HTTP/1.1 200 ") else ""
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """The outcomes of requests, in seconds.
+
+    A request without a response at `now` counts with the time that it has waited, a failed one with `patience`.
+    """
+
+    sent: tuple[SentRequest, ...]
+    """The requests, in the order in which they were sent."""
+    now: float
+    """On the monotonic clock."""
+    patience: float = PATIENCE
+    """How long a client waits for the first byte."""
+
+    def first_token(self, percentile: float) -> float:
+        """Return the percentile (0 to 100) of the time to the first token."""
+        return _percentile([self._duration(item, item.first) for item in self.sent], percentile)
+
+    def whole(self, percentile: float) -> float:
+        """Return the percentile of the time to the last token."""
+        return _percentile([self._duration(item, item.last) for item in self.sent], percentile)
+
+    def per_token(self, percentile: float) -> float:
+        """Return the percentile of the time for each token, without the shortest answers, which only wait."""
+        each = [self._duration(item, item.last) / item.answer for item in self.sent if item.answer >= _SHORT]
+        return _percentile(each, percentile)
+
+    def shares(self) -> dict[str, float]:
+        """Return replica → its part of the responses."""
+        counts = Counter(item.replica for item in self.sent if item.replica)
+        return {name: count / counts.total() for name, count in counts.items()}
+
+    def of_replica(self, name: str) -> Outcomes:
+        """Return the outcomes of the requests to which this replica has responded."""
+        return replace(self, sent=tuple(item for item in self.sent if item.replica == name))
+
+    @property
+    def failed(self) -> int:
+        """The number of failed requests."""
+        return sum(item.failed for item in self.sent)
+
+    def _duration(self, item: SentRequest, end: float | None) -> float:
+        return self.patience if item.failed else (end or self.now) - item.at
+
+
+def poisson(rate: float, seconds: float, prompt: float, answer: float, spread: float, seed: str) -> list[Arrival]:
+    """Return Poisson arrivals of requests with lognormal lengths.
+
+    `prompt` and `answer` are the mean lengths in tokens; `spread` is the deviation of their logarithms.
+    """
+    rng = random.Random(seed)
+    shift = spread**2 / 2
+    arrivals, now = [], 0.0
+    while (now := now + rng.expovariate(rate)) < seconds:
+        lengths = [math.exp(rng.gauss(math.log(mean) - shift, spread)) for mean in (prompt, answer)]
+        arrivals.append(Arrival(now, max(1, round(lengths[0])), max(2, min(round(lengths[1]), round(8 * answer)))))
+    return arrivals
+
+
+class Load:
+    """The requests to one listener, or to several in turn.
+
+    `path` begins with a slash and has no query. With `keep`, connections are used again: a proxy that closes an idle
+    one just then, as nginx does in a reload, breaks a request.
+    """
+
+    def __init__(self, ports: Sequence[int], path: str, patience: float = PATIENCE, *, keep: bool = True) -> None:
+        self._ports = ports
+        self._path = path
+        self._patience = patience
+        self._idle: dict[int, deque[_Connection] | None] = {port: deque() if keep else None for port in ports}
+        self._all: set[_Connection] = set()
+        self.sent: list[SentRequest] = []
+
+    async def run(self, arrivals: Iterable[Arrival], began: float) -> None:
+        """Send all requests, the time of those at 0 s being `began`. Ends when the last one is sent."""
+        async with asyncio.TaskGroup() as group:
+            for number, arrival in enumerate(arrivals):
+                pause = began + arrival.at - time.monotonic()
+                if pause > 0:
+                    await asyncio.sleep(pause)
+                request = SentRequest(time.monotonic(), arrival.answer)
+                self.sent.append(request)
+                group.create_task(self._send(self._ports[number % len(self._ports)], arrival, request))
+
+    async def _send(self, port: int, arrival: Arrival, request: SentRequest) -> None:
+        idle = self._idle[port]
+        connection = idle.popleft() if idle else None
+        if connection is None or connection.closed:
+            try:
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: _Connection(idle, self._patience, self._all), HOST, port
+                )
+            except OSError:
+                request.broken = True
+                return
+        connection.send(f"{self._path}?q={arrival.prompt}&n={arrival.answer}", request)
+
+    def outcomes(self, since: float, until: float) -> Outcomes:
+        """Return the outcomes so far of the requests that were sent from `since` to `until`."""
+        sent = tuple(replace(item) for item in self.sent if since <= item.at < until)
+        return Outcomes(sent, time.monotonic(), self._patience)
+
+    async def close(self) -> None:
+        """Break off what still runs."""
+        for connection in list(self._all):
+            connection.close()
+        await asyncio.sleep(0)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection to a proxy, which joins `idle` when a response is complete; without `idle` it is closed."""
+
+    def __init__(self, idle: deque[_Connection] | None, patience: float, every: set[_Connection]) -> None:
+        self._idle = idle
+        self._patience = patience
+        self._every = every
+        self._transport: asyncio.Transport | None = None
+        self._request: SentRequest | None = None
+        self._read = b""
+        self._left = -1
+        self.closed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._every.add(self)
+
+    def send(self, path: str, request: SentRequest) -> None:
+        """Send a request."""
+        assert self._transport is not None
+        self._request, self._left = request, -1
+        asyncio.get_running_loop().call_later(self._patience, self._give_up, request)
+        self._transport.write(f"POST {path} HTTP/1.1\r\nhost: demo\r\ncontent-length: 0\r\n\r\n".encode())
+
+    def data_received(self, data: bytes) -> None:
+        request = self._request
+        if request is None:
+            return
+        if self._left < 0:
+            head, ended, data = (self._read + data).partition(b"\r\n\r\n")
+            if not ended:
+                self._read = head
+                return
+            self._read = b""
+            self._begin(request, head)
+        self._left -= len(data)
+        if self._left <= 0:
+            request.last = time.monotonic()
+            self._request = None
+            self._release()
+
+    def _release(self) -> None:
+        if self._idle is not None:
+            self._idle.append(self)
+        elif self._transport is not None:
+            self._transport.close()
+
+    def _begin(self, request: SentRequest, head: bytes) -> None:
+        request.first = time.monotonic()
+        status, *lines = head.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        request.status = int(status.split(" ")[1])
+        request.replica = headers.get("x-replica", "")
+        self._left = int(headers.get("content-length", "0"))
+
+    def _give_up(self, request: SentRequest) -> None:
+        if request is self._request and request.first is None:
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        del error
+        self.closed = True
+        self._every.discard(self)
+        if self._request is not None:
+            self._request.broken = True
+
+    def close(self) -> None:
+        """Break the connection off."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _percentile(values: list[float], percentile: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * percentile / 100))] if ordered else 0.0
+
+
+async def lateness(seconds: float) -> float:
+    """Return the 99th percentile of how late this event loop is, in seconds: the error of what is measured in it."""
+    loop = asyncio.get_running_loop()
+    late, end = [], loop.time() + seconds
+    while (due := loop.time() + 0.02) < end:
+        await asyncio.sleep(0.02)
+        late.append(loop.time() - due)
+    return _percentile(late, 99)

@@ -1,51 +1,216 @@
-"""A small HTTP/1.1 server in place of a model server: it waits as long as a short answer takes and names itself.
+"""A simulated vLLM replica: an engine of `lbctl.simulate` at the pace of the clock, behind HTTP.
 
-It answers any request that a proxy forwards, on persistent connections. It validates nothing and is no example of a
-server.
+A request is `POST …?q=PROMPT&n=ANSWER` (tokens). The head of the response and its first byte are sent with the first
+token, its second and last byte with the last one. `/metrics` has vLLM's names, `/health` answers 200. Requests are not
+pipelined. The faults are those of real replicas: a throttled GPU, an engine that makes no progress behind a healthy
+port, an exporter that does not answer, a process that has died.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-import socket
-from collections.abc import AsyncIterator
+import time
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass
 
-SERVICE_TIME = 0.02
-"""Seconds for one response, the same on every replica, so that replicas differ only in their weight."""
-_LENGTH = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
+from lbctl.simulate.engine import CostModel, Engine, SimulatedRequest, cache_tokens
 
-
-@contextlib.asynccontextmanager
-async def serving(name: str, bound: socket.socket) -> AsyncIterator[None]:
-    """Serve on `bound`, which is closed at the end, with `name` in the header x-replica."""
-    conversations: set[asyncio.Task[None]] = set()
-
-    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(_conversation(name, reader, writer))
-        conversations.add(task)
-        task.add_done_callback(conversations.discard)
-
-    server = await asyncio.start_server(connected, sock=bound)
-    try:
-        yield
-    finally:
-        server.close()
-        ending = list(conversations)
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+HOST = "127.0.0.1"
+_TOKENS = re.compile(rb"[?&]q=(\d+)&n=(\d+)")
+_BUCKETS = (0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+"""The upper bounds of vLLM's histogram of the time to the first token, in seconds."""
+_PAGE = """\
+vllm:num_requests_running{{model_name="m"}} {counters.running}
+vllm:num_requests_waiting{{model_name="m"}} {counters.waiting}
+vllm:kv_cache_usage_perc{{model_name="m"}} {cache:.4f}
+vllm:iteration_tokens_total_count{{model_name="m"}} {counters.iterations}
+vllm:prompt_tokens_total{{model_name="m"}} {counters.prefill_tokens}
+vllm:generation_tokens_total{{model_name="m"}} {counters.decode_tokens}
+vllm:inter_token_latency_seconds_sum{{model_name="m"}} {counters.itl_seconds}
+vllm:inter_token_latency_seconds_count{{model_name="m"}} {counters.itl_count}
+vllm:time_to_first_token_seconds_sum{{model_name="m"}} {first_seconds}
+vllm:time_to_first_token_seconds_count{{model_name="m"}} {firsts}
+vllm:request_success_total{{model_name="m",finished_reason="length"}} {finished}
+"""
 
 
-async def _conversation(name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    body = f'{{"replica": "{name}"}}\n'
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-replica: {name}\r\ncontent-length: {len(body)}"
-    with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.IncompleteReadError):  # the proxy hung up
-        while True:
-            request = await reader.readuntil(b"\r\n\r\n")
-            length = _LENGTH.search(request)
-            await reader.readexactly(int(length[1]) if length else 0)
-            await asyncio.sleep(SERVICE_TIME)
-            writer.write(f"{head}\r\n\r\n{body}".encode())
-            await writer.drain()
+class PacedReplica:
+    """One replica on a port of its own, which it keeps while its process is dead."""
+
+    def __init__(self, name: str, speed: float, curve: CostModel) -> None:
+        self.name = name
+        self.port = 0
+        self.connections: set[_Connection] = set()
+        self.wedged = False
+        self.silent = False
+        """Whether `/metrics` answers 503."""
+        self._engine = Engine(speed, curve=curve)
+        self._factor = 1.0
+        self._held = False
+        self._fresh: deque[_Request] = deque()
+        self._server: asyncio.Server | None = None
+        self._first_seconds = 0.0
+        self._buckets = [0] * (len(_BUCKETS) + 1)
+        self._finished = 0
+
+    async def start(self) -> None:
+        """Listen on its port; a replica that has none yet gets one from the system."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), HOST, self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Close its port and break off all connections, as a process does that dies."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in list(self.connections):
+            connection.close()
+        await asyncio.sleep(0)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it listens."""
+        return self._server is not None
+
+    @property
+    def running(self) -> int:
+        """The requests in its batch."""
+        return self._engine.counters.running
+
+    @property
+    def waiting(self) -> int:
+        """The requests in its queue."""
+        return self._engine.counters.waiting
+
+    @property
+    def cache(self) -> float:
+        """The used part of its KV cache, from 0 to 1."""
+        return min(1.0, self._engine.context / cache_tokens(self._engine.speed, self._engine.curve))
+
+    def throttle(self, factor: float) -> None:
+        """Multiply its configured speed from the next iteration on; the size of its cache stays."""
+        self._engine.curve = _slower(self._engine.curve, self._factor / factor)
+        self._factor = factor
+
+    def wedge(self, wedged: bool) -> None:
+        """Stop its iterations while it has requests, or let them go on; its port, `/health` and `/metrics` answer."""
+        self.wedged = wedged
+        if not wedged and self._held:
+            self._held = False
+            self._begin(time.monotonic())
+
+    def page(self) -> bytes:
+        """Return the text of `/metrics`."""
+        firsts, running = sum(self._buckets), 0
+        lines = []
+        for bound, count in zip((*_BUCKETS, "+Inf"), self._buckets, strict=True):
+            running += count
+            lines.append(f'vllm:time_to_first_token_seconds_bucket{{model_name="m",le="{bound}"}} {running}\n')
+        page = _PAGE.format(
+            counters=self._engine.counters, cache=self.cache, first_seconds=self._first_seconds, firsts=firsts,
+            finished=self._finished,
+        )  # fmt: skip
+        return (page + "".join(lines)).encode()
+
+    def add(self, connection: _Connection, prompt: int, answer: int) -> _Request:
+        """Queue a request of this connection."""
+        request = _Request(time.monotonic(), max(1, prompt), max(1, answer), connection=connection)
+        self._fresh.append(request)
+        self._engine.add(request)
+        if not self._engine.busy and not self._held:
+            self._begin(request.arrived)
+        return request
+
+    def _begin(self, now: float) -> None:
+        if self.wedged and self.running:
+            self._held = True
+            return
+        end = self._engine.begin(now)
+        if end is not None:
+            asyncio.get_running_loop().call_at(end, self._end, end)
+
+    def _end(self, now: float) -> None:
+        """End an iteration as of its planned time: a late event loop makes no engine slower."""
+        done = self._engine.end(now)
+        while self._fresh and (self._fresh[0].first is not None or self._fresh[0].left):
+            request = self._fresh.popleft()
+            if request.first is not None:
+                self._first_seconds += request.first - request.arrived
+                self._buckets[bisect_left(_BUCKETS, request.first - request.arrived)] += 1
+            request.connection.first()
+        for finished in done:
+            assert isinstance(finished, _Request)
+            self._finished += 1
+            finished.connection.last()
+        self._begin(now)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection of a proxy."""
+
+    def __init__(self, replica: PacedReplica) -> None:
+        self._replica = replica
+        self._transport: asyncio.Transport | None = None
+        self._request: _Request | None = None
+        self._read = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._replica.connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Give the request up: one that is still queued does not run."""
+        del error
+        self._replica.connections.discard(self)
+        if self._request is not None:
+            self._request.left = True
+
+    def close(self) -> None:
+        """Break the connection off."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._read += data
+        if not self._read.endswith(b"\r\n\r\n"):
+            return
+        line, self._read = self._read.partition(b"\r\n")[0], b""
+        tokens = _TOKENS.search(line)
+        if tokens:
+            self._request = self._replica.add(self, int(tokens[1]), int(tokens[2]))
+        elif b" /metrics" in line:
+            self._respond(b"503 Service Unavailable" if self._replica.silent else b"200 OK", self._replica.page())
+        else:
+            self._respond(b"200 OK", b"ok")
+
+    def first(self) -> None:
+        """Send the first token."""
+        name = self._replica.name.encode()
+        self._write(b"HTTP/1.1 200 OK\r\nx-replica: " + name + b"\r\ncontent-length: 2\r\n\r\na")
+
+    def last(self) -> None:
+        """Send the last token."""
+        self._write(b"b")
+
+    def _respond(self, status: bytes, body: bytes) -> None:
+        head = b"HTTP/1.1 %b\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n" % (status, len(body))
+        self._write(head + body)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Request(SimulatedRequest):
+    connection: _Connection
+
+
+def _slower(curve: CostModel, factor: float) -> CostModel:
+    return CostModel(
+        curve.a * factor, curve.b * factor, curve.c * factor, curve.p * factor, curve.sequences, curve.cache
+    )  # fmt: skip

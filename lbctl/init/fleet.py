@@ -50,21 +50,24 @@ def template() -> str:
     return files("lbctl.init").joinpath("blank.yaml").read_text(encoding="utf-8")
 
 
-def fleet_from_urls(urls: Sequence[str], diagnostics: Diagnostics, timeout: float = TIMEOUT) -> InitResult:
+def fleet_from_urls(
+    urls: Sequence[str], diagnostics: Diagnostics, timeout: float = TIMEOUT, api_key: str = ""
+) -> InitResult:
     """Probe every URL once and derive a fleet.
 
     Errors are added to `diagnostics`; if a URL is invalid, none is probed. `timeout` is in seconds, for each server.
+    `api_key` is sent to every server, and is in no result.
     """
     targets = parse_targets(urls[:_MAX_URLS], diagnostics)
     if len(urls) > _MAX_URLS:
         diagnostics.add(Diagnostic("LB962", f"{len(urls)} URLs: init asks {_MAX_URLS} at most"))
     if diagnostics.failed:
         return InitResult("")
-    servers, auxiliaries = _classified(asyncio.run(probe(targets, timeout)), diagnostics)
+    servers, auxiliaries = _classified(asyncio.run(probe(targets, timeout, api_key)), diagnostics)
     if len(diagnostics):
         return InitResult("")
     summary = (*map(_describe_server, servers), *map(_describe_auxiliary, auxiliaries))
-    return InitResult(_linted(_text(servers, auxiliaries, targets), diagnostics), summary)
+    return InitResult(_linted(_text(servers, auxiliaries, targets, keyed=bool(api_key)), diagnostics), summary)
 
 
 def _classified(
@@ -95,12 +98,16 @@ def _report_unidentified(diagnostics: Diagnostics, target: ProbeTarget, message:
 
 
 def _text(
-    servers: Sequence[IdentifiedServer], auxiliaries: Sequence[AuxiliaryEndpoint], targets: Sequence[ProbeTarget]
+    servers: Sequence[IdentifiedServer],
+    auxiliaries: Sequence[AuxiliaryEndpoint],
+    targets: Sequence[ProbeTarget],
+    *,
+    keyed: bool,
 ) -> str:
     pools = pools_of(servers, auxiliaries)
     used = {target.port for target in targets}
     port = next(number for number in range(FIRST_PORT, 65536) if number not in used)
-    return text(pools, routes_of(pools), port, _authority())
+    return text(pools, routes_of(pools), port, _authority(), keyed=keyed)
 
 
 def _authority() -> str:
@@ -133,7 +140,9 @@ def _describe_auxiliary(auxiliary: AuxiliaryEndpoint) -> str:
 
 def _describe_server(server: IdentifiedServer) -> str:
     count = len(server.models.raw)
-    return f"{server.target.url}: {server.kind.title}, {_count_of(count, 'model') if count else 'models unknown'}"
+    reason = ": it wants a key, which --api-key-file gives" if server.wants_key else ""
+    models = _count_of(count, "model") if count else f"models unknown{reason}"
+    return f"{server.target.url}: {server.kind.title}, {models}"
 
 
 def _count_of(count: int, noun: str) -> str:

@@ -41,6 +41,7 @@ The order matters where one page contains another's metrics: Triton with its vLL
 _PAGE_PATTERNS = {
     kind: re.compile(rf"^(?:# (?:HELP|TYPE) )?(?:{names})".encode(), re.M) for kind, names in _PAGES.items()
 }
+_REFUSALS = frozenset({401, 403})
 _HEALTHY = frozenset({"Healthy", "Partial Healthy", "Unhealthy"})
 
 
@@ -58,6 +59,8 @@ class IdentifiedServer:
     """The path of its metrics, if they were seen on its own port."""
     apps: tuple[tuple[str, str], ...] = ()
     """Ray Serve's route prefixes, each with the name of its application."""
+    wants_key: bool = False
+    """Whether it refuses to list its models without a key, or with the one that was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,9 @@ def _server(answers: ServerResponses, kind: k.ServerKind) -> IdentifiedServer:
     if kind in (k.TGI, k.TEI) and not models.raw:
         models = Models.of([_text(answers.data("/info"), "model_id")])
     page = kind.page if kind.port is None and kind.source and answers.page(kind.page) else ""
-    return IdentifiedServer(answers.target, kind, models, page, _ray_apps(answers) if kind is k.RAY else ())
+    wants_key = "/v1/models" in answers.by_path and answers.by_path["/v1/models"].status in _REFUSALS
+    apps = _ray_apps(answers) if kind is k.RAY else ()
+    return IdentifiedServer(answers.target, kind, models, page, apps, wants_key)
 
 
 def _auxiliary(answers: ServerResponses) -> AuxiliaryEndpoint | None:
@@ -198,8 +203,8 @@ def _unknown(answers: ServerResponses) -> str:
         return "it answers with an HTML page: this is no model server that init knows"
     if all(300 <= response.status < 400 for response in answered):
         return "it redirects, and init does not follow: give the address where the server is"
-    if any(response.status in (401, 403) for response in answered):
-        return "it wants credentials, and init sends none"
+    if any(response.status in _REFUSALS for response in answered):
+        return "it wants a key: give it with --api-key-file"
     return "none of its answers is one of a model server that init knows"
 
 

@@ -1,8 +1,8 @@
 """Probes each server for the few pages that identify it, all servers concurrently.
 
 A server has `timeout` seconds for all its responses together, and 1 MiB for each. Redirects are not followed; no
-cookie, no credential and no proxy from the environment is used, and addresses that no replica can have are refused
-after every resolution. Responses are untrusted data: here they are only parsed and bounded.
+cookie, no credential but the given key and no proxy from the environment is used, and addresses that no replica can
+have are refused after every resolution. Responses are untrusted data: here they are only parsed and bounded.
 """
 
 from __future__ import annotations
@@ -77,16 +77,22 @@ class ServerResponses:
         return self.by_path[path].page if path in self.by_path else b""
 
 
-async def probe(targets: Sequence[ProbeTarget], timeout: float = TIMEOUT) -> list[ServerResponses]:
-    """Probe all targets, in their order. A server that does not answer has a `failure`."""
+async def probe(targets: Sequence[ProbeTarget], timeout: float = TIMEOUT, api_key: str = "") -> list[ServerResponses]:
+    """Probe all targets, in their order. A server that does not answer has a `failure`.
+
+    `api_key` is sent to each of them as a bearer token.
+    """
+    headers = {**_HEADERS, "Authorization": f"Bearer {api_key}"} if api_key else _HEADERS
     async with session() as client:
-        return list(await asyncio.gather(*(_probe_server(client, target, timeout) for target in targets)))
+        return list(await asyncio.gather(*(_probe_server(client, target, timeout, headers) for target in targets)))
 
 
-async def _probe_server(client: aiohttp.ClientSession, target: ProbeTarget, timeout: float) -> ServerResponses:
+async def _probe_server(
+    client: aiohttp.ClientSession, target: ProbeTarget, timeout: float, headers: Mapping[str, str]
+) -> ServerResponses:
     try:
         async with asyncio.timeout(timeout):
-            responses = await _responses(client, target)
+            responses = await _responses(client, target, headers)
     except TimeoutError:
         return ServerResponses(target, {}, f"no whole answer within {timeout:g} s")
     if not any(response.status for response in responses.values()):
@@ -94,23 +100,25 @@ async def _probe_server(client: aiohttp.ClientSession, target: ProbeTarget, time
     return ServerResponses(target, responses)
 
 
-async def _responses(client: aiohttp.ClientSession, target: ProbeTarget) -> dict[str, ProbeResponse]:
+async def _responses(
+    client: aiohttp.ClientSession, target: ProbeTarget, headers: Mapping[str, str]
+) -> dict[str, ProbeResponse]:
     semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def get(path: str) -> ProbeResponse:
         async with semaphore:
-            return await _request(client, "GET", target.url + path)
+            return await _request(client, "GET", target.url + path, headers)
 
     responses = dict(zip(PATHS, await asyncio.gather(*map(get, PATHS)), strict=True))
     if isinstance(responses["/v2"].data, dict):
-        responses[REPOSITORY_INDEX] = await _request(client, "POST", target.url + REPOSITORY_INDEX)
+        responses[REPOSITORY_INDEX] = await _request(client, "POST", target.url + REPOSITORY_INDEX, headers)
     return responses
 
 
-async def _request(client: aiohttp.ClientSession, method: str, url: str) -> ProbeResponse:
+async def _request(client: aiohttp.ClientSession, method: str, url: str, headers: Mapping[str, str]) -> ProbeResponse:
     content: dict[str, str] | None = {} if method == "POST" else None
     try:
-        async with client.request(method, url, json=content, headers=_HEADERS, allow_redirects=False) as response:
+        async with client.request(method, url, json=content, headers=headers, allow_redirects=False) as response:
             body = await _body(response)
             return ProbeResponse(response.status, body, _parsed(body) if response.status == 200 else None)
     except (aiohttp.ClientError, OSError, ValueError) as error:

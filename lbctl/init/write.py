@@ -16,7 +16,7 @@ from lbctl.init.routes import RouteDraft
 _HEAD = """\
 # yaml-language-server: $schema=./lbctl.schema.json
 # A fleet derived from its servers' responses by `lbctl init`. Next: `lbctl lint FILE` reports what is unwise,
-# `lbctl render -t nginx|haproxy|envoy --check FILE` makes the proxy's configuration, `lbctl serve FILE` drives proxies.
+# `lbctl up FILE` runs it with a proxy of this machine; `lbctl render` and `lbctl serve` are for proxies of your own.
 # `lbctl schema > lbctl.schema.json` gives the first line its meaning: editors then complete and check the keys.
 version: 1
 
@@ -35,15 +35,24 @@ _POOLS = """\
 # Capacity is by GPU (`lbctl gpus`): where replicas differ, name the `gpu` of each, and `gpu_count` if it uses several.
 pools:
 """
+_KEYED = (
+    'The servers ask for a key. headers: {request: {set: {authorization: "Bearer …"}}} of a route sends it to them and '
+    "makes a secret of this file."
+)
 _WIDTH = 116
 
 
-def text(pools: Sequence[PoolDraft], routes: Sequence[RouteDraft], port: int, authority: str) -> str:
+def text(
+    pools: Sequence[PoolDraft], routes: Sequence[RouteDraft], port: int, authority: str, *, keyed: bool = False
+) -> str:
     """Return the content of the file.
 
-    `port` is that of the listener; `authority` is the file of the certificates that this system trusts.
+    `port` is that of the listener; `authority` is the file of the certificates that this system trusts. `keyed` is
+    whether the servers were asked with a key.
     """
     lines = [_HEAD % port]
+    if keyed:
+        lines += _comment(_KEYED, 2)
     if any(route.models for route in routes):
         lines += _comment("The model is in the body, or in the header x-model; nginx reads the header alone.", 2)
     for route in routes:

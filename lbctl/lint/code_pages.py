@@ -295,6 +295,25 @@ RUNNING = (
         "The message names it; write the fleet by hand from what `lbctl init` gives without --from.",
     ),
     code_page(
+        "LB970",
+        "a fleet that up does not run",
+        "`lbctl up` runs one proxy by itself: the fleet needs a listener, and no `proxies`: they name others. Where no "
+        "route has `auth`, it adds its own check of keys, which is not possible beside a section `defaults`.",
+        "The message says which it is; `lbctl serve` drives the proxies that a fleet names.",
+    ),
+    code_page(
+        "LB971",
+        "routes that a proxy would never choose",
+        "The fleet finds routes by the model, which clients name in the body, and this proxy reads no body.",
+        "Envoy or HAProxy; or clients that send the header x-model.",
+    ),
+    code_page(
+        "LB972",
+        "an address that is in use",
+        "A program listens already where `lbctl up` would start the proxy or the API.",
+        "The message names the program: end it, or give the fleet another address.",
+    ),
+    code_page(
         "LB999",
         "lbctl itself failed",
         "A fleet brought an error in lbctl to light; what was good keeps serving.",

@@ -96,6 +96,11 @@ class Engine:
     _number: int = 0
     _step: tuple[float, int, list[SimulatedRequest]] = (0.0, 0, [])
 
+    @property
+    def context(self) -> int:
+        """The tokens in its cache."""
+        return self._context
+
     def add(self, request: SimulatedRequest) -> None:
         """Queue a request."""
         self._waiting.append(request)

@@ -28,9 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lbctl.demo.load import Arrival, Load, Outcomes, lateness
+from lbctl.demo.replica import PacedReplica
 from lbctl.simulate.engine import CostModel, saturated_rate
-from tests.benchmarks.open_load import Due, Load, Told, lateness, many_connections
-from tests.benchmarks.paced import Paced
+from tests.benchmarks.descriptors import many_connections
 from tests.e2e.support import background, edges
 from tests.e2e.support.binaries import Kind, require
 from tests.e2e.support.control import controlling, driven
@@ -73,12 +74,12 @@ MEMBERS = tuple(
 # ── The trace ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def trace() -> list[Due]:
+def trace() -> list[Arrival]:
     """The whole of it, in its own seconds."""
     with TRACE.open(newline="") as file:
         rows = [(_moment(row["TIMESTAMP"]), row) for row in csv.DictReader(file)]
     began = rows[0][0]
-    return [Due(at - began, int(row["ContextTokens"]), int(row["GeneratedTokens"])) for at, row in rows]
+    return [Arrival(at - began, int(row["ContextTokens"]), int(row["GeneratedTokens"])) for at, row in rows]
 
 
 def _moment(text: str) -> float:
@@ -88,7 +89,7 @@ def _moment(text: str) -> float:
     return moment.timestamp() + float(f"0.{part or 0}")
 
 
-def window(whole: Sequence[Due], seed: int) -> list[Due]:
+def window(whole: Sequence[Arrival], seed: int) -> list[Arrival]:
     """As many as take `SECONDS` at the wanted load, from a place that the seed picks."""
     start = random.Random(seed).randrange(len(whole) * 7 // 10)
     rest = whole[start:]
@@ -98,13 +99,13 @@ def window(whole: Sequence[Due], seed: int) -> list[Due]:
     rate = LOAD * sum(saturated_rate(item.speed, prompt, answer, CURVE) for item in MEMBERS)
     taken = rest[: round(rate * SECONDS)]
     shrink = SECONDS / (taken[-1].at - taken[0].at)
-    return [Due((item.at - taken[0].at) * shrink, item.prompt, max(2, item.answer)) for item in taken]
+    return [Arrival((item.at - taken[0].at) * shrink, item.prompt, max(2, item.answer)) for item in taken]
 
 
 # ── One run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def quiet_run(scenario: str, requests: Sequence[Due]) -> dict[_Site, Told]:
+def quiet_run(scenario: str, requests: Sequence[Arrival]) -> dict[_Site, Outcomes]:
     """A run that the machine has not disturbed, or the last attempt."""
     for _ in range(ATTEMPTS):
         found, late = run(scenario, requests)
@@ -113,10 +114,10 @@ def quiet_run(scenario: str, requests: Sequence[Due]) -> dict[_Site, Told]:
     return found
 
 
-def run(scenario: str, requests: Sequence[Due]) -> tuple[dict[_Site, Told], float]:
+def run(scenario: str, requests: Sequence[Arrival]) -> tuple[dict[_Site, Outcomes], float]:
     """Every way of balancing on every kind of proxy, side by side; and how late the event loop was."""
     sites = [(kind, strategy) for kind in KINDS for strategy in STRATEGIES]
-    engines = {site: [Paced(item.name, item.speed, CURVE) for item in MEMBERS] for site in sites}
+    engines = {site: [PacedReplica(item.name, item.speed, CURVE) for item in MEMBERS] for site in sites}
     background.wait(_all(engine.start() for members in engines.values() for engine in members))
     pools = {site: _pool(site, engines[site], scenario) for site in sites}
     with ExitStack() as stack:
@@ -134,8 +135,8 @@ async def _all(work: Any) -> None:
 
 
 async def _loaded(
-    loads: Mapping[_Site, Load], requests: Sequence[Due], throttled: Sequence[Paced]
-) -> tuple[dict[_Site, Told], float]:
+    loads: Mapping[_Site, Load], requests: Sequence[Arrival], throttled: Sequence[PacedReplica]
+) -> tuple[dict[_Site, Outcomes], float]:
     spent, began = time.process_time(), time.monotonic() + 0.5
     for engine in throttled:
         asyncio.get_running_loop().call_at(began + FAULT, engine.throttle, 0.5)
@@ -146,7 +147,7 @@ async def _loaded(
     await asyncio.sleep(REST)
     busy = (time.process_time() - spent) / (time.monotonic() - began)
     print(f"    {busy:.0%} of a core here; timers late by {late.result() * 1000:.1f} ms (p99)", file=sys.stderr)
-    found = {site: load.told(began + SETTLE, began + SECONDS) for site, load in loads.items()}
+    found = {site: load.outcomes(began + SETTLE, began + SECONDS) for site, load in loads.items()}
     for load in loads.values():
         await load.close()
     return found, late.result()
@@ -156,7 +157,7 @@ def _slug(site: _Site) -> str:
     return f"{site[0]}-{site[1].replace(' ', '-')}"
 
 
-def _pool(site: _Site, engines: Sequence[Paced], scenario: str) -> dict[str, Any]:
+def _pool(site: _Site, engines: Sequence[PacedReplica], scenario: str) -> dict[str, Any]:
     """Of the strategies only adaptive has telemetry; all is as by default but for the algorithm."""
     strategy = site[1]
     wrong = 2 if "twice" in scenario else 1
@@ -239,7 +240,7 @@ def _synced(proxies: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> b
 
 # ── The table ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-Found = dict[tuple[str, Kind, str], list[Told]]
+Found = dict[tuple[str, Kind, str], list[Outcomes]]
 
 
 def lines(found: Found) -> Iterator[str]:
@@ -283,7 +284,7 @@ def main() -> int:
     return 0
 
 
-def _words(told: Told) -> str:
+def _words(told: Outcomes) -> str:
     shares = " ".join(f"{name} {share:.3f}" for name, share in sorted(told.shares().items()))
     first = " / ".join(f"{told.first_token(percentile):.2f}" for percentile in (50, 95, 99))
     token = f"{told.per_token(99) * 1000:.0f} ms"

@@ -28,10 +28,11 @@ from typing import Any
 
 import yaml
 
+from lbctl.demo.load import Arrival, Load, Outcomes, poisson
+from lbctl.demo.replica import PacedReplica
 from lbctl.simulate.engine import CostModel, saturated_rate
 from lbctl.targets.quantise import quantise
-from tests.benchmarks.open_load import Due, Load, Told, many_connections, poisson
-from tests.benchmarks.paced import Paced
+from tests.benchmarks.descriptors import many_connections
 from tests.e2e.support.binaries import Kind, require
 from tests.e2e.support.fleet import render, started, write
 from tests.e2e.support.ports import HOST, free_port
@@ -151,7 +152,7 @@ def cells(kinds: Sequence[Kind]) -> Iterator[Cell]:
 # ── A batch of cells ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def measured(batch: Sequence[Cell], seed: int) -> dict[Cell, Told]:
+async def measured(batch: Sequence[Cell], seed: int) -> dict[Cell, Outcomes]:
     """All of them side by side."""
     replicas = {cell: _engines(cell) for cell in batch}
     for engines in replicas.values():
@@ -166,7 +167,7 @@ async def measured(batch: Sequence[Cell], seed: int) -> dict[Cell, Told]:
             for cell, load in loads.items():
                 group.create_task(load.run(_arrivals(cell, seed), began))
         await asyncio.sleep(REST)
-        found = {cell: load.told(began + WARM, began + WARM + SECONDS) for cell, load in loads.items()}
+        found = {cell: load.outcomes(began + WARM, began + WARM + SECONDS) for cell, load in loads.items()}
         for load in loads.values():
             await load.close()
     for engines in replicas.values():
@@ -175,17 +176,17 @@ async def measured(batch: Sequence[Cell], seed: int) -> dict[Cell, Told]:
     return found
 
 
-def _engines(cell: Cell) -> list[Paced]:
+def _engines(cell: Cell) -> list[PacedReplica]:
     speeds = cell.now if cell.throttled else cell.speeds
-    return [Paced(f"r{place}", speed, _limit(cell.limit).curve) for place, speed in enumerate(speeds)]
+    return [PacedReplica(f"r{place}", speed, _limit(cell.limit).curve) for place, speed in enumerate(speeds)]
 
 
-def _arrivals(cell: Cell, seed: int) -> list[Due]:
+def _arrivals(cell: Cell, seed: int) -> list[Arrival]:
     return poisson(cell.rate, WARM + SECONDS, 1.0, _limit(cell.limit).answer, _SPREAD, f"{cell.group} {seed}")
 
 
 @contextmanager
-def _proxy(kind: Kind, batch: Sequence[Cell], replicas: Mapping[Cell, Sequence[Paced]]) -> Iterator[int]:
+def _proxy(kind: Kind, batch: Sequence[Cell], replicas: Mapping[Cell, Sequence[PacedReplica]]) -> Iterator[int]:
     """Rendered by lbctl, but for the weights."""
     port, admin = free_port(), free_port()
     with tempfile.TemporaryDirectory() as name:
@@ -215,7 +216,7 @@ def _proxy(kind: Kind, batch: Sequence[Cell], replicas: Mapping[Cell, Sequence[P
             yield port
 
 
-def _pool(cell: Cell, engines: Sequence[Paced]) -> dict[str, Any]:
+def _pool(cell: Cell, engines: Sequence[PacedReplica]) -> dict[str, Any]:
     """With different weights, so that they stand in the configuration."""
     members = [
         {"name": engine.name, "address": f"{HOST}:{engine.port}", "weight": place + 1}
@@ -247,7 +248,7 @@ def _weighed(kind: Kind, text: str, weights: Mapping[int, int]) -> str:
 @dataclass(frozen=True, slots=True)
 class Row:
     cell: Cell
-    told: tuple[Told, ...]
+    told: tuple[Outcomes, ...]
 
     def median(self, what: str, percentile: float) -> float:
         return statistics.median(float(getattr(item, what)(percentile)) for item in self.told)
@@ -284,7 +285,7 @@ def batches(wanted: Sequence[Cell]) -> Iterator[list[Cell]]:
 
 
 async def table(wanted: Sequence[Cell], seeds: Sequence[int]) -> list[Row]:
-    found: dict[Cell, list[Told]] = {cell: [] for cell in wanted}
+    found: dict[Cell, list[Outcomes]] = {cell: [] for cell in wanted}
     for seed in seeds:
         for batch in batches(wanted):
             spent, began = time.process_time(), time.monotonic()

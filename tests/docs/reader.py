@@ -44,7 +44,7 @@ class Ports:
 
 
 def clone(folder: Path, ports: Ports) -> None:
-    """What a reader has after `git clone` and `make demo`, as far as pages use it; its examples have those ports."""
+    """What a reader has after `git clone` and `make install`, as far as pages use it; its examples have those ports."""
     for name in _FOLDERS:
         shutil.copytree(ROOT / name, folder / name)
     for name in _FILES:
@@ -63,7 +63,7 @@ def environment(folder: Path, ports: Ports) -> dict[str, str]:
     path = os.pathsep.join([str(folder / ".venv" / "bin"), os.environ["PATH"], "/usr/sbin"])
     env = {"PATH": path, "HOME": str(folder), "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "COLUMNS": "100"}
     env |= {"LBCTL_SERVE_XDS_BIND": xds, "LBCTL_SERVE_API_BIND": api}
-    return env | {"LBCTL_SERVER": f"http://{api}"}
+    return env | {"LBCTL_SERVER": f"http://{api}", "LBCTL_DEMO_DURATION": "8s"}
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def beside_another_envoy() -> Iterator[None]:
 
 
 def _installed(venv: Path) -> None:
-    """As `make demo` leaves it, so that make does not do it again."""
+    """As `make install` leaves it, so that make does not do it again."""
     (venv / "bin").mkdir(parents=True)
     python, envoy = shlex.quote(sys.executable), shlex.quote(str(require("envoy")))
     programs = {"python": f'{python} "$@"', "lbctl": f'{python} -m lbctl "$@"', "envoy": f'{envoy} "$@"'}

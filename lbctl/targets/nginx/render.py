@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
+
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.targets.locality import placeless
 from lbctl.targets.nginx import listener, log, quote
@@ -18,6 +21,9 @@ from lbctl.targets.token import Token, write
 _CONNECTIONS = 8192
 _SPARE = 512
 _LARGEST = 65_536
+_SYSTEM_DIRECTORIES = ("/etc/", "/usr/", "/opt/")
+"""Where an nginx that was installed for the whole machine has its configuration."""
+_TEMPORARY = ("client-body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
 def render(view: View) -> Bundle:
@@ -34,13 +40,27 @@ def diagnostics(view: View) -> tuple[Diagnostic, ...]:
     return (*context.diagnostics, *placeless(view))
 
 
+def _temporary_paths(proxy: Proxy) -> list[tuple[Token, Token]]:
+    """Return (directive, path) for nginx's temporary files; none for nginx's own paths, which an installed one has.
+
+    Only root can make those, so an nginx whose configuration is elsewhere has them beside it.
+    """
+    directory = posixpath.dirname(proxy.config or "")
+    if directory.startswith(_SYSTEM_DIRECTORIES):
+        return []
+    return [
+        (Token(f"{name.replace('-', '_')}_temp_path"), quote.plain(posixpath.join(directory, f"lbctl-{name}")))
+        for name in _TEMPORARY
+    ]
+
+
 def _values(context: RenderContext) -> dict[str, object]:
     upstreams = Upstreams(context)
     built = _listeners(context, upstreams)
     log.maps(context)
     return {
         "connections": _connections(context.view),
-        "installed": context.view.proxy.config is not None,
+        "temporary": _temporary_paths(context.view.proxy),
         "formats": [
             *(written for _, written in built),
             *([log.traffic_format(context.view)] if context.view.traffic_log else ()),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from aiohttp import web
 
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import run
@@ -184,6 +185,54 @@ def test_servers_whose_models_are_unknown_stay_apart_and_get_paths_of_their_own(
         {"path_prefix": "/vllm-2/"},
     ]
     assert all(item["rewrite"] == {"path_prefix": "/"} for item in fleet["routes"].values())
+
+
+def test_a_server_that_wants_a_key_gets_it_and_its_models_are_known(tmp_path: Path, capsys: Output) -> None:
+    key, wanted = tmp_path / "key", "Bearer sk-of-the-servers"
+    open_to_all, closed = it.answering(it.vllm()), it.answering({**it.vllm(), "/v1/models": (401, "{}")})
+
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        return await (open_to_all if request.headers.get("authorization") == wanted else closed)(request)
+
+    key.write_text("sk-of-the-servers\n")
+    with it.serving(guarded) as (server,):
+        assert run(["init", "--api-key-file", str(key), "--from", server.url]) == 0
+        out, err = capsys.readouterr()
+        assert "vLLM, 1 model\n" in err
+        assert "sk-of-the-servers" not in out + err
+        assert "The servers ask for a key." in out
+        assert run(["init", "--from", server.url]) == 0
+        assert "vLLM, models unknown: it wants a key, which --api-key-file gives\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"two words\n", b"\xff\n"])
+def test_a_key_file_without_a_key_is_a_mistake(tmp_path: Path, content: bytes, capsys: Output) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(content)
+    assert run(["init", "--api-key-file", str(file), "--from", "http://127.0.0.1:9"]) == 64
+    assert run(["init", "--api-key-file", f"{file}.none", "--from", "http://127.0.0.1:9"]) == 64
+    assert "two" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [("--api-key-file", "key"), ("--proxy", "nginx")])
+def test_what_is_for_servers_needs_servers(option: tuple[str, str], capsys: Output) -> None:
+    assert run(["init", *option]) == 64
+    assert "give --from" in capsys.readouterr().err
+
+
+def test_a_proxy_that_would_not_serve_the_fleet_is_an_error_and_nothing_is_written(
+    tmp_path: Path, capsys: Output
+) -> None:
+    file = tmp_path / "fleet.yaml"
+    with it.serving(it.vllm(), it.sglang("qwen")) as servers:
+        command = ["init", "-f", str(file), "--from", *[server.url for server in servers], "--proxy"]
+        assert run([*command, "nginx"]) == 1
+        err = capsys.readouterr().err
+        assert "lbctl: Envoy expresses all of it\n" in err
+        assert "lbctl: nginx does not suit: nginx reads the model from the header x-model alone" in err
+        assert "\nerror LB971 routes." in err
+        assert not file.exists()
+        assert run([*command, "haproxy"]) == 0
 
 
 def test_proxies_of_one_ray_cluster_are_one_pool_and_unlike_clusters_are_not() -> None:

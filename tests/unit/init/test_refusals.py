@@ -90,7 +90,7 @@ def refused(url: str, patience: float = 1.0) -> str:
         (nested, "none of its answers is one of a model server that init knows"),
         (squeezed, "an encoding that was not asked for"),
         (answering(404), "none of its answers"),
-        (answering(401), "it wants credentials, and init sends none"),
+        (answering(401), "it wants a key: give it with --api-key-file"),
         (answering(301, Location="http://169.254.169.254/latest/meta-data/"), "it redirects, and init does not follow"),
         (it.answering(it.HTML), "an HTML page"),
         (it.answering({"/api/version": {"version": "4", "ray_version": "2.49.0"}}), "this is Ray's dashboard"),

@@ -229,3 +229,22 @@ def test_a_refused_algorithm_is_shown_at_the_pool_that_asked_for_it(algorithm: s
     (complaint,) = TARGET.complaints(refused(replace(bundle, files=(http11,)), tmp_path), bundle)
     path = {"least_time": ("balance", "algorithm"), "hash": ("affinity", "cookie")}[algorithm]
     assert bundle.main.sources[complaint.line or 0] == ("pools", "p", *path)
+
+
+@pytest.mark.parametrize(
+    ("config", "path"),
+    [
+        (None, "lbctl-proxy"),
+        ("/etc/nginx/nginx.conf", None),
+        ("/usr/local/nginx/conf/nginx.conf", None),
+        ("/srv/edge/nginx.conf", "/srv/edge/lbctl-proxy"),
+    ],
+)
+def test_an_nginx_that_is_not_the_machine_s_own_has_its_temporary_files_beside_its_configuration(
+    config: str | None, path: str | None
+) -> None:
+    view = view_of(Pool("p", (a_replica("a"),)))
+    text = TARGET.render(replace(view, proxy=replace(view.proxy, config=config))).main.text
+    assert ([line.split()[1] for line in text.splitlines() if "proxy_temp_path" in line] or [None]) == [
+        path and f"{path};"
+    ]

@@ -1,0 +1,79 @@
+"""`lbctl demo`: the whole loop on a laptop without a GPU, with faults, beside static weights and round robin."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from lbctl.base.errors import reason_of
+from lbctl.base.quantities import QuantityError, parse_duration
+from lbctl.cli.options import options_of
+from lbctl.up.launchers import LAUNCHERS
+
+if TYPE_CHECKING:
+    from lbctl.up.prepare import Program
+
+option = options_of("demo")
+_HEADLESS_SECONDS = 60.0
+_SHORTEST = 5.0
+
+
+@click.command("demo")
+@option("--headless", is_flag=True, help="No live view: a script of faults, then the figures; also without a terminal.")
+@option("--duration", metavar="D", help="How long it runs, as 30s or 2m; default: 60s with --headless, else until q.")
+@option("--proxy", "kind", type=click.Choice(LAUNCHERS.names), help="The proxy; default: the first of these here.")
+@option("-o", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="The form.")
+def command(headless: bool, duration: str | None, kind: str | None, form: str) -> int:
+    """Run a real proxy and serve before simulated replicas of unlike GPUs, and let replicas fail.
+
+    The same requests go to three equal groups: one whose weights lbctl serve decides, one with static weights, one with
+    round robin. Faults come by key, or by a script with --headless. Exit code 1 where a program ends by itself, 4
+    without a proxy.
+    """
+    from lbctl.up.choose import installed, missing_proxy
+
+    live = not headless and sys.stdin.isatty() and sys.stdout.isatty()
+    seconds = _seconds(duration) if duration else None if live else _HEADLESS_SECONDS
+    kinds = (kind,) if kind else LAUNCHERS.names
+    program = next(installed(kinds), None)
+    if program is None:
+        click.echo(f"lbctl: {missing_proxy(kinds)}", err=True)
+        return 4
+    return _run(program, seconds, live=live, form=form)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = parse_duration(text) / 1000
+    except QuantityError as error:
+        raise click.UsageError(f"--duration: {error} ({error.hint})") from None
+    if seconds < _SHORTEST:
+        raise click.UsageError(f"--duration: at least {_SHORTEST:g}s, or no fault would show")
+    return seconds
+
+
+def _run(program: Program, seconds: float | None, *, live: bool, form: str) -> int:
+    from lbctl.apply.check import MissingBinaryError
+    from lbctl.demo.report import as_json, as_text
+    from lbctl.demo.session import DemoError, demo
+    from lbctl.demo.view import headless, watch
+    from lbctl.up.places import private_directory
+    from lbctl.up.run import UpError
+
+    try:
+        with private_directory() as place:
+            result = asyncio.run(demo(program, place, seconds, watch if live else headless))
+    except (DemoError, UpError, MissingBinaryError) as error:
+        click.echo(f"lbctl: {error}", err=True)
+        return 1
+    except OSError as error:
+        click.echo(f"lbctl: {error.filename or 'the demo'}: {reason_of(error)}", err=True)
+        return 1
+    if result is None:
+        return 130
+    click.echo(json.dumps(as_json(result), indent=2) if form == "json" else as_text(result))
+    return 0

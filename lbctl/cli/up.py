@@ -1,0 +1,150 @@
+"""`lbctl up`: from a fleet file to a URL with a key, with `serve` and a proxy of this machine in the foreground."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
+from lbctl.base.errors import reason_of
+from lbctl.cli.options import completions, options_of
+from lbctl.up.launchers import LAUNCHERS
+
+if TYPE_CHECKING:
+    from lbctl.ir.address import Address
+    from lbctl.serve.settings import Settings
+    from lbctl.targets.load import Loaded
+    from lbctl.up.prepare import Prepared, Program
+
+option = options_of("up")
+_FLEET = "fleet.yaml"
+_IN_USE = "LB972"
+
+
+@click.command("up")
+@click.argument("paths", metavar="[PATH…]", nargs=-1, shell_complete=completions)
+@option(
+    "--proxy", "kind", type=click.Choice(LAUNCHERS.names),
+    help="The kind of proxy; default: of those on this machine, the one that suits the fleet best.",
+)  # fmt: skip
+def command(paths: tuple[str, ...], kind: str | None) -> int:
+    """Run serve and a proxy of this machine for the fleet in PATH…, by default fleet.yaml, until Ctrl-C.
+
+    The URL goes to standard output, with a key that is made where none exists: a fleet in which no route asks for a key
+    gets that check for all routes, without a change of its files. The logs of both go to standard error. Exit code 0
+    after Ctrl-C, 1 where the fleet cannot be run or one of the two ends by itself, 4 without a proxy.
+    """
+    from lbctl.cli import fleet
+
+    if "-" in paths:
+        raise click.UsageError("up watches files: standard input cannot be watched")
+    diagnostics = Diagnostics()
+    chosen = paths or _default_path(diagnostics)
+    loaded = fleet.load(chosen, diagnostics) if chosen else None
+    if loaded is None:
+        fleet.show(diagnostics)
+        return 1
+    return _start(loaded, chosen, kind)
+
+
+def _default_path(diagnostics: Diagnostics) -> tuple[str, ...]:
+    if Path(_FLEET).is_file():
+        return (_FLEET,)
+    hint = f"make one: lbctl init -f {_FLEET} --from http://SERVER:8000 …"
+    diagnostics.add(Diagnostic("LB001", "there is no such file here", Position(_FLEET), hint=hint))
+    return ()
+
+
+def _start(loaded: Loaded, paths: tuple[str, ...], kind: str | None) -> int:
+    """Report everything that keeps the fleet from being run, else run it."""
+    from lbctl.apply.check import MissingBinaryError
+    from lbctl.cli import fleet
+    from lbctl.up.choose import NoProxyError, choose
+    from lbctl.up.overlay import conflicts
+    from lbctl.up.places import AlreadyRunningError
+
+    problems = list(conflicts(loaded))
+    try:
+        choice = choose(loaded, kind)
+        fleet.show([*problems, *choice.diagnostics])
+        if problems or choice.program is None:
+            return 1
+        return _locked(loaded, paths, choice.program)
+    except (NoProxyError, MissingBinaryError) as error:
+        fleet.show(problems)
+        click.echo(f"lbctl: {error}", err=True)
+        return 4
+    except AlreadyRunningError as error:
+        click.echo(f"lbctl: `lbctl up` runs this fleet already: {error}", err=True)
+        return 1
+    except OSError as error:
+        click.echo(f"lbctl: cannot write {error.filename or 'a file'}: {reason_of(error)}", err=True)
+        return 1
+
+
+def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int:
+    from lbctl.cli import fleet
+    from lbctl.up.overlay import needs_guard
+    from lbctl.up.places import home_of, private_directory
+    from lbctl.up.prepare import prepare_run
+
+    home = home_of(paths)
+    with home.locked(), private_directory() as place:
+        settings = _settings(loaded, paths, home.state)
+        addresses = {f"listeners.{item.name}.bind": item.bind for item in loaded.compiled.topology.listeners}
+        taken = list(_taken({**addresses, "control.api.bind": settings.control.api_bind}))
+        key_file = home.key_file if needs_guard(loaded) else None
+        diagnostics = Diagnostics()
+        diagnostics.extend(loaded.compiled.sources.with_position(item) for item in taken)
+        prepared = None if taken else prepare_run(loaded, paths, program, place, diagnostics, key_file)
+        fleet.show(item for item in diagnostics if item.severity == "error")
+        return _run(prepared, program, settings, place) if prepared else 1
+
+
+def _settings(loaded: Loaded, paths: tuple[str, ...], state: Path) -> Settings:
+    """Return the settings that `serve` will have; it reads the same variable for its API."""
+    from lbctl.cli.serve import address
+    from lbctl.serve.settings import Options, settings
+
+    api_bind = address("LBCTL_SERVE_API_BIND", os.environ.get("LBCTL_SERVE_API_BIND") or None)
+    return settings(Options(paths, str(state), api_bind=api_bind), loaded.source)
+
+
+def _taken(addresses: Mapping[str, Address]) -> Iterator[Diagnostic]:
+    """Yield an error for each address at which nobody could listen now."""
+    from lbctl.cli.doctor import ports
+
+    for path, address in addresses.items():
+        check = ports.port(ports.BoundAddress(path, address, frozenset()))
+        if check.state != "ok" or check.found.startswith("in use"):
+            message = f"{address}: {check.found}"
+            yield Diagnostic(_IN_USE, message, path=tuple(path.split(".")), hint=check.todo)
+
+
+def _run(prepared: Prepared, program: Program, settings: Settings, place: Path) -> int:
+    import asyncio
+
+    from lbctl.up.banner import banner
+    from lbctl.up.console import Console
+    from lbctl.up.run import Programs, UpError, run
+
+    console = Console()
+    listeners = [item.bind for item in prepared.loaded.compiled.topology.listeners]
+    programs = Programs(program.kind, prepared.command, prepared.paths, settings.state, place, listeners)
+    if prepared.own_key_file is not None:
+        console.message("no route of this fleet asks for a key, so `up` checks one on all of them")
+
+    async def show_and_wait() -> None:
+        click.echo(banner(prepared, settings))
+        await asyncio.Event().wait()
+
+    try:
+        asyncio.run(run(programs, console.line, show_and_wait))
+    except UpError as error:
+        console.message(str(error))
+        return 1
+    return 0

@@ -1,0 +1,100 @@
+"""The faults of the demo, for the same replica in every group, by key or by a script over the whole duration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from lbctl.demo.fleet import MEMBERS, Site
+from lbctl.demo.replica import PacedReplica
+
+THROTTLED_TO = 0.4
+"""The speed of a throttled replica, relative to what it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A kind of fault and the replica that has it."""
+
+    kind: str
+    """Its name."""
+    key: str
+    """The key that begins and ends it."""
+    replica: str
+    """The replica that has it."""
+    effect: str
+    """What the fault is, as a phrase."""
+    span: tuple[float, float]
+    """When the script begins and ends it, as parts of the duration."""
+
+
+FAULTS = (
+    Fault("throttle", "t", "h100-0", "a GPU that runs at 40 % of its speed", (0.1, 0.3)),
+    Fault("stale", "s", "a100-1", "metrics that are not answered", (0.15, 0.28)),
+    Fault("kill", "k", "a100-0", "a process that has died", (0.33, 0.45)),
+    Fault("wedge", "w", "h100-1", "an engine that makes no progress and looks healthy", (0.5, 0.95)),
+)
+BY_KEY: Mapping[str, Fault] = {fault.key: fault for fault in FAULTS}
+
+
+@dataclass(slots=True)
+class Episode:
+    """One fault from its begin to its end; times are seconds of the monotonic clock."""
+
+    fault: Fault
+    began: float
+    ended: float | None = None
+    share_before: float | None = None
+    """The share of the replica in the adaptive pool when the fault began."""
+    reacted: float | None = None
+    """When `serve` had lowered that share, if it did."""
+
+
+@dataclass(slots=True)
+class Faults:
+    """The faults of a site, and their history."""
+
+    site: Site
+    share: Callable[[str], float | None] = lambda _: None
+    """Returns the share that a replica of the adaptive pool has by the decisions of `serve`."""
+    episodes: list[Episode] = field(default_factory=list)
+
+    def active(self, fault: Fault) -> Episode | None:
+        """Return the episode of a fault that has not ended."""
+        return next((item for item in self.episodes if item.fault is fault and item.ended is None), None)
+
+    def of_replica(self, name: str) -> str:
+        """Return the kinds of faults that a replica has now."""
+        return ", ".join(fault.kind for fault in FAULTS if fault.replica == name and self.active(fault))
+
+    async def toggle(self, fault: Fault) -> None:
+        """Begin a fault, or end it."""
+        episode = self.active(fault)
+        if episode is None:
+            self.episodes.append(Episode(fault, time.monotonic(), share_before=self.share(fault.replica)))
+        else:
+            episode.ended = time.monotonic()
+        place = next(index for index, member in enumerate(MEMBERS) if member.name == fault.replica)
+        for group in self.site.groups.values():
+            await _apply(fault.kind, group[place], begins=episode is None)
+
+    async def end_all(self) -> None:
+        """End every fault."""
+        for fault in FAULTS:
+            if self.active(fault):
+                await self.toggle(fault)
+
+
+async def _apply(kind: str, replica: PacedReplica, *, begins: bool) -> None:
+    match kind:
+        case "throttle":
+            replica.throttle(THROTTLED_TO if begins else 1.0)
+        case "wedge":
+            replica.wedge(begins)
+        case "stale":
+            replica.silent = begins
+        case "kill" if begins:
+            await replica.stop()
+        case _:
+            await replica.start()

@@ -1,0 +1,76 @@
+"""Follows what `lbctl serve` decides about the adaptive pool: its API is read twice a second."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from lbctl.demo.faults import Faults
+from lbctl.demo.replica import HOST
+
+_INTERVAL = 0.5
+_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
+_LOWERED = 0.8
+"""The part of its share before a fault below which `serve` has reacted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What `serve` has decided about one replica."""
+
+    share: float
+    """From 0 to 1."""
+    state: str
+    """One word, as in, out, slow."""
+    reason: str
+    """Why it is in that state; empty for a replica without anything to say."""
+
+
+class Observer:
+    """The decisions of `serve`, by replica."""
+
+    def __init__(self, api: int) -> None:
+        self._url = f"http://{HOST}:{api}/api/v1/pools"
+        self.decisions: Mapping[str, Decision] = {}
+
+    def share(self, replica: str) -> float | None:
+        """Return the share of a replica of the adaptive pool; None where it is not known yet."""
+        decision = self.decisions.get(replica)
+        return decision.share if decision else None
+
+    async def run(self, faults: Faults) -> None:
+        """Read the decisions until cancelled, and note in `faults` when they react."""
+        async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
+            while True:
+                try:
+                    async with session.get(self._url) as response:
+                        self.decisions = _decisions(await response.json())
+                except (aiohttp.ClientError, TimeoutError, ValueError):
+                    pass  # it is asked again; the last decisions are shown until then
+                self._note_reactions(faults)
+                await asyncio.sleep(_INTERVAL)
+
+    def _note_reactions(self, faults: Faults) -> None:
+        for episode in faults.episodes:
+            share, before = self.share(episode.fault.replica), episode.share_before
+            open_ = episode.reacted is None and episode.ended is None
+            if open_ and before and share is not None and share < _LOWERED * before:
+                episode.reacted = time.monotonic()
+
+
+def _decisions(document: Mapping[str, Any]) -> dict[str, Decision]:
+    rows: list[Mapping[str, Any]] = next(
+        (pool["replicas"] for pool in document["pools"] if pool["name"] == "adaptive"), []
+    )
+    return {row["name"]: _decision(row) for row in rows}
+
+
+def _decision(row: Mapping[str, Any]) -> Decision:
+    """Read a row; a replica without a state of its own is described by its reasons."""
+    reason = row.get("state_reason") or "; ".join(row.get("reasons", ()))
+    return Decision(row["share"], row.get("state") or ("out" if row.get("out") else "in"), reason)

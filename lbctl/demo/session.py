@@ -1,0 +1,165 @@
+"""One run of the demo: replicas, proxy and `serve`, load on all groups, faults, and what is shown of them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.compile.proxies import version_text
+from lbctl.demo.canary import Canary
+from lbctl.demo.faults import FAULTS, Faults
+from lbctl.demo.fleet import ANSWER, PROMPT, SPREAD, STRATEGIES, Site, Strategy, arrival_rate, new_site, write_fleet
+from lbctl.demo.load import Load, lateness, poisson
+from lbctl.demo.observer import Observer
+from lbctl.demo.replica import HOST
+from lbctl.demo.report import PATIENCE, Report, report
+from lbctl.ir.address import Address
+from lbctl.targets.load import load
+from lbctl.up.prepare import Program, prepare_run
+from lbctl.up.run import Programs, run
+
+_SETTLING = 1.0
+"""Seconds without load after the start, in which the health checks find all replicas healthy."""
+_STATE, _TOKEN = "state", "api-token"
+_BLOCK = 60.0
+"""Seconds of arrivals that are drawn at once."""
+
+
+class DemoError(Exception):
+    """The demo's own fleet could not be run; the text has the diagnostics."""
+
+
+@dataclass(slots=True)
+class Session:
+    """A running demo."""
+
+    site: Site
+    program: Program
+    duration: float | None
+    """Seconds of load; None until `stop` is called."""
+    observer: Observer
+    faults: Faults
+    loads: dict[Strategy, Load]
+    canary: Canary
+    began: float = 0.0
+    """On the monotonic clock."""
+    late: float = 0.0
+    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def proxy(self) -> str:
+        """The kind of the proxy and its version."""
+        return f"{self.program.kind} {version_text(self.program.version)}".strip()
+
+    @property
+    def dashboard(self) -> str:
+        """The URL of the dashboard."""
+        return f"http://{HOST}:{self.site.api}/"
+
+    def stop(self) -> None:
+        """End the load."""
+        self._stopped.set()
+
+    async def run_load(self) -> Report:
+        """Send the same requests to every group until the duration is over or `stop` is called, and report on them.
+
+        Requests that have no response then are not broken off before they are counted.
+        """
+        self.began = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._send(name)) for name in STRATEGIES]
+            tasks.append(group.create_task(self._measure_lateness()))
+            tasks.append(group.create_task(self.canary.run_load(self.began)))
+            try:
+                async with asyncio.timeout(self.duration):
+                    await self._stopped.wait()
+            except TimeoutError:
+                pass
+            result = report(self.proxy, self.began, self.loads, self.faults, tuple(self.canary.results()), self.late)
+            for task in tasks:
+                task.cancel()
+        return result
+
+    async def _send(self, strategy: Strategy) -> None:
+        seed = random.Random("lbctl demo")
+        for number in range(1_000_000):
+            arrivals = poisson(arrival_rate(), _BLOCK, PROMPT, ANSWER, SPREAD, f"{seed.random()} {number}")
+            await self.loads[strategy].run(arrivals, self.began + number * _BLOCK)
+
+    async def _measure_lateness(self) -> None:
+        while True:
+            self.late = max(self.late, await lateness(1.0))
+
+    async def follow_script(self) -> None:
+        """Take each step of the rollout, and begin and end each fault, at its part of the duration."""
+        assert self.duration is not None, "a script is for a run with a duration"
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.canary.follow_script(self.began, self.duration))
+            group.create_task(self._follow_faults(self.duration))
+
+    async def _follow_faults(self, duration: float) -> None:
+        moments = sorted((part * duration, fault.key, fault) for fault in FAULTS for part in fault.span)
+        for moment, _, fault in moments:
+            await asyncio.sleep(max(0.0, self.began + moment - time.monotonic()))
+            await self.faults.toggle(fault)
+
+
+async def demo(
+    program: Program, place: Path, duration: float | None, show: Callable[[Session], Coroutine[Any, Any, None]]
+) -> Report | None:
+    """Run the demo with its files in `place`, and `show` beside the load.
+
+    Returns the report, or None where a signal has ended it. Raises DemoError, UpError, OSError and MissingBinaryError.
+    """
+    results: list[Report] = []
+    site = new_site()
+    async with _listening(site):
+        session = _session(site, program, duration, place / _STATE)
+        programs = await asyncio.to_thread(_prepared, site, program, place)
+
+        async def body() -> None:
+            await asyncio.sleep(_SETTLING)
+            async with asyncio.TaskGroup() as group:
+                observing = group.create_task(session.observer.run(session.faults))
+                showing = group.create_task(show(session))
+                results.append(await session.run_load())
+                showing.cancel()
+                observing.cancel()
+
+        return results[0] if await run(programs, lambda _name, _line: None, body) else None
+
+
+@asynccontextmanager
+async def _listening(site: Site) -> AsyncIterator[None]:
+    try:
+        for replica in site.replicas:
+            await replica.start()
+        yield
+    finally:
+        for replica in site.replicas:
+            await replica.stop()
+
+
+def _session(site: Site, program: Program, duration: float | None, state: Path) -> Session:
+    observer = Observer(site.api)
+    loads = {name: Load([port], "/v1/completions", PATIENCE, keep=False) for name, port in site.listeners.items()}
+    return Session(site, program, duration, observer, Faults(site, observer.share), loads, Canary(site, state / _TOKEN))
+
+
+def _prepared(site: Site, program: Program, place: Path) -> Programs:
+    diagnostics = Diagnostics()
+    path = str(write_fleet(site, place))
+    loaded = load([path], diagnostics)
+    prepared = prepare_run(loaded, (path,), program, place, diagnostics) if loaded else None
+    if prepared is None:
+        raise DemoError("\n".join(map(str, diagnostics)))
+    listeners = [Address(HOST, port) for port in site.listener_ports]
+    own_api = ("--api-bind", f"{HOST}:{site.api}")  # also where a variable says another one
+    return Programs(program.kind, prepared.command, prepared.paths, place / _STATE, place, listeners, own_api)

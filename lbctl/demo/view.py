@@ -1,0 +1,157 @@
+"""Shows a running demo: live tables with keys for the faults on a terminal, or one line for each event elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from lbctl.demo.faults import BY_KEY, FAULTS
+from lbctl.demo.fleet import MEMBERS, STRATEGIES, TITLES
+from lbctl.demo.report import duration, measured, reaction
+from lbctl.demo.session import Session
+
+_INTERVAL = 0.5
+_WINDOW = 15.0
+"""Seconds of requests that the live figures are of."""
+_NUMBERS = ("DECIDED", "OBSERVED", "RUN+WAIT", "KV", "TTFT P50", "TTFT P99")
+_COLOURS = {"in": "green", "out": "red", "ejected": "red", "down": "red", "slow": "yellow", "ramping": "cyan"}
+
+
+async def headless(session: Session) -> None:
+    """Follow the script, and report each fault on standard error when it begins and ends."""
+    click.echo(f"lbctl: {session.proxy} before {len(STRATEGIES)} groups of {len(MEMBERS)} replicas", err=True)
+    click.echo(f"lbctl: dashboard {session.dashboard}", err=True)
+    script = asyncio.create_task(session.follow_script())
+    shown = 0
+    try:
+        while True:
+            shown = _report_events(session, shown)
+            await asyncio.sleep(_INTERVAL)
+    finally:
+        script.cancel()
+        await asyncio.gather(script, return_exceptions=True)
+
+
+def _report_events(session: Session, shown: int) -> int:
+    events = list(_events(session))
+    for line in events[shown:]:
+        click.echo(f"lbctl: {line}", err=True)
+    return len(events)
+
+
+def _events(session: Session) -> Iterator[str]:
+    """Yield what has happened so far, in the order of time."""
+    moments: list[tuple[float, str]] = []
+    for item in session.faults.episodes:
+        name = f"{item.fault.kind} {item.fault.replica}"
+        moments.append((item.began, f"{name}: {item.fault.effect}"))
+        if item.reacted is not None:
+            moments.append((item.reacted, f"{name}: serve {reaction(item)}"))
+        if item.ended is not None:
+            moments.append((item.ended, f"{name}: over"))
+    moments += [(step.at, f"rollout: {step.percent:g} % of a route to v2") for step in session.canary.steps]
+    for moment, text in sorted(moments):
+        yield f"{moment - session.began:5.1f} s  {text}"
+
+
+async def watch(session: Session) -> None:
+    """Show the demo on the terminal until the load ends; keys begin and end faults, and q ends the demo."""
+    keys: asyncio.Queue[str] = asyncio.Queue()
+    with _keys(keys), Live(_tables(session), console=Console(), refresh_per_second=4, screen=True) as live:
+        while True:
+            live.update(_tables(session))
+            try:
+                async with asyncio.timeout(_INTERVAL):
+                    await _press(session, await keys.get())
+            except TimeoutError:
+                continue
+
+
+async def _press(session: Session, key: str) -> None:
+    if key == "q":
+        session.stop()
+    elif key == "c":
+        await session.canary.advance()
+    elif key == "h":
+        await session.faults.end_all()
+    elif key in BY_KEY:
+        await session.faults.toggle(BY_KEY[key])
+
+
+@contextmanager
+def _keys(keys: asyncio.Queue[str]) -> Iterator[None]:
+    """Put every key that is pressed into the queue, without waiting for Return."""
+    terminal = sys.stdin.fileno()
+    settings = termios.tcgetattr(terminal)
+    loop = asyncio.get_running_loop()
+    tty.setcbreak(terminal)
+    loop.add_reader(terminal, lambda: _put_all(keys, os.read(terminal, 64)))
+    try:
+        yield
+    finally:
+        loop.remove_reader(terminal)
+        termios.tcsetattr(terminal, termios.TCSADRAIN, settings)
+
+
+def _put_all(keys: asyncio.Queue[str], pressed: bytes) -> None:
+    for key in pressed.decode("ascii", "ignore"):
+        keys.put_nowait(key)
+
+
+def _tables(session: Session) -> Group:
+    seconds = time.monotonic() - session.began
+    head = f"lbctl demo · {session.proxy} · {seconds:.0f} s · dashboard {session.dashboard}"
+    pressed = "  ".join(f"[{fault.key}] {fault.kind} {fault.replica}" for fault in FAULTS)
+    events = "\n".join(list(_events(session))[-6:])
+    return Group(
+        Text(head, style="bold"), _replicas(session), _groups(session), Text(events, style="dim"),
+        Text(f"{pressed}  [c] next step of a rollout  [h] end all faults  [q] quit", style="bold"),
+    )  # fmt: skip
+
+
+def _replicas(session: Session) -> Table:
+    """Return the replicas of the adaptive group: what they do, and what serve has decided."""
+    table = Table(title="replicas behind lbctl serve", expand=False)
+    for name in ("REPLICA", "GPU", "FAULT", "STATE", *_NUMBERS, "REASON"):
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=name != "REASON")
+    now = time.monotonic()
+    newest = session.loads["adaptive"].outcomes(now - _WINDOW, now)
+    shares = newest.shares()
+    for member, replica in zip(MEMBERS, session.site.groups["adaptive"], strict=True):
+        decision, own = session.observer.decisions.get(member.name), newest.of_replica(member.name)
+        state = decision.state if decision else "-"
+        table.add_row(
+            member.name, member.gpu, Text(session.faults.of_replica(member.name), style="red"),
+            Text(state, style=_COLOURS.get(state, "")), f"{decision.share:.1%}" if decision else "-",
+            f"{shares.get(member.name, 0.0):.1%}", f"{replica.running}+{replica.waiting}", f"{replica.cache:.0%}",
+            *(duration(own.first_token(percentile)) if own.sent else "-" for percentile in (50, 99)),
+            decision.reason if decision else "",
+        )  # fmt: skip
+    return table
+
+
+def _groups(session: Session) -> Table:
+    """Return the three groups: the newest requests, and all of them."""
+    table = Table(title=f"the same requests · the last {_WINDOW:.0f} s · all", expand=False)
+    for name in ("GROUP", "TTFT P50", "TTFT P99", "FAILED", "ALL", "FAILED", "TTFT P50", "TTFT P99"):
+        table.add_column(name, justify="left" if name == "GROUP" else "right")
+    now = time.monotonic()
+    for name in STRATEGIES:
+        newest, every = (measured(session.loads[name].outcomes(since, now)) for since in (now - _WINDOW, session.began))
+        table.add_row(
+            TITLES[name], duration(newest.first_token_p50), duration(newest.first_token_p99), str(newest.failed),
+            str(every.requests), str(every.failed), duration(every.first_token_p50), duration(every.first_token_p99),
+        )  # fmt: skip
+    return table

@@ -1,0 +1,37 @@
+"""Says which proxy suits a fleet that `init` has written, so that the choice is made before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.model.fleet import parse
+from lbctl.model.load import SourceText
+from lbctl.targets import target
+from lbctl.targets.load import Loaded, complete
+from lbctl.up.launchers import LAUNCHERS
+from lbctl.up.suitability import suitability
+
+
+def advice(text: str) -> tuple[str, ...]:
+    """Return one line for each kind of proxy: whether it expresses all of the fleet."""
+    loaded = _loaded(text)
+    return tuple(_lines(loaded)) if loaded else ()
+
+
+def obstacles(text: str, kind: str) -> tuple[Diagnostic, ...]:
+    """Return why a proxy of this kind would not serve the fleet; their places are paths, since nothing is written."""
+    loaded = _loaded(text)
+    found = suitability(loaded, kind).obstacles if loaded else ()
+    return tuple(replace(item, position=None) for item in found)
+
+
+def _lines(loaded: Loaded) -> Iterator[str]:
+    for kind in LAUNCHERS.names:
+        yield f"{target(kind).title} {suitability(loaded, kind).summary}"
+
+
+def _loaded(text: str) -> Loaded | None:
+    source = parse([SourceText("fleet.yaml", text.encode(), ".")], diagnostics := Diagnostics())
+    return complete(source, diagnostics) if source else None

@@ -1,0 +1,92 @@
+"""What `up` prints when the fleet can be used: its URLs, the key, a request to try, where its state is shown."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+
+from lbctl.base.hosts import from_here
+from lbctl.ir.address import Address
+from lbctl.ir.listeners import Listener, Rule
+from lbctl.ir.routes import Forward
+from lbctl.ir.topology import Topology
+from lbctl.serve.settings import Settings
+from lbctl.up.prepare import Prepared
+
+_CHAT = "/v1/chat/completions"
+_MODELS = "/v1/models"
+_UNKNOWN_KEY = "$KEY"
+
+
+def banner(prepared: Prepared, settings: Settings) -> str:
+    """Return the text: one line for each fact, aligned."""
+    facts = list(_facts(prepared, settings))
+    width = max(len(name) for name, _ in facts)
+    return "\n".join(["", *(f"  {name:<{width}}  {value}" for name, value in facts), ""])
+
+
+def _facts(prepared: Prepared, settings: Settings) -> Iterator[tuple[str, str]]:
+    topology, keys = prepared.loaded.compiled.topology, prepared.keys
+    for listener in topology.listeners:
+        yield "URL", url_of(listener)
+    for file, key in keys.made.items():
+        yield "key", f"{key}   (shown only now; its line is in {file})"
+    for file in dict.fromkeys(file for file in keys.by_route.values() if file not in keys.made):
+        yield "key", f"one of those in {file}; another: lbctl key new NAME --plain -f {shlex.quote(str(file))}"
+    for listener in topology.listeners[:1]:
+        yield "try", _request(prepared, listener, topology)
+    scheme = "https" if settings.control.api_tls else "http"
+    api = f"{scheme}://{_reachable(settings.control.api_bind)}"
+    yield "dashboard", f"{api}/"
+    yield "status", f"lbctl status --server {api}   (to act: --token-file {shlex.quote(str(settings.token))})"
+
+
+def url_of(listener: Listener) -> str:
+    """Return where clients of this machine reach the listener."""
+    scheme = "https" if listener.tls else "http"
+    return str(listener.bind) if listener.bind.path else f"{scheme}://{_reachable(listener.bind)}"
+
+
+def _reachable(bind: Address) -> Address:
+    return bind if bind.path else Address(from_here(bind.host), bind.port)
+
+
+def _request(prepared: Prepared, listener: Listener, topology: Topology) -> str:
+    """Return a curl command that a replica answers: a chat request where the model is known, else a GET."""
+    forwards = {route.name: route.action for route in topology.routes if isinstance(route.action, Forward)}
+    rule = next((rule for rule in listener.rules if rule.route in forwards), None)
+    options = ["-k"] if listener.tls else []
+    base = url_of(listener)
+    if listener.bind.path:
+        options, base = [*options, "--unix-socket", listener.bind.path], "http://localhost"
+    if rule is None:
+        return shlex.join(["curl", *options, f"{base}/"])
+    if rule.host:
+        options += ["-H", f"host: {rule.host.replace('*', 'a')}"]
+    path, body = _path_and_body(rule, forwards[rule.route].shares[0].pool, topology)
+    command = shlex.join(["curl", *options, f"{base}{path}", *body])
+    return command + _credential(prepared, rule.route)
+
+
+def _credential(prepared: Prepared, route: str) -> str:
+    """Return the option of curl that sends the key; empty for a route that asks for none."""
+    auth = next(item.auth for item in prepared.loaded.compiled.topology.routes if item.name == route)
+    file = prepared.keys.by_route.get(route)
+    if file is None or auth is None or auth.api_keys is None:
+        return ""
+    scheme = "Bearer " if auth.api_keys.header == "authorization" else ""
+    return f' -H "{auth.api_keys.header}: {scheme}{prepared.keys.made.get(file, _UNKNOWN_KEY)}"'
+
+
+def _path_and_body(rule: Rule, pool: str, topology: Topology) -> tuple[str, list[str]]:
+    prefix = rule.path.value if rule.path.kind != "regex" else "/"
+    model = next((item.model for item in topology.pools if item.name == pool), None)
+    name = next((item for item in rule.models if not item.endswith("*")), model.name if model else "")
+    chat = f"{_CHAT}/".startswith(prefix.rstrip("/") + "/") and (rule.path.kind == "prefix" or prefix == _CHAT)
+    if not chat:
+        return prefix, []
+    if not name:
+        return _MODELS, []
+    body = json.dumps({"model": name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 20})
+    return _CHAT, ["-H", "content-type: application/json", "-d", body]

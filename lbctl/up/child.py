@@ -1,0 +1,117 @@
+"""A program that `up` runs: started, followed by its log, and always ended with everything that it has started.
+
+A child runs in a session of its own, so Ctrl-C in the terminal reaches `up` alone, which then ends its children in
+order. On Linux the system ends a child whose parent was killed. The output goes to a file, because nginx's driver reads
+the errors of a reload there; the file is emptied when it is large.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from lbctl.base.errors import reason_of
+
+_POLL = 0.1
+_LARGEST = 16 << 20
+"""Bytes of the log after which it is emptied."""
+_PIECE = 1 << 18
+_KEPT_LINES = 8
+_PR_SET_PDEATHSIG = 1
+
+
+class CannotStartError(Exception):
+    """The program could not be started; the text says why."""
+
+
+class Child:
+    """One program, whose output goes to `log` and line by line to `show`."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, show: Callable[[str, str], None]) -> None:
+        self.name = name
+        self._command = command
+        self._log = log
+        self._show = show
+        self._process: asyncio.subprocess.Process | None = None
+        self._follower: asyncio.Task[None] | None = None
+        self._offset = 0
+        self._rest = b""
+        self.last_lines: list[str] = []
+
+    async def start(self) -> int:
+        """Start it and return its process id. Raises CannotStartError."""
+        with self._log.open("ab") as out:
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                    preexec_fn=_ends_with_its_parent(),
+                )
+            except OSError as error:
+                raise CannotStartError(f"{self.name} cannot be started: {reason_of(error)}") from None
+        self._follower = asyncio.get_running_loop().create_task(self._follow())
+        return self._process.pid
+
+    async def ended(self) -> int:
+        """Wait until it ends by itself, and return its exit code."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def end(self, patience: float) -> None:
+        """End it: SIGTERM, after `patience` seconds SIGKILL, also to what it has started. Shows the rest of its log."""
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError):
+            self._process.terminate()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._process.wait()
+        self.kill()
+        await self._process.wait()
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+        self.read_log()
+
+    def kill(self) -> None:
+        """Kill it and what it has started."""
+        if self._process is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def _follow(self) -> None:
+        while True:
+            self.read_log()
+            await asyncio.sleep(_POLL)
+
+    def read_log(self) -> None:
+        """Show the lines that have been written since the last call."""
+        with self._log.open("r+b") as log:
+            log.seek(self._offset)
+            while piece := log.read(_PIECE):
+                *lines, self._rest = (self._rest + piece).split(b"\n")
+                for line in lines:
+                    self._add(line.decode(errors="replace").rstrip())
+            self._offset = log.tell()
+            if self._offset > _LARGEST:
+                log.truncate(0)
+                self._offset = 0
+
+    def _add(self, line: str) -> None:
+        self.last_lines = [*self.last_lines[1 - _KEPT_LINES :], line]
+        self._show(self.name, line)
+
+
+def _ends_with_its_parent() -> Callable[[], None] | None:
+    """Return what a child calls first, so that Linux sends it SIGTERM when its parent has died; None elsewhere."""
+    libc = ctypes.CDLL(None)
+    prctl = getattr(libc, "prctl", None)
+    return (lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)) if prctl is not None else None

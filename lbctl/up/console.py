@@ -1,0 +1,36 @@
+"""What `up` prints: the lines of its programs on standard error, in colour on a terminal and plain elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+import click
+
+_COLOURS = {"serve": "cyan"}
+_PROXY_COLOUR = "magenta"
+_ERROR = re.compile(r"^\S+ error |\[(?:error|critical|crit|alert|emerg)\]|\[ALERT\]|\"status\":5\d\d")
+_WARNING = re.compile(r"^\S+ warn |\[warn(?:ing)?\]|\[WARNING\]|\"status\":4\d\d")
+_WIDTH = 7
+
+
+class Console:
+    """Prints the lines of programs, each with the name of its program."""
+
+    def __init__(self) -> None:
+        self._colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+
+    def line(self, name: str, line: str) -> None:
+        """Print one line of the program `name`."""
+        text = line if line.isprintable() else "".join(char if char.isprintable() else "·" for char in line)
+        if not self._colours:
+            click.echo(f"{name:<{_WIDTH}} | {text}", err=True)
+            return
+        prefix = click.style(f"{name:<{_WIDTH}} |", fg=_COLOURS.get(name, _PROXY_COLOUR))
+        colour = "red" if _ERROR.search(line) else "yellow" if _WARNING.search(line) else None
+        click.echo(f"{prefix} {click.style(text, fg=colour) if colour else text}", err=True, color=True)
+
+    def message(self, text: str) -> None:
+        """Print a message of `up` itself."""
+        click.echo(f"lbctl: {text}", err=True)

@@ -1,0 +1,95 @@
+"""How `up` runs a proxy of each kind: its entry in `proxies`, the files that it starts with, its command.
+
+A proxy runs in the foreground in a private directory. Envoy gets everything by xDS. HAProxy and nginx start with a
+rendered configuration, which `lbctl serve` keeps current: by the Runtime API, and by checked reloads.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from lbctl.base.registry import Registry
+from lbctl.ir.address import Address
+from lbctl.targets.prepare import Prepared
+from lbctl.targets.target import Bundle
+
+NAME = "up"
+"""The name of the proxy's entry, and the node id of an Envoy."""
+XDS_SOCKET, PID_FILE = "xds.sock", "proxy.pid"
+"""Files of the private directory: where `serve` listens for an Envoy, and the process id of the proxy."""
+
+
+class Launcher(Protocol):
+    """Runs proxies of one kind."""
+
+    @property
+    def compares_hashes(self) -> bool:
+        """Whether the proxy accepts API keys of which the key file holds only the hash."""
+
+    def entry(self, binary: str, place: Path) -> Mapping[str, object]:
+        """Return the settings in `proxies` by which `lbctl serve` drives the proxy that runs in `place`."""
+
+    def files(self, prepared: Prepared, place: Path) -> Bundle:
+        """Return the files that the proxy starts with."""
+
+    def command(self, binary: str, place: Path) -> list[str]:
+        """Return the command that runs the proxy in the foreground."""
+
+
+class _Envoy:
+    compares_hashes = False
+
+    def entry(self, binary: str, place: Path) -> Mapping[str, object]:
+        del binary, place
+        return {"nodes": [NAME]}
+
+    def files(self, prepared: Prepared, place: Path) -> Bundle:
+        from lbctl.targets.envoy.bootstrap import Joining, bootstrap
+
+        del prepared
+        return bootstrap(Joining(Address(path=str(place / XDS_SOCKET)), NAME))
+
+    def command(self, binary: str, place: Path) -> list[str]:
+        return [binary, "-c", str(place / "envoy.yaml"), "--disable-hot-restart", "--log-level", "warning"]
+
+
+class _Rendered:
+    """A proxy whose configuration is a rendered file."""
+
+    def files(self, prepared: Prepared, place: Path) -> Bundle:
+        return prepared.target.render(prepared.rooted(str(place)))
+
+
+class _Haproxy(_Rendered):
+    compares_hashes = True
+
+    def entry(self, binary: str, place: Path) -> Mapping[str, object]:
+        del binary
+        reload = f"kill -USR2 $(cat {shlex.quote(str(place / PID_FILE))})"
+        return {
+            "config": str(place / "haproxy.cfg"),
+            "runtime_api": str(place / "haproxy.sock"),
+            "reload": {"command": ["/bin/sh", "-c", reload]},
+        }
+
+    def command(self, binary: str, place: Path) -> list[str]:
+        return [binary, "-W", "-db", "-f", str(place / "haproxy.cfg")]
+
+
+class _Nginx(_Rendered):
+    compares_hashes = False
+
+    def entry(self, binary: str, place: Path) -> Mapping[str, object]:
+        command = [*self.command(binary, place), "-s", "reload"]
+        return {"config": str(place / "nginx.conf"), "reload": {"command": command, "min_interval": "10s"}}
+
+    def command(self, binary: str, place: Path) -> list[str]:
+        globals_ = f"daemon off; pid {place / 'nginx.pid'};"
+        return [binary, "-p", f"{place}/", "-c", str(place / "nginx.conf"), "-e", "stderr", "-g", globals_]
+
+
+LAUNCHERS: Registry[Launcher] = Registry({"envoy": _Envoy(), "haproxy": _Haproxy(), "nginx": _Nginx()})
+"""The kinds that `up` can run, the preferred one first."""

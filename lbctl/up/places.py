@@ -1,0 +1,84 @@
+"""Where `up` keeps its files: what outlives a run in a directory of the user, everything else in a private one.
+
+The directory of the user is found by the paths of the fleet, so the same fleet has the same state and key at its next
+start. The private directory is a temporary one, because its sockets need short paths, and nginx, started by root, works
+as another user who cannot enter a home directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST, _SHORT = 60, "/tmp"
+"""The longest directory, in characters, below which HAProxy can bind its socket, and the one that is used instead."""
+_ENTER = 0o711
+"""The mode of the private directory where root runs `up`: other users can enter it and not list it."""
+
+
+class AlreadyRunningError(Exception):
+    """Another `up` runs this fleet; the text says which one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The directory of the user for one fleet."""
+
+    path: Path
+    """The directory itself, which has the mode 0700."""
+
+    @property
+    def state(self) -> Path:
+        """The state of `lbctl serve`."""
+        return self.path / "state"
+
+    @property
+    def key_file(self) -> Path:
+        """The keys of a fleet that asks for none by itself."""
+        return self.path / "keys"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the fleet while the block runs. Raises AlreadyRunningError, and OSError."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (self.path / "lock").open("a+", encoding="utf-8") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                raise AlreadyRunningError(lock.read().strip() or "a process that is just starting") from None
+            lock.truncate(0)
+            lock.write(f"process {os.getpid()}\n")
+            lock.flush()
+            yield
+
+
+def home_of(paths: Sequence[str]) -> Home:
+    """Return the directory for the fleet in `paths`: below XDG_STATE_HOME, by default ~/.local/state."""
+    absolute = [os.path.realpath(path) for path in paths]
+    digest = hashlib.sha256("\0".join(sorted(absolute)).encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    name = _PLAIN.sub("-", Path(absolute[0]).stem)[:40]
+    return Home(Path(base) / "lbctl" / "up" / f"{name}-{digest}")
+
+
+@contextmanager
+def private_directory() -> Iterator[Path]:
+    """Make a temporary directory that only this user can list; it is deleted at the end."""
+    directory = tempfile.gettempdir()
+    place = Path(tempfile.mkdtemp(prefix="lbctl-up-", dir=directory if len(directory) <= _LONGEST else _SHORT))
+    try:
+        if os.geteuid() == 0:
+            place.chmod(_ENTER)
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)

@@ -1,0 +1,107 @@
+"""Prepares one run of `up` in its private directory: keys, the overlay, the proxy's first configuration, its check.
+
+Everything that can be wrong is reported here, before any program is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lbctl.apply.check import check
+from lbctl.apply.files import write_bundle
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.compile.files import files_on_disk
+from lbctl.ir.snapshot import Snapshot
+from lbctl.lint.ignores import silenced_by_comments
+from lbctl.model.fleet import parse
+from lbctl.model.load import texts
+from lbctl.targets import target
+from lbctl.targets.load import Loaded, complete
+from lbctl.targets.prepare import prepare
+from lbctl.up.keys import Keys, key_files_by_route, make_missing
+from lbctl.up.launchers import LAUNCHERS, NAME
+from lbctl.up.overlay import overlay
+
+OVERLAY = "up.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The program of the chosen proxy."""
+
+    kind: str
+    """The kind of the proxy."""
+    binary: str
+    """Its path."""
+    version: tuple[int, ...]
+    """Empty where it does not print one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is ready to be started."""
+
+    command: list[str]
+    """The command of the proxy."""
+    paths: tuple[str, ...]
+    """The files of the fleet, with the overlay."""
+    loaded: Loaded
+    """The fleet with the overlay."""
+    keys: Keys
+    """Its key files, with the keys that were made."""
+    own_key_file: Path | None
+    """The key file of `up` itself; None where the fleet has `auth`."""
+
+
+def prepare_run(
+    loaded: Loaded,
+    paths: tuple[str, ...],
+    program: Program,
+    place: Path,
+    diagnostics: Diagnostics,
+    own_key_file: Path | None = None,
+) -> Prepared | None:
+    """Write all files of a run; None where `diagnostics` says what is wrong. Raises OSError and MissingBinaryError.
+
+    With `own_key_file`, every route asks for one of its keys.
+    """
+    by_route = key_files_by_route(loaded, own_key_file)
+    keys = make_missing(by_route, plain=not LAUNCHERS.get(program.kind).compares_hashes)
+    file = place / OVERLAY
+    file.write_text(overlay(program.kind, program.binary, program.version, place, own_key_file), encoding="utf-8")
+    whole = _load((*paths, str(file)), diagnostics)
+    if whole is None:
+        return None
+    command = _configure(whole, program, place, diagnostics)
+    if diagnostics.failed:
+        return None
+    return Prepared(command, (*paths, str(file)), whole, keys, own_key_file)
+
+
+def _load(paths: tuple[str, ...], diagnostics: Diagnostics) -> Loaded | None:
+    source_texts = texts(paths, diagnostics)
+    diagnostics.silence(silenced_by_comments(source_texts))
+    source = parse(source_texts, diagnostics)
+    return complete(source, diagnostics) if source else None
+
+
+def _configure(loaded: Loaded, program: Program, place: Path, diagnostics: Diagnostics) -> list[str]:
+    """Check the rendered configuration, write what the proxy starts with, and return its command."""
+    compiled, launcher = loaded.compiled, LAUNCHERS.get(program.kind)
+    (proxy,) = [item for item in compiled.topology.proxies if item.name == NAME]
+    prepared = prepare(target(program.kind), compiled, proxy, Snapshot(compiled.topology, secrets=loaded.secrets))
+    diagnostics.extend(check(prepared, compiled, loaded.source, prepared.target.forms[0]).findings)
+    _link_files(files_on_disk(loaded.source), place)
+    write_bundle(launcher.files(prepared, place), str(place))
+    return launcher.command(program.binary, place)
+
+
+def _link_files(files: Mapping[str, Path], place: Path) -> None:
+    """Link the fleet's relative files to where the proxy looks for them: beside its configuration."""
+    for written, file in files.items():
+        link = place / written
+        if not Path(written).is_absolute() and not link.exists():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(file.absolute())

@@ -1,0 +1,169 @@
+"""Runs `lbctl serve` and the proxy until a signal comes or one of them ends, and always ends both, the proxy first."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_ISSOCK
+from typing import Any
+
+from lbctl.base.hosts import from_here
+from lbctl.ir.address import Address
+from lbctl.up.child import CannotStartError, Child
+from lbctl.up.launchers import PID_FILE, XDS_SOCKET
+
+_READY_TIMEOUT = 60.0
+"""Seconds until the fleet can be used, on a busy machine too."""
+_PROXY_PATIENCE, _SERVE_PATIENCE = 5.0, 12.0
+"""Seconds between SIGTERM and SIGKILL; `serve` ends within ten."""
+_POLL = 0.05
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+Show = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """What one run starts."""
+
+    kind: str
+    """The kind of the proxy, which is also its name in the output."""
+    proxy: Sequence[str]
+    """The command of the proxy."""
+    paths: Sequence[str]
+    """The files of the fleet."""
+    state: Path
+    """The state of `serve`."""
+    place: Path
+    """The private directory."""
+    listeners: Sequence[Address]
+    """The addresses at which the proxy will accept clients."""
+    options: Sequence[str] = ()
+    """Further options of `serve`."""
+
+
+class NotReadyError(Exception):
+    """The fleet did not become ready in time."""
+
+
+class UpError(Exception):
+    """One of the programs ended or never became ready; the text says which one and why."""
+
+
+async def run(programs: Programs, show: Show, body: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+    """Run both programs, and `body` as soon as clients can be served, until it ends or a signal comes.
+
+    Returns whether `body` has ended by itself. Raises its error, and UpError where one of the programs ends.
+    """
+    stop = asyncio.Event()
+    serve, proxy = _children(programs, show)
+    _stop_at_signals(stop, (serve, proxy))
+    try:
+        await _start(serve, proxy, programs.place)
+        ready = await _first(stop, _ready(programs), serve, proxy)
+        return ready and await _first(stop, body(), serve, proxy)
+    except NotReadyError:
+        tails = "".join(_tail(child) for child in (serve, proxy))
+        raise UpError(f"the fleet was not ready within {_READY_TIMEOUT:g} s{tails}") from None
+    except CannotStartError as error:
+        raise UpError(str(error)) from None
+    finally:
+        await proxy.end(_PROXY_PATIENCE)
+        await serve.end(_SERVE_PATIENCE)
+
+
+def _children(programs: Programs, show: Show) -> tuple[Child, Child]:
+    place = programs.place
+    command = [
+        *(sys.executable, "-m", "lbctl", "serve", *programs.paths),
+        *("--state", str(programs.state), "--xds-bind", f"unix:{place / XDS_SOCKET}", *programs.options),
+    ]
+    return (
+        Child("serve", command, place / "serve.log", show),
+        Child(programs.kind, programs.proxy, place / f"{programs.kind}.log", show),
+    )
+
+
+def _stop_at_signals(stop: asyncio.Event, children: Iterable[Child]) -> None:
+    """End at the first signal in order, at the second one at once; also where the parent has ignored a signal."""
+
+    def stop_or_kill() -> None:
+        if stop.is_set():
+            for child in children:
+                child.kill()
+        stop.set()
+
+    for number in _SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, stop_or_kill)
+
+
+async def _start(serve: Child, proxy: Child, place: Path) -> None:
+    await serve.start()
+    (place / PID_FILE).write_text(str(await proxy.start()), encoding="ascii")
+
+
+async def _ready(programs: Programs) -> None:
+    """Wait until `serve` has a fleet for proxies and the proxy accepts clients. Raises NotReadyError."""
+    try:
+        async with asyncio.timeout(_READY_TIMEOUT):
+            while not _is_socket(programs.place / XDS_SOCKET):
+                await asyncio.sleep(_POLL)
+            for address in programs.listeners:
+                while not await _accepts(address):
+                    await asyncio.sleep(_POLL)
+    except TimeoutError:
+        raise NotReadyError from None
+
+
+async def _first(stop: asyncio.Event, work: Coroutine[Any, Any, None], *children: Child) -> bool:
+    """Wait for a signal (False) or for the end of `work` (True). Raises UpError where a program ends before."""
+    stopped, working = asyncio.create_task(stop.wait()), asyncio.create_task(work)
+    ends = {asyncio.create_task(child.ended()): child for child in children}
+    tasks = [stopped, working, *ends]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if stopped.done():
+            return False
+        for task, child in ends.items():
+            if task.done():
+                raise UpError(_ended(child, task.result()))
+        await working
+        return True
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _ended(child: Child, code: int) -> str:
+    child.read_log()
+    how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    return f"{child.name} ended by itself {how}{_tail(child)}"
+
+
+def _tail(child: Child) -> str:
+    if not child.last_lines:
+        return f"; {child.name} wrote nothing"
+    return "".join([f"; its last lines ({child.name}):", *(f"\n  {line}" for line in child.last_lines)])
+
+
+def _is_socket(path: Path) -> bool:
+    with suppress(OSError):
+        return S_ISSOCK(path.stat().st_mode)
+    return False
+
+
+async def _accepts(address: Address) -> bool:
+    try:
+        if address.path:
+            _, writer = await asyncio.open_unix_connection(address.path)
+        else:
+            _, writer = await asyncio.open_connection(from_here(address.host), address.port)
+    except OSError:
+        return False
+    writer.close()
+    return True

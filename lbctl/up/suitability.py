@@ -1,0 +1,89 @@
+"""Assesses how well each kind of proxy suits a fleet: what it cannot express, and what makes it unusable.
+
+What `lbctl serve` does in place of the proxy is no loss, because `up` runs it beside the proxy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.proxies import unnamed
+from lbctl.ir.snapshot import Snapshot, View, view
+from lbctl.serve.fleet.unsupported import done_by_control_plane_for
+from lbctl.targets import target
+from lbctl.targets.assess import Assessment, assess
+from lbctl.targets.features import FEATURES
+from lbctl.targets.load import Loaded
+
+UNSUITABLE = "LB971"
+_PROTECTING = frozenset(feature.code for feature in FEATURES if feature.protects)
+
+
+@dataclass(frozen=True, slots=True)
+class Suitability:
+    """How well one kind of proxy suits a fleet."""
+
+    kind: str
+    """The kind of the proxy."""
+    obstacles: tuple[Diagnostic, ...]
+    """Errors: why clients of this fleet would not be served by this proxy."""
+    losses: tuple[Diagnostic, ...]
+    """Warnings: what the proxy cannot express, without the obstacles."""
+
+    @property
+    def summary(self) -> str:
+        """One phrase: what the proxy cannot do, or that it does everything."""
+        if self.obstacles:
+            return f"does not suit: {self.obstacles[0].message}"
+        if not self.losses:
+            return "expresses all of it"
+        codes = ", ".join(sorted({item.code for item in self.losses}))
+        return f"expresses all of it but {codes} (`lbctl rule CODE`)"
+
+
+def suitability(loaded: Loaded, kind: str, version: tuple[int, ...] = ()) -> Suitability:
+    """Assess the proxy in `version`, or in the oldest supported one."""
+    chosen = target(kind)
+    proxy = unnamed(loaded.compiled.topology, kind, version or chosen.versions[0])
+    part = view(Snapshot(loaded.compiled.topology, secrets=loaded.secrets), proxy)
+    assessment = assess(chosen, proxy.version, part, loaded.compiled.sources)
+    provided = done_by_control_plane_for(kind)
+    losses = [item for item in assessment.diagnostics if item.code not in provided]
+    closing = _closing(assessment, losses)
+    obstacles = (*_header_only(loaded, part, kind), *(_as_obstacle(item) for item in closing))
+    return Suitability(kind, obstacles, tuple(item for item in losses if item not in closing))
+
+
+def best(assessed: Iterable[Suitability]) -> Suitability | None:
+    """Return the first one without obstacles and with the fewest kinds of losses; None if all have obstacles."""
+    usable = [item for item in assessed if not item.obstacles]
+    return min(usable, key=lambda item: len({loss.code for loss in item.losses}), default=None)
+
+
+def _closing(assessment: Assessment, losses: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Return the losses because of which routes answer 503 on this proxy."""
+    if not any(assessment.closed.values()) and not assessment.ways_around:
+        return []
+    return [item for item in losses if item.code in _PROTECTING]
+
+
+def _as_obstacle(loss: Diagnostic) -> Diagnostic:
+    return Diagnostic(loss.code, loss.message, loss.position, loss.path, loss.hint)
+
+
+def _header_only(loaded: Loaded, part: View, kind: str) -> Iterable[Diagnostic]:
+    """Report that the proxy finds a model only in the header x-model, where routes of the fleet match models."""
+    if target(kind).reads_bodies:
+        return
+    routes = sorted({rule.route for listener in part.listeners for rule in listener.rules if rule.models})
+    if routes:
+        title, path = target(kind).title, ("routes", routes[0], "match", "model")
+        message = (
+            f"{title} reads the model from the header x-model alone, but clients of OpenAI's API name it in the body: "
+            f"{'the route' if len(routes) == 1 else 'none of the routes'} {', '.join(routes)} would "
+            f"{'not ' if len(routes) == 1 else ''}get their requests"
+        )
+        diagnostic = Diagnostic(UNSUITABLE, message, path=path, hint="a proxy that reads bodies: envoy or haproxy")
+        yield loaded.compiled.sources.with_position(diagnostic)

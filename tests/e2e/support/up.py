@@ -1,0 +1,105 @@
+"""`lbctl up` as a process, its directories below one that is the test's own, and what it has printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.e2e.support.ports import HOST, free_port
+
+_KEY = re.compile(r"^ +key +(sk-\S+)", re.MULTILINE)
+_PATIENCE = 90.0
+
+
+class Up:
+    """One run of the command in `folder`, where the fleet is `fleet.yaml`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.api = free_port()
+        self.out, self.err = folder / "up.out", folder / "up.err"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Everything that it writes lies in the folder, and every process of it has the folder in its variables."""
+        places = {"TMPDIR": str(self.folder), "XDG_STATE_HOME": str(self.folder / "state")}
+        return os.environ | places | {"LBCTL_SERVE_API_BIND": f"{HOST}:{self.api}"}
+
+    def start(self, *options: str, before: Callable[[], None] | None = None) -> None:
+        """Starts it; `before` is called in the new process."""
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "lbctl", "up", *options],
+                cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, preexec_fn=before,
+            )  # fmt: skip
+
+    def await_ready(self) -> str:
+        """Waits until it says that it can be used; all that it has said to standard output."""
+        deadline = time.monotonic() + _PATIENCE
+        while "dashboard" not in (said := self.out.read_text()):
+            assert self.running, f"it has ended\n{self.err.read_text()}"
+            assert time.monotonic() < deadline, f"it is not ready\n{self.err.read_text()}"
+            time.sleep(0.05)
+        return said
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def key(self) -> str:
+        """The key that it has made and shown."""
+        (key,) = _KEY.findall(self.out.read_text())
+        return str(key)
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """The exit code."""
+        assert self.process is not None
+        return self.process.wait(_PATIENCE)
+
+    def run(self, *options: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """A second one beside it, which ends by itself."""
+        return subprocess.run(
+            [sys.executable, "-m", "lbctl", "up", *options],
+            cwd=self.folder, env=self.env | dict(env or {}), capture_output=True, text=True, timeout=_PATIENCE,
+            check=False,
+        )  # fmt: skip
+
+    def processes(self) -> dict[int, str]:
+        """Every process that it has started, itself among them: the id and the command line."""
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended meanwhile
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if line and str(self.folder).encode() in (entry / "environ").read_bytes() + line.encode():
+                    found[int(entry.name)] = line
+        return found
+
+
+@contextmanager
+def up(folder: Path) -> Iterator[Up]:
+    """Not started yet; ended at the end, whatever has become of it."""
+    folder.chmod(0o755)
+    run = Up(folder)
+    try:
+        yield run
+    finally:
+        if run.running:
+            run.signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                run.wait()
+        for pid in run.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

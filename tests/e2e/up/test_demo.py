@@ -1,0 +1,99 @@
+"""`lbctl demo` without a terminal: real proxies, serve and replicas that fail; what it reports, and nothing left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.support.binaries import Kind, require
+from tests.e2e.support.up import Up
+from tests.e2e.support.waiting import eventually
+
+DEMO = (sys.executable, "-m", "lbctl", "demo")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Up:
+    """For its variables, and for finding its processes."""
+    tmp_path.chmod(0o755)
+    return Up(tmp_path)
+
+
+def demo(place: Up, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [*DEMO, "--headless", *options]
+    return subprocess.run(command, env=place.env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_faults_are_met_by_serve_and_measured_beside_static_weights(place: Up) -> None:
+    require("envoy")
+    done = demo(place, "--duration", "16s", "--proxy", "envoy", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    groups = report["strategies"]
+    assert set(groups) == {"adaptive", "static", "round-robin"}
+    counts = {group["requests"] for group in groups.values()}
+    assert max(counts) - min(counts) <= 3
+    assert min(counts) > 100
+    assert all(group["ttft_p50_seconds"] > 0 for group in groups.values())
+    assert all(len(group["shares"]) == 6 for group in groups.values())
+    assert groups["adaptive"]["failed"] <= groups["round-robin"]["failed"] + 5
+    faults = {fault["kind"]: fault for fault in report["faults"]}
+    assert set(faults) == {"throttle", "stale", "kill", "wedge"}
+    assert faults["wedge"]["share_lowered_after_seconds"] is not None, report
+    assert "serve gave it less after" in done.stderr
+    assert [step["percent"] for step in report["rollout"]] == [10, 50, 100]
+    assert report["rollout"][-1]["observed_share"] > 0.8
+    assert place.processes() == {}
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "nginx"])
+def test_other_proxies_carry_it_too(place: Up, kind: Kind) -> None:
+    require(kind)
+    done = demo(place, "--duration", "6s", "--proxy", kind)
+    assert done.returncode == 0, done.stderr
+    rows = {line[:22].strip(): line[22:].split() for line in done.stdout.splitlines()}
+    for name in ("lbctl serve, adaptive", "static weights by GPU", "round robin"):
+        requests, failed = map(int, rows[name][:2])
+        assert requests > 40
+        assert failed < requests / 2
+    assert f"6 s through {kind} " in done.stdout
+
+
+def test_ctrl_c_leaves_nothing(place: Up) -> None:
+    require("envoy")
+    command = [*DEMO, "--headless"]
+    with subprocess.Popen(command, env=place.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        assert "before 3 groups of 6 replicas" in run.stderr.readline()
+        run.send_signal(signal.SIGINT)
+        assert run.wait(60) == 130
+        assert "Traceback" not in run.stderr.read()
+    eventually(lambda: place.processes() == {})
+
+
+def test_without_a_proxy_it_says_what_to_install(place: Up) -> None:
+    nowhere = {f"LBCTL_{name}": "/nowhere" for name in ("ENVOY", "HAPROXY", "NGINX")}
+    done = subprocess.run(DEMO, env=os.environ | nowhere, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "there is no proxy on this machine" in done.stderr
+    assert "pip install" in done.stderr
+
+
+@pytest.mark.parametrize("duration", ["1s", "soon"])
+def test_a_duration_is_one_that_shows_a_fault(duration: str) -> None:
+    done = subprocess.run(
+        [*DEMO, "--duration", duration],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 64
+    assert "--duration" in done.stderr

