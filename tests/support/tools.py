@@ -12,6 +12,7 @@ _PACKAGES = {
     "prometheus": "prometheus",
     "promtool": "prometheus",
     "systemd-analyze": "systemd",
+    "systemd-sysusers": "systemd",
 }
 """Program → the Debian package that has it."""
 
