@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from lbctl.control.compose import ForProxy
 from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import View
 from lbctl.serve.fleet.publisher import PublishedFleet
 
 State = Literal["SYNCED", "WAITING", "FAILING", "NOT DRIVEN"]
@@ -49,6 +50,10 @@ class Driver(Protocol):
     def composed(self) -> ForProxy | None:
         """What is composed for this proxy alone; None where it gets the published snapshot unchanged."""
 
+    @property
+    def accepted(self) -> View | None:
+        """What the proxy has of `composed`; None before the first, and where it gets the published snapshot."""
+
     def update(self, served: PublishedFleet) -> None:
         """Apply this fleet to the proxy from now on. Returns at once."""
 
@@ -57,13 +62,6 @@ class Driver(Protocol):
 
     async def run(self) -> None:
         """Drive the proxy until the task is cancelled. Any other end is a failure, and a new driver is started."""
-
-
-class RequestCounter(Protocol):
-    """Asks one running proxy for its requests in flight."""
-
-    async def count(self) -> Mapping[tuple[str, str], int]:
-        """(pool, replica) → requests that the proxy has there; a replica that the proxy does not report is absent."""
 
 
 def row(proxy: Proxy, status: DriverStatus, since: float) -> dict[str, Any]:

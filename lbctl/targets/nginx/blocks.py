@@ -187,6 +187,8 @@ class Listener:
     idle_timeout: int
     log_path: Token | None
     log_format: Token
+    traffic_log: Token | None
+    """The syslog server that gets the traffic log, as an argument of `access_log`."""
     request_id: tuple[Token, Token]
     """The name of the header, and the variable with its value."""
     target: Token
