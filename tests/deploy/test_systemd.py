@@ -9,15 +9,21 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from string import Template
 
 import pytest
 import requests
+import yaml
 
 from lbctl.cli import group, run
+from tests.docs.pages import blocks
 from tests.e2e.support.binaries import require
+from tests.e2e.support.control import ControlPlane, controlling
+from tests.e2e.support.fleet import fleet_of, pool_of
 from tests.e2e.support.ports import free_port, listens
+from tests.e2e.support.replicas import replicas
 from tests.e2e.support.waiting import eventually
 from tests.support.paths import ROOT
 from tests.support.tools import require_tool
@@ -100,7 +106,7 @@ def test_nginx_keeps_its_access_log_where_standard_output_is_a_socket(tmp_path: 
     port = free_port()
     (tmp_path / "fleet.yaml").write_text(_FLEET.format(port=port))
     assert run(["render", "-t", "nginx", "-d", str(tmp_path), str(tmp_path / "fleet.yaml")]) == 0
-    (command,) = [line for line in values(KIT / "system/nginx.service.d/lbctl.conf", "ExecStart") if line]
+    command = nginx_command()
     for shown, used in (
         ("/usr/sbin/nginx", f"{require('nginx')} -p {tmp_path}"),
         ("/var/lib/lbctl/nginx", str(tmp_path)),
@@ -117,6 +123,64 @@ def test_nginx_keeps_its_access_log_where_standard_output_is_a_socket(tmp_path: 
             before = workers(nginx.pid)
             nginx.send_signal(signal.SIGHUP)
             eventually(lambda before=before: workers(nginx.pid) - before and not workers(nginx.pid) & before)
+
+
+@pytest.mark.e2e
+def test_serve_drives_both_proxies_as_the_page_and_the_drop_ins_say(tmp_path: Path) -> None:
+    """The proxies start as their units start them, on what `serve` wrote before, and take a change."""
+    (entries,) = [block.text for block in blocks("docs/install.md") if "edge-haproxy" in block.text]
+    for name in ("state/nginx", "state/haproxy", "run"):
+        (tmp_path / name).mkdir(parents=True)
+    with replicas("a", "b") as (a, b), ExitStack() as stack:
+        listeners = {f"edge-{kind}": {"bind": f"127.0.0.1:{free_port()}"} for kind in ("nginx", "haproxy")}
+        proxies = yaml.safe_load(moved(entries, tmp_path))["proxies"]
+        fleet = fleet_of(pool_of([a]), listeners=listeners)
+        fleet["proxies"] = {name: {**entry, "listeners": [name]} for name, entry in proxies.items()}
+        control = stack.enter_context(controlling(fleet))
+        for command, written in ((nginx_command(), "nginx/nginx.conf"), (haproxy_command(), "haproxy/haproxy.cfg")):
+            eventually((tmp_path / "state" / written).exists)
+            words = shlex.split(moved(command, tmp_path))
+            stack.enter_context(ended(subprocess.Popen(words, stdin=subprocess.DEVNULL)))
+        eventually(lambda: states(control) == ["SYNCED", "SYNCED"])
+        fleet["pools"]["pool"] = pool_of([b])
+        control.write(fleet)
+        for listener in listeners.values():
+            eventually(
+                lambda url=f"http://{listener['bind']}/": "b" in requests.get(url, timeout=30).headers["x-replica"]
+            )
+        eventually(lambda: states(control) == ["SYNCED", "SYNCED"])
+
+
+def moved(text: str, place: Path) -> str:
+    """A text with the paths of an installed machine below `place`."""
+    for shown, used in (
+        ("/usr/sbin/nginx", str(require("nginx"))),
+        ("/usr/sbin/haproxy", str(require("haproxy"))),
+        ("/var/lib/lbctl", f"{place}/state"),
+        ("/run/lbctl-nginx", f"{place}/run"),
+        ("/run/lbctl-haproxy", f"{place}/run"),
+    ):
+        text = text.replace(shown, used)
+    return text
+
+
+def nginx_command() -> str:
+    """How the drop-in starts nginx."""
+    (command,) = [line for line in values(KIT / "system/nginx.service.d/lbctl.conf", "ExecStart") if line]
+    return command
+
+
+def haproxy_command() -> str:
+    """How the distribution's unit starts HAProxy with the variables of the drop-in."""
+    assignments = " ".join(values(KIT / "system/haproxy.service.d/lbctl.conf", "Environment"))
+    variables = dict(item.partition("=")[::2] for item in shlex.split(assignments))
+    (command,) = values(Path("/lib/systemd/system/haproxy.service"), "ExecStart")
+    return Template(command).substitute(variables)
+
+
+def states(control: ControlPlane) -> list[str]:
+    """Of the two proxies."""
+    return [control.proxies.get(name, {}).get("state", "") for name in ("edge-nginx", "edge-haproxy")]
 
 
 @contextmanager
