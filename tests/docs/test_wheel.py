@@ -159,4 +159,6 @@ def link_distribution(name: str, site: Path) -> None:
 
 
 def files_below(folder: Path) -> list[str]:
-    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+    """Without what pip compiles when it installs."""
+    files = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
+    return sorted(str(file) for file in files if "__pycache__" not in file.parts)
