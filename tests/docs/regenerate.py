@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from lbctl.cli import gpus, schema
 from lbctl.lint import pages as rule_pages
 from lbctl.signals import page as signals_page
 from lbctl.targets import capability_page
-from tests.docs import api_page, cli_page, reference_page
+from tests.docs import api_page, cli_page, completion_files, man_pages, reference_page
 from tests.support.paths import ROOT
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -20,16 +21,31 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/rules.md": rule_pages.document,
     "docs/signals.md": signals_page.page,
     "schemas/lbctl.schema.json": schema.page,
+    **completion_files.pages(),
+    **man_pages.pages(),
 }
 """Path in the repository → what makes its text."""
 
 
 def main() -> None:
+    for stale in orphans():
+        stale.unlink()
+        print(f"{_name(stale)} is removed")
     for name, page in PAGES.items():
         path, text = ROOT / name, page()
+        path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
             print(f"{name} is written anew")
+
+
+def orphans() -> list[Path]:
+    """Return the files of share/ that nothing generates any more."""
+    return [path for path in sorted((ROOT / "share").rglob("*")) if path.is_file() and _name(path) not in PAGES]
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
 if __name__ == "__main__":

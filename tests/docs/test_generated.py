@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections import Counter
 
 import pytest
@@ -9,12 +10,26 @@ import pytest
 from lbctl.targets import KINDS, target
 from lbctl.targets.features import FEATURES
 from lbctl.targets.target import Since, Unsupported
-from tests.docs.regenerate import PAGES, ROOT
+from tests.docs.regenerate import PAGES, ROOT, orphans
+from tests.support.tools import require_tool
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_generated_file_says_what_the_code_says(name: str) -> None:
     assert (ROOT / name).read_text(encoding="utf-8") == PAGES[name](), "run `python -m tests.docs.regenerate`"
+
+
+def test_nothing_in_share_belongs_to_a_command_that_has_gone() -> None:
+    assert orphans() == [], "run `python -m tests.docs.regenerate`"
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name.startswith("share/man/")])
+def test_groff_reads_a_manual_page_without_a_warning(name: str) -> None:
+    done = subprocess.run(
+        [require_tool("groff"), "-k", "-man", "-ww", "-z", "-Tutf8", ROOT / name],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("kind", KINDS)

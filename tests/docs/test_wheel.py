@@ -7,9 +7,11 @@ import subprocess
 import sys
 import tarfile
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.support.paths import ROOT
 
@@ -32,9 +34,10 @@ pools:
 
 @dataclass(frozen=True)
 class Shipped:
-    """`sdist`: the source archive. `home`: where the wheel that was built from it is installed."""
+    """`sdist`: the source archive. `wheel`: what was built from it. `home`: where that is installed."""
 
     sdist: Path
+    wheel: Path
     home: Path
 
     def run(self, *command: str | Path) -> str:
@@ -53,7 +56,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Shipped:
     (wheel,) = made.glob("*.whl")
     (sdist,) = made.glob("*.tar.gz")
     python("pip", "install", "--quiet", "--no-index", "--no-deps", "--target", home, wheel)
-    return Shipped(sdist, home)
+    return Shipped(sdist, wheel, home)
 
 
 def python(module: str, *arguments: str | Path) -> None:
@@ -91,9 +94,71 @@ def test_the_source_archive_holds_what_is_needed_to_build_and_to_test(shipped: S
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = {"LICENSE", "README.md", "CHANGELOG.md", "Makefile", ".ci/run", ".ci/need", "tests/docs/test_wheel.py"}
     assert needed - names == set()
-    for folder in ("docs", "examples", "schemas", "templates"):
+    for folder in ("contrib", "deploy", "docs", "examples", "schemas", "share", "templates"):
         assert {f"{folder}/{file}" for file in files_below(ROOT / folder)} - names == set()
 
 
+def test_manual_pages_completion_and_the_install_kit_are_where_others_look_for_them(
+    shipped: Shipped,
+) -> None:
+    """`pip install --target` puts the data of a wheel beside its packages."""
+    for folder in ("contrib", "deploy"):
+        assert files_below(shipped.home / "share" / "lbctl" / folder) == files_below(ROOT / folder)
+    for name in files_below(ROOT / "share"):
+        assert (shipped.home / "share" / name).read_bytes() == (ROOT / "share" / name).read_bytes()
+
+
+def test_the_wheel_and_what_it_requires_are_enough(shipped: Shipped, tmp_path: Path) -> None:
+    """In a new environment that has the declared dependencies alone, none of those of the tests."""
+    home = tmp_path / "venv"
+    python("venv", "--without-pip", home)
+    site = next(home.glob("lib/python3*/site-packages"))
+    for name in requirements("lbctl"):
+        link_distribution(name, site)
+    python("pip", "--python", home / "bin" / "python", "install", "--quiet", "--no-index", "--no-deps", shipped.wheel)
+    fleet = tmp_path / "fleet.yaml"
+    for arguments, shown in (
+        (["version"], "lbctl "),
+        (["init", "-f", fleet], ""),
+        (["validate", fleet], ""),
+        *((["render", "-t", proxy, fleet], "127.0.0.1") for proxy in ("nginx", "haproxy", "envoy")),
+    ):
+        done = subprocess.run(
+            [home / "bin" / "lbctl", *arguments],
+            cwd="/",
+            env={},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, (arguments, done.stderr)
+        assert shown in done.stdout
+
+
+def requirements(name: str) -> set[str]:
+    """What a distribution of this environment requires, without extras, and what that requires."""
+    wanted, closure = [name], set[str]()
+    while wanted:
+        for line in metadata.distribution(wanted.pop()).requires or []:
+            requirement = Requirement(line)
+            applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if applies and requirement.name not in closure:
+                closure.add(requirement.name)
+                wanted.append(requirement.name)
+    return closure
+
+
+def link_distribution(name: str, site: Path) -> None:
+    """Link the packages and the metadata of a distribution of this environment into another one."""
+    distribution = metadata.distribution(name)
+    for top in {file.parts[0] for file in distribution.files or [] if file.parts[0] not in ("..", "__pycache__")}:
+        place = site / top
+        if not place.exists():
+            place.symlink_to(Path(str(distribution.locate_file(top))))
+
+
 def files_below(folder: Path) -> list[str]:
-    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+    """Without what pip compiles when it installs."""
+    files = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
+    return sorted(str(file) for file in files if "__pycache__" not in file.parts)

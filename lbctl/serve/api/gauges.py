@@ -13,7 +13,7 @@ from lbctl.control.loop_output import controlled
 from lbctl.control.rollouts import PHASES
 from lbctl.ir.pools import Pool
 from lbctl.ir.snapshot import weights_of
-from lbctl.serve.api import decision_rows
+from lbctl.serve.api import decision_rows, signal_gauges
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.telemetry.service import Telemetry
 
@@ -34,6 +34,7 @@ class Gauges(Collector):
         pools = controlled(served.composed.whole.topology) if served else ()
         yield from self._weights()
         yield from self._pools(pools)
+        yield from signal_gauges.collect(pools, self._telemetry.loop.reports)
         yield self._ages(pools)
         yield from self._sources(pools)
         yield from self._rollouts()

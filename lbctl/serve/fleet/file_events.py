@@ -98,13 +98,13 @@ def watched_directories(paths: Iterable[Path]) -> WatchedDirectories:
     while pending:
         path = pending.pop()
         directories.add(_nearest(path.parent))
-        if path.is_dir():
+        if os.path.isdir(path):  # noqa: PTH112 -- false, not an error, where this user may not look
             directories.add(path)
         for ancestor in (path, *path.parents):
             if ancestor in checked:
                 break
             checked.add(ancestor)
-            if ancestor.is_symlink():
+            if os.path.islink(ancestor):  # noqa: PTH114 -- likewise
                 directories.add(_nearest(ancestor.parent))
                 pending.append(_target(ancestor))
     return WatchedDirectories(_identified(directories), frozenset(path.name for path in checked))
@@ -124,7 +124,8 @@ def _target(link: Path) -> Path:
 
 def _nearest(directory: Path) -> Path:
     """Return the directory itself where it exists, else its nearest existing ancestor."""
-    return next((path for path in (directory, *directory.parents) if path.is_dir()), Path("/"))
+    directories = (path for path in (directory, *directory.parents) if os.path.isdir(path))  # noqa: PTH112
+    return next(directories, Path("/"))
 
 
 def _identified(paths: Iterable[Path]) -> frozenset[tuple[Path, int, int]]:

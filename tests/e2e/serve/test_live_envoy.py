@@ -165,6 +165,8 @@ def test_what_is_decided_is_told_with_its_inputs_and_operators_come_first(
             assert metrics['lbctl_replica_weight{pool="pool",replica="a"}'] < 0.8
             assert 0 < metrics['lbctl_pool_utilisation{pool="pool"}'] < 1
             assert metrics['lbctl_pool_queue{pool="pool"}'] >= 0
+            per_replica = {name.partition("{")[0] for name in metrics if name.startswith("lbctl_replica_")}
+            assert {"lbctl_replica_queue", "lbctl_replica_kv_cache_ratio"} <= per_replica
             assert metrics["lbctl_sample_to_acked_seconds_count"] > 0
 
 

@@ -159,6 +159,12 @@ def test_links_in_a_circle_end_nothing(fleet: Path) -> None:
     watching(test, fleet)
 
 
+def test_a_path_that_the_system_refuses_to_look_at_ends_nothing(tmp_path: Path) -> None:
+    """As it does below a directory of another user; a name that is too long is refused to root too."""
+    watched = watched_directories([tmp_path / ("x" * 300) / "token"])
+    assert [path for path, _, _ in watched.directories] == [tmp_path]
+
+
 def test_what_others_do_in_a_directory_around_wakes_nobody(fleet: Path) -> None:
     heard = watched_directories([fleet, fleet / "tls" / "server.crt"])
     assert {path for path, _, _ in heard.directories} == {fleet.parent, fleet}

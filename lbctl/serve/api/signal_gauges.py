@@ -1,0 +1,30 @@
+"""Gauges of what the replicas themselves report, computed when they are scraped. A signal that is stale is absent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from lbctl.ir.pools import Pool
+from lbctl.serve.telemetry.reports import Report
+
+_FAMILIES = (
+    ("queue", "lbctl_replica_queue", "The number of requests that wait in a replica's engine."),
+    ("kv_cache", "lbctl_replica_kv_cache_ratio", "The used part of a replica's key-value cache, from 0 to 1."),
+    ("temperature", "lbctl_replica_temperature_celsius", "The temperature of a replica's hottest GPU."),
+)
+"""Signal, metric, and its description."""
+
+
+def collect(pools: Iterable[Pool], reports: Mapping[tuple[str, str], Report]) -> Iterator[Metric]:
+    """Yield one family a signal; `reports` are the newest by pool and replica."""
+    replicas = [(pool.name, replica.name) for pool in pools for replica in pool.replicas]
+    for signal, metric, description in _FAMILIES:
+        family = GaugeMetricFamily(metric, description, labels=["pool", "replica"])
+        for key in replicas:
+            report = reports.get(key)
+            value = report.signals.get(signal) if report is not None else None
+            if value is not None:
+                family.add_metric([*key], value)
+        yield family

@@ -1,0 +1,195 @@
+"""docs/install.md: the commands that need root, run below another directory than `/`.
+
+Their paths are moved there. Small programs replace what only root or systemd can do: `systemctl` starts and ends
+`lbctl serve` as its unit says, `python3 -m venv` and `pip` put the kit where the wheel has it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.docs.pages import blocks
+from tests.e2e.support.ports import free_port
+from tests.support.paths import ROOT
+from tests.support.tools import require_tool
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+_PAGE = "docs/install.md"
+_MOVED = re.compile(r"(?<![\w.$/}])/(opt|etc|usr|var|run|root)/")
+_SET_UP = "test_the_machine_is_set_up_as_shown"
+_PYTHON3 = """\
+#!/bin/sh
+case "$1 $2" in
+"-m venv")
+  mkdir -p "$3/bin" "$3/share/lbctl"
+  cp -r {repository}/share/. "$3/share"
+  cp -r {repository}/deploy {repository}/contrib "$3/share/lbctl"
+  printf '#!/bin/sh\\nexit 0\\n' > "$3/bin/pip" && printf '#!/bin/sh\\nexec {python} -m lbctl "$@"\\n' > "$3/bin/lbctl"
+  chmod +x "$3/bin/pip" "$3/bin/lbctl" ;;
+*) exec {python} "$@" ;;
+esac
+"""
+_INSTALL = """\
+#!/bin/bash
+words=()
+while [ $# -gt 0 ]; do case $1 in -o | -g) shift 2 ;; *) words+=("$1"); shift ;; esac; done
+exec /usr/bin/install "${words[@]}"
+"""
+_SUDO = """\
+#!/bin/sh
+[ "$1" = -u ] && shift 2
+exec "$@"
+"""
+
+
+class Machine:
+    """A root directory, and what `docs/install.md` needs around it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.api = free_port()
+        self.calls = root / "systemctl.log"
+        self._bin = root / "bin"
+        self._bin.mkdir()
+        python = shlex.quote(sys.executable)
+        for name, text in {
+            "install": _INSTALL,
+            "lbctl": f'#!/bin/sh\nexec {root}/opt/lbctl/bin/lbctl "$@"\n',
+            "python3": _PYTHON3.format(repository=ROOT, python=python),
+            "sudo": _SUDO,
+            "systemctl": f'#!/bin/sh\nexec {python} {Path(__file__).with_name("systemctl.py")} {root} "$@"\n',
+            "systemd-sysusers": "#!/bin/sh\n",
+            "systemd-tmpfiles": f"#!/bin/sh\nmkdir -p {root}/etc/lbctl/fleet\n",
+            "chown": "#!/bin/sh\n",
+        }.items():
+            (self._bin / name).write_text(text)
+            (self._bin / name).chmod(0o755)
+        for name in ("root", "etc/systemd/system", "etc/profile.d"):
+            (root / name).mkdir(parents=True)
+        (fleet,) = [block.text for block in blocks(_PAGE) if block.words.get("file") == "fleet.yaml"]
+        (root / "fleet.yaml").write_text(self.moved(fleet))
+
+    def moved(self, text: str) -> str:
+        """A text with its paths below the root directory."""
+        return _MOVED.sub(rf"{self.root}/\1/", text)
+
+    def follow(self, test: str) -> str:
+        """Runs the blocks that name this test, one after the other, and returns what they print."""
+        wanted = f"tests/deploy/test_install_page.py::{test}"
+        texts = [block.text for block in blocks(_PAGE) if block.words.get("by") == wanted]
+        assert texts
+        return self.run("\n".join(texts))
+
+    def run(self, commands: str) -> str:
+        """Runs commands in one shell, which ends at the first that fails."""
+        done = subprocess.run(
+            ["bash", "-euc", self.moved(commands)], cwd=self.root, env=self._environment,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def files(self, below: str = "") -> set[str]:
+        """Files and links below a directory of the machine, by their paths in it."""
+        top = self.root / below
+        return {str(path.relative_to(top)) for path in top.rglob("*") if path.is_file() or path.is_symlink()}
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        bound = {"LBCTL_SERVE_API_BIND": f"127.0.0.1:{self.api}", "LBCTL_SERVE_XDS_BIND": f"127.0.0.1:{free_port()}"}
+        path = f"{self._bin}:{os.environ['PATH']}"
+        server = f"http://127.0.0.1:{self.api}"
+        return os.environ | bound | {"PATH": path, "PYTHONPATH": str(ROOT), "LBCTL_SERVER": server}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    require_tool("promtool")
+    machine = Machine(tmp_path)
+    yield machine
+    machine.run("systemctl stop lbctl-serve")
+
+
+def test_the_machine_is_set_up_as_shown(machine: Machine) -> None:
+    printed = machine.follow(_SET_UP)
+    assert "files      " in printed
+    assert "SUCCESS" in printed
+    kit = ROOT / "deploy" / "systemd" / "system"
+    units = {str(path.relative_to(kit)) for path in kit.rglob("*") if path.is_file()}
+    assert machine.files("etc/systemd/system") == units
+    for name in units:
+        assert (machine.root / "etc/systemd/system" / name).read_bytes() == (kit / name).read_bytes()
+    token = machine.root / "etc/lbctl/api-token"
+    assert [line.split(":")[:2] for line in token.read_text().split()] == [["alice", "operate"], ["prometheus", "read"]]
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert (machine.root / "usr/share/bash-completion/completions/lbctl").read_text() == (
+        ROOT / "share/bash-completion/completions/lbctl"
+    ).read_text()
+    alice = token.read_text().split()[0].rpartition(":")[2]
+    assert drain(machine, alice) == 200
+    assert drain(machine, token.read_text().split()[1].rpartition(":")[2]) == 403
+
+
+def test_a_backup_is_restored_as_shown(machine: Machine) -> None:
+    machine.follow(_SET_UP)
+    token = (machine.root / "etc/lbctl/api-token").read_text().split()[0].rpartition(":")[2]
+    assert drain(machine, token) == 200
+    texts = [block.text for block in blocks(_PAGE) if "test_a_backup_is_restored_as_shown" in block.words.get("by", "")]
+    backup, restore = texts
+    machine.run(backup)
+    shutil.rmtree(machine.root / "var/lib/lbctl", ignore_errors=True)
+    machine.run("systemctl stop lbctl-serve; mkdir -p /var/lib/lbctl")
+    machine.run(restore)
+    assert "by operator" not in machine.run("lbctl status")
+    assert "drain" in machine.run("lbctl status")
+    assert "alice" in machine.run("lbctl audit show")
+
+
+def test_an_upgrade_and_the_way_back_work_as_shown(machine: Machine) -> None:
+    machine.follow(_SET_UP)
+    machine.follow("test_an_upgrade_and_the_way_back_work_as_shown")
+    assert str((machine.root / "opt/lbctl").readlink()) == "lbctl-0.1.0"
+    calls = machine.calls.read_text().splitlines()
+    assert calls[-3:] == ["restart lbctl-serve", "restart lbctl-envoy", "restart lbctl-serve"]
+
+
+def test_everything_is_removed_as_shown(machine: Machine) -> None:
+    before = machine.files()
+    machine.follow(_SET_UP)
+    assert machine.files() > before
+    machine.follow("test_everything_is_removed_as_shown")
+    gone = {"systemctl.log", "serve.log"}
+    credentials = {name for name in machine.files() if name.startswith("run/credentials/")}
+    assert machine.files() - before - gone - credentials == set()
+
+
+def test_the_secrets_of_the_composition_are_made_as_shown(machine: Machine) -> None:
+    machine.run("sudo python3 -m venv /opt/lbctl")
+    (machine.root / "deploy/docker").mkdir(parents=True)
+    key = machine.follow("test_the_secrets_of_the_composition_are_made_as_shown").strip()
+    secrets = machine.root / "deploy/docker/secrets"
+    assert (secrets / "api-keys").read_text() == f"{key}: acme\n"
+    assert (secrets / "api-token").read_text().startswith("operator:operate:")
+    assert {path.stat().st_mode & 0o777 for path in secrets.iterdir()} == {0o600}
+
+
+def drain(machine: Machine, token: str) -> int:
+    """The status of a drain with this token."""
+    with requests.Session() as session:
+        session.trust_env = False
+        return session.post(
+            f"http://127.0.0.1:{machine.api}/api/v1/overrides",
+            json={"kind": "drain", "pool": "llama", "replica": "a100-0"},
+            headers={"authorization": f"Bearer {token}"},
+            timeout=30,
+        ).status_code

@@ -1,0 +1,36 @@
+"""contrib/prometheus: promtool accepts the files, and every alert fires and is silent when it should."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+import yaml
+
+from tests.support.paths import ROOT
+from tests.support.tools import require_tool
+
+CONTRIB = ROOT / "contrib" / "prometheus"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "config", "prometheus.yml"),
+        ("check", "rules", "--lint-fatal", "lbctl.rules.yml"),
+        ("test", "rules", "lbctl.rules.test.yml"),
+    ],
+)
+def test_promtool_accepts(arguments: tuple[str, ...]) -> None:
+    command = [require_tool("promtool"), *arguments]
+    done = subprocess.run(command, cwd=CONTRIB, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_tested_once_firing_and_once_silent() -> None:
+    groups = yaml.safe_load((CONTRIB / "lbctl.rules.yml").read_text(encoding="utf-8"))["groups"]
+    alerts = sorted(rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule)
+    tests = yaml.safe_load((CONTRIB / "lbctl.rules.test.yml").read_text(encoding="utf-8"))["tests"]
+    cases = [case for test in tests for case in test["alert_rule_test"]]
+    assert sorted(case["alertname"] for case in cases if case["exp_alerts"]) == alerts
+    assert sorted(case["alertname"] for case in cases if not case["exp_alerts"]) == alerts

@@ -1,0 +1,207 @@
+"""deploy/systemd: systemd itself accepts the units, and what they start is what lbctl takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from string import Template
+
+import pytest
+import requests
+import yaml
+
+from lbctl.cli import group, run
+from tests.docs.pages import blocks
+from tests.e2e.support.binaries import require
+from tests.e2e.support.control import ControlPlane, controlling
+from tests.e2e.support.fleet import fleet_of, pool_of
+from tests.e2e.support.ports import free_port, listens
+from tests.e2e.support.replicas import replicas
+from tests.e2e.support.waiting import eventually
+from tests.support.paths import ROOT
+from tests.support.tools import require_tool
+
+KIT = ROOT / "deploy" / "systemd"
+UNITS = ("lbctl-serve", "lbctl-envoy", "nginx", "haproxy")
+_PROGRAMS = ("opt/lbctl/bin/lbctl", "opt/lbctl/bin/envoy", "bin/kill", "bin/bash", "usr/sbin/nginx", "usr/sbin/haproxy")
+_MOST_EXPOSURE = 25
+"""In tenths of the scale of `systemd-analyze security`, on which 2.5 of 10 still counts as OK."""
+_FLEET = """\
+version: 1
+listeners: {{gateway: {{bind: "127.0.0.1:{port}"}}}}
+routes: {{hello: {{match: {{path: /hello}}, respond: {{status: 200, body: hello}}}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root directory with the distribution's units, the kit's, and something in the place of every program."""
+    root = tmp_path_factory.mktemp("root")
+    for kind in ("nginx", "haproxy"):
+        require(kind)
+    shutil.copytree("/lib/systemd/system", root / "usr/lib/systemd/system", symlinks=True)
+    shutil.copytree(KIT / "system", root / "etc/systemd/system")
+    for name in _PROGRAMS:
+        program = root / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    return root
+
+
+def analyze(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [require_tool("systemd-analyze"), arguments[0], f"--root={root}", *arguments[1:]]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_systemd_accepts_a_unit_with_its_drop_ins(installed: Path, unit: str) -> None:
+    verdict = analyze(installed, "verify", "--man=no", f"{unit}.service")
+    assert (verdict.returncode, verdict.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_unit_is_hardened(installed: Path, unit: str) -> None:
+    verdict = analyze(installed, "security", "--offline=true", f"--threshold={_MOST_EXPOSURE}", f"{unit}.service")
+    assert verdict.returncode == 0, verdict.stdout + verdict.stderr
+
+
+def test_nothing_runs_as_root() -> None:
+    for path in (*KIT.glob("system/lbctl-*.service"), *KIT.glob("system/*.d/lbctl.conf")):
+        assert [*values(path, "User"), *values(path, "Group")] == ["lbctl", "lbctl"], path
+
+
+@pytest.mark.parametrize("unit", ["lbctl-serve", "lbctl-envoy"])
+def test_lbctl_takes_the_command_lines(unit: str) -> None:
+    path = KIT / "system" / f"{unit}.service"
+    lines = [shlex.split(line) for key in ("ExecStart", "ExecStartPre") for line in values(path, key)]
+    commands = [words[1:] for words in lines if words[0] == "/opt/lbctl/bin/lbctl"]
+    assert commands
+    for name, *arguments in commands:
+        command = group.get_command(group.make_context("lbctl", [name]), name)
+        assert command is not None
+        command.make_context(name, arguments)
+
+
+def test_systemd_makes_the_user_that_the_units_name(tmp_path: Path) -> None:
+    shutil.copytree(KIT / "sysusers.d", tmp_path / "etc" / "sysusers.d")
+    command = [require_tool("systemd-sysusers"), f"--root={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "\nlbctl:" in f"\n{(tmp_path / 'etc/passwd').read_text()}"
+    rows = [line.split() for line in (KIT / "tmpfiles.d" / "lbctl.conf").read_text().splitlines()]
+    assert {row[4] for row in rows} == {"lbctl"}
+
+
+@pytest.mark.e2e
+def test_nginx_keeps_its_access_log_where_standard_output_is_a_socket(tmp_path: Path) -> None:
+    """As under systemd, with the start command of the drop-in; also after a reload."""
+    port = free_port()
+    (tmp_path / "fleet.yaml").write_text(_FLEET.format(port=port))
+    assert run(["render", "-t", "nginx", "-d", str(tmp_path), str(tmp_path / "fleet.yaml")]) == 0
+    command = nginx_command()
+    for shown, used in (
+        ("/usr/sbin/nginx", f"{require('nginx')} -p {tmp_path}"),
+        ("/var/lib/lbctl/nginx", str(tmp_path)),
+        ("/run/lbctl-nginx", str(tmp_path)),
+    ):
+        command = command.replace(shown, used)
+    ours, its = socket.socketpair()
+    ours.settimeout(30)
+    with ours, its, ended(subprocess.Popen(shlex.split(command), stdin=subprocess.DEVNULL, stdout=its)) as nginx:
+        eventually(lambda: listens(nginx.pid, port))
+        for path in ("/hello", "/other"):
+            requests.get(f"http://127.0.0.1:{port}{path}", timeout=30)
+            assert f'"path":"{path}"' in ours.recv(65536).decode()
+            before = workers(nginx.pid)
+            nginx.send_signal(signal.SIGHUP)
+            eventually(lambda before=before: workers(nginx.pid) - before and not workers(nginx.pid) & before)
+
+
+@pytest.mark.e2e
+def test_serve_drives_both_proxies_as_the_page_and_the_drop_ins_say(tmp_path: Path) -> None:
+    """The proxies start as their units start them, on what `serve` wrote before, and take a change."""
+    (entries,) = [block.text for block in blocks("docs/install.md") if "edge-haproxy" in block.text]
+    for name in ("state/nginx", "state/haproxy", "run"):
+        (tmp_path / name).mkdir(parents=True)
+    with replicas("a", "b") as (a, b), ExitStack() as stack:
+        listeners = {f"edge-{kind}": {"bind": f"127.0.0.1:{free_port()}"} for kind in ("nginx", "haproxy")}
+        proxies = yaml.safe_load(moved(entries, tmp_path))["proxies"]
+        fleet = fleet_of(pool_of([a]), listeners=listeners)
+        fleet["proxies"] = {name: {**entry, "listeners": [name]} for name, entry in proxies.items()}
+        control = stack.enter_context(controlling(fleet))
+        for command, written in ((nginx_command(), "nginx/nginx.conf"), (haproxy_command(), "haproxy/haproxy.cfg")):
+            eventually((tmp_path / "state" / written).exists)
+            words = shlex.split(moved(command, tmp_path))
+            stack.enter_context(ended(subprocess.Popen(words, stdin=subprocess.DEVNULL)))
+        eventually(lambda: states(control) == ["SYNCED", "SYNCED"])
+        fleet["pools"]["pool"] = pool_of([b])
+        control.write(fleet)
+        for listener in listeners.values():
+            eventually(
+                lambda url=f"http://{listener['bind']}/": "b" in requests.get(url, timeout=30).headers["x-replica"]
+            )
+        eventually(lambda: states(control) == ["SYNCED", "SYNCED"])
+
+
+def moved(text: str, place: Path) -> str:
+    """A text with the paths of an installed machine below `place`."""
+    for shown, used in (
+        ("/usr/sbin/nginx", str(require("nginx"))),
+        ("/usr/sbin/haproxy", str(require("haproxy"))),
+        ("/var/lib/lbctl", f"{place}/state"),
+        ("/run/lbctl-nginx", f"{place}/run"),
+        ("/run/lbctl-haproxy", f"{place}/run"),
+    ):
+        text = text.replace(shown, used)
+    return text
+
+
+def nginx_command() -> str:
+    """How the drop-in starts nginx."""
+    (command,) = [line for line in values(KIT / "system/nginx.service.d/lbctl.conf", "ExecStart") if line]
+    return command
+
+
+def haproxy_command() -> str:
+    """How the distribution's unit starts HAProxy with the variables of the drop-in."""
+    assignments = " ".join(values(KIT / "system/haproxy.service.d/lbctl.conf", "Environment"))
+    variables = dict(item.partition("=")[::2] for item in shlex.split(assignments))
+    (command,) = values(Path("/lib/systemd/system/haproxy.service"), "ExecStart")
+    return Template(command).substitute(variables)
+
+
+def states(control: ControlPlane) -> list[str]:
+    """Of the two proxies."""
+    return [control.proxies.get(name, {}).get("state", "") for name in ("edge-nginx", "edge-haproxy")]
+
+
+@contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """Ends a process at the end of the block."""
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def workers(master: int) -> set[str]:
+    """Process ids of the children of nginx's master that serve."""
+    children = Path(f"/proc/{master}/task/{master}/children").read_text().split()
+    titles = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+    return {
+        pid for pid, title in titles.items() if title.startswith(b"nginx: worker process") and b"shutting" not in title
+    }
+
+
+def values(path: Path, key: str) -> Iterator[str]:
+    """The values of a key of a unit file."""
+    yield from re.findall(rf"^{key}=(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)

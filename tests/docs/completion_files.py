@@ -1,0 +1,28 @@
+"""share/: what `lbctl completion` prints, where the packages of bash, zsh and fish look for it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from functools import partial
+
+from lbctl.cli import run
+
+_PLACES = {
+    "bash": "share/bash-completion/completions/lbctl",
+    "zsh": "share/zsh/site-functions/_lbctl",
+    "fish": "share/fish/vendor_completions.d/lbctl.fish",
+}
+
+
+def pages() -> dict[str, Callable[[], str]]:
+    """Return the path of each file in the repository, and what makes its text."""
+    return {place: partial(_script, shell) for shell, place in _PLACES.items()}
+
+
+def _script(shell: str) -> str:
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        assert run(["completion", shell]) == 0
+    return printed.getvalue().strip() + "\n"

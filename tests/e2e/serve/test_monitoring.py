@@ -1,0 +1,138 @@
+"""contrib/: a real Prometheus scrapes a running `lbctl serve`, and every query of the dashboard and the rules works."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import requests
+import yaml
+
+from tests.e2e.support import edges
+from tests.e2e.support.control import ControlPlane, controlling, driven
+from tests.e2e.support.engines import Engine, engines
+from tests.e2e.support.exporters import Page
+from tests.e2e.support.fleet import Fleet, pool_of
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.prometheus import CONTRIB, prometheus, until_series
+from tests.support.paths import ROOT
+
+_ELSEWHERE = """\
+lbctl_task_failures_total{task="driver"} 1
+lbctl_replica_out{pool="old",replica="a",reason="stalled"} 1
+lbctl_sources_failing{pool="old",kind="vllm",reason="timeout"} 1
+lbctl_sources{pool="old",kind="vllm"} 2
+lbctl_replica_temperature_celsius{pool="old",replica="a"} 71
+"""
+"""Metrics without a series here, as another control plane shows them: in an incident, and with a GPU."""
+_VARIABLES = {"$instance": ".*", "$pool": ".*", "$__rate_interval": "10s"}
+_SUFFIXES = ("_bucket", "_sum", "_count", "_total", "")
+_GENERATE = Request("POST", "/v1/completions?n=5", timeout=20.0)
+
+
+def test_a_real_prometheus_has_a_series_for_every_query(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        a, b, c = stack.enter_context(engines("a", "b", "c"))
+        elsewhere = stack.enter_context(Page("elsewhere", _ELSEWHERE))
+        haproxy = stack.enter_context(edges.haproxy())
+        fleet = _fleet([a, b], [c], haproxy)
+        stack.enter_context(edges.started_edge(haproxy, fleet))
+        control = stack.enter_context(controlling(fleet))
+        envoy = stack.enter_context(control.envoy("edge", ["edge"]))
+        for client in (envoy.client(), haproxy):
+            stack.enter_context(client.steady(10, _GENERATE))
+        addresses = [f"127.0.0.1:{control.api}", elsewhere.address]
+        server = stack.enter_context(prometheus(tmp_path, lbctl=addresses, replicas=[a.address]))
+        assert _unknown_names(control) == set()
+        control.reload()
+        assert until_series(server, [*_queries()], timeout=90) == []
+        assert set(server.targets().values()) == {"up"}
+
+
+def test_every_panel_is_there_once_and_asks_the_data_source_that_is_chosen() -> None:
+    board = _dashboard()
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(ids) == len(set(ids))
+    cells = [cell for panel in board["panels"] for cell in _cells(panel["gridPos"])]
+    assert len(cells) == len(set(cells))
+    assert {(target["datasource"]["type"], target["datasource"]["uid"]) for target in _targets(board)} == {
+        ("prometheus", "${datasource}")
+    }
+    assert [panel["title"] for panel in board["panels"] if panel["type"] != "row" and not panel["description"]] == []
+
+
+def _fleet(old: list[Engine], new: list[Engine], site: edges.Edge) -> Fleet:
+    telemetry = {
+        "interval": "500ms",
+        "timeout": "400ms",
+        "stale_after": "5s",
+        "sources": [{"kind": "vllm", "url": "http://{address}/metrics"}],
+    }
+    steps = [{"percent": "50%", "hold": "1h"}, {"percent": "100%"}]
+    route = {
+        "match": {"path_prefix": "/v1/"},
+        "split": {"old": 100, "new": 0},
+        "rollout": {"to": "new", "mode": "timed", "steps": steps},
+    }
+    pools = {"old": pool_of(old, telemetry=telemetry), "new": pool_of(new, telemetry=telemetry)}
+    fleet = {"version": 1, **driven("edge"), "routes": {"chat": route}, "pools": pools}
+    for section, entries in site.sections.items():
+        fleet[section] = {**fleet[section], **entries}
+    return fleet
+
+
+def _unknown_names(control: ControlPlane) -> set[str]:
+    """Metrics of lbctl that a query names and that `serve` does not export."""
+    with requests.Session() as session:
+        session.trust_env = False
+        page = session.get(f"{control.url}/metrics", timeout=30).text
+    exported = set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
+    everything = " ".join([*_queries(), *_alerts()])
+    named = set(re.findall(r"\b((?:lbctl|process)_\w+)\b(?!:)", everything))
+    return {name for name in named if not any(name.removesuffix(suffix) in exported for suffix in _SUFFIXES)}
+
+
+def _queries() -> Iterator[str]:
+    """The queries of the dashboard, those that fill its variables, and the recorded ones."""
+    board = _dashboard()
+    for target in _targets(board):
+        yield _filled(target["expr"])
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            yield _filled(re.fullmatch(r"label_values\((.*), \w+\)", variable["definition"])[1])
+    yield from (rule["record"] for rule in _rules() if "record" in rule)
+    yield from (rule["expr"] for rule in _rules() if "record" in rule)
+
+
+def _alerts() -> Iterator[str]:
+    yield from (rule["expr"] for rule in _rules() if "alert" in rule)
+
+
+def _rules() -> Iterator[dict[str, Any]]:
+    for group in yaml.safe_load((CONTRIB / "lbctl.rules.yml").read_text(encoding="utf-8"))["groups"]:
+        yield from group["rules"]
+
+
+def _dashboard() -> dict[str, Any]:
+    board: dict[str, Any] = json.loads((ROOT / "contrib" / "grafana" / "lbctl.json").read_text(encoding="utf-8"))
+    return board
+
+
+def _targets(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for panel in board["panels"]:
+        yield from panel.get("targets", ())
+
+
+def _filled(query: str) -> str:
+    for variable, value in _VARIABLES.items():
+        query = query.replace(variable, value)
+    return query
+
+
+def _cells(place: dict[str, int]) -> Iterator[tuple[int, int]]:
+    for row in range(place["y"], place["y"] + place["h"]):
+        yield from ((row, column) for column in range(place["x"], place["x"] + place["w"]))
