@@ -69,6 +69,8 @@ class Control:
     api_token_file: str | None = None
     api_tls: ServerTls | None = None
     logs_bind: Address = Address("127.0.0.1", ports.LOGS)
+    dashboard_history: int = 3_600_000
+    """Milliseconds that the charts of the dashboard go back."""
     state: str = "/var/lib/lbctl"
     """The directory of the state store."""
     max_shrink: float = 50.0

@@ -76,6 +76,7 @@ class Services:
             "saving again": self.reconciler.save_again,
             "drivers": self.supervisor.run,
             "requests in flight": self.in_flight.run,
+            "dashboard": self.views.dashboard.run,
         }
 
 

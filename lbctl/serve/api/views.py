@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -19,6 +19,8 @@ from lbctl.ir.proxies import xds_proxies
 from lbctl.ir.settings import of_fleet
 from lbctl.ir.topology import Topology
 from lbctl.serve.api import decision_rows, rollout_rows, schema, status_rows
+from lbctl.serve.api.dashboard import rows
+from lbctl.serve.api.dashboard.service import Dashboard
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.drivers.supervisor import DriverSupervisor
@@ -58,6 +60,7 @@ class Views:
         events: EventLog,
     ) -> None:
         self.events = events
+        self.dashboard = Dashboard(self, events)
         self._ending = False
         self._since = time.time()
         self._options = options
@@ -76,6 +79,7 @@ class Views:
         """Report from now on that the process ends, and end the streams of events."""
         self._ending = True
         self.events.close()
+        self.dashboard.end()
 
     def ready(self) -> str:
         """Return why no proxy is answered yet; empty when proxies are answered."""
@@ -121,6 +125,22 @@ class Views:
         served = self._publisher.served
         ramps = lowest(item.factors for item in self._supervisor.composed().values())
         return schema.Pools(status_rows.pools(served.composed, ramps) if served else ())
+
+    def live(self) -> Iterator[tuple[schema.LivePool, Sequence[schema.LiveReplica]]]:
+        """Yield each pool with its replicas, as the dashboard shows them."""
+        reports = self._telemetry.loop.reports
+        for pool in self.pools().pools:
+            signals = {
+                item.name: report.signals.values
+                for item in pool.replicas
+                if (report := reports.get((pool.name, item.name)))
+            }
+            yield rows.pool(pool), [rows.replica(pool.name, item, signals.get(item.name, {})) for item in pool.replicas]
+
+    @property
+    def history_seconds(self) -> float:
+        """How far back the dashboard's charts go."""
+        return self._topology().control.dashboard_history / 1000
 
     def fleet(self) -> schema.FleetSettings:
         """Return `/api/v1/fleet`."""
