@@ -207,8 +207,7 @@ def _pool(row: schema.Pool) -> Iterator[tuple[str, ...]]:
     if not row.replicas:
         yield (row.name, "-", "-", "-", "-", "-", "-", "-")
     for item in row.replicas:
-        since = item.drained
-        state = "out" if item.out else f"drained since {since}" if since else "in"
+        state = f"{item.state}: {item.state_reason}" if item.state_reason else item.state
         yield (
             row.name, item.name, item.address, f"{item.weight:g}", f"{item.share * 100:.1f}%",
             str(item.priority), item.zone or item.region or "-", state,

@@ -66,9 +66,7 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
     A proxy that the files do not name has the limits of a single instance.
     """
     topology = snapshot.topology
-    listeners = tuple(
-        listener for listener in topology.listeners if not proxy.listeners or listener.name in proxy.listeners
-    )
+    listeners = _listeners_of(topology, proxy)
     used_routes = {rule.route for listener in listeners for rule in listener.rules}
     routes = {item.name: _live_route(item, snapshot) for item in topology.routes if item.name in used_routes}
     used_pools = {name for route in routes.values() for name in pools_of(route)}
@@ -126,6 +124,16 @@ def pools_of(route: Route) -> tuple[str, ...]:
         return ()
     mirror = route.action.mirror
     return (*route.action.pools, mirror.pool) if mirror else route.action.pools
+
+
+def pools_reached(topology: Topology, proxy: Proxy) -> frozenset[str]:
+    """The pools that requests through this proxy may reach, by the shares of `topology`."""
+    used_routes = {rule.route for listener in _listeners_of(topology, proxy) for rule in listener.rules}
+    return frozenset(name for route in topology.routes if route.name in used_routes for name in pools_of(route))
+
+
+def _listeners_of(topology: Topology, proxy: Proxy) -> tuple[Listener, ...]:
+    return tuple(item for item in topology.listeners if not proxy.listeners or item.name in proxy.listeners)
 
 
 def _instances(topology: Topology, proxy: Proxy, listeners: frozenset[str]) -> int:

@@ -22,6 +22,7 @@ from lbctl.serve.drivers.in_flight import InFlight
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.errors import CannotListenError
 from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.fleet.recent import RecentSnapshots
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.guard import Guard, Work
@@ -33,6 +34,7 @@ from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.telemetry.service import Telemetry, saved_loop_output
+from lbctl.serve.traffic.service import Traffic
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 
@@ -114,7 +116,11 @@ def build(
     overrides = OverrideService(publisher, reconciler, telemetry.loop, state, audit, restored.overrides)
     rollouts = RolloutService(publisher, reconciler, state, audit, restored.rollouts)
     supervisor = DriverSupervisor(telemetry.eject, guard, dry_run=options.dry_run)
+    traffic = Traffic(lambda: (str(row["node"]) for row in nodes.proxies()))
+    recent = RecentSnapshots(lambda: {str(row["last_good"]) for row in (*nodes.proxies(), *supervisor.rows())})
     publisher.subscribe("drivers: new fleet", supervisor.follow)
+    publisher.subscribe("traffic: new fleet", traffic.follow)
+    publisher.subscribe("recent snapshots: new fleet", recent.follow)
     publisher.subscribe("requests in flight: new fleet", in_flight.follow)
     publisher.subscribe("events: new fleet", events.follow)
     metrics.registry.register(Gauges(publisher, telemetry, time.monotonic))
@@ -131,6 +137,8 @@ def build(
         audit,
         supervisor,
         events,
+        traffic,
+        recent,
     )
     return Services(guard, watcher, publisher, reconciler, telemetry, overrides, rollouts, supervisor, in_flight, views)
 

@@ -87,8 +87,16 @@ REPLICA = schema.Replica(
     gpu=None,
     priority=0,
     capacity=1.0,
+    state="in",
+    state_reason="",
+    state_since=None,
     weight=1.0,
+    declared=0.0,
     share=0.0,
+    acknowledged=None,
+    observed=None,
+    requests_per_second=None,
+    in_flight=None,
     ramp=1.0,
     drained=None,
     out=False,
@@ -99,7 +107,7 @@ ACKNOWLEDGED = schema.Acknowledged(0, 0, ())
 
 def pool(name: str, *replicas: schema.Replica) -> schema.Pool:
     """A pool of these replicas."""
-    return schema.Pool(name, None, "http1", "round_robin", 600.0, replicas)
+    return schema.Pool(name, None, "http1", "round_robin", 600.0, None, (), (), replicas)
 
 
 def status(**changes: Any) -> schema.Status:

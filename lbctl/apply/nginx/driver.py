@@ -112,6 +112,11 @@ class NginxUpdater:
         self._lock = asyncio.Lock()
         self._changed = asyncio.Event()
 
+    @property
+    def accepted(self) -> View | None:
+        """What nginx last accepted; None before the first."""
+        return self._accepted
+
     # ── When ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def want(self, newest: Prepared, why: Reason | None = None) -> None:

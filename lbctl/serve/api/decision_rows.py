@@ -169,12 +169,13 @@ def acknowledged(proxies: Iterable[schema.Proxy], version: str) -> schema.Acknow
     Every Envoy that is connected should have it, and every driven proxy, also while driving it fails.
     """
     by_xds = frozenset(xds_kinds())
-    expected = [item for item in proxies if item.proxy is not None and _should_have_it(item)]
+    expected = [item for item in proxies if item.proxy is not None and should_have_it(item)]
     waiting = sorted({item.node for item in expected if not _has(item, version, by_xds)})
     return schema.Acknowledged(len(expected), len(expected) - len(waiting), tuple(waiting))
 
 
-def _should_have_it(proxy: schema.Proxy) -> bool:
+def should_have_it(proxy: schema.Proxy) -> bool:
+    """Return whether the proxy is connected, or driven, and so should have what is published."""
     return proxy.state not in ("GONE", "NOT DRIVEN") and proxy.kind != "reader"
 
 

@@ -1,4 +1,4 @@
-"""Rows of the API about the process, the files, the proxies and the pools.
+"""Rows of the API about the process, the files and the proxies.
 
 The functions are pure; the times that they take are seconds since the epoch.
 """
@@ -10,9 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lbctl.base.diagnostics import Diagnostic, as_json
-from lbctl.control.compose import Composed, EffectiveReplica
-from lbctl.control.slow_start import Factors
-from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Control
 from lbctl.serve.api import schema
 from lbctl.serve.discovery.dns import NameState
@@ -63,14 +60,6 @@ def driven_proxy(row: Mapping[str, Any]) -> schema.DrivenProxy:
     return schema.DrivenProxy(**_common(row, row["kind"]), reloads=row["reloads"], leaving=row["leaving"])
 
 
-def pools(composed: Composed, ramps: Factors) -> tuple[schema.Pool, ...]:
-    """Return every pool with its replicas, also those that are removed from the proxies.
-
-    `ramps` are the factors of slow start by lbctl.
-    """
-    return tuple(_pool(pool, composed, ramps.get(pool.name, {})) for pool in composed.whole.topology.pools)
-
-
 def discovered_name(state: NameState) -> schema.DiscoveredName:
     """Return the row of a DNS name."""
     return schema.DiscoveredName(
@@ -105,33 +94,3 @@ def _type(row: Mapping[str, Any]) -> schema.ResourceTypeStatus:
 def _nack(row: Mapping[str, Any]) -> schema.NackRecord:
     lists = {name: tuple(row[name]) for name in ("names", "findings")}
     return schema.NackRecord(**{**row, **lists, "at": timestamp(row["at"])})
-
-
-def _pool(pool: Pool, composed: Composed, ramps: Mapping[str, float]) -> schema.Pool:
-    return schema.Pool(
-        name=pool.name,
-        model=pool.model.name if pool.model else None,
-        protocol=pool.protocol,
-        algorithm=pool.balance.algorithm,
-        drain_deadline_seconds=pool.drain_deadline / 1000,
-        replicas=tuple(_replica(item, ramps.get(item.replica.name, 1.0)) for item in composed.replicas(pool)),
-    )
-
-
-def _replica(item: EffectiveReplica, ramp: float) -> schema.Replica:
-    replica = item.replica
-    return schema.Replica(
-        name=replica.name,
-        address=str(replica.address),
-        region=replica.region,
-        zone=replica.zone,
-        gpu=replica.gpu,
-        priority=replica.priority,
-        capacity=replica.capacity,
-        weight=item.weight.rate,
-        share=round(item.share, 6),
-        ramp=round(ramp, 6),
-        drained=when(item.drained_since),
-        out=item.status in ("ejected", "removed"),
-        reasons=item.reasons,
-    )

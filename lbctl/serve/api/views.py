@@ -13,19 +13,21 @@ from lbctl import __version__
 from lbctl.base.diagnostics import dotted
 from lbctl.control.loop_output import controlled
 from lbctl.control.overrides import Overrides
-from lbctl.control.slow_start import lowest
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import xds_proxies
 from lbctl.ir.settings import of_fleet
 from lbctl.ir.topology import Topology
-from lbctl.serve.api import decision_rows, rollout_rows, schema, status_rows
+from lbctl.serve.api import decision_rows, pool_rows, rollout_rows, schema, status_rows
+from lbctl.serve.api.carriers import carriers
 from lbctl.serve.api.dashboard import rows
 from lbctl.serve.api.dashboard.service import Dashboard
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
+from lbctl.serve.api.replica_states import StateTimes
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.errors import NotSavedError
-from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
+from lbctl.serve.fleet.recent import RecentSnapshots
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator.overrides import OverrideService
@@ -33,6 +35,7 @@ from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.settings import Options
 from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.telemetry.service import Telemetry
+from lbctl.serve.traffic.service import Traffic
 from lbctl.targets import xds_kinds
 from lbctl.xds.protocol.node_status import NodeStatus
 
@@ -58,6 +61,8 @@ class Views:
         audit: AuditLog,
         supervisor: DriverSupervisor,
         events: EventLog,
+        traffic: Traffic,
+        recent: RecentSnapshots,
     ) -> None:
         self.events = events
         self.dashboard = Dashboard(self, events)
@@ -74,6 +79,9 @@ class Views:
         self._rollouts = rollouts
         self._audit = audit
         self._supervisor = supervisor
+        self._traffic = traffic
+        self._recent = recent
+        self._state_times = StateTimes()
 
     def end(self) -> None:
         """Report from now on that the process ends, and end the streams of events."""
@@ -123,13 +131,12 @@ class Views:
     def pools(self) -> schema.Pools:
         """Return `/api/v1/pools`."""
         served = self._publisher.served
-        ramps = lowest(item.factors for item in self._supervisor.composed().values())
-        return schema.Pools(status_rows.pools(served.composed, ramps) if served else ())
+        return schema.Pools(tuple(pool_rows.pools(served.composed, self._live(served))) if served else ())
 
     def live(self) -> Iterator[tuple[schema.LivePool, Sequence[schema.LiveReplica]]]:
         """Yield each pool with its replicas, as the dashboard shows them."""
-        reports = self._telemetry.loop.reports
-        for pool in self.pools().pools:
+        served, reports = self._publisher.served, self._telemetry.loop.reports
+        for pool in pool_rows.pools(served.composed, self._live(served)) if served else ():
             signals = {
                 item.name: report.signals.values
                 for item in pool.replicas
@@ -234,6 +241,18 @@ class Views:
     async def remove_override(self, body: dict[str, Any], actor: str) -> schema.RemovalResult:
         """End an override. Raises BadRequestError and NotSavedError."""
         return schema.RemovalResult(await self._overrides.remove(body, actor), self._snapshot())
+
+    def _live(self, served: PublishedFleet) -> pool_rows.Live:
+        states = self._telemetry.loop.state.pools.values()
+        return pool_rows.Live(
+            tuple(carriers(served, self.proxies().proxies, self._supervisor, self._recent)),
+            self._traffic.ledger,
+            checks=self._supervisor.checks,
+            health={(state.pool.name, item.replica.name): item.health for state in states for item in state.replicas},
+            times=self._state_times,
+            now=self._traffic.clock(),
+            at=time.time(),
+        )
 
     def _decisions(
         self,

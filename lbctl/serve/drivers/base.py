@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from lbctl.control.compose import ForProxy
 from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import View
 from lbctl.serve.fleet.publisher import PublishedFleet
 
 State = Literal["SYNCED", "WAITING", "FAILING", "NOT DRIVEN"]
@@ -48,6 +49,10 @@ class Driver(Protocol):
     @property
     def composed(self) -> ForProxy | None:
         """What is composed for this proxy alone; None where it gets the published snapshot unchanged."""
+
+    @property
+    def accepted(self) -> View | None:
+        """What the proxy has of `composed`; None before the first, and where it gets the published snapshot."""
 
     def update(self, served: PublishedFleet) -> None:
         """Apply this fleet to the proxy from now on. Returns at once."""

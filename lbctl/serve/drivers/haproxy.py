@@ -20,6 +20,7 @@ from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.base.errors import reason_of
 from lbctl.control.compose import ForProxy
 from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import View
 from lbctl.serve import log
 from lbctl.serve.drivers.base import DriverStatus, Ejected
 from lbctl.serve.fleet.publisher import PublishedFleet
@@ -45,6 +46,7 @@ class HaproxyDriver:
         self.proxy = proxy
         self.status = DriverStatus()
         self.composed: ForProxy | None = None  # HAProxy checks and ramps by itself
+        self.accepted: View | None = None
         self._driver = HaproxyUpdater(proxy)
         self._served: PublishedFleet | None = None
         self._prepared: tuple[PublishedFleet, Prepared] | None = None

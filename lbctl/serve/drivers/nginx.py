@@ -18,6 +18,7 @@ from lbctl.compile.files import files_on_disk
 from lbctl.control.compose import ForProxy, for_proxy
 from lbctl.control.slow_start import Ramps
 from lbctl.ir.proxies import Proxy, Reload
+from lbctl.ir.snapshot import View
 from lbctl.serve import log
 from lbctl.serve.drivers.base import DriverStatus, Ejected, State
 from lbctl.serve.fleet.publisher import PublishedFleet
@@ -49,6 +50,11 @@ class NginxDriver:
         self._running = False
         self._absent = False
         self._warned = ""
+
+    @property
+    def accepted(self) -> View | None:
+        """What nginx last accepted."""
+        return self._driver.accepted
 
     def update(self, served: PublishedFleet) -> None:
         """Apply this fleet to the proxy from now on."""

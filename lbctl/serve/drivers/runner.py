@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from lbctl.control.compose import ForProxy
 from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import View
 from lbctl.serve.drivers.base import Driver, DriverStatus
 from lbctl.serve.fleet.publisher import PublishedFleet
 
@@ -45,6 +46,11 @@ class DriverRunner:
     def composed(self) -> ForProxy | None:
         """What the driver has composed for this proxy alone; None where it gets the published snapshot unchanged."""
         return self._driver.composed if self._driver is not None else None
+
+    @property
+    def accepted(self) -> View | None:
+        """What the proxy has of `composed`; None before the first, and where it gets the published snapshot."""
+        return self._driver.accepted if self._driver is not None else None
 
     def update(self, served: PublishedFleet) -> None:
         """Apply this fleet to the proxy from now on."""

@@ -16,7 +16,7 @@ from lbctl.compile.files import files_on_disk
 from lbctl.control.compose import ForProxy
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
-from lbctl.ir.snapshot import Snapshot, view
+from lbctl.ir.snapshot import Snapshot, View, view
 from lbctl.serve import log
 from lbctl.serve.drivers.base import DriverStatus, row
 from lbctl.serve.drivers.eligibility import needs_driver, undriven
@@ -62,6 +62,15 @@ class DriverSupervisor:
     def composed(self) -> dict[str, ForProxy]:
         """Proxy → what is composed for it alone; the other proxies get the published snapshot unchanged."""
         return {name: own for name, item in self._runners.items() if (own := item.composed) is not None}
+
+    def accepted(self) -> dict[str, View]:
+        """Proxy → what it has of what is composed for it alone."""
+        return {name: view for name, item in self._runners.items() if (view := item.accepted) is not None}
+
+    @property
+    def checks(self) -> Mapping[Key, CheckState]:
+        """(pool, replica) → the result of lbctl's active checks."""
+        return self._health_checker.states
 
     async def run(self) -> None:
         """Drive the proxies until the task is cancelled."""

@@ -62,6 +62,8 @@ class Condition:
 class _Reports:
     """What one proxy has reported."""
 
+    since: float
+    """When it reported for the first time."""
     at: float
     totals: dict[ReplicaKey, Counts] = field(default_factory=dict)
     recent: deque[tuple[float, Counter[ReplicaKey]]] = field(default_factory=deque)
@@ -134,6 +136,19 @@ class TrafficLedger:
         total = sum(requests.values())
         return {replica: count / total for replica, count in requests.items()} if total else {}
 
+    def rates(self, now: float) -> Mapping[ReplicaKey, float]:
+        """Return replica → its requests per second in the last minute, or since a younger proxy reports.
+
+        A replica that had none is absent.
+        """
+        rates: dict[ReplicaKey, float] = {}
+        for name, reports in self._current(now):
+            oldest = min((end for end, _ in reports.recent if end > now - WINDOW), default=now) - _BUCKET
+            seconds = max(_BUCKET, now - max(oldest, reports.since))
+            for key, requests in self.recent(now, name).items():
+                rates[key] = rates.get(key, 0.0) + requests / seconds
+        return rates
+
     def in_flight(self, key: ReplicaKey, now: float) -> int | None:
         """Return the requests at the replica, summed over the proxies that report them; None where none does."""
         values = [item.in_flight[key] for _, item in self._current(now) if key in item.in_flight]
@@ -144,7 +159,7 @@ class TrafficLedger:
         return {name: item.conditions[key] for name, item in self._current(now) if key in item.conditions}
 
     def _reports(self, proxy: str, now: float) -> _Reports:
-        reports = self._proxies.setdefault(proxy, _Reports(now))
+        reports = self._proxies.setdefault(proxy, _Reports(now, now))
         reports.at = now
         return reports
 

@@ -22,6 +22,7 @@ class ToyDriver:
         self.proxy = proxy
         self.status = DriverStatus()
         self.composed = None
+        self.accepted = None
         self._config = Path(proxy.config)
         self._queue: asyncio.Queue[PublishedFleet] = asyncio.Queue()
 

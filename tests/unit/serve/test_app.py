@@ -27,7 +27,7 @@ from lbctl.ir.snapshot import Snapshot, replica_counts
 from lbctl.ir.topology import Topology
 from lbctl.model.fleet import FleetSource, read
 from lbctl.serve import log
-from lbctl.serve.api import exposure, status_rows
+from lbctl.serve.api import exposure, pool_rows, status_rows
 from lbctl.serve.discovery.dns import replicas_of
 from lbctl.serve.discovery.guard import accepted_answers, unresolved
 from lbctl.serve.discovery.interface import Discovered
@@ -289,7 +289,7 @@ def test_a_share_is_of_the_weight_of_those_that_carry_something() -> None:
             replica("slow", capacity=1.0), replica("spare", priority=1),
         ),
     )  # fmt: skip
-    (shown,) = status_rows.pools(compose(Snapshot(topology(pool)), LoopOutput(), (), {}, 0.0), {})
+    (shown,) = pool_rows.pools(compose(Snapshot(topology(pool)), LoopOutput(), (), {}, 0.0), pool_rows.Live())
     rows = {row.name: row for row in shown.replicas}
     assert {name: row.share for name, row in rows.items()} == {"busy": 0.75, "drained": 0, "slow": 0.25, "spare": 0}
     assert rows["drained"].drained == "1970-01-01T00:00:00.000Z"
@@ -299,7 +299,7 @@ def test_a_share_is_of_the_weight_of_those_that_carry_something() -> None:
 
 def test_a_pool_that_is_all_drained_has_no_shares() -> None:
     fleet = Snapshot(topology(Pool("p", (replica("a", drain=True),), drain_deadline=60_000)))
-    (shown,) = status_rows.pools(compose(fleet, LoopOutput(), (), {("p", "a"): 0.0}, 60.0), {})
+    (shown,) = pool_rows.pools(compose(fleet, LoopOutput(), (), {("p", "a"): 0.0}, 60.0), pool_rows.Live())
     assert [(row.share, row.out) for row in shown.replicas] == [(0, True)]
 
 

@@ -22,6 +22,7 @@ def replica(pool: str, row: schema.Replica, signals: Mapping[str, Signal]) -> sc
         zone=row.zone,
         state=row.state,
         reason=row.state_reason,
+        since=row.state_since,
         capacity=row.capacity,
         weight=_rounded(row.weight, 3),
         declared=_share(row.declared),
@@ -39,7 +40,9 @@ def replica(pool: str, row: schema.Replica, signals: Mapping[str, Signal]) -> sc
 
 def pool(row: schema.Pool) -> schema.LivePool:
     """Return the row of a pool."""
-    return schema.LivePool(row.name, row.model, row.algorithm, len(row.replicas))
+    return schema.LivePool(
+        row.name, row.model, row.algorithm, len(row.replicas), _optional(row.requests_per_second, 1), row.silent
+    )
 
 
 def proxy(row: schema.Proxy) -> schema.LiveProxy:

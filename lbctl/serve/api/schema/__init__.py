@@ -42,7 +42,7 @@ from lbctl.serve.api.schema.operations import (
     ReloadResult,
     RemovalResult,
 )
-from lbctl.serve.api.schema.pools import FleetSettings, Pool, Pools, Replica
+from lbctl.serve.api.schema.pools import FleetSettings, Pool, Pools, Replica, ReplicaState
 from lbctl.serve.api.schema.probes import Error, Probe
 from lbctl.serve.api.schema.proxies import DrivenProxy, NackRecord, Proxies, Proxy, ResourceTypeStatus, XdsProxy
 from lbctl.serve.api.schema.rollouts import (
@@ -116,6 +116,7 @@ __all__ = [
     "ReplicaName",
     "ReplicaSeries",
     "ReplicaSignals",
+    "ReplicaState",
     "ResourceTypeStatus",
     "Rollout",
     "RolloutAction",

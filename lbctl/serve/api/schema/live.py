@@ -34,6 +34,8 @@ class LiveReplica:
     """`in`, or what keeps it from its full share, as in `Replica`."""
     reason: str
     """Why it is in this state; empty for `in`."""
+    since: Timestamp | None
+    """When it came into this state; None where it is in it since before lbctl started."""
     capacity: float
     """What it can carry, relative to the others of its pool."""
     weight: float
@@ -72,6 +74,10 @@ class LivePool:
     """The load balancing algorithm."""
     replicas: int
     """The number of its replicas."""
+    requests_per_second: float | None
+    """Requests a second over the last minute; None where no proxy reports them."""
+    silent: tuple[str, ...]
+    """The proxies that may send to this pool and report no counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from lbctl.serve.api.schema.values import Timestamp
+
+ReplicaState = Literal["in", "ramping", "slow", "hot", "down", "ejected", "draining", "drained", "removed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +29,30 @@ class Replica:
     """0 gets requests first; higher numbers stand by."""
     capacity: float
     """What it can carry, relative to the others of its pool."""
+    state: ReplicaState
+    """`in`: it gets its share. `ramping`: its weight rises in steps after it has joined or come back. `slow`: its
+    weight is clearly below its capacity, since it is slower than its peers. `hot`: so, since it is fuller or hotter.
+    `down`: an active check fails. `ejected`: deep health or a proxy's passive check keeps requests away. `draining`:
+    drained, with requests in flight. `drained`: drained. `removed`: its drain deadline has passed, no proxy has it."""
+    state_reason: str
+    """Why it is in this state, as a sentence that names the check or the proxy; empty for `in`."""
+    state_since: Timestamp | None
+    """When it came into this state; None where it is in it since before lbctl started."""
     weight: float
     """The published weight, on the scale of capacities."""
+    declared: float
+    """Its part of the pool's requests by the files alone, their capacities and drains, from 0 to 1."""
     share: float
-    """Its part of the pool's requests, from 0 to 1."""
+    """Its part of the pool's requests as decided, from 0 to 1: the mean over the proxies, with measured weights,
+    drains, and what lbctl does for a proxy that lacks it (active checks, slow start)."""
+    acknowledged: float | None
+    """The same part by the newest fleet that all connected proxies have; None where one of them has none yet."""
+    observed: float | None
+    """Its part of the pool's requests in the last minute, as the proxies count them; None without reported requests."""
+    requests_per_second: float | None
+    """Requests in the last minute, per second; None where no proxy reports any counts."""
+    in_flight: int | None
+    """Requests that it has now, of the proxies that report them; None where none does."""
     ramp: float
     """The factor of slow start by lbctl, from 0 to 1: the lowest of all proxies that need it."""
     drained: Timestamp | None
@@ -37,7 +60,7 @@ class Replica:
     out: bool
     """Whether it is ejected by deep health, or removed since its drain deadline has passed."""
     reasons: tuple[str, ...]
-    """Why it is out or drained, and which weight an operator holds."""
+    """Why it is out, down or drained, and which weight an operator holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +77,12 @@ class Pool:
     """The load balancing algorithm."""
     drain_deadline_seconds: float
     """Seconds that a drained replica keeps its requests."""
+    requests_per_second: float | None
+    """Requests in the last minute, per second; None where no proxy reports any counts."""
+    reporting: tuple[str, ...]
+    """The proxies that report counts of this pool's replicas: Envoys by node id, the others by name."""
+    silent: tuple[str, ...]
+    """The proxies that may send to this pool and report nothing; an Envoy without a connected node by its name."""
     replicas: tuple[Replica, ...]
     """All replicas, in the order of the fleet."""
 

@@ -16,7 +16,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.topology import Topology
 from lbctl.ir.weight import Weight, from_capacity
-from lbctl.serve.api import decision_rows, schema, status_rows
+from lbctl.serve.api import decision_rows, pool_rows, schema
 from lbctl.serve.api.decision_rows import PublishedWeight as Published
 from lbctl.serve.telemetry.reports import SourceState
 from tests.support.api import ACKNOWLEDGED, DRIVEN, ENVOY
@@ -146,7 +146,7 @@ def _shares(fleet: Pool, *held: Override, ejected: tuple[str, ...] = ()) -> tupl
     """Of the rows of `/api/v1/pools`, and of those of `/api/v1/decisions`."""
     output = LoopOutput({}, {NAME: dict.fromkeys(ejected, ("XID 79",))})
     composed = compose(Snapshot(Topology((), (), (fleet,))), output, held, {}, 0.0)
-    (row,) = status_rows.pools(composed, {})
+    (row,) = pool_rows.pools(composed, pool_rows.Live())
     weights = decision_rows.published_weights(fleet, composed, [], {})
     explained = [
         decision_rows.decision(item, weights[item.replica], composed.overrides, ACKNOWLEDGED, 0.0).share

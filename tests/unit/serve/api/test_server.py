@@ -394,8 +394,11 @@ def test_a_replica_whose_page_tells_no_signal_yet_has_its_row_and_one_that_is_ou
 ) -> None:
     source = schema.Source("vllm", "http://a/", True, 1.0, None, None, 0, 0.0, ())
     fleet.read = schema.Signals((schema.ReplicaSignals("llama", "a", 15.0, {}, (source,)),))
-    rows = (replace(api.REPLICA, out=True), replace(api.REPLICA, name="b", drained="then"),
-            replace(api.REPLICA, name="c"))  # fmt: skip
+    rows = (
+        replace(api.REPLICA, state="ejected", state_reason="ejected by deep health: XID 79"),
+        replace(api.REPLICA, name="b", state="drained"),
+        replace(api.REPLICA, name="c"),
+    )
     monkeypatch.setattr(fleet, "pools", lambda: schema.Pools((api.pool("llama", *rows),)))
 
     async def script(ask: Ask) -> None:
@@ -407,7 +410,9 @@ def test_a_replica_whose_page_tells_no_signal_yet_has_its_row_and_one_that_is_ou
         assert await asyncio.to_thread(run, ["status", "pools", *server]) == 0
         shown = capsys.readouterr().out.splitlines()
         assert shown[0].split()[-1] == "STATE"
-        assert [line.split("-", 1)[1].strip() for line in shown[1:]] == ["out", "drained since then", "in"]
+        assert [line.split("-", 1)[1].strip() for line in shown[1:]] == [
+            "ejected: ejected by deep health: XID 79", "drained", "in",
+        ]  # fmt: skip
 
     conversation(fleet, token, script)
 

@@ -1,0 +1,174 @@
+"""Rows of the API about the pools: each replica with its state, its shares, and its traffic as the proxies count it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from lbctl.control.compose import Composed, EffectiveReplica
+from lbctl.control.health import Health
+from lbctl.control.slow_start import lowest
+from lbctl.ir.pools import Pool
+from lbctl.ir.shares import of_replicas
+from lbctl.ir.snapshot import pools_of
+from lbctl.ir.topology import Topology
+from lbctl.serve.api import schema
+from lbctl.serve.api.replica_shares import Carrier, Shares, ShareTable
+from lbctl.serve.api.replica_states import ReplicaFacts, State, StateTimes, state_of
+from lbctl.serve.api.status_rows import when
+from lbctl.serve.health.thresholds import CheckState
+from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What is known of the running proxies and of the replicas, apart from the composed fleet."""
+
+    carriers: tuple[Carrier, ...] = ()
+    ledger: TrafficLedger = field(default_factory=TrafficLedger)
+    checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
+    """(pool, replica) → the result of lbctl's active checks."""
+    health: Mapping[tuple[str, str], Health] = field(default_factory=dict)
+    """(pool, replica) → its deep health, where it has telemetry."""
+    times: StateTimes = field(default_factory=StateTimes)
+    now: float = 0.0
+    """Seconds on the clock of the ledger."""
+    at: float = 0.0
+    """Seconds since the epoch."""
+
+
+def pools(composed: Composed, live: Live) -> Iterator[schema.Pool]:
+    """Yield every pool with its replicas, also those that are removed from the proxies."""
+    rows = _Rows(composed, live)
+    topology = composed.whole.topology
+    live.times.keep(ReplicaKey(pool.name, item.name) for pool in topology.pools for item in pool.replicas)
+    yield from map(rows.pool, topology.pools)
+
+
+@dataclass(frozen=True, slots=True)
+class _PoolLive:
+    """What the replicas of one pool have in common."""
+
+    pool: Pool
+    carriers: tuple[Carrier, ...]
+    declared: Shares
+    decided: Shares
+    acknowledged: Shares | None
+    requests: Mapping[str, int]
+    """Replica → its requests in the last minute."""
+    total: int
+    """The requests of all replicas in the last minute."""
+    is_reported: bool
+    """Whether a proxy reports the requests."""
+    has_websockets: bool
+
+    def observed(self, replica: str) -> float | None:
+        """Return the replica's part of the requests in the last minute; None without any."""
+        return round(self.requests.get(replica, 0) / self.total, 6) if self.total else None
+
+
+class _Rows:
+    """Makes the rows of all pools; what is the same for many of them is computed once."""
+
+    def __init__(self, composed: Composed, live: Live) -> None:
+        self._composed = composed
+        self._live = live
+        self._shares = ShareTable(composed.whole, live.carriers)
+        self._rates = live.ledger.rates(live.now)
+        self._reporting = live.ledger.reporting(live.now)
+        self._ramps = lowest(item.factors for item in live.carriers)
+        self._with_websockets = with_websockets(composed.whole.topology)
+        self._held = {(item.pool, item.replica) for item in composed.overrides if item.kind == "weight"}
+        self._requests: dict[str, dict[str, int]] = {}
+        for key, count in live.ledger.recent(live.now).items():
+            self._requests.setdefault(key.pool, {})[key.replica] = count
+
+    def pool(self, pool: Pool) -> schema.Pool:
+        carriers = tuple(item for item in self._live.carriers if pool.name in item.pools)
+        names = {name for item in carriers for name in item.nodes or (item.proxy.name,)}
+        reporting = tuple(sorted(names & self._reporting))
+        requests = self._requests.get(pool.name, {})
+        facts = _PoolLive(
+            pool, carriers, of_replicas(pool), self._shares.decided(pool.name), self._shares.acknowledged(pool.name),
+            requests, sum(requests.values()), bool(reporting), pool.name in self._with_websockets,
+        )  # fmt: skip
+        replicas = tuple(self._replica(facts, item) for item in self._composed.replicas(pool))
+        return schema.Pool(
+            name=pool.name,
+            model=pool.model.name if pool.model else None,
+            protocol=pool.protocol,
+            algorithm=pool.balance.algorithm,
+            drain_deadline_seconds=pool.drain_deadline / 1000,
+            requests_per_second=(
+                round(sum(item.requests_per_second or 0.0 for item in replicas), 3) if reporting else None
+            ),
+            reporting=reporting,
+            silent=tuple(sorted(names - self._reporting)),
+            replicas=replicas,
+        )
+
+    def _replica(self, facts: _PoolLive, item: EffectiveReplica) -> schema.Replica:
+        replica, live = item.replica, self._live
+        key = ReplicaKey(facts.pool.name, replica.name)
+        in_flight = None if facts.has_websockets else live.ledger.in_flight(key, live.now)
+        state = state_of(self._state_facts(facts, item, key, in_flight))
+        return schema.Replica(
+            name=replica.name,
+            address=str(replica.address),
+            region=replica.region,
+            zone=replica.zone,
+            gpu=replica.gpu,
+            priority=replica.priority,
+            capacity=replica.capacity,
+            state=state.name,
+            state_reason=state.reason,
+            state_since=when(live.times.since(key, state.name, live.at)),
+            weight=item.weight.rate,
+            declared=_share(facts.declared, replica.name),
+            share=_share(facts.decided, replica.name),
+            acknowledged=None if facts.acknowledged is None else _share(facts.acknowledged, replica.name),
+            observed=facts.observed(replica.name),
+            requests_per_second=round(self._rates.get(key, 0.0), 3) if facts.is_reported else None,
+            in_flight=in_flight,
+            ramp=round(self._ramps.get(key.pool, {}).get(replica.name, 1.0), 6),
+            drained=when(item.drained_since),
+            out=item.status in ("ejected", "removed"),
+            reasons=_reasons(item, state),
+        )
+
+    def _state_facts(
+        self, facts: _PoolLive, item: EffectiveReplica, key: ReplicaKey, in_flight: int | None
+    ) -> ReplicaFacts:
+        live = self._live
+        return ReplicaFacts(
+            item,
+            is_held=key in self._held,
+            is_composite=facts.pool.weighting.strategy == "composite",
+            check=live.checks.get(key),
+            checked_for=tuple(each.proxy.name for each in facts.carriers if each.checked),
+            conditions=live.ledger.conditions(key, live.now),
+            carriers=sum(len(each.nodes) or 1 for each in facts.carriers),
+            ramps={
+                each.proxy.name: factor
+                for each in facts.carriers
+                if (factor := each.factors.get(key.pool, {}).get(key.replica)) is not None
+            },
+            health=live.health.get(key),
+            in_flight=in_flight,
+        )
+
+
+def with_websockets(topology: Topology) -> frozenset[str]:
+    """The pools that a route with WebSockets may lead to: an idle WebSocket counts as a request in flight."""
+    return frozenset(name for route in topology.routes if route.websocket for name in pools_of(route))
+
+
+def _share(shares: Shares, name: str) -> float:
+    return round(shares.get(name, 0.0), 6)
+
+
+def _reasons(item: EffectiveReplica, state: State) -> tuple[str, ...]:
+    """Return why the replica is out, down or drained; the composed reasons do not have what proxies report."""
+    if state.name in ("down", "ejected") and item.status != "ejected":
+        return (*item.reasons, state.reason)
+    return item.reasons

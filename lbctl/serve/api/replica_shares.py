@@ -1,0 +1,98 @@
+"""The share of each replica in its pool's requests: decided by lbctl, and acknowledged by the proxies.
+
+A share is the mean over the proxies that may send to the pool, each counted as often as it has instances: proxies
+differ where lbctl does active checks or slow start for one of them. Shares are by weight alone; what the proxies really
+do with their requests is the observed share of the traffic ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lbctl.control.slow_start import Factors
+from lbctl.ir.pools import Pool
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.shares import of_replicas
+from lbctl.ir.snapshot import Snapshot, View, drained_of, weights_of
+from lbctl.ir.weight import Weight
+
+Shares = Mapping[str, float]
+"""Replica → its share, 0…1; a replica that gets nothing is absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """A proxy of the fleet with what lbctl decided for it and what it has."""
+
+    proxy: Proxy
+    pools: frozenset[str]
+    """The pools that it may send to."""
+    decided: Snapshot
+    acknowledged: Snapshot | View | None
+    """What it has; None where it has nothing yet, or where that is unknown."""
+    connected: bool = True
+    """Whether it should have what is published: it is driven, or one of its nodes is connected."""
+    factors: Factors = field(default_factory=dict)
+    """The slow-start factors that are part of the weights in `decided`."""
+    checked: bool = False
+    """Whether lbctl does its active health checks."""
+    nodes: tuple[str, ...] = ()
+    """The names by which it reports its traffic: the connected nodes of an Envoy, the proxy's own name otherwise."""
+
+
+class ShareTable:
+    """Computes the shares of pools. `whole`: the composed fleet with the replicas that are removed from the proxies."""
+
+    def __init__(self, whole: Snapshot, carriers: Iterable[Carrier]) -> None:
+        self._whole = whole
+        self._carriers = tuple(carriers)
+        self._pools: dict[int, Mapping[str, Pool]] = {}
+
+    def decided(self, pool: str) -> Shares:
+        """The shares by what lbctl has decided for each proxy; by the composed fleet where no proxy has the pool."""
+        sources = [(item.decided, item.proxy.instances) for item in self._carriers if pool in item.pools]
+        return self._mean(pool, sources or [(self._whole, 1)])
+
+    def acknowledged(self, pool: str) -> Shares | None:
+        """The shares by what the connected proxies have; None where one has nothing yet, or none is connected."""
+        carriers = [item for item in self._carriers if pool in item.pools and item.connected]
+        sources = [(item.acknowledged, item.proxy.instances) for item in carriers if item.acknowledged is not None]
+        return self._mean(pool, sources) if sources and len(sources) == len(carriers) else None
+
+    def _mean(self, pool: str, sources: Iterable[tuple[Snapshot | View, int]]) -> Shares:
+        """Return the mean of the shares in the sources, each counted as often as its number says."""
+        counts: dict[int, int] = {}
+        by_id: dict[int, Snapshot | View] = {}
+        for source, count in sources:
+            by_id[id(source)] = source
+            counts[id(source)] = counts.get(id(source), 0) + count
+        if len(by_id) == 1:
+            return self._shares(pool, *by_id.values())
+        total = sum(counts.values())
+        mean: dict[str, float] = {}
+        for key, source in by_id.items():
+            for name, share in self._shares(pool, source).items():
+                mean[name] = mean.get(name, 0.0) + share * counts[key] / total
+        return mean
+
+    def _shares(self, pool: str, source: Snapshot | View) -> Shares:
+        item = self._pool(pool, source)
+        if item is None:
+            return {}
+        if isinstance(source, View):
+            return _by_weight(item, source.weights[pool], source.drained[pool])
+        return _by_weight(item, weights_of(item, source), drained_of(item, source))
+
+    def _pool(self, name: str, source: Snapshot | View) -> Pool | None:
+        if isinstance(source, View):
+            return source.pools.get(name)
+        topology = source.topology
+        if id(topology) not in self._pools:
+            self._pools[id(topology)] = {item.name: item for item in topology.pools}
+        return self._pools[id(topology)].get(name)
+
+
+def _by_weight(pool: Pool, weights: tuple[Weight, ...], drained: frozenset[str]) -> Shares:
+    rates = {item.name: weight.rate for item, weight in zip(pool.replicas, weights, strict=True)}
+    return of_replicas(pool, rates, drained)

@@ -1,0 +1,162 @@
+"""The one state of a replica, and why: by whom it is out, or what lowers its weight.
+
+The causes are looked at in the order in which an operator acts on them: what removes the replica, what keeps requests
+away from it, what lowers its weight. The functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lbctl.control.compose import EffectiveReplica
+from lbctl.control.health import Health
+from lbctl.serve.api.schema import ReplicaState
+from lbctl.serve.health.thresholds import CheckState
+from lbctl.serve.traffic.ledger import Condition, ReplicaKey
+
+CLEARLY = 0.9
+"""The part of its capacity below which a replica's weight is clearly lower."""
+
+
+class State(NamedTuple):
+    """The state of a replica, and why as a sentence; the sentence is empty for `in`."""
+
+    name: ReplicaState
+    reason: str = ""
+
+
+IN = State("in")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFacts:
+    """Everything that decides the state of one replica."""
+
+    effective: EffectiveReplica
+    is_held: bool = False
+    """Whether an operator holds its weight."""
+    is_composite: bool = False
+    """Whether its weight follows its load."""
+    check: CheckState | None = None
+    """The result of lbctl's active checks; None where lbctl does not check it."""
+    checked_for: tuple[str, ...] = ()
+    """The proxies for which lbctl does the active checks."""
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
+    """Proxy → what it thinks of the replica."""
+    carriers: int = 0
+    """The number of proxies that may send requests to it."""
+    ramps: Mapping[str, float] = field(default_factory=dict)
+    """Proxy → the slow-start factor that lbctl applies for it."""
+    health: Health | None = None
+    """Its deep health; None where it has no telemetry."""
+    in_flight: int | None = None
+    """Its requests in flight; None where they are unknown."""
+
+
+def state_of(facts: ReplicaFacts) -> State:
+    """Return the state of a replica."""
+    return _left(facts) or _out(facts) or (IN if facts.is_held else _lowered(facts)) or IN
+
+
+def _left(facts: ReplicaFacts) -> State | None:
+    """Return the state of a replica that the files or an operator take out."""
+    reasons = facts.effective.reasons
+    if facts.effective.status == "removed":
+        return State("removed", "; ".join(reasons))
+    if facts.effective.status != "drained":
+        return None
+    why = "; ".join(item for item in reasons if "drained" in item) or "drained"
+    if facts.in_flight:
+        count = f"{facts.in_flight} request{'' if facts.in_flight == 1 else 's'}"
+        return State("draining", f"{why}; {count} in flight")
+    return State("drained", why if facts.in_flight == 0 else f"{why}; its requests in flight are not known")
+
+
+def _out(facts: ReplicaFacts) -> State | None:
+    """Return the state of a replica that a check keeps requests away from."""
+    if facts.effective.status == "ejected":
+        return State("ejected", f"ejected by deep health: {'; '.join(facts.effective.reasons)}")
+    if facts.check is not None and facts.check.out:
+        proxies = f" for {', '.join(facts.checked_for)}" if facts.checked_for else ""
+        return State("down", f"the active check of lbctl{proxies} fails: {facts.check.reason}")
+    return (
+        _by_proxies(facts, "down", "the active check of {proxies} fails")
+        or _by_proxies(facts, "ejected", "ejected by the passive check of {proxies}")
+        or _by_proxies(facts, "draining", "{proxies} sends it no new requests")
+    )
+
+
+def _by_proxies(facts: ReplicaFacts, condition: str, sentence: str) -> State | None:
+    """Return the state of a replica that is in this condition at a proxy."""
+    of_proxy = {name: item.reason for name, item in sorted(facts.conditions.items()) if item.state == condition}
+    if not of_proxy:
+        return None
+    proxies = ", ".join(of_proxy)
+    if len(of_proxy) < facts.carriers:
+        proxies += f" ({len(of_proxy)} of {facts.carriers} proxies)"
+    reasons = "; ".join(dict.fromkeys(filter(None, of_proxy.values())))
+    name: ReplicaState = "down" if condition == "down" else "ejected" if condition == "ejected" else "draining"
+    return State(name, sentence.format(proxies=proxies) + (f": {reasons}" if reasons else ""))
+
+
+def _lowered(facts: ReplicaFacts) -> State | None:
+    """Return the state of a replica that gets requests, with a weight that is clearly below its capacity."""
+    health, weight, capacity = facts.health, facts.effective.weight, facts.effective.replica.capacity
+    if health is not None and health.temperature.exceeded:
+        return State("hot", "; ".join(health.verdict_reasons))
+    if health is not None and health.verdict == "floor":
+        return State("ramping", f"at the floor weight: {'; '.join(health.verdict_reasons)}")
+    if facts.ramps:
+        return State("ramping", _ramp(facts.ramps))
+    if weight.speed < CLEARLY:
+        return State("slow", slower(weight.speed))
+    if weight.room < CLEARLY * capacity:
+        return State("hot", f"it has room for {weight.room / capacity:.0%} of what its capacity says")
+    if weight.rate < CLEARLY * capacity:
+        return _held_back(facts, weight.rate / capacity)
+    return None
+
+
+def _held_back(facts: ReplicaFacts, part: float) -> State:
+    if facts.is_composite:
+        return State("hot", f"its load is higher than that of its peers: {part:.0%} of its capacity")
+    return State("ramping", f"its weight moves in bounded steps: {part:.0%} of its capacity")
+
+
+def _ramp(ramps: Mapping[str, float]) -> str:
+    parts = ", ".join(f"{name} gives it {factor:.0%} of its weight" for name, factor in sorted(ramps.items()))
+    return f"slow start: {parts}"
+
+
+def slower(speed: float) -> str:
+    """Return how much slower than its peers a replica of this relative speed (0…1) is."""
+    factor = 1 / speed
+    if factor < 1.75:
+        return f"{1 - speed:.0%} slower than its peers"
+    rounded = f"{factor:.1f}".removesuffix(".0")
+    return f"{_NUMBERS.get(rounded, rounded)} times slower than its peers"
+
+
+_NUMBERS = {"2": "two", "3": "three", "4": "four", "5": "five"}
+
+
+class StateTimes:
+    """Remembers when each replica came into its state."""
+
+    def __init__(self) -> None:
+        self._since: dict[ReplicaKey, tuple[ReplicaState, float | None]] = {}
+
+    def since(self, key: ReplicaKey, state: ReplicaState, now: float) -> float | None:
+        """Return when the replica came into this state; None where it has been `in` from the first call on."""
+        before = self._since.get(key)
+        if before is None or before[0] != state:
+            self._since[key] = state, None if before is None and state == "in" else now
+        return self._since[key][1]
+
+    def keep(self, replicas: Iterable[ReplicaKey]) -> None:
+        """Forget all replicas but these."""
+        kept = frozenset(replicas)
+        if len(self._since) > len(kept):
+            self._since = {key: value for key, value in self._since.items() if key in kept}

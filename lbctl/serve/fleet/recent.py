@@ -1,0 +1,39 @@
+"""The snapshots that were published last, by version: what a proxy has that is not at the newest one.
+
+A snapshot is kept while a proxy has its version. At most `MOST` are kept, so that a proxy that never gets on cannot
+fill the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from lbctl.ir.snapshot import Snapshot
+from lbctl.serve.fleet.publisher import PublishedFleet
+
+MOST = 16
+
+
+class RecentSnapshots:
+    """Keeps published snapshots. `in_use` returns the versions that proxies have."""
+
+    def __init__(self, in_use: Callable[[], Collection[str]]) -> None:
+        self._in_use = in_use
+        self._snapshots: dict[str, Snapshot] = {}  # the newest publication last
+
+    def follow(self, served: PublishedFleet) -> None:
+        """Keep the snapshot of this fleet as the newest one."""
+        version = served.cached_snapshot.version
+        self._snapshots.pop(version, None)
+        self._snapshots[version] = served.composed.snapshot
+        if len(self._snapshots) > MOST:
+            used = self._in_use()
+            older = list(self._snapshots)[:-1]
+            del self._snapshots[next((item for item in older if item not in used), older[0])]
+
+    def oldest(self, versions: Iterable[str]) -> Snapshot | None:
+        """Return the snapshot among `versions` that was published first; None where one is unknown or none is given."""
+        wanted = frozenset(versions)
+        if not wanted <= self._snapshots.keys():
+            return None
+        return next((snapshot for version, snapshot in self._snapshots.items() if version in wanted), None)
