@@ -94,7 +94,8 @@ ROUTES = (
     Route("rollouts", "GET", "/api/v1/rollouts", "How far each rollout is", schema.Rollouts),
     Route(
         "audit", "GET", "/api/v1/audit", "Who did what, as a chain of hashes", schema.Audit,
-        errors=(*_READ.items(), (503, "the state cannot be read")),
+        errors=((400, "a parameter is not what it should be"), *_READ.items(), (503, "the state cannot be read")),
+        parameters=(Parameter("last", "query", "Only so many records, the newest ones; all without it"),),
     ),
     Route(
         "events", "GET", "/api/v1/events", "What changes, as server-sent events", "text/event-stream",

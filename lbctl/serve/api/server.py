@@ -44,6 +44,10 @@ _LARGEST = 64 * 1024
 """Bytes of a request's body, and of the token's file."""
 _GRACE = 1.0
 """Seconds that a running answer gets when the API stops."""
+_MOST_RECORDS = 5_000
+"""Records of the audit log that are kept, and so the most that an answer has."""
+_LINGERING = 0.5
+"""Seconds for which the rest of a refused body is read, so that its sender can read the answer."""
 HEARTBEAT = 15.0
 """Seconds without an event after which a stream gets a comment, so that proxies in between keep it open."""
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -168,6 +172,7 @@ class Api:
             handle_signals=False,
             shutdown_timeout=_GRACE,
             keepalive_timeout=IDLE,
+            lingering_time=_LINGERING,
             logger=_LOG,
         )
         await self._runner.setup()
@@ -229,11 +234,15 @@ class Api:
         waiting = self._serving.ready()
         return _json(schema.Probe(waiting), 503) if waiting else _json(schema.Probe("ok"))
 
-    async def _audit(self, _request: web.Request) -> web.Response:
+    async def _audit(self, request: web.Request) -> web.Response:
+        last = request.query.get("last", str(_MOST_RECORDS))
+        if not last.isascii() or not last.isdecimal() or not 1 <= int(last[:9]) <= _MOST_RECORDS:
+            raise _Refused(400, f"last is a whole number from 1 to {_MOST_RECORDS}")
         try:
-            return _json(await self._serving.audit())
+            audit = await self._serving.audit()
         except StoreError as error:
             raise _Refused(503, f"the audit log cannot be read: {error}") from None
+        return _json(schema.Audit(audit.records[-int(last) :]))
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         return web.Response(body=self._serving.metrics(), headers={"content-type": CONTENT_TYPE})
@@ -398,6 +407,8 @@ class _WithHeartbeat:
 async def _body(request: web.Request) -> dict[str, Any]:
     if request.content_type != "application/json":
         raise _Refused(415, "the body must be JSON: content-type: application/json")
+    if (request.content_length or 0) > _LARGEST:
+        raise web.HTTPRequestEntityTooLarge(_LARGEST, request.content_length or 0)
     try:
         async with asyncio.timeout(FIRST_REQUEST):
             body = json.loads((await request.read()).decode())
