@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -53,7 +54,8 @@ class MovingFleet(api.Fleet):
         return schema.LiveReplica(
             pool=pool, name=f"{pool.split('-')[0]}-{number:02d}", address=f"10.0.{index}.{number % 250}:8000",
             gpu=GPUS[number % len(GPUS)], zone="abc"[number % 3], state=state, reason=reason,
-            since=status_rows.timestamp(1_767_225_600.0), capacity=1.0, weight=round(slow, 3), declared=round(fair, 4),
+            since=status_rows.timestamp(time.time() - 60 * (1 + number % 50)),
+            capacity=1.0, weight=round(slow, 3), declared=round(fair, 4),
             share=0.0 if gone else round(fair * slow, 4), acknowledged=0.0 if gone else round(fair * slow, 4),
             observed=round(observed, 4), requests_per_second=round(observed * 40 * size / 10, 1),
             in_flight=int(9 + 5 * wave) if not gone else 3 * (state == "draining"),
@@ -62,7 +64,7 @@ class MovingFleet(api.Fleet):
         )  # fmt: skip
 
     def status(self) -> schema.Status:
-        now = status_rows.timestamp(self.dashboard._now())
+        now = status_rows.timestamp(time.time())
         held = schema.Override(
             "drain", "llama-70b", "llama-11", None, None, {}, "new NVLink bridge", "alice", now, None
         )
@@ -71,7 +73,7 @@ class MovingFleet(api.Fleet):
             "LB203", "warning", "weights differ", None, "pools.embed", "fleet/pools.yaml", 14, 9, warning
         )
         return replace(
-            api.STATUS, since=now, overrides=(held,), proxies={"SYNCED": 3, "STALE": 1},
+            api.STATUS, since=status_rows.timestamp(time.time() - 3 * 86_400), overrides=(held,), proxies={"SYNCED": 3, "STALE": 1},
             snapshot=schema.Snapshot("9f86d081884c7d65", now, 0.0, "files", 3, sum(self._sizes.values())),
             fleet=replace(api.FILES, diagnostics=(diagnostic,)),
             control=tuple(
@@ -80,16 +82,43 @@ class MovingFleet(api.Fleet):
         )  # fmt: skip
 
     def proxies(self) -> schema.Proxies:
-        stale = replace(api.ENVOY, node="edge-3", state="STALE", last_good="77aa0011", reason="eds sent 2 s ago")
-        good = [replace(api.ENVOY, node=f"edge-{number}", last_good="9f86d081884c7d65") for number in (1, 2)]
-        return schema.Proxies((*good, stale, replace(api.DRIVEN, last_good="9f86d081884c7d65")))
+        stale = replace(
+            api.ENVOY,
+            node="edge-3",
+            since=status_rows.timestamp(time.time() - 90),
+            state="STALE",
+            last_good="77aa0011",
+            reason="eds sent 2 s ago",
+        )
+        good = [
+            replace(
+                api.ENVOY,
+                node=f"edge-{number}",
+                since=status_rows.timestamp(time.time() - 7_000),
+                last_good="9f86d081884c7d65",
+            )
+            for number in (1, 2)
+        ]
+        return schema.Proxies(
+            (
+                *good,
+                stale,
+                replace(
+                    api.DRIVEN,
+                    since=status_rows.timestamp(time.time() - 86_400),
+                    node="edge-haproxy",
+                    proxy="edge-haproxy",
+                    last_good="9f86d081884c7d65",
+                ),
+            )
+        )
 
     def rollouts(self) -> schema.Rollouts:
         steps = tuple(schema.RolloutStep(share, 300.0) for share in (5.0, 25.0, 50.0, 100.0))
-        soon = status_rows.timestamp(self.dashboard._now() + 140)
+        soon = status_rows.timestamp(time.time() + 140)
         rollout = schema.Rollout(
             "chat", "qwen-32b", "timed", "progressing", 2, steps, 25.0, {"llama-70b": 75, "qwen-32b": 25},
-            status_rows.timestamp(self.dashboard._now() - 160), soon, "weights of the new checkpoint",
+            status_rows.timestamp(time.time() - 160), soon, "weights of the new checkpoint",
         )  # fmt: skip
         return schema.Rollouts((rollout,))
 

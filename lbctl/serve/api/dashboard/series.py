@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from lbctl.serve.api import schema
 from lbctl.serve.api.dashboard.history import METRICS, STATES, Sample
@@ -40,7 +39,7 @@ class Query:
             raise BadRequestError(f"metric is one of {', '.join(METRICS)}")
         if not points.isascii() or not points.isdecimal() or not 2 <= int(points[:9]) <= _MOST_POINTS:
             raise BadRequestError(f"points is a whole number from 2 to {_MOST_POINTS}")
-        return cls(values["pool"], cast("schema.SeriesMetric", metric), values.get("replica", ""), int(points))
+        return cls(values["pool"], metric, values.get("replica", ""), int(points))
 
 
 def series(samples: Sequence[Sample], query: Query) -> schema.Series:

@@ -5,6 +5,7 @@ import { h } from "/dashboard/dom.js";
 
 const dialog = document.getElementById("dialog");
 dialog.addEventListener("close", () => dialog.replaceChildren());
+dialog.addEventListener("keydown", (event) => event.stopPropagation());
 
 /** Ask, act, and return whether it was done. The server's own words are shown where it refuses. */
 export function perform(action) {

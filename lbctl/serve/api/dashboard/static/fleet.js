@@ -58,9 +58,9 @@ export class Fleet {
     const tiles = [
       ["Control plane", status.ready ? "ready" : "not ready", status.ready ? `up for ${since(status.since, this.store.now())}` : status.waiting, status.ready ? "good" : "bad"],
       ["Files", status.fleet.valid ? "served" : "refused", `${status.snapshot ? `${status.snapshot.version.slice(0, 8)}, ` : ""}${problems ? plural(problems, "diagnostic") : "no diagnostics"}`, status.fleet.valid ? "good" : "bad"],
-      ["Proxies in sync", `${synced} of ${all}`, proxies.filter(([state]) => state !== "SYNCED").map(([state, count]) => `${count} ${state.toLowerCase()}`).join(", ") || "all acknowledged", synced === all ? "good" : "warn"],
+      ["Proxies in sync", `${synced}/${all}`, proxies.filter(([state]) => state !== "SYNCED").map(([state, count]) => `${count} ${state.toLowerCase()}`).join(", ") || "all acknowledged", synced === all ? "good" : "warn"],
       ["Pools", String(this.store.pools.length), plural(rows.length, "replica"), ""],
-      ["Replicas in", `${fine} of ${rows.length}`, Object.keys(STATES).filter((state) => state !== "in" && counts[state]).map((state) => `${counts[state]} ${state}`).join(", ") || "all get their share", fine === rows.length ? "good" : "warn"],
+      ["Replicas in", `${fine}/${rows.length}`, Object.keys(STATES).filter((state) => state !== "in" && counts[state]).map((state) => `${counts[state]} ${state}`).join(", ") || "all get their share", fine === rows.length ? "good" : "warn"],
       ["Requests/s", rates.length ? number(rates.reduce((one, other) => one + other, 0), 1) : "–", rates.length ? "over the last minute" : "no proxy reports counts", ""],
       ["Rollouts", String(moving.length), moving.map((item) => `${item.route} at ${item.percent ?? 0} %`).join(", ") || "none moves", moving.length ? "info" : ""],
     ];

@@ -19,7 +19,7 @@ export function percent(value) {
   if (value === null || value === undefined) return UNKNOWN;
   const points = value * 100;
   if (points === 0) return "0 %";
-  return `${points < 0.095 ? "<0.1" : points < 9.95 ? points.toFixed(1) : Math.round(points)} %`;
+  return `${points < 0.995 ? points.toFixed(2) : points < 9.95 ? points.toFixed(1) : Math.round(points)} %`;
 }
 
 export function number(value, digits = 0) {

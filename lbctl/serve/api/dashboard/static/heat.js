@@ -134,7 +134,7 @@ export class Heat {
   describe(most) {
     const { title, text } = METRICS[this.metric.value];
     const marks = most === null ? NAMES.map((name) => [STATE_COLOURS[name], name]) : [0, 0.25, 0.5, 0.75, 1].map((part) => [`rgb(${shade(part)})`, text(part * most)]);
-    keyed(this.legend, marks, ([, label]) => label, () => h("span", { class: "mark" }, h("i"), h("b")), (element, [colour, label]) => {
+    keyed(this.legend, marks, (mark) => marks.indexOf(mark), () => h("span", { class: "mark" }, h("i"), h("b")), (element, [colour, label]) => {
       element.firstChild.style.background = colour;
       setText(element.lastChild, label);
     });
