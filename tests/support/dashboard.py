@@ -73,7 +73,8 @@ class MovingFleet(api.Fleet):
             "LB203", "warning", "weights differ", None, "pools.embed", "fleet/pools.yaml", 14, 9, warning
         )
         return replace(
-            api.STATUS, since=status_rows.timestamp(time.time() - 3 * 86_400), overrides=(held,), proxies={"SYNCED": 3, "STALE": 1},
+            api.STATUS, since=status_rows.timestamp(time.time() - 3 * 86_400), overrides=(held,),
+            proxies={"SYNCED": 3, "STALE": 1},
             snapshot=schema.Snapshot("9f86d081884c7d65", now, 0.0, "files", 3, sum(self._sizes.values())),
             fleet=replace(api.FILES, diagnostics=(diagnostic,)),
             control=tuple(
