@@ -20,7 +20,7 @@ demo: $(VENV)/.demo  ## three proxies rendered, a real Envoy before three replic
 	$(BIN)/python -m lbctl.demo $(ARGS)
 
 test: $(VENV)/.test  ## everything, with the real proxies; ARGS="-k word" for less
-	@.ci/need nginx haproxy
+	@.ci/need nginx haproxy chromium
 	$(BIN)/python -m pytest -n 4 --dist worksteal -ra $(COVERAGE) $(ARGS)
 
 test-fast: $(VENV)/.test  ## what needs no proxy and is quick, in a minute or two

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from lbctl.ir.address import Address
 from lbctl.serve.api import schema, status_rows
+from lbctl.serve.api.dashboard.history import SHORTEST
 from lbctl.serve.api.server import Access, Api
 from tests.support import api
 
@@ -124,6 +125,14 @@ class MovingFleet(api.Fleet):
         return schema.Rollouts((rollout,))
 
 
+def remember(fleet: MovingFleet, seconds: float = 3_600.0) -> None:
+    """Give the fleet a history, as if it had been served for so long."""
+    now = time.time()
+    for number in range(int(seconds / SHORTEST)):
+        rows = [row for _, of_pool in fleet.live() for row in of_pool]
+        fleet.dashboard.history.add(now - seconds + SHORTEST * number, rows, seconds)
+
+
 @asynccontextmanager
 async def serving(fleet: api.Fleet, token: Path | None = None, port: int = 0) -> AsyncIterator[int]:
     """The API of this fleet on loopback, with the task of its dashboard; the port."""
@@ -138,7 +147,9 @@ async def serving(fleet: api.Fleet, token: Path | None = None, port: int = 0) ->
 
 
 async def _main(replicas: int) -> None:
-    async with serving(MovingFleet(replicas), port=18080) as port:
+    fleet = MovingFleet(replicas)
+    remember(fleet)
+    async with serving(fleet, port=18080) as port:
         print(f"http://127.0.0.1:{port}/")
         await asyncio.Event().wait()
 
