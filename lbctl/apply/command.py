@@ -36,6 +36,7 @@ class Done:
     output: str
     """What it wrote to standard output and standard error; if `code` is None, the reason."""
     started: bool = True
+    """Whether the program could be started."""
 
     @property
     def message(self) -> str:

@@ -27,6 +27,7 @@ class Position:
     """A place in a file."""
 
     file: str
+    """The name of the file as the user gave it."""
     line: int = 0
     """Counts from 1, as in editors; 0 means the file as a whole."""
     column: int = 0
@@ -43,11 +44,15 @@ class Diagnostic:
     code: str
     """LB and three digits."""
     message: str
+    """What is wrong."""
     position: Position | None = None
+    """Where it is; None where no file has it."""
     path: Path = ()
+    """The path of the value in the YAML; empty where it is about none."""
     hint: str = ""
     """Says what would be right."""
     severity: Severity = "error"
+    """How serious it is."""
 
     def __str__(self) -> str:
         position = f"{self.position}: " if self.position else ""

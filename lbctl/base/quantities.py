@@ -72,6 +72,7 @@ class Rate:
     """A number of requests in each period."""
 
     requests: int
+    """The number of requests in a period."""
     per: int
     """The period in milliseconds."""
 

@@ -33,9 +33,13 @@ class Ads:
     """
 
     xds: Address
+    """The address of the control plane."""
     node: str
+    """The node id to send."""
     region: str
+    """The region to send; empty: none."""
     zone: str
+    """The zone to send; empty: none."""
     ca: str
     certificate: str
     key: str

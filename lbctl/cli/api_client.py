@@ -69,8 +69,11 @@ class Server:
     """
 
     url: str
+    """The URL of its API."""
     token_file: str | None
+    """The file with the token; None: the one beside its state."""
     ca: str | None
+    """The file of the authorities that sign its certificate; None: those of the system."""
 
     def get(self, path: str, kind: type[T]) -> T:
         """Return the document of this type at the path."""

@@ -36,10 +36,12 @@ class Ahead:
     """
 
     who: Literal["files", "fleet"]
+    """The side that is ahead."""
     path: str
     files: str | None
     live: str | None
     why: str = ""
+    """Why it is ahead; empty where nothing explains it."""
 
 
 def compare(compiled: Compiled, server: Server, form: str) -> bool:

@@ -78,12 +78,19 @@ class Undecided:
     """The weight of a replica of a pool without telemetry; the fields are those of `schema.Decision`."""
 
     pool: str
+    """The name of the pool."""
     replica: str
+    """The name of the replica."""
     capacity: float
+    """The capacity of the replica."""
     sent: float
+    """The published weight, on the scale of capacities."""
     share: float
+    """The replica's part of the pool's requests, from 0 to 1."""
     ramp: float
+    """The factor of slow start by lbctl, from 0 to 1."""
     overrides: tuple[schema.Override, ...]
+    """What operators hold."""
 
 
 def _undecided(remote: Server, pool: str, replica: str) -> Undecided:

@@ -57,12 +57,17 @@ class RouteQuery:
     """
 
     method: str
+    """The method of the request."""
     url: str
+    """The URL of the request."""
     headers: tuple[str, ...]
+    """The headers, each as `name: value`."""
     body: str | None
+    """The body; None: none is sent."""
     kind: str | None
     listener: str | None
     form: str
+    """The form of the result."""
 
 
 def answer(query: RouteQuery, paths: tuple[str, ...]) -> int:

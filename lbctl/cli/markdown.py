@@ -24,7 +24,9 @@ class Table:
     """A table with its title. The cells of `rows` are Markdown: text of a fleet goes through `code`."""
 
     title: str
+    """The heading above the table."""
     head: Sequence[str]
+    """The titles of its columns."""
     rows: Sequence[Sequence[str]]
     numeric: frozenset[str] = frozenset()
     """The columns that are aligned to the right."""

@@ -32,9 +32,11 @@ class Context:
     """The fleet as written, and where passes report."""
 
     source: FleetSource
+    """The fleet as it was written."""
     oldest: Mapping[str, Version]
     """Kind of proxy → the oldest version that lbctl renders for."""
     diagnostics: Diagnostics
+    """Where the passes report."""
     discovered: dict[str, tuple[FileTarget, ...]] = field(default_factory=dict)
     """Pool → the replicas that its file of targets lists, in the file's order; filled when the file is read."""
 

@@ -32,7 +32,9 @@ class Compiled:
     """The resolved fleet and the positions of its values in the YAML."""
 
     topology: Topology
+    """The resolved fleet."""
     sources: SourceMap
+    """Where each value stands in the YAML."""
 
 
 def compile_fleet(source: FleetSource, oldest: Mapping[str, Version], diagnostics: Diagnostics) -> Compiled | None:

@@ -44,12 +44,15 @@ class Gpu:
     """One GPU type."""
 
     name: str
+    """The name that a fleet uses."""
     throughput: float
     """On the scale A100-80GB = 5."""
     memory_gb: float | None
     """The memory of one GPU in GB."""
     source: str
+    """Where the figures were published."""
     method: str
+    """How the capacity was computed from them."""
 
 
 _TABLE = (

@@ -30,6 +30,7 @@ class TargetGroup:
     value: Any
     """The group as JSON has it."""
     position: Position
+    """Where the group begins in the file."""
     positions: dict[str, Position]
     """Each string of the group → where it occurs first."""
 

@@ -18,6 +18,7 @@ class SourceMap:
     """Maps the Topology's paths to positions in the YAML."""
 
     root: Node
+    """The tree of the YAML."""
     replicas: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Pool → replica's name → its index in the list."""
 

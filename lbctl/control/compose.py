@@ -34,11 +34,13 @@ class EffectiveReplica:
     """One replica with everything that acts on it."""
 
     replica: Replica
+    """The replica as the files and discovery have it."""
     weight: Weight
     """The published weight; while the status is not "in", the weight that the replica has as soon as it is."""
     share: float
     """The part of the pool's requests that it gets, 0…1."""
     status: ReplicaStatus
+    """Whether it gets requests."""
     reasons: tuple[str, ...]
     """Why it is not "in", and the weight that an operator has set."""
     drained_since: float | None
@@ -171,6 +173,7 @@ class ForProxy:
     """What a proxy gets that has neither active health checks nor slow start of its own."""
 
     snapshot: Snapshot
+    """What the proxy gets."""
     ramps: Ramps
     """The argument of the next call of `for_proxy`."""
     factors: Factors = field(default_factory=dict)

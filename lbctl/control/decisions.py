@@ -20,12 +20,19 @@ class Decision:
     """
 
     pool: str
+    """The name of the pool."""
     replica: str
+    """The name of the replica."""
     strategy: str
+    """The strategy of the pool's weights."""
     mode: Mode
+    """How the pool's weights are decided now."""
     mode_reason: str
+    """Why the mode is not `acting`; empty otherwise."""
     capacity: float
+    """The capacity of the replica."""
     signals: Mapping[str, Signal]
+    """Name → the signal that the decision is based on."""
     age: float | None
     """Of the newest sample."""
     evidence_age: float | None
@@ -47,6 +54,7 @@ class Decision:
     weight: Weight
     """The weight of `sent`, with its parts for speed and for room."""
     verdict: Verdict
+    """The verdict of deep health."""
     reasons: tuple[str, ...]
     """Why it is ejected or at the floor, and why the strategy proposes what it does."""
 

@@ -20,6 +20,7 @@ class WeightsChanged:
     """The weights of a pool have changed by more than the deadband. Operators' overrides are applied by `compose`."""
 
     pool: str
+    """The name of the pool."""
     weights: Mapping[str, Weight]
     """Replica → weight, for every replica of the pool: within floor and ceiling, after bounded steps."""
 
@@ -29,8 +30,11 @@ class HealthChanged:
     """The verdict on a replica, or the reasons for it, have changed."""
 
     pool: str
+    """The name of the pool."""
     replica: str
+    """The name of the replica."""
     verdict: Verdict
+    """The new verdict."""
     reasons: tuple[str, ...]
     """For people, the gravest first."""
 
@@ -40,7 +44,9 @@ class ModeChanged:
     """How the weights of a pool are decided has changed."""
 
     pool: str
+    """The name of the pool."""
     mode: Mode
+    """The new mode."""
     reason: str
     """For people; empty for the mode "acting"."""
 

@@ -15,7 +15,9 @@ class FleetChanged:
     """The fleet has changed: at the start, on a reload, after discovery. Replicas that stay keep their state."""
 
     now: float
+    """When it happened."""
     pools: tuple[Pool, ...]
+    """The pools with telemetry."""
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
     """Pool → replica → the weight that was sent before a restart."""
     ejections: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
@@ -27,7 +29,9 @@ class Observed:
     """Some replicas of a pool were observed."""
 
     now: float
+    """When it happened."""
     pool: str
+    """The name of the pool."""
     replicas: Mapping[str, Observation]
     """Replica → observation, of those that were observed since the last event."""
     ejected: frozenset[str] = frozenset()
@@ -39,6 +43,7 @@ class Ticked:
     """Time has passed: pools without observations for an interval are decided without them."""
 
     now: float
+    """The current time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,11 @@ class Froze:
     """An operator has frozen the weights of a pool. Deep health continues to eject and readmit."""
 
     now: float
+    """When it happened."""
     pool: str
+    """The name of the pool."""
     reason: str = ""
+    """The operator's reason; empty where none was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,9 @@ class Unfroze:
     """An operator has ended the freeze of a pool."""
 
     now: float
+    """When it happened."""
     pool: str
+    """The name of the pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +73,11 @@ class Readmitted:
     """An operator has ended the ejection of a replica by deep health."""
 
     now: float
+    """When it happened."""
     pool: str
+    """The name of the pool."""
     replica: str
+    """The name of the replica."""
 
 
 Event = FleetChanged | Observed | Ticked | Froze | Unfroze | Readmitted

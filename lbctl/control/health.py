@@ -50,6 +50,7 @@ class Level(NamedTuple):
     """Whether a limit is exceeded, with hysteresis."""
 
     exceeded: bool = False
+    """Whether the limit is exceeded."""
     contrary: int = 0
     """How many observations in a row said the opposite of `exceeded`."""
 
@@ -78,6 +79,7 @@ class Health(NamedTuple):
     """The deep health of one replica. Times are seconds."""
 
     phase: Phase = "in"
+    """Whether the replica is in, ejected, or coming back."""
     reasons: tuple[str, ...] = ()
     """Why the phase is not "in"."""
     complaints: tuple[str, ...] = ()
@@ -126,12 +128,15 @@ class Rules:
     """The limits and thresholds of one pool. Times are seconds."""
 
     deep: DeepCheck
+    """The limits of the pool."""
     stalled_after: float | None
+    """The time without progress after which a replica counts as stalled; None: it never does."""
     interval: float
     """The pool's telemetry interval; where the pool has none, the longest of its replicas'."""
     stale_after: float
     """The pool's; where it has none, the longest of its replicas'."""
     ejection_time: float
+    """How long a replica stays ejected at least."""
     unhealthy_threshold: int
     """Bad observations in a row until a limit counts as exceeded."""
     healthy_threshold: int

@@ -17,6 +17,7 @@ class Observation:
     at: float
     """The time of its newest sample."""
     signals: Signals
+    """The signals of the replica."""
     in_flight: int | None = None
     """The requests that the proxies have there; None where they cannot report it."""
     reserves_memory: bool = False

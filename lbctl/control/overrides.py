@@ -27,6 +27,7 @@ class Override:
     """One operator's override of a replica, a pool or a route. Times are seconds since the epoch."""
 
     kind: Kind
+    """What is overridden."""
     pool: str = ""
     """Empty for `split`, which is about a route."""
     replica: str = ""
@@ -34,7 +35,9 @@ class Override:
     value: float | None = None
     """The weight, on the scale of capacity; None for the other kinds."""
     reason: str = ""
+    """The operator's reason; empty where none was given."""
     since: float = 0.0
+    """When it began."""
     until: float | None = None
     """When it ends; None where it applies until it is removed."""
     route: str = ""

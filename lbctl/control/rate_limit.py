@@ -28,17 +28,23 @@ class StepLimits:
     """The limits on the weights of one pool in one decision. Weights are parts of the capacity, times are seconds."""
 
     now: float
+    """The time of the decision."""
     move_interval: float
     """The least time between two moves of a weight."""
     evidence_ttl: float
     """For how long a weight outlives its evidence."""
     floor: float
+    """The lowest weight."""
     health_floor: float
     """The weight of a replica in bad health."""
     ceiling: float
+    """The highest weight."""
     max_step_up: float
+    """The largest increase in one interval."""
     max_step_down: float
+    """The largest decrease in one interval."""
     deadband: float
+    """The smallest change that is published."""
     follow_proposals: bool
     """Whether weights follow the proposals; else `hold` or `to_capacity` says what they do."""
     hold: bool

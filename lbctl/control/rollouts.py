@@ -34,11 +34,13 @@ class RolloutState:
     """How far the rollout of one route is. Times are seconds since the epoch."""
 
     route: str
+    """The name of the route."""
     key: str
     """Digest of the target pool, its model and the steps."""
     base: Shares
     """The split of the files when the rollout began."""
     phase: Phase = "waiting"
+    """How far it is as a whole."""
     step: int = 0
     """Index of the current step."""
     percent: float = 0.0

@@ -37,12 +37,17 @@ class ReplicaState(NamedTuple):
     """What the control loop knows of one replica (a named tuple: see `weighting.strategy.Estimate`)."""
 
     replica: Replica
+    """The replica as the files and discovery have it."""
     peers: Peers
+    """The replicas that its speed is compared with."""
     observation: Observation | None
     """The newest one; None before the first."""
     health: Health
+    """The verdict of deep health."""
     progress_watch: ProgressWatch
+    """Since when it has finished nothing."""
     proposal: Proposal
+    """What the strategy proposes."""
     fresh: bool = False
     """Whether `observation` is younger than `stale_after`."""
     proposed_at: float = NEVER
@@ -50,6 +55,7 @@ class ReplicaState(NamedTuple):
     goal: float = 1.0
     """The multiplier that its signals and its health ask for."""
     trajectory: WeightTrajectory = WeightTrajectory()
+    """How its weight moves to the goal."""
     since: float = NEVER
     """When the replica joined the pool, in seconds."""
 
@@ -74,15 +80,19 @@ class PoolState:
     """What the control loop knows of one pool."""
 
     pool: Pool
+    """The pool as the files and discovery have it."""
     rules: Rules
+    """The limits of its weights' moves."""
     replicas: tuple[ReplicaState, ...]
     """In the order of the pool's replicas."""
     index: Mapping[str, int]
     """Replica name → its index in `replicas`."""
     mode: Mode = "acting"
+    """Whether its weights follow the signals."""
     mode_since: float = NEVER
     """When `mode` began, in seconds."""
     mode_reason: str = ""
+    """Why the mode is not `acting`; empty otherwise."""
     freeze_reason: str | None = None
     """Why an operator has frozen the pool; None while it is not frozen."""
     decided_at: float = NEVER
@@ -96,6 +106,7 @@ class State:
     """What the control loop knows of all pools."""
 
     pools: Mapping[str, PoolState] = field(default_factory=dict)
+    """Name → the state of the pool, for pools with telemetry."""
     now: float = NEVER
     """The time of the newest event, in seconds."""
 

@@ -49,8 +49,11 @@ class IdentifiedServer:
     """A server that answers inference requests."""
 
     target: ProbeTarget
+    """The server that was asked."""
     kind: k.ServerKind
+    """What it is."""
     models: Models
+    """The models that it serves."""
     page: str = ""
     """The path of its metrics, if they were seen on its own port."""
     apps: tuple[tuple[str, str], ...] = ()
@@ -65,10 +68,15 @@ class AuxiliaryEndpoint:
     """
 
     target: ProbeTarget
+    """The server that was asked."""
     source: str
+    """The name of the metrics source."""
     role: Literal["gpus", "page", "management"]
+    """What the endpoint is for."""
     title: str
+    """Its name for people."""
     models: Models = NONE
+    """The models that it manages; empty where it manages none."""
     gpus: tuple[str, ...] = ()
     """One name per GPU, as the page has them."""
 

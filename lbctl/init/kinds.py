@@ -17,6 +17,7 @@ class ServerKind:
     """A kind of model server."""
 
     title: str
+    """The name for people."""
     source: str
     """The kind of its telemetry; "" for none."""
     api: Api

@@ -24,7 +24,9 @@ class TelemetrySource:
     """A source of telemetry of a replica."""
 
     kind: str
+    """The name of the source in the registry."""
     url: str
+    """The URL, with placeholders."""
     verified: bool = True
     """Whether its page answered; otherwise it is the default address of such a server."""
 
@@ -34,7 +36,9 @@ class PoolMember:
     """A future replica."""
 
     server: IdentifiedServer
+    """The server."""
     sources: tuple[TelemetrySource, ...]
+    """The sources of its metrics."""
     gpu: str = ""
     """The GPU type by the table's name, or ""."""
     gpu_count: int = 1
@@ -46,7 +50,9 @@ class PoolDraft:
     """A future pool."""
 
     name: str
+    """The name, unique in the draft."""
     members: tuple[PoolMember, ...]
+    """The replicas."""
     ready: str
     """The path of its health check; "" for a TCP check."""
     tls: str | None

@@ -40,6 +40,7 @@ class ProbeResponse:
     status: int
     """0 if there is no usable response."""
     body: bytes = b""
+    """The body, cut off at the limit."""
     data: Any = None
     """The parsed JSON of a 200."""
     error: str = ""
@@ -61,7 +62,9 @@ class ServerResponses:
     """The responses of one server."""
 
     target: ProbeTarget
+    """The server that was asked."""
     by_path: Mapping[str, ProbeResponse]
+    """Path → the response."""
     failure: str = ""
     """The reason why there are none, else empty."""
 

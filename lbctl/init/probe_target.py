@@ -29,9 +29,11 @@ class ProbeTarget:
     """A server to probe."""
 
     scheme: str
+    """`http` or `https`."""
     host: str
     """A name, or an address without brackets."""
     port: int
+    """The port."""
 
     @property
     def address(self) -> str:

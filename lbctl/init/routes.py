@@ -25,6 +25,7 @@ class RouteDraft:
     """A future route."""
 
     name: str
+    """The name, unique in the draft."""
     prefix: str
     """The path prefix; the whole path if the proxy itself answers."""
     models: tuple[str, ...] = ()

@@ -30,6 +30,7 @@ class ObjectChange:
     """A listener, route, pool, replica or proxy that only one side has."""
 
     kind: Literal["added", "removed"]
+    """Whether the new side or the old side has it."""
     path: Path
     """The path that names the object."""
 
@@ -42,6 +43,7 @@ class SettingChange:
     """A setting whose value differs."""
 
     path: Path
+    """The path in the YAML."""
     old: str | None
     """None where the old side lacks the setting."""
     new: str | None
@@ -53,11 +55,15 @@ class TrafficChange:
     """A change of the share of a route's requests by weight, each from 0 to 1."""
 
     route: str
+    """The name of the route."""
     pool: str
+    """The name of the pool."""
     replica: str
     """Empty for the pool as a whole."""
     old: float
+    """The share before."""
     new: float
+    """The share after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,7 @@ class ReroutedRequests:
     """Requests of one kind that reach another route."""
 
     listener: str
+    """The name of the listener."""
     rule: Rule
     """The conditions of the requests."""
     old: tuple[str, ...]
@@ -78,9 +85,13 @@ class Difference:
     """Everything that differs, each tuple sorted by name."""
 
     objects: tuple[ObjectChange, ...] = ()
+    """What only one side has."""
     settings: tuple[SettingChange, ...] = ()
+    """The settings whose values differ."""
     traffic: tuple[TrafficChange, ...] = ()
+    """The shares that change."""
     rerouted: tuple[ReroutedRequests, ...] = ()
+    """The requests that reach another route."""
 
     def __bool__(self) -> bool:
         return bool(self.objects or self.settings or self.traffic or self.rerouted)

@@ -13,6 +13,7 @@ class PathMatch:
     """A condition on the path of a request."""
 
     kind: Literal["exact", "prefix", "regex"] = "prefix"
+    """How the path is compared with the value."""
     value: str = "/"
     """A prefix consists of whole segments without a trailing slash: `/v1` matches `/v1` and `/v1/x`, never `/v1x`.
 
@@ -25,9 +26,11 @@ class Rule:
     """One line of a listener's table. All its conditions must hold."""
 
     route: str
+    """The name of the route that gets the request."""
     host: str = ""
     """"": any; `name.example`: exact; `*.example.com`: one or more labels before it. Compared without port and case."""
     path: PathMatch = PathMatch()
+    """The condition on the path."""
     methods: tuple[str, ...] = ()
     """Empty: any."""
     headers: tuple[tuple[str, str], ...] = ()
@@ -57,9 +60,11 @@ class ListenerTls:
     certificates: tuple[Certificate, ...]
     """At least one; the first is the default."""
     min_version: Literal["1.2", "1.3"] = "1.2"
+    """The lowest version of TLS that is accepted."""
     client_ca: str | None = None
     """The path of the authorities that sign client certificates; None: none is requested."""
     client_certificate: Literal["required", "optional"] = "optional"
+    """Whether a client must send a certificate, where `client_ca` is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,9 @@ class AccessLog:
     """Where and in which form a listener writes its access log."""
 
     path: str = "/dev/stdout"
+    """The file that it is written to."""
     format: Literal["json", "text", "none"] = "json"
+    """The form of a line; `none` writes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,7 @@ class Tracing:
     sample: float
     """The sampled part of requests, in percent."""
     service: str
+    """The name of the service in the spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +104,19 @@ class Listener:
     """A socket that accepts clients, with its limits and its rules."""
 
     name: str
+    """The name, unique in the fleet."""
     bind: Address
+    """Where it listens."""
     tls: ListenerTls | None = None
+    """How it terminates TLS; None: plain connections."""
     http2: bool = True
+    """Whether clients may use HTTP/2."""
     client_address: ClientAddress | None = None
+    """How the client's address is found behind another load balancer; None: it is that of the connection."""
     proxy_protocol: bool = False
+    """Whether every connection begins with a PROXY protocol header."""
     max_connections: int | None = None
+    """The largest number of client connections; None: unlimited."""
     max_body: int | None = None
     """The largest request body in bytes; None: unlimited."""
     inspect: int = 256 * 1024
@@ -111,7 +126,10 @@ class Listener:
     idle_timeout: int | None = 3_600_000
     """Milliseconds; None: unlimited."""
     access_log: AccessLog = AccessLog()
+    """The access log."""
     tracing: Tracing | None = None
+    """How spans are reported; None: they are not."""
     request_id: str = "x-request-id"
+    """The header that carries the request's id."""
     rules: tuple[Rule, ...] = ()
     """Which request reaches which route, by precedence: the first rule that matches decides; none: 404."""

@@ -24,6 +24,7 @@ class Request:
     """A request as a proxy compares it."""
 
     method: str
+    """The method, in upper case."""
     host: str
     """Lower case, without port."""
     path: str
@@ -43,8 +44,11 @@ class Criterion:
     kind: str
     """host, path, method, header or model."""
     wanted: str
+    """What the rule demands."""
     actual: str | None
+    """What the request has; None where it has nothing."""
     holds: bool
+    """Whether the condition holds."""
     name: str = ""
     """The header's name, for the kind header."""
 

@@ -18,6 +18,7 @@ class Reload:
     """How a running proxy is reloaded."""
 
     command: tuple[str, ...]
+    """The program and its arguments."""
     min_interval: int = 30_000
     """The shortest time between two reloads, in milliseconds."""
 
@@ -27,7 +28,9 @@ class Proxy:
     """A proxy, or a group of identical instances."""
 
     name: str
+    """The name, unique in the fleet."""
     kind: str
+    """The kind of proxy, as in the registry of targets."""
     version: tuple[int, ...]
     """Three numbers, as (1, 25, 1)."""
     listeners: tuple[str, ...] = ()
@@ -35,16 +38,23 @@ class Proxy:
     instances: int = 1
     """How many instances share the limits of the fleet."""
     region: str | None = None
+    """The region of its replicas with preference; None where the files give none."""
     zone: str | None = None
+    """The zone of its replicas with preference; None where the files give none."""
     config: str | None = None
+    """The path of its main configuration file; None: `serve` writes none."""
     reload: Reload | None = None
+    """How it is reloaded; None: `serve` never reloads it."""
     runtime_api: str | None = None
+    """The path or address of HAProxy's Runtime API; None: there is none."""
     agent_check: Address | None = None
+    """The first address of the agent that HAProxy asks for weights; None: there is none."""
     nodes: tuple[str, ...] = ()
     """Patterns of the xDS node ids that get this proxy's resources."""
     node_san: str | None = None
     """The pattern of the SAN that a node's client certificate must have."""
     admin: Address | None = None
+    """The address of Envoy's admin interface; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,9 @@ class ServerTls:
     """TLS of one of the control plane's own endpoints; paths of PEM files."""
 
     certificate: str
+    """The path of the endpoint's certificate chain."""
     key: str
+    """The path of its private key."""
     client_ca: str | None = None
     """Authorities of required client certificates; None: none is required."""
 
@@ -62,13 +74,19 @@ class Control:
     """The control plane's endpoints and limits."""
 
     xds_bind: Address = Address("127.0.0.1", ports.XDS)
+    """Where Envoys connect."""
     xds_tls: ServerTls | None = None
+    """TLS of the xDS endpoint; None: plain connections."""
     unmatched_nodes: Literal["nothing", "all"] = "nothing"
     """What an xDS node that matches no proxy gets."""
     api_bind: Address = Address("127.0.0.1", ports.API)
+    """Where the API listens."""
     api_token_file: str | None = None
+    """The path of the file with the API's tokens; None: `serve` makes one in its state."""
     api_tls: ServerTls | None = None
+    """TLS of the API; None: plain connections."""
     logs_bind: Address = Address("127.0.0.1", ports.LOGS)
+    """Where the proxies send access logs by syslog."""
     dashboard_history: int = 3_600_000
     """Milliseconds that the charts of the dashboard go back."""
     state: str = "/var/lib/lbctl"
@@ -82,6 +100,7 @@ class XdsProxies:
     """The proxies of a fleet that the xDS server serves."""
 
     named: tuple[Proxy, ...]
+    """The proxies that the fleet names."""
     unnamed: Proxy | None
     """What a node that no entry names gets; None if it gets nothing."""
 

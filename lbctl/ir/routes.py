@@ -14,6 +14,7 @@ class Share:
     """A pool's part of a split."""
 
     pool: str
+    """The name of the pool."""
     weight: int
     """A whole number ≥ 0, relative to the other shares; their sum is > 0."""
 
@@ -23,9 +24,13 @@ class Pin:
     """Requests whose header or cookie `name` equals `value` go to `pool`, before the weighted choice."""
 
     kind: Literal["header", "cookie"]
+    """Whether `name` is a header or a cookie."""
     name: str
+    """The name of the header or cookie."""
     value: str
+    """The value that is compared."""
     pool: str
+    """The pool that gets the requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +38,11 @@ class StickySplit:
     """A cookie or header that keeps a client in one pool of a split."""
 
     kind: Literal["cookie", "header"]
+    """Whether the proxy sets a cookie, or hashes a header of the client's."""
     name: str
+    """The name of the cookie or header."""
     ttl: int = 3_600_000
+    """How long the client keeps the cookie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,9 @@ class Mirror:
     """A copy of requests that goes to another pool; its answers are discarded."""
 
     pool: str
+    """The pool that gets the copies."""
     percent: float = 100.0
+    """The part of the requests that is copied, in percent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +60,13 @@ class Forward:
     """The request goes to one of the shares' pools: by a pin, otherwise by a weighted choice."""
 
     shares: tuple[Share, ...]
+    """The split, sorted by pool."""
     pins: tuple[Pin, ...] = ()
+    """The pins, in the order in which they are compared."""
     sticky: StickySplit | None = None
+    """What keeps a client in one pool of the split; None: nothing does."""
     mirror: Mirror | None = None
+    """Where copies of requests go; None: nowhere."""
     fallback: str | None = None
     """The pool that takes requests while the shares' pools have no healthy replica."""
     pools: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -69,8 +83,11 @@ class Respond:
     """The proxy itself answers."""
 
     status: int
+    """The status of the response."""
     body: str = ""
+    """The text of the response."""
     content_type: str = "text/plain; charset=utf-8"
+    """The Content-Type of the response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +95,7 @@ class Redirect:
     """A redirect with 301 (GET, HEAD) or 308 to the same host and path by https."""
 
     scheme: Literal["https"] = "https"
+    """The scheme that the client is redirected to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +105,7 @@ class Rewrite:
     path_prefix: str | None = None
     """Replaces the matched prefix."""
     host: str | None = None
+    """The new Host header; None: that of the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +113,9 @@ class Backoff:
     """The pauses between retries; they double from `base` up to `max`."""
 
     base: int = 25
+    """The first pause."""
     max: int = 250
+    """The longest pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +125,13 @@ class Retry:
     attempts: int = 2
     """Further tries after the first, each on another replica; 0: none."""
     when: tuple[RetryCondition, ...] = ("connect_failure", "refused_stream", "reset_before_request")
+    """What must have happened to a try before the request is tried again."""
     idempotent: bool = False
     """Whether every request of the route may be repeated safely, POST included."""
     budget: float | None = None
     """Retries as a percentage of requests; None: unlimited."""
     backoff: Backoff = Backoff()
+    """The pauses between the tries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +143,11 @@ class RateLimit:
     header: str = ""
     """The header's name, where `by` is header."""
     requests: int = 0
+    """The number of requests in each period; 0 for a limit of concurrent requests."""
     per: int = 0
     """The period of the rate: `requests` in each `per`."""
     burst: int = 0
+    """How many requests more are admitted at once."""
     concurrent: int = 0
     """0 for a rate."""
 
@@ -137,7 +162,9 @@ class ApiKeys:
     """API keys that are accepted, from a file."""
 
     file: str
+    """The path of the file with the keys."""
     header: str = "authorization"
+    """The header that the client sends the key in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +172,11 @@ class Jwt:
     """JSON Web Tokens that are accepted."""
 
     issuer: str
+    """The `iss` that a token must have."""
     jwks_file: str
+    """The path of the file with the issuer's public keys."""
     audiences: tuple[str, ...] = ()
+    """The `aud` values that are accepted; empty: any."""
     tenant_claim: str | None = None
     """The claim that names the tenant."""
 
@@ -156,7 +186,9 @@ class Auth:
     """Authentication; with both kinds, either suffices."""
 
     api_keys: ApiKeys | None = None
+    """The API keys; None: none are accepted."""
     jwt: Jwt | None = None
+    """The tokens; None: none are accepted."""
     forward_tenant: str | None = None
     """The header that passes the tenant to replicas."""
     forward_credentials: bool = False
@@ -178,6 +210,7 @@ class RolloutStep:
     """One step of a rollout: the new pool's share and how long it is held."""
 
     percent: float
+    """The share of the new pool, in percent."""
     hold: int | None = None
     """None: until it is promoted."""
 
@@ -187,15 +220,21 @@ class Analysis:
     """When a rollout step passes or fails."""
 
     interval: int = 30_000
+    """The time between two comparisons."""
     min_requests: int = 1000
+    """The number of requests of the new pool below which an interval decides nothing."""
     max_error_rate: float | None = None
+    """The largest error rate of the new pool, in percent; None: it is not limited."""
     latency_metric: str | None = None
+    """The signal whose latency is compared; None: latencies are not compared."""
     latency_percentile: str = "p95"
+    """The percentile that is compared."""
     latency_ratio: float = 1.2
     """The largest latency of the new pool, relative to the old one."""
     failures: int = 3
     """How many intervals may fail before `on_failure` happens."""
     on_failure: Literal["rollback", "pause"] = "rollback"
+    """What happens then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +242,13 @@ class Rollout:
     """A stepwise change of a split towards one pool."""
 
     to: str
+    """The pool whose share grows."""
     mode: Literal["manual", "timed", "analysis"]
+    """Who or what ends a step."""
     steps: tuple[RolloutStep, ...]
+    """The steps, in order."""
     analysis: Analysis | None = None
+    """How the mode `analysis` judges; None for the other modes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,18 +256,32 @@ class Route:
     """A route. `action` decides what happens; the other settings apply to `Forward` alone."""
 
     name: str
+    """The name, unique in the fleet."""
     action: Forward | Respond | Redirect
+    """What the proxy does with a request."""
     listeners: tuple[str, ...] = ()
+    """The names of the listeners that have the route; empty: all."""
     rewrite: Rewrite | None = None
+    """Changes of path and host; None: there are none."""
     queue_priority: Literal["high", "normal", "low"] = "normal"
+    """The rank of its requests while they wait for a replica."""
     websocket: bool = False
+    """Whether a client may upgrade to a WebSocket."""
     request_timeout: int | None = None
+    """How long a whole request may take; None: unlimited."""
     idle_timeout: int | None = 300_000
+    """How long a request may go on without a byte in either direction; None: unlimited."""
     retry: Retry = Retry()
+    """When a request is tried again."""
     rate_limits: tuple[RateLimit, ...] = ()
+    """The limits of its requests."""
     auth: Auth | None = None
+    """Who may use it; None: anybody."""
     request_headers: HeaderRules = HeaderRules()
+    """Changes of the request's headers."""
     response_headers: HeaderRules = HeaderRules()
+    """Changes of the response's headers."""
     regions: tuple[str, ...] = ()
     """Only replicas in these regions may answer; empty: any."""
     rollout: Rollout | None = None
+    """The rollout of its split; None: there is none."""

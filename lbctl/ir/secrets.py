@@ -19,6 +19,7 @@ class ApiKey:
     """An API key in clear text or as a hash. Neither is ever shown."""
 
     tenant: str
+    """The tenant that the key belongs to."""
     key: str = field(default="", repr=False)
     """The key, where the file holds it in clear text."""
     sha256: str = field(default="", repr=False)
@@ -35,6 +36,7 @@ class Secrets:
     """
 
     api_keys: Mapping[str, tuple[ApiKey, ...]] = field(default_factory=dict)
+    """Path → the keys of the file."""
     jwks: Mapping[str, str] = field(default_factory=dict)
     """The text of each JSON Web Key Set, checked to be an object with a list of public keys."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)

@@ -24,6 +24,7 @@ class Snapshot:
     """Everything that any proxy needs: the fleet and its live state."""
 
     topology: Topology
+    """The resolved fleet."""
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
     """Pool → replica → weight."""
     drained: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -31,6 +32,7 @@ class Snapshot:
     splits: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
     """Route → shares."""
     secrets: Secrets = field(default_factory=Secrets)
+    """The contents of key files."""
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Host name of a fixed address → its IPs, for proxies that do not resolve names themselves."""
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -45,9 +47,13 @@ class View:
     """
 
     proxy: Proxy
+    """The proxy."""
     listeners: tuple[Listener, ...]
+    """The listeners that it carries."""
     routes: Mapping[str, Route]
+    """Name → the routes of its listeners."""
     pools: Mapping[str, Pool]
+    """Name → the pools of its routes."""
     weights: Mapping[str, tuple[Weight, ...]]
     """Pool → one weight for each of `pools[pool].replicas`, in their order."""
     drained: Mapping[str, frozenset[str]]

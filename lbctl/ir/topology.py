@@ -23,7 +23,12 @@ class Topology:
     """The whole fleet. Names are unique in each tuple, and every reference between them resolves."""
 
     listeners: tuple[Listener, ...]
+    """The listeners, by name."""
     routes: tuple[Route, ...]
+    """The routes, by name."""
     pools: tuple[Pool, ...]
+    """The pools, by name."""
     proxies: tuple[Proxy, ...] = ()
+    """The proxies, by name."""
     control: Control = Control()
+    """The settings of the control plane."""

@@ -25,7 +25,9 @@ class Ignore:
     """One code of one comment."""
 
     position: Position
+    """Where the comment is."""
     code: str
+    """The code that it ignores."""
 
 
 def ignores(texts: Iterable[SourceText]) -> tuple[list[Ignore], list[Diagnostic]]:

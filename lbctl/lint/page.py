@@ -16,7 +16,9 @@ class CodePage:
     """The explanation of a code."""
 
     code: str
+    """The code, as `LB203`."""
     title: str
+    """The finding in a few words."""
     what: str
     """What is found."""
     why: str = ""

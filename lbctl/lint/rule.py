@@ -28,8 +28,11 @@ class RuleFinding:
     path: Path
     """The path of the value, written or not; replicas by name."""
     message: str
+    """What is unwise."""
     hint: str = ""
+    """What would be better; empty where the message says it."""
     fix: Edit | None = None
+    """The change that `--fix` makes; None: there is none."""
 
 
 Check = Callable[[FleetView], Iterator[RuleFinding]]
@@ -40,7 +43,9 @@ class LintRule:
     """A registered rule."""
 
     page: CodePage
+    """The explanation of its code."""
     check: Check
+    """The function that looks for findings."""
     needs_load: bool = False
     """Whether it only checks the load that the command line states."""
 

@@ -18,11 +18,11 @@ from lbctl.model.errors import diagnostics_of
 from lbctl.model.listener import Listener
 from lbctl.model.load import SourceText, merged, texts
 from lbctl.model.node import Node, descend, plain_value
+from lbctl.model.parse_cache import ParseCache
 from lbctl.model.pool import Pool
 from lbctl.model.prune import without_faults
 from lbctl.model.route import Route
 from lbctl.model.section import Section
-from lbctl.model.shape import section_below
 
 
 class Defaults(Section):
@@ -59,7 +59,9 @@ class FleetSource:
     """
 
     fleet: Fleet
+    """The fleet as typed values."""
     root: Node
+    """The fleet as a tree with positions."""
     roots: dict[str, str]
     """File → the directory below which its relative paths must stay."""
     original: Node
@@ -87,24 +89,30 @@ def read(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None
     return parse(texts(paths, diagnostics, stdin), diagnostics)
 
 
-def parse(texts: Sequence[SourceText], diagnostics: Diagnostics) -> FleetSource | None:
-    """Parse texts that have already been read; the result is as that of `read`."""
+def parse(texts: Sequence[SourceText], diagnostics: Diagnostics, cache: ParseCache | None = None) -> FleetSource | None:
+    """Parse texts that have already been read; the result is as that of `read`.
+
+    `cache` has the parts of the last fleet, and gets those of this one.
+    """
+    cache = cache or ParseCache()
+    cache.begin()
     roots = {text.name: text.root for text in texts}
-    root = merged(texts, diagnostics)
+    root = merged(texts, diagnostics, cache.files)
     if root is None or not isinstance(root.value, dict):
         return None
     recoverable = {diagnostic.code for diagnostic in diagnostics if diagnostic.severity == "error"} <= _RECOVERABLE
     defaults = root.value.get("defaults")
     if defaults is not None:
         _check_defaults(defaults, root, diagnostics)
-        root = _with_defaults(root, defaults)
+        root = _with_defaults(root, defaults, cache)
     reported = {diagnostic.position for diagnostic in diagnostics}
     try:
-        source = FleetSource(Fleet.model_validate(plain_value(root)), root, roots, root)
+        source = FleetSource(Fleet.model_validate(cache.plain_value(root)), root, roots, root)
     except ValidationError as error:
         diagnostics.extend(fault for fault in diagnostics_of(error, root, Fleet) if fault.position not in reported)
         _check_empty(root, diagnostics)
         return _partial_source(root, error, roots) if recoverable else None
+    cache.remember(root, {"pools": source.fleet.pools, "routes": source.fleet.routes})
     _check_empty(root, diagnostics)
     return source if recoverable else None
 
@@ -121,20 +129,6 @@ def _partial_source(root: Node, error: ValidationError, roots: dict[str, str]) -
         else:
             return FleetSource(fleet, remaining, roots, root, pruned)
     return None
-
-
-def merge(section: type[Section], base: Node, own: Node) -> Node:
-    """Merge `own` over `base`: maps deeply, lists and scalars as a whole; `own`'s choice replaces that of `base`."""
-    if not isinstance(base.value, dict) or not isinstance(own.value, dict):
-        return own
-    dropped = {
-        key for choice in section.CHOICES if any(name in own.value for name in choice.keys) for key in choice.keys
-    }  # fmt: skip
-    merged = {key: node for key, node in base.value.items() if key not in dropped and key not in own.value}
-    for key, node in own.value.items():
-        inherited = base.value.get(key)
-        merged[key] = node if inherited is None else merge(section_below(section, key) or Section, inherited, node)
-    return Node(merged, own.file, own.line, own.column, own.key_line, own.key_column)
 
 
 def _check_empty(root: Node, diagnostics: Diagnostics) -> None:
@@ -157,13 +151,13 @@ def _empty(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
             yield from _empty(child, (*path, index))
 
 
-def _with_defaults(root: Node, defaults: Node) -> Node:
+def _with_defaults(root: Node, defaults: Node, cache: ParseCache) -> Node:
     sections = dict(root.value) if isinstance(root.value, dict) else {}
     for kind, base in defaults.value.items() if isinstance(defaults.value, dict) else ():
         name, section = _SECTIONS_WITH_DEFAULTS.get(kind, ("", Section))
         objects = sections.get(name)
         if objects is not None and isinstance(objects.value, dict):
-            merged = {key: merge(section, base, own) for key, own in objects.value.items()}
+            merged = {key: cache.merge(section, base, own) for key, own in objects.value.items()}
             sections[name] = Node(
                 merged, objects.file, objects.line, objects.column, objects.key_line, objects.key_column
             )

@@ -50,6 +50,7 @@ class SourceText:
     name: str
     """The name that positions show."""
     data: bytes
+    """The bytes of the file."""
     root: str
     """The directory below which relative paths must stay."""
 
@@ -69,18 +70,37 @@ def texts(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | Non
     return contents
 
 
-def merged(texts: Sequence[SourceText], diagnostics: Diagnostics) -> Node | None:
+class ParsedFiles:
+    """The files of the last fleet as they were parsed, so that a file that stays is not parsed again."""
+
+    def __init__(self) -> None:
+        self._files: dict[SourceText, tuple[Node | None, tuple[Diagnostic, ...]]] = {}
+
+    def parse(self, texts: Sequence[SourceText], diagnostics: Diagnostics) -> list[Node]:
+        """Return the map of each text that is one, and forget every other file. Faults are added to `diagnostics`."""
+        self._files = {text: self._files.get(text) or _parsed(text) for text in texts}
+        for _, faults in self._files.values():
+            diagnostics.extend(faults)
+        return [fleet for fleet, _ in self._files.values() if fleet is not None]
+
+
+def _parsed(text: SourceText) -> tuple[Node | None, tuple[Diagnostic, ...]]:
+    faults = Diagnostics()
+    fleet = read(text.data, text.name, faults)
+    if fleet is not None:
+        _check_version(fleet, faults)
+    return fleet, tuple(faults)
+
+
+def merged(
+    texts: Sequence[SourceText], diagnostics: Diagnostics, parsed_files: ParsedFiles | None = None
+) -> Node | None:
     """Merge the texts into one map; None if none of them is a map.
 
     All faults are added to `diagnostics`. A file with a fault may be missing from the map or incomplete in it:
-    conclusions from the map are unreliable once `diagnostics.failed`.
+    conclusions from the map are unreliable once `diagnostics.failed`. `parsed_files` are those of the last call.
     """
-    fleets = []
-    for text in texts:
-        fleet = read(text.data, text.name, diagnostics)
-        if fleet is not None:
-            _check_version(fleet, diagnostics)
-            fleets.append(fleet)
+    fleets = (parsed_files or ParsedFiles()).parse(texts, diagnostics)
     return _merged(fleets, diagnostics) if fleets else None
 
 

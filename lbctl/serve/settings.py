@@ -30,11 +30,14 @@ class Options:
     """The options of the command line. Where `state`, `xds_bind` or `api_bind` is None, the fleet decides."""
 
     paths: tuple[str, ...]
+    """The files and directories of the fleet."""
     state: str | None = None
     xds_bind: Address | None = None
     api_bind: Address | None = None
     dry_run: bool = False
+    """Whether everything is decided, and nothing is sent or saved."""
     insecure: bool = False
+    """Whether an endpoint beyond loopback may do without TLS."""
 
 
 @dataclass(frozen=True, slots=True)

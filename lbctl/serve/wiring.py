@@ -47,11 +47,15 @@ class RestoredState:
     """The state that an earlier process has saved."""
 
     fleet: SavedFleet | None = None
+    """The last good fleet; None where none was saved."""
     drains: Mapping[tuple[str, str], float] | None = None
     """(pool, replica) → when its drain began, in seconds since the epoch; None where no drains were saved."""
     output: LoopOutput = field(default_factory=LoopOutput)
+    """The weights and ejections that the control loop last published."""
     overrides: Overrides = ()
+    """The overrides of operators."""
     rollouts: Rollouts = ()
+    """The state of each rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +63,25 @@ class Services:
     """The running parts of one process."""
 
     guard: Guard
+    """Starts tasks, and restarts those that fail."""
     watcher: FleetWatcher
+    """Reports changes of the fleet's files."""
     publisher: Publisher
+    """Composes and publishes what the proxies get."""
     reconciler: Reconciler
+    """Reads the files and hands valid fleets to the publisher."""
     telemetry: Telemetry
+    """Scrapes metrics and runs the control loop."""
     overrides: OverrideService
+    """Executes and expires the overrides of operators."""
     rollouts: RolloutService
+    """Advances rollouts."""
     supervisor: DriverSupervisor
+    """Runs a driver for each proxy of this machine."""
     in_flight: InFlight
+    """Reads the requests that the proxies have at each replica."""
     views: Views
+    """Builds the answers of the API."""
 
     def tasks(self) -> Mapping[str, Work]:
         """Return the tasks that run as long as the process, by name; `app` adds those that follow files and clocks."""

@@ -22,6 +22,7 @@ class TimedValue:
     """A signal's value from one source."""
 
     value: float
+    """The value, in the unit of its signal."""
     at: float
     """Seconds on the clock of the reading."""
 
@@ -31,6 +32,7 @@ class TokenEvidence:
     """What an engine that generates tokens counted between two readings."""
 
     at: float
+    """When it was read, in seconds."""
     itl_count: float
     """The number of inter-token times."""
     itl_seconds: float
@@ -46,6 +48,7 @@ class BatchEvidence:
     """What an engine that answers in batches counted between two readings."""
 
     at: float
+    """When it was read, in seconds."""
     compute_count: float
     """The number of times in the model."""
     compute_seconds: float
@@ -62,6 +65,7 @@ class DerivedSignals:
     """The signals of one reading."""
 
     values: Mapping[str, TimedValue]
+    """Signal → its value."""
     evidence: Evidence | None = None
     """New with this reading, if any."""
     restarted: bool = False

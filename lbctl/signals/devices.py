@@ -51,7 +51,9 @@ class LineFilter:
     """A selection applied to one page."""
 
     selection: Selection
+    """Which GPUs are the replica's."""
     gpus: GpuLabels | None = None
+    """The labels by which the page names GPUs; None: it names none."""
     indices: Mapping[str, str] = field(default_factory=dict)
     """UUID → index, where the page reports it in a separate metric."""
 

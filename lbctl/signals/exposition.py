@@ -54,6 +54,7 @@ class Sample:
     """One line of a page."""
 
     labels: Labels
+    """The labels of the line."""
     value: float
     """Finite and ≥ 0."""
 
@@ -63,6 +64,7 @@ class RefusedLine:
     """A line that gave no value."""
 
     reason: str
+    """Why it gave no value."""
     labels: Labels | None = None
     """The labels if they could be read, so that other series are not affected."""
 

@@ -17,6 +17,7 @@ class Signal:
     """A signal's value and its origin."""
 
     value: float
+    """The value, in the unit of the signal."""
     at: float
     """Seconds on the clock of the readings."""
     source: int
@@ -32,7 +33,9 @@ class SourceSignals:
     """The last value of each signal of one source."""
 
     values: Mapping[str, TimedValue] = field(default_factory=dict)
+    """Signal → its last value."""
     evidence: Evidence | None = None
+    """What the engine counted between the last two readings; None: too few readings, or no such source."""
     xids: tuple[tuple[str, int], ...] = ()
     """(GPU, code) of XID errors."""
     by_steps: bool = False

@@ -24,13 +24,19 @@ class ScrapeSource:
     """One source of a replica."""
 
     kind: str
+    """The name of the source in the registry."""
     url: str
+    """The URL, with its placeholders filled."""
     table: MetricsTable | None = None
     """None for `prometheus`, which has `query`, `signal` and `unit` instead."""
     selection: Selection = ALL_LINES
+    """Which lines of the page are about the replica."""
     query: str = ""
+    """The PromQL expression of the kind `prometheus`; otherwise empty."""
     signal: str = ""
+    """The signal that the query gives; otherwise empty."""
     unit: str | None = None
+    """The unit of the query's value; None: that of the signal."""
 
     @property
     def display_url(self) -> str:
@@ -43,11 +49,17 @@ class ScrapePlan:
     """A replica with its sources in their order of preference. Times are in seconds."""
 
     pool: str
+    """The name of the pool."""
     replica: str
+    """The name of the replica."""
     sources: tuple[ScrapeSource, ...]
+    """The sources, the preferred one first."""
     interval: float
+    """The time between two scrapes."""
     timeout: float
+    """How long a scrape may take."""
     stale_after: float
+    """The age at which a value is no longer used."""
     reserves_memory: bool
     """Whether an engine reserves the GPU's memory at its start, so that free memory means nothing."""
 

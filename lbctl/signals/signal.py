@@ -27,7 +27,9 @@ class SignalSpec:
     maximum: float
     """The largest plausible value (exporters write blanks as 2^63)."""
     combine: Combine
+    """How the values of several lines become one."""
     description: str
+    """What it measures."""
 
 
 SIGNALS: Mapping[str, SignalSpec] = {

@@ -25,9 +25,11 @@ class Series:
     """One metric that gives a quantity."""
 
     metric: str
+    """The name of the metric."""
     scale: float = 1.0
     """The factor to the unit of `signals.signal`."""
     combine: Combine | None = None
+    """How several lines become one; None: as the signal says."""
     where: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Labels and the values that they may have; "" is absent or empty."""
     also: tuple[str, ...] = ()
@@ -56,6 +58,7 @@ class SourceReading:
     at: float
     """Seconds on a monotonic clock."""
     quantities: Mapping[str, float]
+    """Quantity → its value."""
     lines: Mapping[str, int] = field(default_factory=dict)
     """The number of lines that each quantity is combined from."""
     xids: tuple[tuple[str, int], ...] = ()
@@ -69,7 +72,9 @@ class MetricsTable:
     """A kind of source."""
 
     kind: str
+    """The name in the registry."""
     title: str
+    """The name for people."""
     series: Mapping[str, tuple[Series, ...]]
     """Quantity → its aliases, the newest first."""
     evidence: Evidence = ""
@@ -86,9 +91,11 @@ class MetricsTable:
     reserves_memory: bool = False
     """Whether the engine reserves the GPU's memory at its start, so that free memory means nothing."""
     gpus: GpuLabels | None = None
+    """The labels by which its pages name GPUs; None: they name none."""
     removed: Mapping[str, str] = field(default_factory=dict)
     """Names that newer versions no longer have → what to use instead."""
     notes: tuple[str, ...] = ()
+    """Remarks for the documentation."""
 
     def names(self) -> frozenset[str]:
         """All metrics that are read."""

@@ -59,7 +59,9 @@ class Fault:
     """A change of the speed between two times in seconds."""
 
     begin: float
+    """When it begins."""
     end: float
+    """When it ends."""
     factor: float
     """Multiplies the speed; 0 is a wedged engine."""
 

@@ -116,7 +116,9 @@ class BalancerKind(NamedTuple):
     """A kind of balancer, and how weights are converted for it."""
 
     make: Callable[[int, random.Random], Balancer]
+    """Returns a balancer for a number of replicas."""
     convert: Callable[[Sequence[Weight]], Sequence[float]]
+    """Turns published weights into those of the proxy."""
 
     def proxy_weights(self, weights: Sequence[Weight | None]) -> Weights:
         """Convert weights to the proxy's own; None stays None."""

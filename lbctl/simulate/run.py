@@ -40,10 +40,13 @@ class SimulationResult:
     """
 
     requests: tuple[SimulatedRequest, ...]
+    """The requests."""
     history: tuple[tuple[float, tuple[float | None, ...]], ...]
     """(time, rate of each replica, None if it is out) at every change."""
     end: float
+    """When the run ended, in seconds."""
     patience: float
+    """The seconds after which a client gives up."""
 
     def first_token(self, percentile: float = 99.0, since: float = 0.0) -> float:
         """A percentile of the time to the first token."""

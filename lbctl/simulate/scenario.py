@@ -17,7 +17,9 @@ class SimulatedReplica:
     capacity: float = 1.0
     """Its capacity in the fleet file."""
     gpu: str = "H100-SXM"
+    """Its type of GPU."""
     faults: tuple[Fault, ...] = ()
+    """What slows or stops it, and when."""
     joins: float = 0.0
     """When it joins the pool, in seconds."""
 
@@ -27,14 +29,17 @@ class Scenario:
     """The parameters of one run. Times are in seconds."""
 
     members: tuple[SimulatedReplica, ...]
+    """The replicas."""
     load: float = 0.75
     """Offered ÷ saturated load of the replicas that are present from the start, at their real speed."""
     seconds: float = 300.0
+    """How long the run lasts."""
     interval: float = 5.0
     """The scrape interval."""
     delay: float = 1.0
     """The time until a sample arrives."""
     stale_after: float = 15.0
+    """The age at which a sample is no longer used."""
     push_every: float = 0.0
     """The least time between two changes at the proxies (nginx's reload)."""
     loss: float = 0.0
@@ -42,11 +47,17 @@ class Scenario:
     noise: float = 0.0
     """The standard deviation of the logarithm of measured times."""
     proxies: int = 2
+    """The number of proxies that share the load."""
     algorithm: str = "least_conn"
+    """How a proxy chooses, as one of `simulate.proxies`."""
     weighting: Weighting = field(default_factory=lambda: Weighting(strategy="adaptive"))
+    """How weights follow the samples."""
     deep: DeepCheck = field(default_factory=DeepCheck)
+    """The limits of deep health."""
     slow_start: SlowStart | None = field(default_factory=SlowStart)
+    """The ramp of a replica that joins; None: it has none."""
     warm_up: float = 30.0
+    """The time at the beginning that is not measured."""
     burst: float = 1.0
     """> 1: arrivals come in bursts of that mean size."""
     patience: float = 60.0

@@ -41,6 +41,7 @@ class Assessment:
     """What one proxy cannot render of a fleet, and which routes it must therefore not serve."""
 
     diagnostics: tuple[Diagnostic, ...]
+    """The findings."""
     closed: Mapping[str, frozenset[str]]
     """Scope (listener, route, pool) → the names of the objects whose routes must not be served."""
     ways_around: frozenset[tuple[str, str]] = frozenset()

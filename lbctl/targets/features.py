@@ -18,7 +18,9 @@ class Feature:
     """One feature of the model, for which every target has a `Capability`."""
 
     id: str
+    """The name in the tables."""
     title: str
+    """The name for people."""
     keys: tuple[str, ...]
     """The key patterns that use the feature."""
     code: str

@@ -23,8 +23,11 @@ class Loaded:
     """A fleet without errors: its YAML, the compiled fleet, and the content of its key files."""
 
     source: FleetSource
+    """The fleet as it was written."""
     compiled: Compiled
+    """The resolved fleet."""
     secrets: Secrets
+    """The contents of its key files."""
 
 
 def load(

@@ -26,6 +26,7 @@ class Message:
     """A request as a client sends it."""
 
     method: str
+    """The method of the request."""
     host: str
     """The value of the Host header; empty for a host that no rule names."""
     path: str
@@ -33,6 +34,7 @@ class Message:
     headers: tuple[tuple[str, str], ...] = ()
     """The headers in their order, with names in lower case."""
     body: bytes = b""
+    """The body."""
 
     def values(self, name: str) -> list[str]:
         """Return the values of all header lines of that name, which is in lower case."""
@@ -44,7 +46,9 @@ class Refusal:
     """The proxy answers by itself before it matches any rule."""
 
     status: int
+    """The status of the response."""
     message: str
+    """What the response says."""
 
 
 AMBIGUOUS_PATH = Refusal(400, request_target.MESSAGE)

@@ -26,6 +26,7 @@ class Candidate:
     """A rule that one could expect to match the request."""
 
     rule: Rule
+    """The rule."""
     failed: tuple[Criterion, ...] = ()
     """The conditions of the rule that the request does not meet."""
     beaten_by: str = ""
@@ -37,6 +38,7 @@ class Explained:
     """What one kind of proxy does with a request."""
 
     kind: str
+    """The kind of proxy."""
     request: Request | None
     """The request as the rules see it; None if it is refused before any rule is matched."""
     refusal: Refusal | None

@@ -32,6 +32,7 @@ class NotYet:
     """The proxy supports the feature, but lbctl does not render it in this version (LB499)."""
 
     note: str = ""
+    """What one could use instead; empty where there is nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class Since:
     version: Version
     below: Unsupported
     note: str = ""
+    """What differs from other proxies; empty where nothing does."""
 
 
 Capability = Rendered | NotYet | Unsupported | Since
@@ -87,7 +89,9 @@ class File:
     """One rendered file."""
 
     name: str
+    """The path, relative to the main file."""
     text: str
+    """The content."""
     sources: Mapping[int, Path] = field(default_factory=dict)
     """Line number (from 1) → path of the YAML value that the line comes from, with replicas by name."""
     secret: bool = False
@@ -117,9 +121,11 @@ class Complaint:
     """One error of a proxy's own checker: its message and, as far as the checker reports it, the place."""
 
     message: str
+    """What the checker says."""
     file: str | None = None
     """The name of the file in the bundle."""
     line: int | None = None
+    """The line in the rendered file; None where the checker names none."""
     path: Path = ()
     """The path of the YAML value that the error is about."""
 

@@ -1,18 +1,27 @@
 """`python -m tests.benchmarks.build`: processor time of building and serialising what an Envoy is sent, when weights or
-one pool have changed."""
+one pool have changed, and of reading a fleet of a thousand files of which one has changed."""
 
 from __future__ import annotations
 
 import gc
 import random
+import re
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from io import BytesIO
+from pathlib import Path
+
+import yaml
 
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.ir.proxies import Proxy
+from lbctl.ir.secrets import Secrets
 from lbctl.ir.snapshot import Snapshot
+from lbctl.model.load import texts
+from lbctl.serve.fleet.certificates import CertificateCache
+from lbctl.serve.fleet.reader import read
 from lbctl.targets.load import Loaded, load
 from lbctl.xds.build.snapshot_cache import Builder
 from tests.benchmarks.fleets import fleet
@@ -30,6 +39,8 @@ def lines() -> Iterator[str]:
     yield _line("one weight of 1,000 pools × 10", _reweighted(many, pools=1), 0.010)
     other = many.replace("10.100.0.3:8000", "11.0.0.3:8000", 1)
     yield _line("one changed pool of 1,000 × 10", _exchanged(many, other))
+    with tempfile.TemporaryDirectory() as directory:
+        yield _line("reading one changed file of 1,000", _reread(many, Path(directory)))
 
 
 def _reweighted(text: str, pools: int) -> Callable[[], object]:
@@ -56,6 +67,29 @@ def _exchanged(*texts: str) -> Callable[[], object]:
         made = fleets[number % len(fleets)]
         number += 1
         builder.build(made, Snapshot(made.compiled.topology, {}, secrets=made.secrets)).resources(_ENVOY)
+
+    return work
+
+
+def _reread(text: str, directory: Path) -> Callable[[], object]:
+    """One pool of a directory with a file for each pool has another port each time."""
+    written = yaml.load(text, Loader=yaml.CSafeLoader)
+    pools = written.pop("pools")
+    (directory / "fleet.yaml").write_text(yaml.dump(written, Dumper=yaml.CSafeDumper))
+    for name, pool in pools.items():
+        (directory / f"{name}.yaml").write_text(
+            yaml.dump({"version": 1, "pools": {name: pool}}, Dumper=yaml.CSafeDumper)
+        )
+    changed, number = directory / "pool-7.yaml", 0
+
+    def work() -> None:
+        nonlocal number
+        number += 1
+        changed.write_text(re.sub(r":\d+$", f":{8000 + number}", changed.read_text(), count=1, flags=re.MULTILINE))
+        contents = read(
+            texts([str(directory)], Diagnostics()), {}, CertificateCache(), lambda *_: Secrets(), Diagnostics()
+        )
+        assert contents.loaded is not None, "the fleets of the benchmarks are good"
 
     return work
 

@@ -17,7 +17,9 @@ class Refused:
     """A command that HAProxy rejected, and its answer."""
 
     command: str
+    """The command as it was sent."""
     message: str
+    """HAProxy's answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,9 @@ class Applied:
 
     done: bool
     sent: tuple[str, ...] = ()
+    """The commands that were sent."""
     refused: tuple[Refused, ...] = ()
+    """The commands that HAProxy rejected."""
     reload: tuple[str, ...] = ()
     reloaded: bool = False
     restarted: bool = False

@@ -27,8 +27,10 @@ class Plan:
     """The commands to send, the reasons to `reload` the file, and the unwanted servers that still have requests."""
 
     commands: tuple[str, ...]
+    """The commands to send, in order."""
     reload: tuple[str, ...]
     leaving: tuple[Place, ...]
+    """The unwanted servers that still have requests."""
 
 
 def plan(

@@ -30,7 +30,9 @@ class Difference:
     """Whether a bundle differs from the disk at all, and whether only in weights, none of them from or to 0."""
 
     any: bool
+    """Whether the bundle differs from the disk at all."""
     weights_alone: bool
+    """Whether only weights differ, none of them from or to 0."""
 
 
 class Files:

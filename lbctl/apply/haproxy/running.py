@@ -38,18 +38,31 @@ class Server:
     """
 
     host: str
+    """The IP of the server; empty while its name has none."""
     port: int
+    """The port of the server."""
     fqdn: str
+    """The host name in the configuration; empty if that has an IP."""
     weight: int
+    """The current weight, 0…256."""
     maint: bool
+    """Whether it is in maintenance for any cause, and gets nothing."""
     own_maint: bool
+    """Whether maintenance was set on this server, not on the one that it tracks."""
     drain: bool
+    """Whether it gets no new requests for any cause."""
     own_drain: bool
+    """Whether draining was set on this server, not on the one that it tracks."""
     unresolved: bool
+    """Whether it is in maintenance since its name has no address."""
     sessions: int = 0
+    """The current requests, those in its queue included."""
     backup: bool = False
+    """Whether it is a standby."""
     cookie: bool = False
+    """Whether it has a cookie value for stickiness."""
     tracks: bool = False
+    """Whether it takes its health from another server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +74,17 @@ class Running:
     """
 
     pid: int
+    """The process id of the worker."""
     uptime: int
+    """The seconds since this worker started."""
     version: str
+    """The version as HAProxy writes it."""
     digest: str
+    """The digest of the configuration from the description; empty where there is none."""
     servers: Mapping[Place, Server]
+    """Backend and server → the state of the server."""
     limits: Mapping[str, int] = field(default_factory=dict)
+    """Variable → value."""
 
 
 def limits(answers: Mapping[str, str]) -> dict[str, int]:

@@ -37,7 +37,9 @@ class Replies:
     """One text for each answered command, in order, and the reason why the others were not answered."""
 
     texts: tuple[str, ...]
+    """One text for each answered command, in order."""
     failure: str = ""
+    """Why the other commands were not answered; empty where all were."""
 
 
 class Runtime:

@@ -59,6 +59,7 @@ class Applied:
     """
 
     outcome: Outcome
+    """What came of the attempt."""
     reason: str = ""
     behind: bool = False
     seconds: float = 0.0

@@ -38,6 +38,7 @@ class Workers:
     """Process ids of workers; the `finishing` ones are of earlier generations and still have requests."""
 
     active: frozenset[int] = frozenset()
+    """Those of the current generation."""
     finishing: frozenset[int] = frozenset()
 
 
@@ -46,6 +47,7 @@ class Verdict:
     """Whether a reload succeeded, and in `reason` why it failed."""
 
     succeeded: bool
+    """Whether the reload succeeded."""
     reason: str = ""
 
 

@@ -27,6 +27,7 @@ class ReloadSchedule:
 
     min_interval: float
     last: float = -math.inf
+    """When the last reload was, in seconds."""
     wanted: Reason | None = None
 
     def want(self, reason: Reason) -> ReloadSchedule:

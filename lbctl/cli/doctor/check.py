@@ -21,6 +21,7 @@ class Check:
 
     what: str
     state: State
+    """How it ended."""
     found: str
     todo: str = ""
     absent: bool = False

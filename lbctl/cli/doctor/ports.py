@@ -33,6 +33,7 @@ class BoundAddress:
 
     path: str
     address: Address
+    """The address."""
     programs: frozenset[str]
 
 

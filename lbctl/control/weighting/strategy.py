@@ -57,6 +57,7 @@ class Proposal(NamedTuple):
     """What a strategy proposes for one replica."""
 
     estimate: Estimate
+    """What the strategy has measured; it is the argument of its next call."""
     multiplier: float | None
     """The proposed multiplier of the capacity; None without evidence."""
     signal: float | None = None

@@ -37,6 +37,7 @@ class PublishedWeight:
     """One replica's weight on its way from what was composed to what each proxy has."""
 
     effective: EffectiveReplica
+    """The replica with everything that acts on it."""
     quantised: Mapping[str, int]
     """Kind of proxy → the integer weight there; a kind where the replica gets nothing new is absent."""
     ramp: float = 1.0

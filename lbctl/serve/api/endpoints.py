@@ -36,7 +36,9 @@ class Opened:
     """Addresses as text. For port 0 they have the port that the operating system assigned."""
 
     api: str | None = None
+    """The address of the API; None while it is closed."""
     xds: str | None = None
+    """The address of the xDS endpoint; None while it is closed."""
     socket: str | None = None
     """The path of the Unix socket for proxies of this machine."""
 

@@ -38,11 +38,15 @@ class Route:
     operation: str
     """The name of the operation, unique, also the key of its handler."""
     method: Literal["GET", "POST", "DELETE"]
+    """The HTTP method."""
     path: str
+    """The path."""
     summary: str
+    """What it does, for OpenAPI."""
     answer: type | str
     """The type of the JSON of a 200, or another content type."""
     access: Access = "read"
+    """Which role may use it."""
     body: type | None = None
     """The type of the JSON that it takes; None: it takes no body."""
     errors: tuple[tuple[int, str], ...] = tuple(_READ.items())

@@ -135,9 +135,11 @@ class Access:
     """Where the API listens, and who may ask."""
 
     bind: Address
+    """Where the API listens."""
     token: Path | None = None
     """The file that holds the token; None: nobody may write."""
     tls: ssl.SSLContext | None = None
+    """Its TLS context; None: plain connections."""
 
     @property
     def guarded(self) -> bool:

@@ -21,7 +21,9 @@ class Principal:
     """Who sends a request."""
 
     name: str
+    """The name of the token, which the audit log records."""
     role: Role
+    """What the token permits."""
 
 
 OPERATOR = Principal("operator", "operate")
@@ -33,7 +35,9 @@ class Token:
     """One token, and whose it is."""
 
     principal: Principal
+    """Who uses the token."""
     secret: bytes = field(repr=False)
+    """The token itself."""
 
 
 def parse(content: bytes) -> tuple[Token, ...]:

@@ -43,6 +43,7 @@ class DnsQuestion:
     """A name and the resolvers that are queried for it. Its text is the key of the saved answer."""
 
     name: str
+    """The name."""
     resolvers: tuple[Address, ...] = ()
     """The resolvers; where there are none, the operating system resolves the name."""
 
@@ -55,7 +56,9 @@ class NameState:
     """The state of a followed name, as the API reports it. Times are in seconds since the epoch; None means never."""
 
     name: str
+    """The name."""
     resolvers: tuple[str, ...]
+    """The resolvers that are asked; empty: those of the machine."""
     pools: tuple[str, ...]
     """The pools that get their replicas from this name."""
     addresses: tuple[str, ...] = ()

@@ -21,6 +21,7 @@ class DriverStatus:
     """How far one proxy is in sync with the published fleet."""
 
     state: State = "WAITING"
+    """Whether the proxy has the published fleet."""
     version: str = ""
     """The version of the snapshot that the proxy has; empty before the first."""
     reason: str = ""

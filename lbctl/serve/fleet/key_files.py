@@ -37,6 +37,7 @@ class ServedKeyFile:
     written: str
     """The path of the file, as the fleet wrote it."""
     content: Content
+    """The keys that are served."""
 
 
 ServedKeyFiles = Mapping[FieldPath, ServedKeyFile]

@@ -49,10 +49,13 @@ class PublishedFleet:
     """A fleet as it is published to all proxies."""
 
     loaded: Loaded
+    """The fleet as it was read."""
     origin: Origin
+    """Whether the files or the state have it."""
     cached_snapshot: CachedSnapshot
     """The xDS resources that are built from `composed.snapshot`."""
     composed: Composed
+    """The fleet with everything that acts on it."""
     unsupported: tuple[Diagnostic, ...]
     """Warnings about features of the fleet that its proxies cannot express."""
     at: float

@@ -18,6 +18,7 @@ from lbctl.ir.topology import Topology
 from lbctl.model.fleet import FleetSource, parse
 from lbctl.model.load import SourceText
 from lbctl.model.node import descend
+from lbctl.model.parse_cache import ParseCache
 from lbctl.serve.fleet.certificates import CertificateCache
 from lbctl.serve.fleet.key_files import refusal_reason
 from lbctl.targets.load import Loaded, complete
@@ -39,11 +40,13 @@ class FleetContents:
     """The result of reading a fleet."""
 
     texts: tuple[SourceText, ...]
+    """The files."""
     source: FleetSource | None
     """The parsed YAML; None where it could not be parsed."""
     loaded: Loaded | None
     """The compiled fleet; None where there are errors."""
     diagnostics: tuple[Diagnostic, ...]
+    """What is wrong with them."""
     targets: Mapping[str, bytes] = field(default_factory=dict)
     """Path of a target file → the content that was used; a file that does not exist is absent."""
 
@@ -106,6 +109,10 @@ def parse_cached(texts: tuple[SourceText, ...], diagnostics: Diagnostics) -> Fle
     return source
 
 
+_PARSE_CACHE = ParseCache()
+"""The parts of the last fleet: in a fleet of a thousand files, a change parses one of them."""
+
+
 @lru_cache(maxsize=1)
 def _parse_cached(
     texts: tuple[SourceText, ...], earlier: tuple[Diagnostic, ...]
@@ -113,7 +120,7 @@ def _parse_cached(
     """Parse the texts, and return all diagnostics. `earlier` are those of reading the texts."""
     diagnostics = Diagnostics()
     diagnostics.extend(earlier)
-    source = parse(texts, diagnostics)
+    source = parse(texts, diagnostics, _PARSE_CACHE)
     return source, tuple(diagnostics)
 
 

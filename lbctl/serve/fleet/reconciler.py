@@ -45,7 +45,9 @@ class ReloadResult:
     """The result of one reading of the files."""
 
     result: ReloadStatus
+    """What came of it."""
     diagnostics: tuple[Diagnostic, ...]
+    """The findings in the files."""
     at: float
     """When the files were read, in seconds since the epoch."""
     refused: str | None = None

@@ -40,10 +40,13 @@ class HealthCheck:
     """One prepared health check of a replica."""
 
     check: ActiveCheck
+    """The settings of the check."""
     address: Address
+    """Where it connects."""
     h2: bool
     """Whether the check speaks HTTP/2."""
     tls: ssl.SSLContext | None
+    """The TLS context; None: plain connections."""
     name: str
     """The name that the replica's certificate must have; also the Host header where the check has none."""
 

@@ -29,6 +29,7 @@ class Http2Response:
     """The response to one request."""
 
     status: int
+    """The status of the response."""
     body: bytes
     """All of the body, or at least its first 65,535 bytes."""
 

@@ -42,6 +42,7 @@ class Lease:
     """The right to write to the store."""
 
     holder: str
+    """Who has it."""
     epoch: int
     """The fencing number: greater than that of every earlier leader."""
     ttl: float | None = None
@@ -54,7 +55,9 @@ class Entry:
     """One key with its value."""
 
     key: str
+    """The key."""
     value: str
+    """The value."""
     version: str
     """Changes with every write and never repeats; versions can only be compared for equality."""
 
@@ -64,6 +67,7 @@ class Change:
     """A change of one key."""
 
     key: str
+    """The key."""
     entry: Entry | None
     """The new entry; None where the key was deleted."""
 

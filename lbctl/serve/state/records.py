@@ -30,6 +30,7 @@ class SavedFleet:
     """A fleet in the form that a later process can read again."""
 
     texts: tuple[SourceText, ...]
+    """The files of the fleet."""
     targets: Mapping[str, bytes] = field(default_factory=dict)
     """Path of a file of targets → its content."""
     discovered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -47,9 +48,13 @@ class AuditRecord:
     at: str
     """ISO 8601 in UTC with milliseconds."""
     actor: str
+    """The name of the token, or the control plane itself."""
     action: str
+    """What was done."""
     subject: str
+    """What it was done to."""
     reason: str
+    """Why it was done; empty where nobody said it."""
     previous: str
     """The hash of the record before it; empty for the first."""
 

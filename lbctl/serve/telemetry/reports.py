@@ -14,6 +14,7 @@ class SourceState:
     """The state of one source of a replica. Times are in seconds on the scraper's clock; None means never."""
 
     kind: str
+    """The name of the source in the registry."""
     url: str
     """The address without the values of its query parameters, which may be secrets."""
     scraped_at: float | None = None
@@ -46,7 +47,9 @@ class Report:
     """The signals of a replica after one scrape of one of its sources."""
 
     pool: str
+    """The name of the pool."""
     replica: str
+    """The name of the replica."""
     at: float
     """When the scrape ended, in seconds on the scraper's clock."""
     source: int
@@ -54,6 +57,7 @@ class Report:
     signals: Signals
     """The merged signals of all sources of the replica."""
     sources: tuple[SourceState, ...]
+    """The states of all its sources."""
     reserves_memory: bool = False
     """Whether an engine reserves the GPU's memory at its start, so that free memory is no signal."""
     evidence: Evidence | None = None

@@ -25,7 +25,9 @@ class ReplicaKey(NamedTuple):
     """A replica of a pool."""
 
     pool: str
+    """The name of the pool."""
     replica: str
+    """The name of the replica."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,9 @@ class Wanted:
     """
 
     name: str
+    """The name of the secret."""
     files: tuple[tuple[str, Path], ...]
+    """(file, path in the YAML) of each of its files."""
 
     @property
     def private(self) -> bool:

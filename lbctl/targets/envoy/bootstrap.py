@@ -45,10 +45,15 @@ class Joining:
     """
 
     xds: Address
+    """The address of the control plane."""
     node: str
+    """The node id."""
     region: str = ""
+    """The region of the node; empty: none."""
     zone: str = ""
+    """The zone of the node; empty: none."""
     admin: Address | None = None
+    """The address of the admin interface; None: there is none."""
     ca: str = ""
     certificate: str = ""
     key: str = ""

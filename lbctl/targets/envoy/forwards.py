@@ -40,7 +40,9 @@ class Draw:
     """
 
     shares: tuple[Share, ...]
+    """The shares."""
     sticky: StickySplit | None = None
+    """The cookie; None: there is none."""
     secure: bool = False
 
 

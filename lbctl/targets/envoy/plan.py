@@ -27,12 +27,19 @@ class Upstream:
     """
 
     name: str
+    """The name of the cluster."""
     pool: Pool
+    """The pool whose replicas it has."""
     weights: tuple[Weight, ...]
+    """The weights of `pool.replicas`, in the same order."""
     drained: frozenset[str]
+    """The replicas that get no new requests."""
     placement: Placement
+    """How its replicas are ranked by locality and priority."""
     retry_budget: float | None
+    """The percentage of requests that may be retries; None: unlimited."""
     out: frozenset[str] = frozenset()
+    """Those of `drained` that are faulty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +47,13 @@ class Fallback:
     """An aggregate cluster: it sends to the cluster `first` while that has a fit replica, else to `second`."""
 
     name: str
+    """The name of the aggregate cluster."""
     first: str
+    """The cluster that gets the requests."""
     second: str
+    """The cluster that gets them while `first` has no healthy replica."""
     pool: Pool
+    """The pool that `first` belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +64,11 @@ class Plan:
     """
 
     upstreams: tuple[Upstream, ...]
+    """The clusters with replicas, by name."""
     fallbacks: tuple[Fallback, ...]
+    """The aggregate clusters, by name."""
     names: Mapping[tuple[str, str], str]
+    """Route and pool → the cluster that the route sends to."""
 
 
 def variant(pool: Pool) -> str:

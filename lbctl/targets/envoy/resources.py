@@ -32,6 +32,7 @@ class Delivery:
     routes: Callable[[hcm_pb2.HttpConnectionManager, str], None]
     endpoints: Callable[[cluster_pb2.Cluster, Upstream], None]
     keys: Keys
+    """How the credentials of routes are delivered."""
 
 
 def listener(view: View, item: Listener, delivery: Delivery) -> listener_pb2.Listener:

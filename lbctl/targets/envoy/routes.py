@@ -31,8 +31,11 @@ class Table:
     """The inputs from which the routes of one listener are built."""
 
     view: View
+    """What the proxy gets."""
     listener: Listener
+    """The listener."""
     plan: Plan
+    """The clusters of the view."""
 
 
 def route_configuration(table: Table) -> route_pb2.RouteConfiguration:

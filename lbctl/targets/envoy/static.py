@@ -38,6 +38,7 @@ class Static:
     """
 
     bootstrap: bootstrap_pb2.Bootstrap
+    """The configuration."""
     secret_listeners: discovery_pb2.DiscoveryResponse
     tables: tuple[route_pb2.RouteConfiguration, ...]
 

@@ -18,16 +18,27 @@ class Haproxy:
     """The target for HAProxy; it has no state, and `render` builds everything anew."""
 
     kind: str = "haproxy"
+    """The name in the registry of targets."""
     title: str = "HAProxy"
+    """The name for people."""
     binary: str = "haproxy"
+    """The name of the program."""
     install_hint: str = "apt-get install haproxy"
+    """The command that installs it."""
     wheel: str = ""
+    """The package of the index that has the program; empty: there is none."""
     forms: Sequence[str] = ("yaml",)
+    """The forms that its configuration can be written in."""
     served_by_xds: bool = False
+    """Whether `serve` sends it resources by xDS."""
     done_by_control_plane: frozenset[str] = frozenset()
+    """The features that `serve` adds to the proxy."""
     prefers_idle_replicas: bool = True
+    """Whether least connections ranks an idle replica first, whatever its weight."""
     reads_bodies: bool = True
+    """Whether it can read a request's body to choose a route or a replica."""
     versions: Sequence[Version] = ((2, 6), (2, 8), (3, 0), (3, 2))
+    """The versions that are rendered differently, the oldest first."""
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:

@@ -29,10 +29,15 @@ class DesiredServer:
     """A server as it should be in the running HAProxy."""
 
     backend: str
+    """The name of the backend."""
     name: str
+    """The name of the server."""
     address: Address
+    """Where it listens."""
     weight: int
+    """The weight, 0…256."""
     state: State
+    """Its administrative state."""
     arguments: tuple[str, ...]
     """The arguments that follow the address in `add server`."""
     checked: bool = False

@@ -69,7 +69,9 @@ class VerificationKey:
     """A key with which HAProxy can verify tokens."""
 
     pem: str
+    """The public key in PEM."""
     algorithm: str
+    """The algorithm of its signatures."""
     kid: str
     """The key id of the tokens that it verifies; empty if it verifies tokens of any key id."""
 

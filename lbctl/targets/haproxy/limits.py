@@ -25,7 +25,9 @@ class Table:
     """A backend that holds a stick table and nothing else."""
 
     name: Token
+    """The name of the section."""
     line: Token
+    """The `stick-table` line."""
 
 
 def diagnostics(route: Route) -> Iterator[Diagnostic]:

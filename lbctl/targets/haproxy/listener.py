@@ -35,22 +35,35 @@ class Frontend:
     """The parts of one frontend, in the order of the template."""
 
     name: Token
+    """The name of the section."""
     listener: Token
+    """The listener's name as it is logged."""
     bind: Token
+    """The address and its parameters."""
     options: tuple[Token, ...]
+    """The options of the section."""
     log: Token | None
+    """The directive of the access log; None: none is written."""
     json: int
     """1 for the JSON of the contract, 0 for a readable line."""
     trusts: int
     """1 if what trusted peers say of the client is kept."""
     client: tuple[Token, ...]
+    """The lines that find the client's address."""
     request_id: tuple[Token, ...]
+    """The lines that set the request's id."""
     refusals: tuple[Token, ...]
+    """The lines that refuse malformed and ambiguous requests."""
     body: tuple[Token, ...]
+    """The lines that wait for the body and read it."""
     acls: tuple[Token, ...]
+    """The conditions that rules use."""
     rules: tuple[Token, ...]
+    """The lines that find the route of a request."""
     actions: tuple[Token, ...]
+    """The lines of the routes: credentials, limits, headers."""
     answers: tuple[Token, ...]
+    """The lines that answer without a replica, and those that choose the backend."""
 
 
 def frontend(listener: Listener, view: View) -> Frontend:

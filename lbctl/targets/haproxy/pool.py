@@ -31,8 +31,10 @@ class Backend:
     """One backend section: its `lines` in their order, then its servers."""
 
     name: Token
+    """The name of the section."""
     lines: tuple[Token, ...]
     servers: tuple[Token, ...]
+    """The `server` lines."""
 
 
 def backend(part: Part) -> Backend:

@@ -12,8 +12,11 @@ class Map:
     """`map source variable { … }`; the entries are (key, value)."""
 
     source: Token
+    """What the map looks up."""
     variable: Token
+    """The variable that gets the value."""
     entries: tuple[tuple[Token, Token], ...]
+    """(key, value), in the order of the file."""
     volatile: bool = False
     """Whether nginx evaluates the variable anew at each use."""
     include: Token | None = None
@@ -25,8 +28,11 @@ class Draw:
     """`split_clients`; the entries are (percentage or `*`, value)."""
 
     source: Token
+    """What the draw is computed from."""
     variable: Token
+    """The variable that gets the value."""
     entries: tuple[tuple[Token, Token], ...]
+    """(percentage or `*`, value); the last is `*`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +40,11 @@ class Geo:
     """`geo address variable`: the variable is 1 for an address in the networks, else 0."""
 
     address: Token
+    """The variable with the address."""
     variable: Token
+    """The variable that is set."""
     networks: tuple[Token, ...]
+    """The networks in CIDR form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +52,13 @@ class Zone:
     """A `limit_req_zone` (with `rate`) or a `limit_conn_zone`; `size` is in KiB."""
 
     key: Token
+    """What requests are counted by."""
     name: Token
+    """The name of the zone."""
     size: int
+    """The shared memory in KiB."""
     rate: Token | None = None
+    """The rate of a `limit_req_zone`; None for a `limit_conn_zone`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +66,9 @@ class Server:
     """One `server` line of an upstream; each parameter is a whole word such as weight=100."""
 
     address: Token
+    """The address, or the host name and port."""
     parameters: tuple[Token, ...]
+    """The words after the address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +76,23 @@ class Upstream:
     """An `upstream` block; `zone` is in KiB, times are in milliseconds."""
 
     name: Token
+    """The name of the block."""
     zone: int
+    """The shared memory in KiB."""
     method: Token | None
+    """The balancing directive; None: round robin."""
     servers: tuple[Server, ...]
+    """The servers, in the order of the pool."""
     keepalive: int
+    """The number of idle connections that each worker keeps."""
     keepalive_timeout: int
+    """How long an idle connection is kept, in milliseconds."""
     keepalive_requests: int
+    """How many requests one connection carries."""
     resolver: Token | None = None
+    """The resolver of its host names; None: names are resolved at the start."""
     sticky: Token | None = None
+    """The cookie directive of newer versions; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +102,11 @@ class Tls:
     name: Token
     """The name that the replicas' certificates must hold."""
     ca: Token | None
+    """The file of the authorities; None: nothing is verified."""
     certificate: Token | None
+    """The file of the client certificate; None: none is sent."""
     key: Token | None
+    """The file of the client certificate's private key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +116,31 @@ class Forwarding:
     module: Token
     """`proxy` or `grpc`: the prefix of nearly every directive here."""
     url: Token
+    """The URL of the upstream."""
     path: Token | None
     """The variable with the rewritten path, if any; it is empty where nginx cannot tell what to replace."""
     http_version: Token | None
+    """The HTTP version to the upstream; None: the module has none to set."""
     request_headers: tuple[tuple[Token, Token], ...]
     """(name, value); an empty value removes the header."""
     hide: tuple[Token, ...]
     """The response headers of a replica that are not passed on."""
     connect: int
+    """The time for a connection, in milliseconds."""
     idle: int
+    """The time between two reads or writes, in milliseconds."""
     tries: int
+    """The number of tries, the first included."""
     next_timeout: int
+    """The time for all tries, in milliseconds."""
     conditions: Token
+    """The words of `next_upstream`."""
     tls: Tls | None
+    """TLS to the replicas; None: plain connections."""
     on_502: Token
+    """The named location that answers when no replica could be reached."""
     on_504: Token
+    """The named location that answers when a replica took too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +148,11 @@ class Limit:
     """`limit_req` (with `burst`) or `limit_conn` (with `maximum`)."""
 
     zone: Token
+    """The name of its zone."""
     burst: int | None = None
+    """How many requests more are admitted at once; None for `limit_conn`."""
     maximum: int | None = None
+    """The number of requests in flight; None for `limit_req`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +160,13 @@ class Answer:
     """A response of the proxy's own; `texts` are set as variables one after the other, and `body` joins them."""
 
     status: int
+    """The status of the response."""
     content_type: Token
+    """The Content-Type of the response."""
     texts: tuple[Token, ...]
+    """The parts of a body that is too long for one variable."""
     body: Token | None
+    """What is returned; None: no body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +174,29 @@ class Location:
     """One way to handle a request; exactly one of `answer`, `forwarding`, `elsewhere` and `redirect` is set."""
 
     name: Token
+    """The path or the named location."""
     variables: tuple[tuple[Token, Token], ...]
+    """(variable, value) that are set first."""
     response_headers: tuple[tuple[Token, Token], ...] = ()
+    """(name, value) that are added to the response."""
     limits: tuple[Limit, ...] = ()
+    """The limits of its requests."""
     tenant: Token | None = None
     """The variable that is empty if the request has no valid credentials."""
     refusal: int = 503
     """The status with which a `limit_conn` refuses."""
     answer: Answer | None = None
+    """The response of the proxy's own; None: it does not answer itself."""
     forwarding: Forwarding | None = None
+    """How the request is forwarded; None: it is not."""
     elsewhere: Token | None = None
     """The named location that handles the request instead."""
     status: int | None = None
     """The status that replaces that of the response from `elsewhere`."""
     redirect: bool = False
+    """Whether the client is redirected to https."""
     mirror: Token | None = None
+    """The location that sends the copy; None: no copy is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +204,11 @@ class Mirrored:
     """The location that sends the copy of a request."""
 
     path: Token
+    """The path of the internal location."""
     draw: Token | None
     """The variable that is 1 if this request is copied; None if every request is."""
     forwarding: Forwarding
+    """How the copy is forwarded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +216,11 @@ class Identity:
     """A certificate and the host names that it serves."""
 
     certificate: Token
+    """The file of the certificate chain."""
     key: Token
+    """The file of the private key."""
     hosts: tuple[Token, ...]
+    """The server names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,25 +232,39 @@ class Listener:
     http2: bool
     """Whether to write the directive `http2 on` (1.25.1 and later)."""
     identities: tuple[Identity, ...]
+    """One for each certificate; empty without TLS."""
     protocols: Token | None
+    """The TLS versions that are accepted; None without TLS."""
     client_ca: Token | None
+    """The file of the authorities of client certificates; None: none is requested."""
     verify: Token | None
+    """Whether a client certificate is required or optional; None without `client_ca`."""
     trusted: tuple[Token, ...]
+    """The networks whose header names the client."""
     address_header: Token | None
+    """The header that names the client; None: the address of the connection."""
     several_addresses: Token | None
     """The variable that is 1 if more than one header line names the client."""
     max_body: int
+    """The largest body in bytes; 0: unlimited."""
     header_timeout: int
+    """The time for a request's headers, in milliseconds."""
     idle_timeout: int
+    """The time for which an idle client connection is kept, in milliseconds."""
     log_path: Token | None
+    """The file of the access log; None: none is written."""
     log_format: Token
+    """The name of its `log_format`."""
     request_id: tuple[Token, Token]
     """The name of the header, and the variable with its value."""
     target: Token
+    """The map that finds the location of a request."""
     has_regex: bool
     """Whether a rule has a regular expression, whose evaluation may give up."""
     locations: tuple[Location, ...]
+    """The locations, in the order of the routes."""
     mirrors: tuple[Mirrored, ...] = ()
+    """The locations that send copies of requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,4 +272,6 @@ class LogFormat:
     """A `log_format`: its name and its text."""
 
     name: Token
+    """The name of the format."""
     text: Token
+    """The format itself."""

@@ -26,10 +26,15 @@ class Inlet:
     """What a listener provides to its requests: the names of its variables, and whether some peers are trusted."""
 
     number: int
+    """The number of the listener."""
     request_id_header: str
+    """The header that carries the request's id."""
     request_id: str
+    """The variable with the request's id."""
     forwarded_for: str
+    """The variable with the value of X-Forwarded-For."""
     forwarded_proto: str
+    """The variable with the value of X-Forwarded-Proto."""
     claim_headers: tuple[str, ...]
     """The headers that only a trusted peer may send, except x-forwarded-for and x-forwarded-proto."""
     trusted: str | None

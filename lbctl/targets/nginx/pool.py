@@ -37,7 +37,9 @@ class Member:
     """A replica in an upstream."""
 
     replica: Replica
+    """The replica."""
     weight: int
+    """The weight, at least 1."""
     rank: int | None
     """0 receives requests, 1 receives them when no member of rank 0 is available, None receives none."""
 

@@ -26,9 +26,13 @@ class BuiltResource(NamedTuple):
     """A built resource, the inputs it was built from, the resources it refers to, and whether it is valid."""
 
     inputs: Inputs
+    """What it was built from."""
     resource: Resource
+    """The resource."""
     needs: frozenset[Reference]
+    """The resources that it refers to."""
     valid: bool = True
+    """Whether Envoy accepts it."""
 
 
 class BuildCache:

@@ -55,7 +55,9 @@ class Examined(NamedTuple):
     """The broken rules of a message, and the resources that it refers to."""
 
     broken: list[Broken]
+    """The rules that the message breaks."""
     needs: set[Reference]
+    """The resources that it refers to."""
 
 
 class Rules:

@@ -32,7 +32,9 @@ class Findings(NamedTuple):
     """The problems of a message, and the resources that it refers to."""
 
     problems: tuple[Diagnostic, ...]
+    """What is wrong with the message."""
     needs: frozenset[Reference]
+    """The resources that it refers to."""
 
 
 def examine(type_url: str, message: Message, path: Path) -> Findings:

@@ -59,6 +59,7 @@ class Server:
     """The address of a control plane in gRPC's form; `ca`, `certificate` and `key` are files. TLS requires `ca`."""
 
     address: str
+    """Host and port."""
     ca: str = ""
     certificate: str = ""
     key: str = ""

@@ -34,9 +34,13 @@ class Node:
     """The identity that the client sends: node id, cluster and locality."""
 
     id: str
+    """The node id."""
     cluster: str = "lbctl"
+    """The cluster of the node."""
     region: str = ""
+    """The region; empty: none is sent."""
     zone: str = ""
+    """The zone; empty: none is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +48,15 @@ class Received:
     """A resource as last received. `version` is its response's; `names` holds (type, name) of each reference."""
 
     name: str
+    """The name of the resource."""
     version: str
+    """The version of the response that it came in."""
     body: bytes
+    """The serialised resource."""
     message: Message
+    """The decoded resource."""
     names: frozenset[tuple[str, str]]
+    """(type, name) of each resource that it refers to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +68,17 @@ class Change:
     """
 
     type_url: str
+    """The type of the response."""
     version: str
+    """The version of the response; empty where resources were dropped because nothing names them any more."""
     added: tuple[str, ...] = ()
+    """The names of new resources, sorted."""
     changed: tuple[str, ...] = ()
+    """The names of resources with new content, sorted."""
     removed: tuple[str, ...] = ()
+    """The names of resources that are gone, sorted."""
     refused: str = ""
+    """What is wrong with a response that was rejected as a whole; empty otherwise."""
 
 
 @dataclass(slots=True)

@@ -15,9 +15,13 @@ class Acked:
     """The client has accepted a response (ACK)."""
 
     type_url: str
+    """The type of the response."""
     nonce: str
+    """The nonce of the response."""
     version: str
+    """The version of the response."""
     names: tuple[str, ...]
+    """The resources of the response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +29,15 @@ class Nacked:
     """The client has rejected a response (NACK). `names` are those in its message, or else all of the response."""
 
     type_url: str
+    """The type of the response."""
     nonce: str
+    """The nonce of the response."""
     version: str
+    """The version of the response."""
     names: tuple[str, ...]
+    """The resources that its message names, or else all of the response."""
     message: str
+    """The client's error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +50,23 @@ class TypeStatus:
     """
 
     type_url: str
+    """The type."""
     wildcard: bool
+    """Whether the client asks for all resources of the type."""
     names: tuple[str, ...]
+    """The resources that it asks for by name."""
     count: int
     """The number of names; the names themselves are dropped when the stream ends."""
     state: State
+    """How far the client has the content."""
     acked_version: str
+    """The digest of what it has accepted; empty before the first."""
     offered_version: str
+    """The digest of what was last sent; empty before the first."""
     message: str
+    """The client's error while it is NACKED; otherwise empty."""
     nacked: tuple[str, ...]
+    """The resources that it rejects."""
 
 
 def blamed(names: Collection[str], message: str) -> tuple[str, ...]:

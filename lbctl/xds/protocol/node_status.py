@@ -63,11 +63,17 @@ class Nack:
     """A NACK: the node's own message, and a finding for each rejected resource at its place in the YAML."""
 
     at: float
+    """When it came, in seconds since the epoch."""
     type_url: str
+    """The type of the resources."""
     version: str
+    """The version that was rejected."""
     names: tuple[str, ...]
+    """The resources that were rejected."""
     message: str
+    """The node's error."""
     findings: tuple[Diagnostic, ...] = ()
+    """The error for each resource at its place in the YAML."""
 
 
 @dataclass(slots=True, eq=False)

@@ -22,6 +22,7 @@ class Refused:
     """The reason why the node is sent nothing. If `denied`, its certificate does not match, and its stream is ended."""
 
     reason: str
+    """Why the node is sent nothing."""
     denied: bool = False
 
 

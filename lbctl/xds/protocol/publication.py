@@ -24,7 +24,9 @@ class NodeIdentity:
     """A node and the alternative names of its client certificate."""
 
     node: Node
+    """The node as it identifies itself."""
     sans: frozenset[str]
+    """The alternative names of its client certificate."""
 
 
 class Publication:

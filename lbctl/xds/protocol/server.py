@@ -58,6 +58,7 @@ class Limits:
     idle: float = 300.0
     """Seconds after which a connection without a stream is closed."""
     ping: float = 30.0
+    """The seconds between two keep-alive pings."""
     ping_answer: float = 20.0
     """Seconds of silence before a keepalive ping (`ping`), and for its answer."""
 

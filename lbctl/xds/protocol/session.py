@@ -49,6 +49,7 @@ class Service:
     """A method of a discovery service. `only` is the type of a per-type service."""
 
     delta: bool
+    """Whether it speaks the delta variant."""
     only: str | None = None
 
     @property

@@ -40,11 +40,17 @@ class Node:
     """
 
     id: str
+    """The node id, which the client chooses."""
     cluster: str = ""
+    """The cluster of the node; empty where it states none."""
     region: str = ""
+    """The region of the node; empty where it states none."""
     zone: str = ""
+    """The zone of the node; empty where it states none."""
     sub_zone: str = ""
+    """The sub-zone of the node; empty where it states none."""
     version: str = ""
+    """The version of its build, as `1.40.0`; empty where it states none."""
     agent: str = ""
     """The user agent name of the client's program."""
 
@@ -59,10 +65,14 @@ class Request:
     """
 
     node: Node | None
+    """The client; None where the request does not name it."""
     type_url: str
+    """The type that is asked for."""
     nonce: str
+    """The nonce of the response that is answered; empty in the first request."""
     names: tuple[str, ...]
     removed: tuple[str, ...] = ()
+    """The names that a delta client no longer wants."""
     version: str = ""
     versions: Mapping[str, str] = default(default_factory=dict)
     error: str | None = None

@@ -29,7 +29,7 @@ FOLDER = ROOT / "examples"
 NAME = "inference.example.com"
 """What the certificates are for where the example says nothing."""
 
-_SOON = {"interval": "500ms", "timeout": "500ms", "unhealthy_threshold": 2, "healthy_threshold": 1}
+_SOON = {"interval": "1s", "timeout": "1s", "unhealthy_threshold": 2, "healthy_threshold": 1}
 _FORGIVEN = {"ejection_time": "1s", "error_rate": {"window": "1s"}}
 _ELSEWHERE = re.compile(r"\b(?!127\.)\d+\.\d+\.\d+\.\d+:")
 

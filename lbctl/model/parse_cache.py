@@ -1,0 +1,87 @@
+"""Keeps the parts of the last fleet, so that files, pools and routes that stay are not parsed and validated again.
+
+In a fleet of a thousand pools a change then costs what one pool costs. A pool or route stays where the node of its text
+and the node of its defaults are the same objects as before; both are the same objects where their files stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from lbctl.model.load import ParsedFiles
+from lbctl.model.node import Node, plain_value
+from lbctl.model.section import Section
+from lbctl.model.shape import section_below
+
+
+class _Merged(NamedTuple):
+    """An object over its defaults. The inputs are kept, so that no other object gets their identity."""
+
+    base: Node
+    own: Node
+    result: Node
+
+
+class ParseCache:
+    """The parts of the last fleet. One `parse` calls `begin`, `merge`, `plain_value` and `remember`, in this order."""
+
+    def __init__(self) -> None:
+        self.files = ParsedFiles()
+        self._merged: dict[tuple[int, int], _Merged] = {}
+        self._merged_before: dict[tuple[int, int], _Merged] = {}
+        self._validated: dict[int, tuple[Node, Section]] = {}
+
+    def begin(self) -> None:
+        """Begin a new fleet: what it does not merge again is forgotten with the next one."""
+        self._merged, self._merged_before = {}, self._merged
+
+    def merge(self, section: type[Section], base: Node, own: Node) -> Node:
+        """Return `own` over `base`, as `merge` does: the same node where both are those of the last fleet."""
+        key = id(base), id(own)
+        merged = self._merged_before.get(key) or _Merged(base, own, merge(section, base, own))
+        self._merged[key] = merged
+        return merged.result
+
+    def plain_value(self, root: Node) -> dict[str, Any]:
+        """Return the fleet without positions; pools and routes that stay are the objects of `remember`."""
+        return {
+            name: {key: self._plain(item) for key, item in _entries(node).items()}
+            if name in ("pools", "routes") and isinstance(node.value, dict)
+            else plain_value(node)
+            for name, node in _entries(root).items()
+        }
+
+    def remember(self, root: Node, sections: Mapping[str, Mapping[str, Section]]) -> None:
+        """Keep the validated objects of this fleet, by section and name, and forget all others."""
+        nodes = _entries(root)
+        kept = [
+            (node, objects[name])
+            for section, objects in sections.items()
+            if section in nodes
+            for name, node in _entries(nodes[section]).items()
+        ]
+        self._validated = {id(node): (node, item) for node, item in kept}
+
+    def _plain(self, node: Node) -> Any:
+        validated = self._validated.get(id(node))
+        return plain_value(node) if validated is None else validated[1]
+
+
+def merge(section: type[Section], base: Node, own: Node) -> Node:
+    """Merge `own` over `base`: maps deeply, lists and scalars as a whole; `own`'s choice replaces that of `base`."""
+    if not isinstance(base.value, dict) or not isinstance(own.value, dict):
+        return own
+    dropped = {
+        key for choice in section.CHOICES if any(name in own.value for name in choice.keys) for key in choice.keys
+    }  # fmt: skip
+    merged = {key: node for key, node in base.value.items() if key not in dropped and key not in own.value}
+    for key, node in own.value.items():
+        inherited = base.value.get(key)
+        merged[key] = node if inherited is None else merge(section_below(section, key) or Section, inherited, node)
+    return Node(merged, own.file, own.line, own.column, own.key_line, own.key_column)
+
+
+def _entries(node: Node) -> dict[str, Node]:
+    """The entries of a map; none of anything else."""
+    return node.value if isinstance(node.value, dict) else {}

@@ -1,0 +1,45 @@
+"""Every attribute of a public value of lbctl says what it is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from itertools import pairwise
+
+from tests.support.paths import ROOT
+
+
+def test_every_attribute_of_a_public_frozen_dataclass_is_described() -> None:
+    """By an attribute docstring, or by its name in backticks in the docstring of the class."""
+    undocumented = [
+        f"{path.relative_to(ROOT)}: {place}"
+        for path in sorted((ROOT / "lbctl").rglob("*.py"))
+        for place in _undocumented(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert undocumented == []
+
+
+def _undocumented(module: ast.Module) -> Iterator[str]:
+    for item in module.body:
+        if isinstance(item, ast.ClassDef) and not item.name.startswith("_") and _is_frozen(item):
+            summary = ast.get_docstring(item) or ""
+            for statement, following in pairwise([*item.body, ast.Pass()]):
+                name = _attribute(statement)
+                if name and f"`{name}`" not in summary and not _is_text(following):
+                    yield f"{item.name}.{name}"
+
+
+def _is_frozen(item: ast.ClassDef) -> bool:
+    return any("frozen=True" in ast.unparse(each) for each in item.decorator_list) or any(
+        ast.unparse(each) == "NamedTuple" for each in item.bases
+    )
+
+
+def _attribute(statement: ast.stmt) -> str:
+    is_public = isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    name = ast.unparse(statement.target) if is_public and isinstance(statement, ast.AnnAssign) else ""
+    return "" if name.startswith("_") else name
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

@@ -1,0 +1,55 @@
+"""A fleet that is parsed with the parts of the one before is the fleet that its files say, whatever has changed."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.model.fleet import Fleet, parse
+from lbctl.model.load import SourceText
+from lbctl.model.node import position_of
+from lbctl.model.parse_cache import ParseCache
+
+_BASE = 'version: 1\nlisteners: {public: {bind: "127.0.0.1:8080"}}\n'
+_DEFAULTS = _BASE + "defaults: {pool: {drain_deadline: 30s}}\n"
+_OTHER_DEFAULTS = _BASE + "defaults: {pool: {drain_deadline: 40s}, route: {queue_priority: high}}\n"
+_POOL = 'version: 1\npools: {one: {replicas: [{address: "127.0.0.1:9001"}]}}\n'
+_CHANGED = 'version: 1\n# a comment\npools: {one: {replicas: [{address: "127.0.0.1:9002"}], drain_deadline: 5s}}\n'
+_FAULTY = 'version: 1\npools: {one: {replicas: [{address: "nowhere"}]}}\n'
+_ROUTE = "version: 1\nroutes: {all: {match: {path_prefix: /}, pool: one}}\n"
+_FLEETS = (
+    (_DEFAULTS, _POOL, _ROUTE),
+    (_DEFAULTS, _CHANGED, _ROUTE),
+    (_OTHER_DEFAULTS, _POOL, _ROUTE),
+    (_DEFAULTS, _FAULTY, _ROUTE),
+    (_BASE, _POOL, _ROUTE),
+    (_DEFAULTS, _POOL),
+)
+
+
+def _parsed(fleet: tuple[str, ...], cache: ParseCache | None) -> tuple[Fleet | None, list[Diagnostic], str]:
+    diagnostics = Diagnostics()
+    texts = [SourceText(f"{number}.yaml", text.encode(), ".") for number, text in enumerate(fleet)]
+    source = parse(texts, diagnostics, cache)
+    place = str(position_of(source.root, ("pools", "one", "replicas", 0, "address"))) if source else ""
+    return (source.fleet if source else None), list(diagnostics), place
+
+
+@pytest.mark.parametrize("order", list(permutations(range(len(_FLEETS)), 3)))
+def test_one_fleet_after_the_other_is_as_if_each_were_the_first(order: tuple[int, ...]) -> None:
+    cache = ParseCache()
+    for number in (*order, order[0]):
+        assert _parsed(_FLEETS[number], cache) == _parsed(_FLEETS[number], None)
+
+
+def test_what_stays_is_the_same_object() -> None:
+    cache = ParseCache()
+    first, *_ = _parsed((_DEFAULTS, _POOL, _ROUTE), cache)
+    _parsed((_DEFAULTS, _FAULTY, _ROUTE), cache)
+    second, *_ = _parsed((_DEFAULTS, _CHANGED, _ROUTE), cache)
+    assert first is not None
+    assert second is not None
+    assert second.routes["all"] is first.routes["all"]
+    assert second.pools["one"] is not first.pools["one"]
