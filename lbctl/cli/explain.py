@@ -13,6 +13,7 @@ import click
 
 from lbctl.base.diagnostics import did_you_mean
 from lbctl.cli.api_client import Server, age, form_choice, server_options, show
+from lbctl.cli.explain_sentence import observed, sentence
 from lbctl.cli.options import options_of
 from lbctl.cli.overrides import place
 from lbctl.serve.api import schema
@@ -34,15 +35,22 @@ def weight(replica: str, form: str, server: str, token_file: str | None, tls_ca:
     """Why a replica has its weight: every number on the way from its signals to the proxies, with ages."""
     pool, name = place(replica)
     remote = Server(server, token_file, tls_ca)
+    of_pool, row = _row(remote, pool, name)
     peers = [item for item in remote.get("/api/v1/decisions", schema.Decisions).decisions if item.pool == pool]
     decision = next((item for item in peers if item.replica == name), None)
-    undecided = None if decision else _undecided(remote, pool, name)
+    explained = decision or _undecided(remote, pool, row)
     if form != "table":
-        show(decision or undecided, form)
+        show(explained, form)
         return 0
-    for label, text in _lines(decision, peers) if decision else _few_lines(undecided) if undecided else ():
-        click.echo(f"{label:<14} {text if text.isprintable() else ascii(text)[1:-1]}")
+    click.echo(_printable(sentence(row)))
+    lines = _few_lines(explained) if isinstance(explained, Undecided) else _lines(explained, peers)
+    for label, text in (*lines, ("observed", observed(row, of_pool))):
+        click.echo(f"{label:<14} {_printable(text)}")
     return 0
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 route_option = options_of("explain_route")
@@ -93,23 +101,27 @@ class Undecided:
     """What operators hold."""
 
 
-def _undecided(remote: Server, pool: str, replica: str) -> Undecided:
-    """Return the weight of a replica of a pool without telemetry. Raises ClickException for one that does not exist."""
+def _row(remote: Server, pool: str, replica: str) -> tuple[schema.Pool, schema.Replica]:
+    """Return the rows of a replica and its pool. Raises ClickException for one that does not exist."""
     pools = remote.get("/api/v1/pools", schema.Pools).pools
-    rows = {(each.name, row.name): row for each in pools for row in each.replicas}
+    rows = {(each.name, row.name): (each, row) for each in pools for row in each.replicas}
     if (pool, replica) not in rows:
         near = did_you_mean(f"{pool}/{replica}", ["/".join(names) for names in rows])
         raise click.ClickException(f"there is no replica {pool}/{replica}" + (f"; {near}" if near else ""))
+    return rows[pool, replica]
+
+
+def _undecided(remote: Server, pool: str, row: schema.Replica) -> Undecided:
+    """Return the weight of a replica of a pool without telemetry."""
     overrides = remote.get("/api/v1/overrides", schema.Overrides).overrides
-    row = rows[pool, replica]
     return Undecided(
         pool=pool,
-        replica=replica,
+        replica=row.name,
         capacity=row.capacity,
         sent=row.weight,
         share=row.share,
         ramp=row.ramp,
-        overrides=tuple(item for item in overrides if item.pool == pool and item.replica in (None, replica)),
+        overrides=tuple(item for item in overrides if item.pool == pool and item.replica in (None, row.name)),
     )
 
 

@@ -87,6 +87,8 @@ class Control:
     """TLS of the API; None: plain connections."""
     logs_bind: Address = Address("127.0.0.1", ports.LOGS)
     """Where the proxies send access logs by syslog."""
+    logs_written: bool = False
+    """Whether the files have the section `logs`, so that rendered proxies send their traffic log there."""
     dashboard_history: int = 3_600_000
     """Milliseconds that the charts of the dashboard go back."""
     state: str = "/var/lib/lbctl"

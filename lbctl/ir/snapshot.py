@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
+from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import CircuitBreaker, Pool, Replica
 from lbctl.ir.proxies import Proxy
@@ -37,6 +38,8 @@ class Snapshot:
     """Host name of a fixed address → its IPs, for proxies that do not resolve names themselves."""
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Pool → unhealthy replicas: they get no new requests, and clients with affinity leave them too."""
+    traffic_log: Address | None = None
+    """Where proxies of the fleet send their traffic log by syslog; None where the fleet alone decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class View:
     """Route → the text of its JWKS file."""
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Pool → those of `drained` that are unhealthy."""
+    traffic_log: Address | None = None
+    """Where it sends its traffic log by syslog; None where it sends none."""
 
 
 def view(snapshot: Snapshot, proxy: Proxy) -> View:
@@ -91,7 +96,16 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
         api_keys={name: _api_keys(route, snapshot.secrets) for name, route in routes.items() if route.auth},
         jwks={name: _jwks(route, snapshot.secrets) for name, route in routes.items() if route.auth},
         out={name: snapshot.out[name] for name in pools if snapshot.out.get(name)},
+        traffic_log=_traffic_log(snapshot, proxy),
     )
+
+
+def _traffic_log(snapshot: Snapshot, proxy: Proxy) -> Address | None:
+    """Return where a proxy of the fleet sends its traffic log; others would not be recognised by their names."""
+    control = snapshot.topology.control
+    if all(item.name != proxy.name for item in snapshot.topology.proxies):
+        return None
+    return snapshot.traffic_log or (control.logs_bind if control.logs_written and control.logs_bind.port else None)
 
 
 def weights_of(pool: Pool, snapshot: Snapshot) -> tuple[Weight, ...]:

@@ -132,6 +132,12 @@ SECURITY = (
         "Give control.api a tls and a token_file.",
     ),
     code_page(
+        "LB512",
+        "the traffic log would take counts from everybody",
+        "The syslog port of the traffic log beyond loopback: it has no authentication, and rollouts follow its counts.",
+        "Bind control.logs to 127.0.0.1.",
+    ),
+    code_page(
         "LB527",
         "a node is sent no secrets over open TCP",
         "What the node is to get holds API keys, private keys or other credentials, and it connects by TCP without "

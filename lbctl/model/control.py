@@ -107,7 +107,8 @@ class Api(Section):
 class Logs(Section):
     bind: v.Bind = Field(
         q.Endpoint("127.0.0.1", ports.LOGS, ip=True),
-        description="Syslog: access logs of HAProxy and nginx, for rollouts and observed shares. Nothing listens yet.",
+        description="Where nginx sends a line a request by syslog (UDP), for rollouts and observed shares; on "
+        "loopback alone. An nginx that `serve` drives sends it in any case, others where `logs` is written.",
     )
 
 
@@ -122,7 +123,7 @@ class Dashboard(Section):
 class Control(Section):
     xds: Xds = Field(Xds(), description="The port for Envoys.")
     api: Api = Field(Api(), description="The port for people, commands and metrics.")
-    logs: Logs = Field(Logs(), description="The port for access logs.")
+    logs: Logs = Field(Logs(), description="The port for nginx's traffic log.")
     dashboard: Dashboard = Field(Dashboard(), description="The page for browsers at `/` of the API.")
     state: v.FilePath = Field(
         "/var/lib/lbctl",

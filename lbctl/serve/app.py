@@ -117,6 +117,7 @@ class App:
         await asyncio.gather(*tasks, *self._reloads, return_exceptions=True)
         await self._endpoints.close()
         if services is not None:
+            services.traffic.close()
             await services.publisher.discovery.stop()
             await services.telemetry.save()
         if self._state is not None:

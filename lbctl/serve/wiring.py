@@ -16,9 +16,9 @@ from lbctl.control.rollouts import Rollouts
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.api.gauges import Gauges
+from lbctl.serve.api.traffic_gauges import TrafficGauges
 from lbctl.serve.api.views import Views
 from lbctl.serve.drivers.eligibility import driven
-from lbctl.serve.drivers.in_flight import InFlight
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.errors import CannotListenError
 from lbctl.serve.fleet.publisher import Publisher
@@ -78,8 +78,8 @@ class Services:
     """Advances rollouts."""
     supervisor: DriverSupervisor
     """Runs a driver for each proxy of this machine."""
-    in_flight: InFlight
-    """Reads the requests that the proxies have at each replica."""
+    traffic: Traffic
+    """Reads what the running proxies report about their replicas."""
     views: Views
     """Builds the answers of the API."""
 
@@ -91,7 +91,8 @@ class Services:
             "rollouts": self.rollouts.run,
             "saving again": self.reconciler.save_again,
             "drivers": self.supervisor.run,
-            "requests in flight": self.in_flight.run,
+            **self.traffic.tasks(),
+            "states of replicas": self.views.follow_states,
             "dashboard": self.views.dashboard.run,
         }
 
@@ -119,23 +120,25 @@ def build(
     """Build and connect the parts. None of them listens, reads files or decides yet."""
     events = EventLog()
     guard = Guard(partial(_task_failed, metrics, events), fatal=(CannotListenError,))
-    publisher = Publisher(metrics, restored.drains or {}, driven, guard)
+    traffic = Traffic(
+        nodes=lambda: (str(row["node"]) for row in nodes.proxies()),
+        connected=lambda: {str(row["node"]) for row in supervisor.rows() if row["connected"]},
+        log_bind=lambda: endpoints.traffic_log_bind,
+    )
+    publisher = Publisher(metrics, restored.drains or {}, driven, guard, traffic_log=traffic.log_address)
     if restored.fleet is not None:
         publisher.discovery.seed(restored.fleet.discovered)
     watcher = FleetWatcher(options.paths)
     audit = AuditLog(state)
     reconciler = Reconciler(options.paths, publisher, watcher, metrics, state, audit, on_fleet, events)
-    in_flight = InFlight()
-    telemetry = Telemetry(publisher, reconciler, metrics.latency, state, restored.output, in_flight.of, guard)
+    telemetry = Telemetry(publisher, reconciler, metrics.latency, state, restored.output, traffic.in_flight, guard)
     overrides = OverrideService(publisher, reconciler, telemetry.loop, state, audit, restored.overrides)
     rollouts = RolloutService(publisher, reconciler, state, audit, restored.rollouts)
     supervisor = DriverSupervisor(telemetry.eject, guard, dry_run=options.dry_run)
-    traffic = Traffic(lambda: (str(row["node"]) for row in nodes.proxies()))
     recent = RecentSnapshots(lambda: {str(row["last_good"]) for row in (*nodes.proxies(), *supervisor.rows())})
     publisher.subscribe("drivers: new fleet", supervisor.follow)
     publisher.subscribe("traffic: new fleet", traffic.follow)
     publisher.subscribe("recent snapshots: new fleet", recent.follow)
-    publisher.subscribe("requests in flight: new fleet", in_flight.follow)
     publisher.subscribe("events: new fleet", events.follow)
     metrics.registry.register(Gauges(publisher, telemetry, time.monotonic))
     views = Views(
@@ -154,7 +157,8 @@ def build(
         traffic,
         recent,
     )
-    return Services(guard, watcher, publisher, reconciler, telemetry, overrides, rollouts, supervisor, in_flight, views)
+    metrics.registry.register(TrafficGauges(traffic, views.pools, views.proxies))
+    return Services(guard, watcher, publisher, reconciler, telemetry, overrides, rollouts, supervisor, traffic, views)
 
 
 def _task_failed(metrics: Metrics, events: EventLog, task: str) -> None:

@@ -25,7 +25,7 @@ it at every render. [How a fleet file is read](configuration.md) has the rules f
 """
 _EMPTY = "Nothing"
 _LARGEST = 2**31 - 1
-_NOBODY = ("routes.*.rollout.", "control.logs.")
+_NOBODY = ("routes.*.rollout.",)
 """What is read and checked, and not acted on."""
 
 

@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 
 QUESTIONS = ("show info", "show servers state", "show stat -1 4 -1")
 """The commands whose answers `read` takes, in this order; 4 selects servers alone."""
-SESSIONS = QUESTIONS[2]
-"""The command whose answer `sessions` takes."""
+COUNTERS = f"{QUESTIONS[0]};{QUESTIONS[2]}"
+"""The commands, asked of one worker at once, whose answer `counters` takes."""
 _OWN_MAINT, _MAINT = 0x01, 0x01 | 0x02 | 0x04
 _OWN_DRAIN, _DRAIN = 0x08, 0x08 | 0x10
 _UNRESOLVED = 0x20
 _VALUE = re.compile(r"type=sint value=<(-?[0-9]{1,19})>")
 _COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_port", "srv_admin_state", "srv_uweight", "srv_fqdn")
+
+_STAT_HEAD = "# pxname,"
+_FAILURES = ("hrsp_5xx", "econ", "eresp", "wredis")
 
 _MALFORMED = (KeyError, ValueError, IndexError, TypeError, csv.Error)
 """The exceptions that parsing something else than HAProxy's answer raises."""
@@ -63,6 +66,33 @@ class Server:
     """Whether it has a cookie value for stickiness."""
     tracks: bool = False
     """Whether it takes its health from another server."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCounters:
+    """What a worker has counted at one server since the worker started or the server was added."""
+
+    ended: int
+    """Requests that were sent there and have ended, whatever came of them."""
+    failed: int
+    """Answers of 500 and more, connections that failed, requests without a whole answer, and those moved elsewhere."""
+    sessions: int
+    """Requests that it works on now."""
+    status: str
+    """As HAProxy writes it: `UP`, `UP 1/3`, `DOWN`, `MAINT`, `DRAIN`, `NOLB`, `no check`, and more."""
+    check: str
+    """The result of the last check, such as `L4CON`; `HANA` where errors of requests took the server out."""
+    last_check: str
+    """What HAProxy says of the last check."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The counters of one worker."""
+
+    pid: int
+    """Its process id: another worker counts from 0."""
+    servers: Mapping[Place, ServerCounters]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +144,25 @@ def pid_and_digest(info: str) -> tuple[int, str]:
         raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
 
 
-def sessions(stat: str) -> dict[Place, int]:
-    """Return the number of requests that each server works on now. Raises UnreadableError."""
+def counters(text: str) -> Counters:
+    """Parse the answer to `COUNTERS`. Raises UnreadableError."""
+    info, head, stat = text.partition(_STAT_HEAD)
     try:
-        return {place: int(row["scur"] or 0) for place, row in _stat_rows(stat)}
+        return Counters(int(_info(info)["Pid"]), {place: _counters(row) for place, row in _stat_rows(head + stat)})
     except _MALFORMED as error:
         raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
+
+
+def _counters(row: Mapping[str, str]) -> ServerCounters:
+    attempts, sessions = int(row["stot"] or 0), int(row["scur"] or 0)
+    return ServerCounters(
+        ended=max(0, attempts - sessions),
+        failed=sum(int(row[name] or 0) for name in _FAILURES),
+        sessions=sessions,
+        status=row["status"],
+        check=row["check_status"].removeprefix("* "),
+        last_check=row["last_chk"],
+    )
 
 
 def _info(text: str) -> dict[str, str]:

@@ -35,7 +35,7 @@ def control(control: Control) -> Iterator[Setting]:
     yield ("api", "bind"), control.api_bind
     yield ("api", "token_file"), control.api_token_file
     yield from nested("api", _tls(control.api_tls))
-    yield ("logs", "bind"), control.logs_bind
+    yield ("logs", "bind"), control.logs_bind if control.logs_written else f"{control.logs_bind}, not written"
     yield ("dashboard", "history"), duration(control.dashboard_history)
     yield ("state",), control.state
     yield ("max_shrink",), percent(control.max_shrink)

@@ -44,12 +44,22 @@ class PublishedWeight:
     """The lowest factor of slow start that lbctl applies for a proxy that has none."""
     notes: tuple[str, ...] = ()
     """Where a proxy's balancing makes something else of its weight."""
+    share: float = 0.0
+    """The part of the pool's requests that is decided for it, 0…1."""
 
 
 def published_weights(
-    pool: Pool, composed: Composed, proxies: Iterable[Proxy], own: Mapping[str, ForProxy]
+    pool: Pool,
+    composed: Composed,
+    proxies: Iterable[Proxy],
+    own: Mapping[str, ForProxy],
+    shares: Mapping[str, float] | None = None,
 ) -> Mapping[str, PublishedWeight]:
-    """Return replica → its weight. `own` is proxy → what is composed for that proxy alone."""
+    """Return replica → its weight.
+
+    `own` is proxy → what is composed for that proxy alone, `shares` what is decided for each replica over all proxies;
+    without it the shares are those of the composed fleet.
+    """
     given = ((item, own[item.name].snapshot if item.name in own else composed.snapshot) for item in proxies)
     quantised = _quantised(pool, given)
     ramps = lowest(item.factors for item in own.values()).get(pool.name, {})
@@ -59,6 +69,7 @@ def published_weights(
             {kind: weights[item.replica.name] for kind, weights in quantised.items() if item.replica.name in weights},
             ramps.get(item.replica.name, 1.0),
             _notes(pool, item.replica.name, quantised),
+            item.share if shares is None else shares.get(item.replica.name, 0.0),
         )
         for item in composed.replicas(pool)
     }
@@ -137,7 +148,7 @@ def decision(
         room=_rounded(weight.room),
         of_peers_speed=_rounded(weight.speed),
         held=_rounded(weight.held),
-        share=_rounded(published.effective.share),
+        share=_rounded(published.share),
         quantised=dict(published.quantised),
         notes=published.notes,
         ramp=_rounded(published.ramp),

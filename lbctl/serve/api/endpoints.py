@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lbctl.base.errors import reason_of
+from lbctl.ir.address import Address
 from lbctl.ir.proxies import Control
 from lbctl.model.fleet import FleetSource
 from lbctl.serve import log
@@ -65,6 +66,7 @@ class Endpoints:
         if own_token and chosen.token.parent == chosen.state:
             _make_token(chosen)
         self._check(chosen, "api")
+        self._check(chosen, "logs")
         self.settings = chosen
         tls = chosen.control.api_tls
         try:
@@ -108,6 +110,11 @@ class Endpoints:
             "proxies are served", xds=address, security=security, socket=server.socket or None, state=chosen.state
         )
         return server.publish
+
+    @property
+    def traffic_log_bind(self) -> Address | None:
+        """Where the traffic log may be received; None in a dry run and before the API listens."""
+        return None if self._options.dry_run or self.settings is None else self.settings.control.logs_bind
 
     def retry_rejected(self) -> int:
         """Send the resources that Envoys have rejected once more. Returns their number, over all nodes."""

@@ -25,7 +25,7 @@ def no_socket(reason: str) -> Diagnostic:
 
 
 def problems(control: Control, token: Path | None, insecure: bool) -> Iterator[Diagnostic]:
-    """Yield LB510 for xDS and LB511 for the API where they would be open to strangers.
+    """Yield LB510 for xDS, LB511 for the API and LB512 for the traffic log where they would be open to strangers.
 
     `control` has the addresses of the command line in it; `token` is the file of the API's token.
     """
@@ -45,4 +45,11 @@ def problems(control: Control, token: Path | None, insecure: bool) -> Iterator[D
             f"the API on {control.api_bind} {missing} would be open to whoever connects",
             path=("control", "api", "bind"),
             hint="give control.api a tls and a token_file, or bind it to 127.0.0.1",
+        )
+    if not control.logs_bind.on_loopback:
+        yield Diagnostic(
+            "LB512",
+            f"the traffic log on {control.logs_bind} would take counts from whoever sends them",
+            path=("control", "logs", "bind"),
+            hint="bind it to 127.0.0.1",
         )

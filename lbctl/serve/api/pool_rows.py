@@ -10,14 +10,13 @@ from lbctl.control.health import Health
 from lbctl.control.slow_start import lowest
 from lbctl.ir.pools import Pool
 from lbctl.ir.shares import of_replicas
-from lbctl.ir.snapshot import pools_of
-from lbctl.ir.topology import Topology
 from lbctl.serve.api import schema
 from lbctl.serve.api.replica_shares import Carrier, Shares, ShareTable
 from lbctl.serve.api.replica_states import ReplicaFacts, State, StateTimes, state_of
 from lbctl.serve.api.status_rows import when
 from lbctl.serve.health.thresholds import CheckState
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.service import with_websockets
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class _PoolLive:
     requests: Mapping[str, int]
     """Replica → its requests in the last minute."""
     total: int
-    """The requests of all replicas in the last minute."""
+    """The sum of `requests`."""
     is_reported: bool
     """Whether a proxy reports the requests."""
     has_websockets: bool
@@ -156,11 +155,6 @@ class _Rows:
             health=live.health.get(key),
             in_flight=in_flight,
         )
-
-
-def with_websockets(topology: Topology) -> frozenset[str]:
-    """The pools that a route with WebSockets may lead to: an idle WebSocket counts as a request in flight."""
-    return frozenset(name for route in topology.routes if route.websocket for name in pools_of(route))
 
 
 def _share(shares: Shares, name: str) -> float:

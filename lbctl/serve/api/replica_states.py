@@ -78,14 +78,21 @@ def _out(facts: ReplicaFacts) -> State | None:
     """Return the state of a replica that a check keeps requests away from."""
     if facts.effective.status == "ejected":
         return State("ejected", f"ejected by deep health: {'; '.join(facts.effective.reasons)}")
-    if facts.check is not None and facts.check.out:
-        proxies = f" for {', '.join(facts.checked_for)}" if facts.checked_for else ""
-        return State("down", f"the active check of lbctl{proxies} fails: {facts.check.reason}")
     return (
-        _by_proxies(facts, "down", "the active check of {proxies} fails")
+        _down(facts)
         or _by_proxies(facts, "ejected", "ejected by the passive check of {proxies}")
         or _by_proxies(facts, "draining", "{proxies} sends it no new requests")
     )
+
+
+def _down(facts: ReplicaFacts) -> State | None:
+    """Return the state of a replica that an active check of lbctl or of a proxy keeps out."""
+    by_proxies = _by_proxies(facts, "down", "the active check of {proxies} fails")
+    if facts.check is None or not facts.check.out:
+        return by_proxies
+    proxies = f" for {', '.join(facts.checked_for)}" if facts.checked_for else ""
+    reason = f"the active check of lbctl{proxies} fails: {facts.check.reason}"
+    return State("down", f"{reason}; {by_proxies.reason}" if by_proxies else reason)
 
 
 def _by_proxies(facts: ReplicaFacts, condition: str, sentence: str) -> State | None:

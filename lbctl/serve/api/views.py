@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from lbctl.serve.api.dashboard import rows
 from lbctl.serve.api.dashboard.service import Dashboard
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
+from lbctl.serve.api.replica_shares import ShareTable
 from lbctl.serve.api.replica_states import StateTimes
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.errors import NotSavedError
@@ -41,6 +43,11 @@ from lbctl.xds.protocol.node_status import NodeStatus
 
 NO_FLEET = "no fleet yet: the files cannot be served, and the state holds no earlier one"
 _STARTING = "starting"
+_POOLS_KEPT = 0.5
+"""Seconds for which the rows of the pools are shown again while the fleet is the same: many clients ask for them."""
+_STATES_INTERVAL = 2.0
+_STATES_PAUSE = 100.0
+"""The pause between two looks at the states, as a multiple of what a look takes."""
 EMPTY = Topology((), (), ())
 
 
@@ -82,6 +89,7 @@ class Views:
         self._traffic = traffic
         self._recent = recent
         self._state_times = StateTimes()
+        self._pools: tuple[PublishedFleet | None, float, schema.Pools] = (None, 0.0, schema.Pools(()))
 
     def end(self) -> None:
         """Report from now on that the process ends, and end the streams of events."""
@@ -131,7 +139,20 @@ class Views:
     def pools(self) -> schema.Pools:
         """Return `/api/v1/pools`."""
         served = self._publisher.served
-        return schema.Pools(tuple(pool_rows.pools(served.composed, self._live(served))) if served else ())
+        if served is None:
+            return schema.Pools(())
+        fleet, since, pools = self._pools
+        if fleet is not served or time.monotonic() - since > _POOLS_KEPT:
+            pools = schema.Pools(tuple(pool_rows.pools(served.composed, self._live(served))))
+            self._pools = served, time.monotonic(), pools
+        return pools
+
+    async def follow_states(self) -> None:
+        """Look at the states of the replicas now and then, so that each has the time since when it is in its state."""
+        while True:
+            started = time.perf_counter()
+            self.pools()
+            await asyncio.sleep(max(_STATES_INTERVAL, _STATES_PAUSE * (time.perf_counter() - started)))
 
     def live(self) -> Iterator[tuple[schema.LivePool, Sequence[schema.LiveReplica]]]:
         """Yield each pool with its replicas, as the dashboard shows them."""
@@ -176,7 +197,9 @@ class Views:
         served = self._publisher.served
         if served is None:
             return schema.Decisions(())
-        acknowledged = decision_rows.acknowledged(self.proxies().proxies, served.cached_snapshot.version)
+        rows = self.proxies().proxies
+        acknowledged = decision_rows.acknowledged(rows, served.cached_snapshot.version)
+        shares = ShareTable(served.composed.whole, carriers(served, rows, self._supervisor, self._recent))
         topology, own = served.composed.whole.topology, self._supervisor.composed()
         proxies = (*xds_proxies(topology, xds_kinds()).all, *self._publisher.driven(topology))
         return schema.Decisions(
@@ -184,7 +207,7 @@ class Views:
                 row
                 for pool in controlled(topology)
                 for row in self._decisions(
-                    decision_rows.published_weights(pool, served.composed, proxies, own),
+                    decision_rows.published_weights(pool, served.composed, proxies, own, shares.decided(pool.name)),
                     pool,
                     served.composed.overrides,
                     acknowledged,

@@ -65,13 +65,6 @@ class Driver(Protocol):
         """Drive the proxy until the task is cancelled. Any other end is a failure, and a new driver is started."""
 
 
-class RequestCounter(Protocol):
-    """Asks one running proxy for its requests in flight."""
-
-    async def count(self) -> Mapping[tuple[str, str], int]:
-        """(pool, replica) → requests that the proxy has there; a replica that the proxy does not report is absent."""
-
-
 def row(proxy: Proxy, status: DriverStatus, since: float) -> dict[str, Any]:
     """Return the status as a row with the keys of an Envoy's row. `since`: seconds since the epoch."""
     return {

@@ -8,15 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 
-from lbctl.apply.haproxy import running
 from lbctl.apply.haproxy.applied import Applied
 from lbctl.apply.haproxy.driver import HaproxyUpdater
-from lbctl.apply.haproxy.running import UnreadableError
-from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.base.errors import reason_of
 from lbctl.control.compose import ForProxy
 from lbctl.ir.proxies import Proxy
@@ -24,15 +19,13 @@ from lbctl.ir.snapshot import View
 from lbctl.serve import log
 from lbctl.serve.drivers.base import DriverStatus, Ejected
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.targets.haproxy import TARGET, desired
+from lbctl.targets.haproxy import TARGET
 from lbctl.targets.prepare import Prepared, prepare
 
 _PACE = 0.2
 """The least seconds between two attempts."""
 _CHECK_INTERVAL = 5.0
 """Seconds between two comparisons with the state of HAProxy."""
-_COUNT_TIMEOUT = 2.0
-"""Seconds within which HAProxy must report its requests in flight."""
 _FIRST_RETRY = 1.0
 _LONGEST_RETRY = 15.0
 """Seconds after a failed attempt."""
@@ -120,28 +113,6 @@ class HaproxyDriver:
         if applied.retry_after is not None:
             return applied.retry_after
         return min(_LONGEST_RETRY, _FIRST_RETRY * 2.0 ** (self._failures - 1)) if self._failures else _CHECK_INTERVAL
-
-
-class HaproxyRequestCounter:
-    """A RequestCounter that reads the sessions of a HAProxy from its Runtime API."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-
-    async def count(self) -> Mapping[tuple[str, str], int]:
-        """(pool, replica) → requests, summed over all backends that have the replica as a server."""
-        answer = await self._runtime.query(running.SESSIONS)
-        requests: Counter[tuple[str, str]] = Counter()
-        with suppress(UnreadableError):
-            sessions = {} if answer.failure else await asyncio.to_thread(running.sessions, answer.texts[0])
-            for (backend, server), count in sessions.items():
-                requests[desired.pool_name(backend), server] += count
-        return requests
-
-
-def request_counter(proxy: Proxy) -> HaproxyRequestCounter | None:
-    """Return the request counter of a HAProxy; None for one without Runtime API."""
-    return HaproxyRequestCounter(Runtime(proxy.runtime_api, _COUNT_TIMEOUT)) if proxy.runtime_api else None
 
 
 def _reason(applied: Applied) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lbctl.base.registry import Registry
 from lbctl.ir.proxies import Proxy
 
 if TYPE_CHECKING:
-    from lbctl.serve.drivers.base import Driver, Ejected, RequestCounter
+    from lbctl.serve.drivers.base import Driver, Ejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,6 @@ class DriverKind:
     """Groups of settings of `proxies.<name>`; the driver needs all settings of at least one group."""
     active_checks: bool = False
     """Whether `lbctl serve` does the active health checks, since the proxy has none of its own."""
-    request_counter: str = ""
-    """`module:name` of a function of a proxy that returns a `RequestCounter`, or None where the proxy has none; empty
-    where no proxy of the kind has one."""
 
     def missing(self, proxy: Proxy) -> str:
         """Which settings the proxy lacks to be driven; empty where it has all that are needed."""
@@ -40,15 +37,9 @@ class DriverKind:
 
     def driver(self, proxy: Proxy, ejected: Ejected) -> Driver:
         """Return a new driver of the proxy. `ejected`: the replicas that active checks have ejected."""
-        factory: Callable[[Proxy, Ejected], Driver] = _load(self.factory)
+        module, _, name = self.factory.partition(":")
+        factory: Callable[[Proxy, Ejected], Driver] = getattr(import_module(module), name)
         return factory(proxy, ejected)
-
-    def counter(self, proxy: Proxy) -> RequestCounter | None:
-        """Return the request counter of the proxy; None where it has none."""
-        if not self.request_counter:
-            return None
-        factory: Callable[[Proxy], RequestCounter | None] = _load(self.request_counter)
-        return factory(proxy)
 
 
 _BY_FILE = ("config", "reload")
@@ -58,7 +49,6 @@ DRIVERS = Registry(
         "haproxy": DriverKind(
             "lbctl.serve.drivers.haproxy:HaproxyDriver",
             (("runtime_api",), ("agent_check",), _BY_FILE),
-            request_counter="lbctl.serve.drivers.haproxy:request_counter",
         ),
     }
 )
@@ -67,9 +57,3 @@ DRIVERS = Registry(
 def driver_kind(kind: str) -> DriverKind | None:
     """Return the driver of this kind of proxy; None where there is none."""
     return DRIVERS.get(kind) if kind in DRIVERS.names else None
-
-
-def _load(place: str) -> Any:
-    """Import the object that `module:name` refers to."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)

@@ -19,6 +19,7 @@ from lbctl.control.compose import Composed, compose, weight_changes
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Overrides
 from lbctl.control.rollouts import Rollouts
+from lbctl.ir.address import Address
 from lbctl.ir.proxies import Proxy, xds_proxies
 from lbctl.ir.snapshot import Snapshot, replica_counts
 from lbctl.ir.topology import Topology
@@ -86,11 +87,12 @@ class Publisher:
         driven: Callable[[Topology], tuple[Proxy, ...]] = lambda _: (),
         guard: Guard | None = None,
         now: Callable[[], float] = time.time,
+        traffic_log: Callable[[Topology], Address | None] = lambda _: None,
     ) -> None:
         """Start without a fleet.
 
         `drained`: (pool, replica) → when its drain began, from the saved state. `driven` returns the proxies of a fleet
-        that have a driver.
+        that have a driver. `traffic_log` returns where the proxies of a fleet send their traffic log.
         """
         self.accepted = Discovered()
         """The answers of discovery that count."""
@@ -100,6 +102,7 @@ class Publisher:
         self.overrides: Overrides = ()
         self.rollouts: Rollouts = ()
         self.driven = driven
+        self._traffic_log = traffic_log
         self._subscribers: list[tuple[str, Callable[[PublishedFleet], None]]] = []
         self._guard = guard or Guard()
         self.discovery = DiscoveryService(self._guard)
@@ -190,7 +193,8 @@ class Publisher:
         max_shrink = 100.0 if allow_shrink else topology.control.max_shrink
         accepted, refused = accepted_answers(topology, self.accepted, discovered, max_shrink)
         started = time.perf_counter()
-        served, result = await asyncio.to_thread(self._build, loaded, origin, accepted)
+        traffic_log = self._traffic_log(topology)
+        served, result = await asyncio.to_thread(self._build, loaded, origin, accepted, traffic_log)
         self._metrics.published(
             served.cached_snapshot.version, time.perf_counter() - started, replica_counts(served.composed.whole)
         )
@@ -203,10 +207,12 @@ class Publisher:
             self._guard.call(name, partial(subscriber, served))
         return result
 
-    def _build(self, loaded: Loaded, origin: Origin, accepted: Discovered) -> tuple[PublishedFleet, PublishResult]:
+    def _build(
+        self, loaded: Loaded, origin: Origin, accepted: Discovered, traffic_log: Address | None
+    ) -> tuple[PublishedFleet, PublishResult]:
         now, before = self._now(), self.served
         whole = accepted.apply(loaded.compiled.topology)
-        fleet = Snapshot(whole, secrets=loaded.secrets, addresses=accepted.hosts)
+        fleet = Snapshot(whole, secrets=loaded.secrets, addresses=accepted.hosts, traffic_log=traffic_log)
         drained = before.composed.drains if before else self.drained
         composed = compose(fleet, self.loop_output, self.overrides, drained, now, self.rollouts)
         snapshot, proxies = composed.snapshot, xds_proxies(whole, xds_kinds()).all

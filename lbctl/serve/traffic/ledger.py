@@ -70,8 +70,18 @@ class _Reports:
     totals: dict[ReplicaKey, Counts] = field(default_factory=dict)
     recent: deque[tuple[float, Counter[ReplicaKey]]] = field(default_factory=deque)
     """(end of the bucket, requests in it), the oldest first."""
+    window: Counter[ReplicaKey] = field(default_factory=Counter)
+    """The sum of `recent`."""
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
     conditions: Mapping[ReplicaKey, Condition] = field(default_factory=dict)
+
+    def expire(self, now: float) -> None:
+        """Forget the requests of more than a minute ago."""
+        while self.recent and self.recent[0][0] <= now - WINDOW:
+            for key, count in self.recent.popleft()[1].items():
+                self.window[key] -= count
+                if not self.window[key]:
+                    del self.window[key]
 
 
 class TrafficLedger:
@@ -87,9 +97,10 @@ class TrafficLedger:
             reports.totals[key] = reports.totals.get(key, NO_COUNTS) + each
         if not reports.recent or reports.recent[-1][0] <= now:
             reports.recent.append((now + _BUCKET, Counter()))
-        reports.recent[-1][1].update({key: each.requests for key, each in counts.items()})
-        while reports.recent[0][0] <= now - WINDOW:
-            reports.recent.popleft()
+        requests = {key: each.requests for key, each in counts.items()}
+        reports.recent[-1][1].update(requests)
+        reports.window.update(requests)
+        reports.expire(now)
 
     def set_in_flight(self, proxy: str, requests: Mapping[ReplicaKey, int], now: float) -> None:
         """Replace the requests that the proxy has at each replica now; a replica that is absent is unknown."""
@@ -98,6 +109,12 @@ class TrafficLedger:
     def set_conditions(self, proxy: str, conditions: Mapping[ReplicaKey, Condition], now: float) -> None:
         """Replace what the proxy thinks of each replica; a replica that is absent is unknown."""
         self._reports(proxy, now).conditions = conditions
+
+    def lost(self, proxy: str) -> None:
+        """Forget what the proxy says of this moment, since it does not answer; its counts stay."""
+        if proxy in self._proxies:
+            self._proxies[proxy].in_flight = {}
+            self._proxies[proxy].conditions = {}
 
     def keep(self, proxies: Iterable[str]) -> None:
         """Forget every proxy but these."""
@@ -124,9 +141,8 @@ class TrafficLedger:
         requests: Counter[ReplicaKey] = Counter()
         for name, reports in self._current(now):
             if proxy in (None, name):
-                for end, bucket in reports.recent:
-                    if end > now - WINDOW:
-                        requests.update(bucket)
+                reports.expire(now)
+                requests.update(reports.window)
         return requests
 
     def shares(self, pool: str, now: float, proxy: str | None = None) -> Mapping[str, float]:
@@ -144,10 +160,11 @@ class TrafficLedger:
         A replica that had none is absent.
         """
         rates: dict[ReplicaKey, float] = {}
-        for name, reports in self._current(now):
-            oldest = min((end for end, _ in reports.recent if end > now - WINDOW), default=now) - _BUCKET
+        for _, reports in self._current(now):
+            reports.expire(now)
+            oldest = reports.recent[0][0] - _BUCKET if reports.recent else now
             seconds = max(_BUCKET, now - max(oldest, reports.since))
-            for key, requests in self.recent(now, name).items():
+            for key, requests in reports.window.items():
                 rates[key] = rates.get(key, 0.0) + requests / seconds
         return rates
 

@@ -1,27 +1,175 @@
 """The traffic of the running fleet: the ledger, and the sources that report to it.
 
-A new source of one kind of proxy follows the published fleet here and reports under the proxy's name, or under the node
-id of an Envoy.
+A HAProxy is asked, an nginx sends a log line a request, and each Envoy reports under its node id. A new source follows
+the published fleet here and reports under the name of its proxy. Replicas that the fleet does not have are ignored.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeVar
 
+from lbctl.base.errors import reason_of
+from lbctl.control.loop_output import controlled
+from lbctl.ir.address import Address
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import pools_of
+from lbctl.ir.topology import Topology
+from lbctl.serve import log
+from lbctl.serve.drivers.eligibility import driven
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.traffic.ledger import TrafficLedger
+from lbctl.serve.guard import Work
+from lbctl.serve.traffic.interface import LOGGING, PolledSource, polled_source
+from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.log_line import ReplicaAddresses
+from lbctl.serve.traffic.log_receiver import LogReceiver
+
+_INTERVAL = 5.0
+"""Seconds between two polls of a proxy; less where a pool's telemetry is read more often."""
+_COLLECT_INTERVAL = 1.0
+"""Seconds between two reports of the traffic log."""
+_V = TypeVar("_V")
 
 
 class Traffic:
-    """Owns the ledger. `nodes` returns the ids of the Envoys that are known. `clock` is that of the ledger."""
+    """Owns the ledger. `clock` is that of the ledger."""
 
-    def __init__(self, nodes: Callable[[], Iterable[str]], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        nodes: Callable[[], Iterable[str]] = lambda: (),
+        connected: Callable[[], Collection[str]] = frozenset,
+        log_bind: Callable[[], Address | None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start without a fleet.
+
+        `nodes` returns the ids of the Envoys that are known, `connected` the driven proxies that run, and `log_bind`
+        the address for the traffic log, or None where nothing may listen.
+        """
         self.ledger = TrafficLedger()
         self.clock = clock
+        self.log = LogReceiver()
         self._nodes = nodes
+        self._connected = connected
+        self._log_bind = log_bind
+        self._log_problem = ""
+        self._logging: set[str] = set()
+        self.proxies: Mapping[str, Proxy] = {}
+        """The proxies of the fleet by name."""
+        self._polled: dict[str, PolledSource] = {}
+        self._replicas: frozenset[ReplicaKey] = frozenset()
+        self._with_websockets: frozenset[str] = frozenset()
+        self._interval = _INTERVAL
+        self._news = asyncio.Event()
 
     def follow(self, served: PublishedFleet) -> None:
-        """Keep what the proxies of this fleet report, from now on."""
-        proxies = (item.name for item in served.composed.whole.topology.proxies)
-        self.ledger.keep([*proxies, *self._nodes()])
+        """Read the traffic of this fleet's proxies from now on."""
+        topology = served.composed.whole.topology
+        self._replicas = frozenset(
+            ReplicaKey(pool.name, item.name) for pool in topology.pools for item in pool.replicas
+        )
+        self._with_websockets = with_websockets(topology)
+        self._interval = _interval(topology)
+        self._follow_proxies(topology.proxies)
+        logging = {item.name for item in topology.proxies if item.kind in LOGGING}
+        self._logging &= logging
+        self.log.follow(logging, ReplicaAddresses(topology.pools, served.composed.whole.addresses))
+        self.ledger.keep([*self.proxies, *self._nodes()])
+        self._news.set()
+
+    def in_flight(self, pool: str, replica: str) -> int | None:
+        """Return the requests of a replica in all proxies that report them; None where they are unknown.
+
+        They are unknown for a pool that may get WebSockets, since an idle one counts as a request.
+        """
+        if pool in self._with_websockets:
+            return None
+        return self.ledger.in_flight(ReplicaKey(pool, replica), self.clock())
+
+    def tasks(self) -> Mapping[str, Work]:
+        """Return the tasks of the sources by name; they run as long as the process."""
+        return {"traffic counters": self._poll, "traffic log": self._collect}
+
+    def log_address(self, topology: Topology) -> Address | None:
+        """Return where the driven proxies of this fleet send their traffic log; None where nothing can listen.
+
+        The first fleet that has a proxy with such a log opens the socket.
+        """
+        bind = self._log_bind()
+        if self.log.address is None and bind is not None and _sends_log(topology):
+            try:
+                self.log.open(bind)
+                log.event("the traffic log is received", address=self.log.address)
+            except OSError as error:
+                self._warn(f"{bind}: {reason_of(error)}")
+        return self.log.address
+
+    def close(self) -> None:
+        """Stop receiving."""
+        self.log.close()
+
+    def _warn(self, problem: str) -> None:
+        if problem != self._log_problem:
+            log.warn("no traffic log can be received, so what nginx does is not known", why=problem)
+        self._log_problem = problem
+
+    def _follow_proxies(self, proxies: tuple[Proxy, ...]) -> None:
+        before, self.proxies = self.proxies, {item.name: item for item in proxies}
+        for name in [name for name in self._polled if before.get(name) != self.proxies.get(name)]:
+            del self._polled[name]
+        for name, proxy in self.proxies.items():
+            if before.get(name) != proxy and (source := polled_source(proxy)) is not None:
+                self._polled[name] = source
+
+    async def _poll(self) -> None:
+        while True:
+            if not self._polled:
+                self._news.clear()
+                await self._news.wait()
+                continue
+            await asyncio.gather(*(self._report(name, source) for name, source in self._polled.items()))
+            await asyncio.sleep(self._interval)
+
+    async def _report(self, proxy: str, source: PolledSource) -> None:
+        report = await source.poll()
+        if self._polled.get(proxy) is not source:
+            return
+        if report is None:
+            self.ledger.lost(proxy)
+            return
+        now = self.clock()
+        self.ledger.add(proxy, self._of_fleet(report.counts), now)
+        self.ledger.set_in_flight(proxy, self._of_fleet(report.in_flight), now)
+        self.ledger.set_conditions(proxy, self._of_fleet(report.conditions), now)
+
+    async def _collect(self) -> None:
+        """Report what the traffic log has counted. A proxy that has sent lines before and runs is idle without any."""
+        while True:
+            await asyncio.sleep(_COLLECT_INTERVAL)
+            counts = self.log.collect()
+            self._logging |= counts.keys()
+            for proxy in counts.keys() | (self._logging & frozenset(self._connected())):
+                self.ledger.add(proxy, counts.get(proxy, {}), self.clock())
+
+    def _of_fleet(self, values: Mapping[ReplicaKey, _V]) -> dict[ReplicaKey, _V]:
+        return {key: value for key, value in values.items() if key in self._replicas}
+
+
+def with_websockets(topology: Topology) -> frozenset[str]:
+    """The pools that a route with WebSockets may lead to."""
+    return frozenset(name for route in topology.routes if route.websocket for name in pools_of(route))
+
+
+def _sends_log(topology: Topology) -> bool:
+    """Return whether a proxy of the fleet sends its traffic log: lbctl drives it, or the files ask for it."""
+    proxies = topology.proxies if topology.control.logs_written else driven(topology)
+    return any(item.kind in LOGGING for item in proxies)
+
+
+def _interval(topology: Topology) -> float:
+    """Return the seconds between two polls: the shortest telemetry interval, at most `_INTERVAL`."""
+    pools = controlled(topology)
+    telemetry = [pool.telemetry for pool in pools] + [item.telemetry for pool in pools for item in pool.replicas]
+    return min([_INTERVAL, *(item.interval / 1000 for item in telemetry if item is not None)])

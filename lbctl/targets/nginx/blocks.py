@@ -255,6 +255,8 @@ class Listener:
     """The file of the access log; None: none is written."""
     log_format: Token
     """The name of its `log_format`."""
+    traffic_log: Token | None
+    """The syslog server that gets the traffic log, as an argument of `access_log`."""
     request_id: tuple[Token, Token]
     """The name of the header, and the variable with its value."""
     target: Token

@@ -45,6 +45,7 @@ def build(context: RenderContext, routes: Routes, listener: FleetListener, numbe
         idle_timeout=listener.idle_timeout or FOREVER,
         log_path=_log_path(listener),
         log_format=log_format.name,
+        traffic_log=log.traffic_server(context.view),
         request_id=(quote.plain(listener.request_id, (*path, "request_id")), Token(inlet.request_id)),
         target=Token(f"@{target}"),
         has_regex=any(rule.path.kind == "regex" for rule in listener.rules),

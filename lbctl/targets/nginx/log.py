@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from lbctl.base.diagnostics import Path
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, Replica
+from lbctl.ir.snapshot import View
 from lbctl.targets.nginx import quote
 from lbctl.targets.nginx.blocks import LogFormat
 from lbctl.targets.nginx.pool import shown
@@ -27,6 +28,26 @@ _HARMLESS_PATH = r"!#->@-\[\]-~"
 _DEFAULT = Token("default")
 _NULL = Token("null")
 _MOST_TRIES = 16
+
+
+TRAFFIC = Token("lb_traffic")
+"""The name of the format of the traffic log."""
+
+
+def traffic_format(view: View) -> LogFormat:
+    """Return the format of the traffic log, which `lbctl.serve.traffic.log_line` reads.
+
+    No value in it comes from a client.
+    """
+    text = f"{view.proxy.name}|$lb_pool|$status|$upstream_addr|$upstream_status"
+    return LogFormat(TRAFFIC, quote.script(text))
+
+
+def traffic_server(view: View) -> Token | None:
+    """Return the syslog server that gets the traffic log; None where there is none."""
+    if view.traffic_log is None:
+        return None
+    return quote.plain(f"syslog:server={view.traffic_log},nohostname,tag=lbctl", ("control", "logs", "bind"))
 
 
 def formats(listener: Listener, number: int, request_id: str) -> LogFormat:

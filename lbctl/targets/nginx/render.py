@@ -41,7 +41,10 @@ def _values(context: RenderContext) -> dict[str, object]:
     return {
         "connections": _connections(context.view),
         "installed": context.view.proxy.config is not None,
-        "formats": [written for _, written in built],
+        "formats": [
+            *(written for _, written in built),
+            *([log.traffic_format(context.view)] if context.view.traffic_log else ()),
+        ],
         "listeners": [server for server, _ in built],
         "upstreams": upstreams.all,
         "maps": context.maps,

@@ -188,6 +188,7 @@ ANY = Address("0.0.0.0", 18000)
         (Control(xds_bind=ANY, xds_tls=ServerTls("c", "k")), False, ["LB510"]),
         (Control(xds_bind=ANY, xds_tls=MTLS), False, []),
         (Control(xds_bind=ANY), True, []),
+        (Control(logs_bind=ANY), True, ["LB512"]),
         (Control(api_bind=ANY), False, ["LB511"]),
         (Control(api_bind=ANY), True, ["LB511"]),
         (Control(api_bind=ANY, api_tls=ServerTls("c", "k")), False, []),

@@ -12,13 +12,13 @@ from lbctl.base.diagnostics import Diagnostics
 from lbctl.serve import log, wiring
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
-from lbctl.serve.drivers.in_flight import InFlight
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.state.sqlite import SqliteStore
 from lbctl.serve.telemetry.service import Telemetry
+from lbctl.serve.traffic.service import Traffic
 from lbctl.targets.load import Loaded, load
 from lbctl.xds.protocol.node_status import NodeStatus
 
@@ -40,7 +40,7 @@ def test_a_part_that_fails_with_a_new_fleet_is_not_counted_under_the_name_of_a_t
     def fail(*_: object) -> NoReturn:
         raise ValueError
 
-    followers = (DriverSupervisor, InFlight, EventLog, Telemetry)
+    followers = (DriverSupervisor, Traffic, EventLog, Telemetry)
     for follower in followers:
         monkeypatch.setattr(follower, "follow", fail)
     path = tmp_path / "fleet.yaml"

@@ -46,6 +46,11 @@ def test_who_keeps_requests_away_is_named() -> None:
     assert state_of(facts(check=REFUSED, checked_for=("site",))) == State(
         "down", "the active check of lbctl for site fails: connection refused"
     )
+    both = facts(check=REFUSED, checked_for=("site",), conditions={"ha": Condition("down", "L4CON")}, carriers=2)
+    assert state_of(both).reason == (
+        "the active check of lbctl for site fails: connection refused; "
+        "the active check of ha (1 of 2 proxies) fails: L4CON"
+    )
     down, up = Condition("down", "L4CON"), Condition("up")
     assert state_of(facts(conditions={"ha": down}, weight=Weight(0.3, 1.0, 0.3))) == State(
         "down", "the active check of ha fails: L4CON"

@@ -1,0 +1,54 @@
+"""The first line of `lbctl explain weight`: what a replica gets instead of what, why, and since when, as a sentence."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from lbctl.serve.api import schema
+
+_SAME = 0.01
+"""The difference of two shares that is not worth a word."""
+
+
+def sentence(row: schema.Replica) -> str:
+    """Return the sentence about a replica: by what the proxies observe, else by what is decided."""
+    gets = row.share if row.observed is None else row.observed
+    differs = abs(gets - row.declared) >= _SAME
+    text = f"{row.name} gets {_percent(gets)} of the pool's requests"
+    text += f" instead of {_percent(row.declared)}" if differs else ""
+    cause = row.state_reason or (_cause(row, gets) if differs or not row.declared else "")
+    return text + (f": {cause}{_since(row)}" if cause else ", as its capacity says")
+
+
+def observed(row: schema.Replica, pool: schema.Pool) -> str:
+    """Return what the proxies have counted in the last minute, and which of them have not."""
+    silent = f"; not reported by {', '.join(pool.silent)}" if pool.silent else ""
+    if not pool.reporting:
+        return f"unknown: no proxy reports its traffic{silent}"
+    share = "no requests" if row.observed is None else f"{row.observed * 100:.1f}% of the last minute's requests"
+    rate = f", {row.requests_per_second:.3g} a second" if row.requests_per_second else ""
+    return f"{share}{rate}, by {', '.join(pool.reporting)}{silent}"
+
+
+def _cause(row: schema.Replica, gets: float) -> str:
+    """Return why a replica that is in gets another share than its capacity says."""
+    if row.reasons:
+        return "; ".join(row.reasons)
+    if row.priority and not gets:
+        return f"it stands by with priority {row.priority}"
+    if abs(row.share - row.declared) >= _SAME:
+        return f"other replicas get {'less' if gets > row.declared else 'more'}"
+    return f"lbctl has decided {_percent(row.share)}"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %" if share >= _SAME or not share else f"{share * 100:.1f} %"
+
+
+def _since(row: schema.Replica) -> str:
+    """Return since when, in the local time; the day is named where it is not today."""
+    if row.state_since is None or not row.state_reason:
+        return ""
+    then = datetime.fromisoformat(row.state_since).astimezone()
+    today = then.date() == datetime.now(then.tzinfo).date()
+    return f" since {then:%H:%M}" if today else f" since {then:%Y-%m-%d %H:%M}"

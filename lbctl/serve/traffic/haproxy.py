@@ -1,0 +1,99 @@
+"""The traffic of a HAProxy, by `show stat` of its Runtime API: requests, errors, requests in flight, health.
+
+HAProxy counts each attempt at a server. A worker counts from 0 after a reload: what the worker before had counted since
+the last poll is lost. The first poll after the start of `lbctl serve` is the base, and reports no requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from lbctl.apply.haproxy import running
+from lbctl.apply.haproxy.running import Counters, Place, ServerCounters, UnreadableError
+from lbctl.apply.haproxy.runtime import Runtime
+from lbctl.ir.proxies import Proxy
+from lbctl.serve.traffic.interface import Report
+from lbctl.serve.traffic.ledger import NO_COUNTS, Condition, Counts, ReplicaKey
+from lbctl.targets.haproxy import desired
+
+_TIMEOUT = 2.0
+"""Seconds within which HAProxy must answer."""
+_MOST_REASON = 160
+"""Characters that are kept of what HAProxy says of a check."""
+_BY_PASSIVE_CHECK = "HANA"
+"""The result of a check that stands for errors of requests ("health analyze")."""
+_WORST_FIRST = ("down", "ejected", "up", "draining")
+
+
+class HaproxySource:
+    """A PolledSource of one HAProxy."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._before: Counters | None = None
+
+    async def poll(self) -> Report | None:
+        """Return what HAProxy has counted since the last poll; None where it does not answer."""
+        answer = await self._runtime.query(running.COUNTERS)
+        if answer.failure:
+            return None
+        try:
+            now = await asyncio.to_thread(running.counters, answer.texts[0])
+        except UnreadableError:
+            return None
+        before, self._before = self._before, now
+        return report(now, before)
+
+
+def source(proxy: Proxy) -> HaproxySource | None:
+    """Return the source of a HAProxy; None for one without Runtime API."""
+    return HaproxySource(Runtime(proxy.runtime_api, _TIMEOUT)) if proxy.runtime_api else None
+
+
+def report(now: Counters, before: Counters | None) -> Report:
+    """Return what a HAProxy has counted between two polls. The servers of one pool's backends are summed."""
+    counts: dict[ReplicaKey, Counts] = {}
+    in_flight: dict[ReplicaKey, int] = {}
+    conditions: dict[ReplicaKey, list[Condition]] = {}
+    earlier = before.servers if before is not None and before.pid == now.pid else {}
+    for place, item in now.servers.items():
+        key = ReplicaKey(desired.pool_name(place[0]), place[1])
+        if before is not None:
+            counts[key] = counts.get(key, NO_COUNTS) + _difference(item, place, earlier)
+        in_flight[key] = in_flight.get(key, 0) + item.sessions
+        conditions.setdefault(key, []).append(_condition(item))
+    return Report(
+        {key: each for key, each in counts.items() if each != NO_COUNTS},
+        in_flight,
+        {key: _worst(each) for key, each in conditions.items()},
+    )
+
+
+def _difference(now: ServerCounters, place: Place, earlier: Mapping[Place, ServerCounters]) -> Counts:
+    """Return what was counted since; a server that counts less than before has been removed and added again."""
+    before = earlier.get(place)
+    if before is None or now.ended < before.ended or now.failed < before.failed:
+        return Counts(now.ended, now.failed)
+    return Counts(now.ended - before.ended, now.failed - before.failed)
+
+
+def _condition(item: ServerCounters) -> Condition:
+    status = item.status
+    if status.startswith("UP") or status == "no check":
+        return Condition("up")
+    if status.startswith("MAINT") and "resolution" in status:
+        return Condition("down", "its name does not resolve")
+    if not status.startswith("DOWN"):
+        return Condition("draining", status)
+    reason = _readable(f"{item.check} {item.last_check}".strip() or status)
+    return Condition("ejected" if item.check == _BY_PASSIVE_CHECK else "down", reason)
+
+
+def _worst(conditions: Iterable[Condition]) -> Condition:
+    return min(conditions, key=lambda item: (_WORST_FIRST.index(item.state), not item.reason))
+
+
+def _readable(text: str) -> str:
+    shown = text if text.isprintable() else ascii(text)[1:-1]
+    return shown if len(shown) <= _MOST_REASON else f"{shown[:_MOST_REASON]}…"

@@ -1,0 +1,47 @@
+"""What a source of one kind of proxy reports, and the kinds that have one.
+
+To add a source: a module beside this one, and one line in `POLLED` or `LOGGING`. A source is imported when the first
+proxy of its kind is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Protocol
+
+from lbctl.ir.proxies import Proxy
+from lbctl.serve.traffic.ledger import Condition, Counts, ReplicaKey
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a proxy has counted since its last report, and what it has now."""
+
+    counts: Mapping[ReplicaKey, Counts] = field(default_factory=dict)
+    in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
+    conditions: Mapping[ReplicaKey, Condition] = field(default_factory=dict)
+
+
+class PolledSource(Protocol):
+    """Asks one running proxy for its counters."""
+
+    async def poll(self) -> Report | None:
+        """Return what the proxy reports; None where it does not answer, or not as its kind does."""
+
+
+POLLED = {"haproxy": "lbctl.serve.traffic.haproxy:source"}
+"""Kind of proxy → `module:name` of a function of a proxy that returns its PolledSource, or None where it has none."""
+LOGGING = frozenset({"nginx"})
+"""The kinds of proxies that send their traffic log by syslog."""
+
+
+def polled_source(proxy: Proxy) -> PolledSource | None:
+    """Return the source that asks this proxy; None where there is none."""
+    place = POLLED.get(proxy.kind)
+    if place is None:
+        return None
+    module, _, name = place.partition(":")
+    factory: Callable[[Proxy], PolledSource | None] = getattr(import_module(module), name)
+    return factory(proxy)

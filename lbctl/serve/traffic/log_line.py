@@ -1,0 +1,116 @@
+"""One line of the traffic log that an nginx sends by syslog: which replicas a request was sent to, and what came of it.
+
+Anybody on this machine can send such lines, so a line is read strictly: what is not exactly in the form that lbctl
+renders, or names a proxy, pool or replica that the fleet does not have, does not count. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple
+
+from lbctl.base.hosts import is_ip
+from lbctl.ir.address import Address
+from lbctl.ir.pools import Pool
+from lbctl.serve.traffic.ledger import ReplicaKey
+
+MOST_BYTES = 4096
+"""The longest line that is read."""
+Dropped = Literal["malformed", "proxy", "replica"]
+"""Why a line does not count: it is malformed, or it names a proxy or no replica of the fleet."""
+DROPPED: tuple[Dropped, ...] = ("malformed", "proxy", "replica")
+_CLIENT_LEFT = "499"
+_MOST_TRIES = 64
+_LINE = re.compile(
+    rb"<[0-9]{1,3}>[A-Z][a-z]{2} [ 0-9][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2} lbctl: "
+    rb"([A-Za-z0-9._-]{1,128})\|\"?([A-Za-z0-9._-]{1,128})\"?\|([0-9]{3})\|([ -{}~]{1,3000})\|([0-9, :-]{1,500})"
+)
+
+
+class Try(NamedTuple):
+    """One attempt at a replica."""
+
+    replica: ReplicaKey
+    failed: bool
+    """Whether the replica answered with a status of 500 or more, or not at all."""
+
+
+class ReplicaAddresses:
+    """Finds a replica by the address that nginx logs. `hosts` maps a host name to its IPs."""
+
+    def __init__(self, pools: Iterable[Pool], hosts: Mapping[str, tuple[str, ...]]) -> None:
+        self._by_pool: dict[str, dict[str, ReplicaKey]] = {}
+        self._by_port: dict[str, dict[int, ReplicaKey]] = {}
+        self._anywhere: dict[str, ReplicaKey | None] = {}
+        for pool in pools:
+            self._add(pool, hosts)
+
+    def find(self, address: str, pool: str | None) -> ReplicaKey | None:
+        """Return the replica of this pool; without a pool the only one of the fleet with this address."""
+        if pool is None:
+            return self._anywhere.get(address)
+        found = self._by_pool.get(pool, {}).get(address)
+        port = address.rpartition(":")[2]
+        return found or (self._by_port.get(pool, {}).get(int(port)) if port.isdecimal() else None)
+
+    def _add(self, pool: Pool, hosts: Mapping[str, tuple[str, ...]]) -> None:
+        """Add a pool. A replica with a host name is also found by its port where no other such replica has it."""
+        by_address: dict[str, ReplicaKey] = {}
+        named = Counter(item.address.port for item in pool.replicas if _is_name(item.address))
+        by_port: dict[int, ReplicaKey] = {}
+        for replica in pool.replicas:
+            key, address = ReplicaKey(pool.name, replica.name), replica.address
+            for text in _texts(address, hosts):
+                by_address.setdefault(text, key)
+                self._anywhere[text] = None if text in self._anywhere else key
+            if _is_name(address) and named[address.port] == 1:
+                by_port[address.port] = key
+        self._by_pool[pool.name], self._by_port[pool.name] = by_address, by_port
+
+
+def tries_of(line: bytes, proxies: frozenset[str], addresses: ReplicaAddresses) -> tuple[str, list[Try]] | Dropped:
+    """Return the proxy of a line and the tries that it reports, or why the line does not count."""
+    match = _LINE.fullmatch(line) if len(line) <= MOST_BYTES else None
+    if match is None:
+        return "malformed"
+    proxy, pool, status, upstreams, statuses = (part.decode("ascii") for part in match.groups())
+    if proxy not in proxies:
+        return "proxy"
+    rows = list(_rows(upstreams, statuses))
+    if not rows or len(rows) > _MOST_TRIES:
+        return "malformed"
+    last = rows[-1][0]
+    tries = [
+        Try(replica, _failed(code, status))
+        for group, address, code in rows
+        if (replica := addresses.find(address, pool if group == last else None)) is not None
+    ]
+    return (proxy, tries) if tries else "replica"
+
+
+def _rows(upstreams: str, statuses: str) -> Iterator[tuple[int, str, str]]:
+    """Yield (group, address, status) of each try; nginx begins a group when it goes on to another pool."""
+    groups, codes = upstreams.split(" : "), statuses.split(" : ")
+    if len(groups) != len(codes):
+        return
+    for number, (group, of_group) in enumerate(zip(groups, codes, strict=True)):
+        addresses, each = group.split(", "), of_group.split(", ")
+        if len(addresses) == len(each):
+            yield from ((number, address, code) for address, code in zip(addresses, each, strict=True))
+
+
+def _failed(code: str, status: str) -> bool:
+    return status != _CLIENT_LEFT if code == "-" else not code.isdecimal() or int(code) >= 500
+
+
+def _is_name(address: Address) -> bool:
+    return not address.path and not is_ip(address.host)
+
+
+def _texts(address: Address, hosts: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    if _is_name(address):
+        yield from (str(Address(host, address.port)) for host in hosts.get(address.host, ()))
+    else:
+        yield str(address)

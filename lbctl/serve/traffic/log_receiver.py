@@ -1,0 +1,96 @@
+"""Receives the traffic log of the fleet's proxies by syslog over UDP, on loopback alone.
+
+Lines are counted by replica until they are collected, so that the memory does not grow with the lines. At most some
+fifty thousand lines a second are read; what comes faster is lost in the kernel's buffer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from lbctl.ir.address import Address
+from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaKey
+from lbctl.serve.traffic.log_line import MOST_BYTES, Dropped, ReplicaAddresses, tries_of
+
+_BATCH = 500
+"""Lines that are read before other work goes on."""
+_PAUSE = 0.01
+"""Seconds until the next batch where a batch was full."""
+_BUFFER = 1 << 20
+"""Bytes of lines that may wait in the kernel."""
+
+
+class LogReceiver:
+    """Counts what the proxies' lines report. Its methods are called in the event loop."""
+
+    def __init__(self) -> None:
+        self.address: Address | None = None
+        """Where it listens; None while it does not."""
+        self.dropped: Counter[Dropped] = Counter()
+        """How many lines did not count, by reason."""
+        self._socket: socket.socket | None = None
+        self._proxies: frozenset[str] = frozenset()
+        self._addresses = ReplicaAddresses((), {})
+        self._counts: dict[str, dict[ReplicaKey, Counts]] = {}
+
+    def open(self, bind: Address) -> None:
+        """Listen on this address. Raises OSError."""
+        family = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
+        opened = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            opened.setblocking(False)
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+            opened.bind((bind.host, bind.port))
+        except OSError:
+            opened.close()
+            raise
+        self._socket = opened
+        self.address = Address(bind.host, opened.getsockname()[1])
+        asyncio.get_running_loop().add_reader(opened, self._read)
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = self.address = None
+
+    def follow(self, proxies: Iterable[str], addresses: ReplicaAddresses) -> None:
+        """Count the lines of these proxies about these replicas from now on."""
+        self._proxies, self._addresses = frozenset(proxies), addresses
+
+    def collect(self) -> Mapping[str, Mapping[ReplicaKey, Counts]]:
+        """Return proxy → replica → what has been counted since the last call."""
+        counts, self._counts = self._counts, {}
+        return counts
+
+    def count(self, line: bytes) -> None:
+        """Count one line."""
+        result = tries_of(line, self._proxies, self._addresses)
+        if isinstance(result, str):
+            self.dropped[result] += 1
+            return
+        proxy, tries = result
+        counts = self._counts.setdefault(proxy, {})
+        for replica, failed in tries:
+            counts[replica] = counts.get(replica, NO_COUNTS) + Counts(1, int(failed))
+
+    def _read(self) -> None:
+        if self._socket is None:
+            return
+        for _ in range(_BATCH):
+            try:
+                line = self._socket.recv(MOST_BYTES + 1)
+            except (BlockingIOError, InterruptedError):
+                return
+            self.count(line)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket)
+        loop.call_later(_PAUSE, self._read_again)
+
+    def _read_again(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().add_reader(self._socket, self._read)

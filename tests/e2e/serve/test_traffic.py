@@ -1,0 +1,205 @@
+"""What HAProxy and nginx report of their traffic is what the replicas themselves have counted."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from tests.e2e.support import edges
+from tests.e2e.support.control import ControlPlane, controlling
+from tests.e2e.support.edges import Edge
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.ports import HOST, free_port
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+_HEALTH = {
+    "active": {"http": {"path": "/health"}, "interval": "1s", "timeout": "500ms"},
+    "passive": {"consecutive_5xx": 1000, "error_rate": {"min_requests": 100000}},
+}
+
+
+def _fleet(members: list[Replica], *sites: Edge, weights: tuple[float, ...] = ()) -> Fleet:
+    fleet = fleet_of(pool_of(members, weights, balance={"algorithm": "round_robin"}, health=_HEALTH), proxies={})
+    del fleet["listeners"]["gateway"]
+    fleet["control"] = {"logs": {"bind": f"{HOST}:{free_port()}"}}
+    for site in sites:
+        for section, entries in site.sections.items():
+            fleet[section] = {**fleet[section], **entries}
+    return fleet
+
+
+@contextmanager
+def _driving(fleet: Fleet, *sites: Edge) -> Iterator[ControlPlane]:
+    with ExitStack() as stack:
+        for site in sites:
+            stack.enter_context(edges.started_edge(site, fleet))
+        control = stack.enter_context(controlling(fleet))
+        _synced(control, *sites)
+        yield control
+
+
+def _synced(control: ControlPlane, *sites: Edge) -> None:
+    eventually(lambda: all(control.proxies[site.name]["state"] == "SYNCED" for site in sites))
+
+
+def _pool(control: ControlPlane) -> dict[str, Any]:
+    found: dict[str, Any] = control.get("pools")["pools"][0]
+    return found
+
+
+def _rows(control: ControlPlane) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in _pool(control)["replicas"]}
+
+
+def _counted(control: ControlPlane, what: str = "requests") -> dict[tuple[str, str], float]:
+    """(replica, proxy) → the total of the metric."""
+    found: dict[tuple[str, str], float] = {}
+    for series, value in control.metrics().items():
+        name, _, labels = series.partition("{")
+        if name == f"lbctl_replica_{what}_total":
+            each = dict(item.split("=", 1) for item in labels.rstrip("}").split(","))
+            found[each["replica"].strip('"'), each["proxy"].strip('"')] = value
+    return found
+
+
+def test_the_observed_share_is_what_the_replicas_have_counted_on_both_proxies() -> None:
+    with (
+        replicas("a", "b", "c") as members,
+        edges.haproxy() as ha,
+        edges.nginx() as ng,
+        _driving(_fleet(members, ha, ng, weights=(4, 2, 1)), ha, ng) as control,
+    ):
+        ng.load(1).assert_no_failure()
+        eventually(lambda: _pool(control)["silent"] == [])
+        for site in (ha, ng):
+            site.load(350, 4).assert_no_failure()
+        counted = {item.name: item.requests for item in members}
+        total = sum(counted.values())
+        eventually(lambda: sum(_counted(control).values()) == total)
+        requests = _counted(control)
+        assert {name: requests[name, "ha"] + requests[name, "ng"] for name in counted} == counted
+        assert [sum(requests[name, site] for name in counted) for site in ("ha", "ng")] == [350, 351]
+        for name, row in _rows(control).items():
+            assert row["observed"] == pytest.approx(counted[name] / total, abs=1e-6)
+            assert row["observed"] == pytest.approx(row["declared"], abs=0.02)
+            assert row["declared"] == row["share"] == row["acknowledged"]
+            assert row["requests_per_second"] > 0
+            assert row["state"] == "in"
+        assert sorted(_pool(control)["reporting"]) == ["ha", "ng"]
+
+
+def test_errors_are_those_of_the_replica_and_no_refusals() -> None:
+    with (
+        replicas("a", "b") as members,
+        edges.haproxy() as ha,
+        edges.nginx() as ng,
+        _driving(_fleet(members, ha, ng), ha, ng) as control,
+    ):
+        ng.load(1)
+        eventually(lambda: _pool(control)["silent"] == [])
+        a, b = members
+        a.behave(status=500)
+        b.behave(status=429)
+        for site in (ha, ng):
+            site.load(40, 2)
+        eventually(lambda: sum(_counted(control).values()) == a.requests + b.requests)
+        errors = _counted(control, "errors")
+        assert {key: value for key, value in errors.items() if value} == {("a", "ha"): 20.0, ("a", "ng"): 20.0}
+
+
+def test_a_replica_that_is_killed_is_down_with_who_says_so() -> None:
+    with (
+        replicas("a", "b") as members,
+        edges.haproxy() as ha,
+        edges.nginx() as ng,
+        _driving(_fleet(members, ha, ng), ha, ng) as control,
+    ):
+        members[1].refuse()
+        eventually(lambda: "of ha (1 of 2 proxies) fails: L4CON" in _rows(control)["b"]["state_reason"])
+        eventually(lambda: _rows(control)["b"]["acknowledged"] == 0.25)
+        row = _rows(control)["b"]
+        assert row["state"] == "down"
+        assert row["state_reason"].startswith("the active check of lbctl for ng fails: ")
+        assert (row["declared"], row["share"], row["acknowledged"]) == (0.5, 0.25, 0.25)
+        assert row["reasons"] == [row["state_reason"]]
+        metrics = control.metrics()
+        assert metrics['lbctl_replica_state{pool="pool",replica="b",state="down"}'] == 1
+        assert metrics['lbctl_replica_share{pool="pool",replica="b",stage="decided"}'] == 0.25
+        assert metrics['lbctl_proxy_state{kind="nginx",proxy="ng",state="SYNCED"}'] == 1
+        members[1].accept()
+        eventually(lambda: _rows(control)["b"]["state"] == "ramping")
+        row = _rows(control)["b"]
+        assert row["state_reason"].startswith("slow start: ng gives it ")
+        assert 0.25 < row["share"] < 0.5
+
+
+def test_counters_go_on_over_reloads() -> None:
+    with replicas("a", "b") as members, edges.haproxy() as ha, edges.nginx() as ng:
+        fleet = _fleet(members, ha, ng)
+        with _driving(fleet, ha, ng) as control:
+            ng.load(1)
+            eventually(lambda: _pool(control)["silent"] == [])
+            for listener in ("ha", "ng"):  # what only a reload can change
+                fleet["listeners"][listener]["max_body"] = "2MiB"
+            for site in (ha, ng):
+                site.load(50, 2).assert_no_failure()
+            eventually(lambda: sum(_counted(control).values()) == 101)
+            reloads = {name: control.proxies[name]["reloads"] for name in ("ha", "ng")}
+            control.write(fleet)
+            eventually(lambda: all(control.proxies[name]["reloads"] > reloads[name] for name in reloads))
+            _synced(control, ha, ng)
+            for site in (ha, ng):
+                site.load(50, 2).assert_no_failure()
+            eventually(lambda: sum(_counted(control).values()) == 201)
+
+
+def test_requests_in_flight_are_those_of_haproxy_and_unknown_of_nginx() -> None:
+    with replicas("a") as members, edges.haproxy() as ha, edges.nginx() as ng:
+        members[0].behave(delay=8.0)
+        with _driving(_fleet(members, ha), ha) as control, ha.steady(2, Request(timeout=20.0)):
+            eventually(lambda: (_rows(control)["a"]["in_flight"] or 0) > 2)
+        with _driving(_fleet(members, ng), ng) as control, ng.steady(2, Request(timeout=20.0)):
+            time.sleep(3)
+            assert _rows(control)["a"]["in_flight"] is None
+
+
+def test_forged_lines_change_nothing_and_are_counted() -> None:
+    with replicas("a") as members, edges.nginx() as ng:
+        fleet = _fleet(members, ng)
+        with _driving(fleet, ng) as control:
+            ng.load(10, 1).assert_no_failure()
+            eventually(lambda: _counted(control) == {("a", "ng"): 10.0})
+            host, _, port = fleet["control"]["logs"]["bind"].partition(":")
+            head = "<190>Nov 23 09:30:00 lbctl: "
+            forged = [
+                f'{head}other|"pool"|200|{members[0].address}|200',
+                f'{head}ng|"other"|200|{members[0].address}|200',
+                f'{head}ng|"pool"|200|10.0.0.1:80|200',
+                f'{head}ng|"pool"|200|{members[0].address}',
+                "x" * 60_000,
+                "",
+            ]
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+                for text in forged * 50:
+                    sender.sendto(text.encode(), (host, int(port)))
+            eventually(lambda: control.metric("lbctl_traffic_log_dropped_total") > 200)
+            assert _counted(control) == {("a", "ng"): 10.0}
+            dropped = control.metrics()
+            for reason in ("malformed", "proxy", "replica"):
+                assert dropped[f'lbctl_traffic_log_dropped_total{{reason="{reason}"}}'] > 0
+
+
+def test_a_listener_without_access_log_reports_its_traffic_all_the_same() -> None:
+    with replicas("a") as members, edges.nginx() as ng:
+        fleet = _fleet(members, ng)
+        fleet["listeners"]["ng"]["access_log"] = {"format": "none"}
+        with _driving(fleet, ng) as control:
+            ng.load(10, 1).assert_no_failure()
+            eventually(lambda: _counted(control) == {("a", "ng"): 10.0})
