@@ -34,6 +34,7 @@ class MovingFleet(api.Fleet):
     def __init__(self, replicas: int = 36, pools: Sequence[str] = ("llama-70b", "qwen-32b", "embed")) -> None:
         super().__init__()
         self.moment = 0
+        self._begun = time.time()
         self._sizes = {name: replicas // len(pools) for name in pools}
         self._sizes[pools[0]] += replicas - sum(self._sizes.values())
 
@@ -55,7 +56,7 @@ class MovingFleet(api.Fleet):
         return schema.LiveReplica(
             pool=pool, name=f"{pool.split('-')[0]}-{number:02d}", address=f"10.0.{index}.{number % 250}:8000",
             gpu=GPUS[number % len(GPUS)], zone="abc"[number % 3], state=state, reason=reason,
-            since=status_rows.timestamp(time.time() - 60 * (1 + number % 50)),
+            since=status_rows.timestamp(self._begun - 60 * (1 + number % 50)),
             capacity=1.0, weight=round(slow, 3), declared=round(fair, 4),
             share=0.0 if gone else round(fair * slow, 4), acknowledged=0.0 if gone else round(fair * slow, 4),
             observed=round(observed, 4), requests_per_second=round(observed * 40 * size / 10, 1),
