@@ -66,7 +66,7 @@ class MovingFleet(api.Fleet):
         )  # fmt: skip
 
     def status(self) -> schema.Status:
-        now = status_rows.timestamp(time.time())
+        now = status_rows.timestamp(self._begun)
         held = schema.Override(
             "drain", "llama-70b", "llama-11", None, None, {}, "new NVLink bridge", "alice", now, None
         )
@@ -75,7 +75,7 @@ class MovingFleet(api.Fleet):
             "LB203", "warning", "weights differ", None, "pools.embed", "fleet/pools.yaml", 14, 9, warning
         )
         return replace(
-            api.STATUS, since=status_rows.timestamp(time.time() - 3 * 86_400), overrides=(held,),
+            api.STATUS, since=status_rows.timestamp(self._begun - 3 * 86_400), overrides=(held,),
             proxies={"SYNCED": 3, "STALE": 1},
             snapshot=schema.Snapshot("9f86d081884c7d65", now, 0.0, "files", 3, sum(self._sizes.values())),
             fleet=replace(api.FILES, diagnostics=(diagnostic,)),
@@ -88,7 +88,7 @@ class MovingFleet(api.Fleet):
         stale = replace(
             api.ENVOY,
             node="edge-3",
-            since=status_rows.timestamp(time.time() - 90),
+            since=status_rows.timestamp(self._begun - 90),
             state="STALE",
             last_good="77aa0011",
             reason="eds sent 2 s ago",
@@ -97,7 +97,7 @@ class MovingFleet(api.Fleet):
             replace(
                 api.ENVOY,
                 node=f"edge-{number}",
-                since=status_rows.timestamp(time.time() - 7_000),
+                since=status_rows.timestamp(self._begun - 7_000),
                 last_good="9f86d081884c7d65",
             )
             for number in (1, 2)
@@ -108,7 +108,7 @@ class MovingFleet(api.Fleet):
                 stale,
                 replace(
                     api.DRIVEN,
-                    since=status_rows.timestamp(time.time() - 86_400),
+                    since=status_rows.timestamp(self._begun - 86_400),
                     node="edge-haproxy",
                     proxy="edge-haproxy",
                     last_good="9f86d081884c7d65",
@@ -118,10 +118,10 @@ class MovingFleet(api.Fleet):
 
     def rollouts(self) -> schema.Rollouts:
         steps = tuple(schema.RolloutStep(share, 300.0) for share in (5.0, 25.0, 50.0, 100.0))
-        soon = status_rows.timestamp(time.time() + 140)
+        soon = status_rows.timestamp(self._begun + 140)
         rollout = schema.Rollout(
             "chat", "qwen-32b", "timed", "progressing", 2, steps, 25.0, {"llama-70b": 75, "qwen-32b": 25},
-            status_rows.timestamp(time.time() - 160), soon, "weights of the new checkpoint",
+            status_rows.timestamp(self._begun - 160), soon, "weights of the new checkpoint",
         )  # fmt: skip
         return schema.Rollouts((rollout,))
 
