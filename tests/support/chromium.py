@@ -154,10 +154,12 @@ def browsing() -> Iterator[Page]:
             lines = (line.decode(errors="replace") for line in process.stderr)
             address = next(found[1] for line in lines if (found := re.search(r"ws://(127\.0\.0\.1:\d+)/", line)))
             page, session = loop.run_until_complete(_connect(loop, address))
-            for domain in ("Page", "Runtime", "Log", "Network"):
-                page.call(f"{domain}.enable")
-            yield page
-            loop.run_until_complete(session.close())
+            try:
+                for domain in ("Page", "Runtime", "Log", "Network"):
+                    page.call(f"{domain}.enable")
+                yield page
+            finally:
+                loop.run_until_complete(session.close())
         finally:
             process.kill()
             process.communicate()

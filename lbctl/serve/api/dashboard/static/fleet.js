@@ -57,7 +57,7 @@ export class Fleet {
     const problems = status.fleet.diagnostics.filter((item) => item.severity !== "note").length;
     const tiles = [
       ["Control plane", status.ready ? "ready" : "not ready", status.ready ? `up for ${since(status.since, this.store.now())}` : status.waiting, status.ready ? "good" : "bad"],
-      ["Files", status.fleet.valid ? "served" : "refused", `${status.snapshot ? `${status.snapshot.version.slice(0, 8)}, ` : ""}${problems ? plural(problems, "diagnostic") : "no diagnostics"}`, status.fleet.valid ? "good" : "bad"],
+      ["Files", status.fleet.valid ? "served" : "refused", `${version(status)}${problems ? plural(problems, "diagnostic") : "no diagnostics"}`, status.fleet.valid ? "good" : "bad"],
       ["Proxies in sync", `${synced}/${all}`, proxies.filter(([state]) => state !== "SYNCED").map(([state, count]) => `${count} ${state.toLowerCase()}`).join(", ") || "all acknowledged", synced === all ? "good" : "warn"],
       ["Pools", String(this.store.pools.length), plural(rows.length, "replica"), ""],
       ["Replicas in", `${fine}/${rows.length}`, Object.keys(STATES).filter((state) => state !== "in" && counts[state]).map((state) => `${counts[state]} ${state}`).join(", ") || "all get their share", fine === rows.length ? "good" : "warn"],
@@ -76,6 +76,7 @@ export class Fleet {
       !status.fleet.valid && ["bad", status.fleet.refused ?? "The files are refused.", ["Reload", () => actions.reload("")]],
       status.fleet.shrink.length && ["warn", status.fleet.shrink.map((item) => item.text).join("; "), ["Reload", () => actions.reload(status.fleet.shrink.map((item) => item.message).join("; "))]],
       status.snapshot?.from === "state" && ["warn", "The last good fleet of the state is served, not the files."],
+      status.served?.rollback && ["warn", `Rolled back by ${status.served.rollback.author}${status.served.rollback.reason ? ` (${status.served.rollback.reason})` : ""}: an earlier fleet is served until the files change.`],
       status.dry_run && ["info", "This is a dry run: nothing is sent to proxies."],
       ...status.fleet.diagnostics.filter((item) => item.severity !== "note").map((item) => [item.severity === "error" ? "bad" : "warn", item.text]),
       ...status.unmatched.map((item) => ["warn", `The Envoy ${item.node} is connected and is given nothing: ${item.reason}`]),
@@ -152,4 +153,11 @@ export class Fleet {
       this.heldBy.set(key, [this.heldBy.get(key), words].filter(Boolean).join("; "));
     }
   }
+}
+
+/** What is served: the commit of the files, their digest, or the version of the snapshot, whichever the server tells. */
+function version({ served, snapshot }) {
+  if (served?.commit) return `${served.commit.slice(0, 8)}${served.dirty ? " with changes" : ""}, `;
+  const digest = served?.digest ?? snapshot?.version;
+  return digest ? `${digest.slice(0, 8)}, ` : "";
 }

@@ -1,15 +1,15 @@
 // The smaller views: rollouts with their steps and analysis, proxies, and the log of decisions and actions.
 
 import * as actions from "/dashboard/actions.js";
+import { analysisView, fill } from "/dashboard/analysis.js";
 import { read } from "/dashboard/api.js";
 import { perform } from "/dashboard/dialog.js";
 import { eachFrame, h, keyed, setAttribute, setText } from "/dashboard/dom.js";
 import { dateAndClock, plural, since, span } from "/dashboard/format.js";
 
-const OFFERS = { waiting: ["start"], progressing: ["promote", "pause", "abort"], paused: ["promote", "resume", "abort"], promoted: ["abort"], aborted: ["start"], superseded: ["start"] };
+const OFFERS = { waiting: ["start"], progressing: ["promote", "pause", "abort"], paused: ["promote", "resume", "abort"], promoted: ["abort"], aborted: ["start"], rolled_back: ["start"], superseded: ["start"] };
 const AUDIT_ROWS = 200;
 const LOG_ROWS = 300;
-const KNOWN = new Set(["route", "to", "mode", "phase", "step", "steps", "percent", "split", "since", "next_at", "reason"]);
 
 export class Rollouts {
   constructor(element, store) {
@@ -26,13 +26,13 @@ export class Rollouts {
   }
 
   card() {
-    return h("article", { class: "card" }, h("header", {}, h("h3"), h("span", { class: "chip phase" })), h("p", { class: "lead" }), h("ol", { class: "steps" }), h("dl", { class: "facts" }), h("div", { class: "analysis" }), h("div", { class: "buttons" }));
+    return h("article", { class: "card" }, h("header", {}, h("h3"), h("span", { class: "chip phase" })), h("p", { class: "lead" }), h("ol", { class: "steps" }), h("dl", { class: "facts" }), analysisView(), h("div", { class: "buttons" }));
   }
 
   fill(element, item) {
     const [header, lead, steps, facts, analysis, buttons] = element.children;
     setText(header.firstChild, `${item.route} → ${item.to}`);
-    setText(header.lastChild, item.phase);
+    setText(header.lastChild, item.phase.replace("_", " "));
     setAttribute(header.lastChild, "data-phase", item.phase);
     setText(lead, sentence(item, this.store.now()));
     keyed(steps, item.steps, (step) => item.steps.indexOf(step), () => h("li", {}, h("i"), h("b"), h("small")), (mark, step) => {
@@ -47,7 +47,7 @@ export class Rollouts {
       ...Object.entries(item.split).map(([pool, share]) => [`Share of ${pool}`, `${shares ? ((100 * share) / shares).toFixed(share % 1 ? 1 : 0) : 0} %`]),
       ["Mode", item.mode], ["Since", item.since ? dateAndClock(item.since) : "–"], ["Reason", item.reason ?? "–"],
     ], ([label]) => label, ([label]) => h("div", {}, h("dt", { text: label }), h("dd")), (line, [, value]) => setText(line.lastChild, value));
-    showMore(analysis, item);
+    fill(analysis, item.analysis);
     keyed(buttons, OFFERS[item.phase] ?? [], (name) => name, (name) => h("button", { type: "button", class: name === "abort" ? "danger" : "", text: name[0].toUpperCase() + name.slice(1) }), (button, name) => {
       button.onclick = () => perform(actions.rollout(item, name));
     });
@@ -63,36 +63,9 @@ function sentence(item, now) {
     paused: `Paused at ${item.percent} %, step ${item.step} of ${item.steps.length}.`,
     promoted: `All steps are done: ${item.to} gets ${item.percent} %.`,
     aborted: "Aborted: the split of the files holds.",
+    rolled_back: `Rolled back, since the analysis has found ${item.to} bad: the split of the files holds.`,
     superseded: "The files have another split, which holds.",
   }[item.phase] ?? item.phase;
-}
-
-/** Show what a rollout says beyond its steps, such as the verdict of its analysis: values by name, rows as a table. */
-function showMore(element, item) {
-  const more = Object.entries(item).filter(([name, value]) => !KNOWN.has(name) && value !== null && value !== "");
-  const text = JSON.stringify(more);
-  if (element.lbctlText === text) return;
-  element.lbctlText = text;
-  element.replaceChildren(...more.flatMap(([name, value]) => value_of(name, value)));
-}
-
-function value_of(name, value) {
-  const title = name.replaceAll("_", " ");
-  if (Array.isArray(value) && value.length && typeof value[0] === "object") {
-    const columns = Object.keys(value[0]);
-    return [h("h4", { text: title }), h("div", { class: "scroll" }, h("table", {},
-      h("thead", {}, h("tr", {}, columns.map((column) => h("th", { scope: "col", text: column.replaceAll("_", " ") })))),
-      h("tbody", {}, value.map((row) => h("tr", {}, columns.map((column) => h("td", { text: plain(row[column]) })))))))];
-  }
-  if (Array.isArray(value)) return value.length ? [h("h4", { text: title }), h("p", { text: value.map(plain).join("; ") })] : [];
-  if (typeof value === "object") return [h("h4", { text: title }), h("dl", { class: "facts" }, Object.entries(value).map(([key, each]) => h("div", {}, h("dt", { text: key.replaceAll("_", " ") }), h("dd", { text: plain(each) }))))];
-  return [h("p", {}, h("b", { text: `${title}: ` }), plain(value))];
-}
-
-function plain(value) {
-  if (value === null || value === undefined) return "–";
-  if (typeof value === "number") return Number.isInteger(value) ? String(value) : value.toPrecision(3);
-  return typeof value === "object" ? Object.entries(value).map(([key, each]) => `${key} ${plain(each)}`).join(", ") : String(value);
 }
 
 export class Proxies {
@@ -175,6 +148,12 @@ function told(kind, data) {
     return { text: [...data.added.map((item) => `${name(item)} is held`), ...data.removed.map((item) => `${name(item)} has ended`)].join(", "), more: data.added.map((item) => [item.author, item.reason].filter(Boolean).join(": ")).join(", ") };
   }
   if (kind === "reload") return { text: `files read: ${data.result}`, more: data.refused ?? (data.errors || data.warnings ? `${plural(data.errors, "error")}, ${plural(data.warnings, "warning")}` : "") };
+  if (kind === "rollout") {
+    const share = data.percent === null ? "" : ` at ${data.percent} %`;
+    const verdict = data.evaluation ? `, evaluated as ${data.evaluation.verdict}` : "";
+    return { text: `rollout of ${data.route}: ${data.phase.replace("_", " ")}, step ${data.step}${share}${verdict}`, more: data.evaluation?.reason ?? data.reason ?? "" };
+  }
+  if (kind === "rollback") return { text: `rolled back to ${data.digest.slice(0, 8)} by ${data.author}`, more: data.reason ?? "" };
   if (kind === "task_failed") return { text: `the task ${data.task} has failed and starts again` };
   return { text: kind };
 }
