@@ -14,14 +14,51 @@ const asNumber = (values) => values.map((value) => number(value, value !== null 
 
 /** What is drawn: metrics with their label and colour, and the format of the axis. */
 const REPLICA_CHARTS = [
-  { title: "Share of the pool's requests", format: asPercent, lines: [["share", "decided", "--blue"], ["observed", "observed", "--green"]] },
-  { title: "Requests", format: asNumber, lines: [["requests_per_second", "a second", "--green"], ["in_flight", "in flight", "--blue"], ["queue", "queued", "--amber"]] },
-  { title: "Cache and GPU", format: asPercent, lines: [["kv_cache", "KV cache", "--violet"], ["gpu_utilisation", "GPU busy", "--blue"]] },
+  {
+    title: "Share of the pool's requests",
+    format: asPercent,
+    lines: [
+      ["share", "decided", "--blue"],
+      ["observed", "observed", "--green"],
+    ],
+  },
+  {
+    title: "Requests",
+    format: asNumber,
+    lines: [
+      ["requests_per_second", "a second", "--green"],
+      ["in_flight", "in flight", "--blue"],
+      ["queue", "queued", "--amber"],
+    ],
+  },
+  {
+    title: "Cache and GPU",
+    format: asPercent,
+    lines: [
+      ["kv_cache", "KV cache", "--violet"],
+      ["gpu_utilisation", "GPU busy", "--blue"],
+    ],
+  },
   { title: "Temperature in °C", format: asNumber, lines: [["temperature", "hottest GPU", "--red"]] },
 ];
 const POOL_CHARTS = [
-  { title: "Requests", format: asNumber, lines: [["requests_per_second", "a second", "--green"], ["in_flight", "in flight", "--blue"], ["queue", "queued", "--amber"]] },
-  { title: "Cache and GPU, mean", format: asPercent, lines: [["kv_cache", "KV cache", "--violet"], ["gpu_utilisation", "GPU busy", "--blue"]] },
+  {
+    title: "Requests",
+    format: asNumber,
+    lines: [
+      ["requests_per_second", "a second", "--green"],
+      ["in_flight", "in flight", "--blue"],
+      ["queue", "queued", "--amber"],
+    ],
+  },
+  {
+    title: "Cache and GPU, mean",
+    format: asPercent,
+    lines: [
+      ["kv_cache", "KV cache", "--violet"],
+      ["gpu_utilisation", "GPU busy", "--blue"],
+    ],
+  },
   { title: "Replicas in", format: asNumber, lines: [["state", "in", "--green"]] },
 ];
 const SUMS = ["requests_per_second", "in_flight", "queue"];
@@ -40,20 +77,28 @@ export class Charts {
   }
 
   async load() {
-    await Promise.all(this.charts.map(async (chart) => {
-      try {
-        const found = await Promise.all(chart.spec.lines.map(([metric]) => series(this.pool, metric, this.replica)));
-        if (!this.closed) chart.begin(found.map((each) => [each.times, this.replica ? each.replicas[0]?.values ?? [] : each.total]));
-      } catch (error) {
-        chart.fail(error.message);
-      }
-    }));
+    await Promise.all(
+      this.charts.map(async (chart) => {
+        try {
+          const found = await Promise.all(chart.spec.lines.map(([metric]) => series(this.pool, metric, this.replica)));
+          if (!this.closed)
+            chart.begin(
+              found.map((each) => [each.times, this.replica ? (each.replicas[0]?.values ?? []) : each.total]),
+            );
+        } catch (error) {
+          chart.fail(error.message);
+        }
+      }),
+    );
   }
 
   /** Add the values of this moment. `rows`: the replica, or all of the pool. */
   add(at, rows) {
     for (const chart of this.charts) {
-      chart.add(at / 1000, chart.spec.lines.map(([metric]) => (this.replica ? rows[0][metric] : poolValue(rows, metric))));
+      chart.add(
+        at / 1000,
+        chart.spec.lines.map(([metric]) => (this.replica ? rows[0][metric] : poolValue(rows, metric))),
+      );
     }
   }
 
@@ -98,15 +143,29 @@ class Chart {
   }
 
   options() {
-    const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
+    const axis = {
+      stroke: colour("--muted"),
+      grid: { stroke: colour("--line"), width: 1 },
+      ticks: { show: false },
+      font: "11px system-ui",
+    };
     const lines = this.spec.lines.map(([, label, name]) => ({
-      label, stroke: colour(name), width: 1.5, points: { show: false }, spanGaps: false,
+      label,
+      stroke: colour(name),
+      width: 1.5,
+      points: { show: false },
+      spanGaps: false,
       value: (_plot, value) => (value === null || value === undefined ? "–" : this.spec.format([value])[0]),
     }));
     return {
-      width: this.place.clientWidth || 320, height: HEIGHT, series: [{ label: "at", value: (_plot, time) => (time ? clock(time * 1000) : "now") }, ...lines],
+      width: this.place.clientWidth || 320,
+      height: HEIGHT,
+      series: [{ label: "at", value: (_plot, time) => (time ? clock(time * 1000) : "now") }, ...lines],
       scales: { y: { range: (_plot, _least, most) => [0, most > 0 ? most * 1.1 : 1] } },
-      axes: [{ ...axis, space: 70, size: 24, values: (_plot, times) => times.map((time) => clock(time * 1000)) }, { ...axis, size: 46, values: (_plot, values) => this.spec.format(values) }],
+      axes: [
+        { ...axis, space: 70, size: 24, values: (_plot, times) => times.map((time) => clock(time * 1000)) },
+        { ...axis, size: 46, values: (_plot, values) => this.spec.format(values) },
+      ],
       cursor: { y: false, points: { size: 6 } },
     };
   }

@@ -34,7 +34,10 @@ export class Connection {
     let timer = setTimeout(() => abort.abort(), SILENCE * 1000);
     try {
       const response = await fetch("/api/v1/live", {
-        headers: headers(), signal: abort.signal, credentials: "omit", cache: "no-store",
+        headers: headers(),
+        signal: abort.signal,
+        credentials: "omit",
+        cache: "no-store",
       });
       if (!response.ok) {
         const error = await refusal(response);

@@ -9,16 +9,34 @@ dialog.addEventListener("keydown", (event) => event.stopPropagation());
 
 /** Ask, act, and return whether it was done. The server's own words are shown where it refuses. */
 export function perform(action) {
-  const token = hasToken() ? null : { name: "token", label: "Token", type: "password", check: (text) => (text.trim() ? "" : "an action needs a token") };
-  const reason = action.noReason ? null : { name: "reason", label: "Reason", placeholder: "for the audit log and your colleagues", check: (text) => (text.trim() ? "" : "say why, in a few words") };
+  const token = hasToken()
+    ? null
+    : {
+        name: "token",
+        label: "Token",
+        type: "password",
+        check: (text) => (text.trim() ? "" : "an action needs a token"),
+      };
+  const reason = action.noReason
+    ? null
+    : {
+        name: "reason",
+        label: "Reason",
+        placeholder: "for the audit log and your colleagues",
+        check: (text) => (text.trim() ? "" : "say why, in a few words"),
+      };
   return ask({ ...action, fields: [reason, ...(action.fields ?? []), token].filter(Boolean) });
 }
 
 /** Ask for the token alone, to read or to act. */
 export function askToken(effect) {
   return ask({
-    title: "Token", verb: "Use it", effect,
-    fields: [{ name: "token", label: "Token", type: "password", check: (text) => (text.trim() ? "" : "paste the token") }],
+    title: "Token",
+    verb: "Use it",
+    effect,
+    fields: [
+      { name: "token", label: "Token", type: "password", check: (text) => (text.trim() ? "" : "paste the token") },
+    ],
     run: async () => ({}),
   });
 }
@@ -28,10 +46,15 @@ function ask(action) {
     const inputs = action.fields.map(input);
     const problem = h("p", { class: "problem", role: "alert" });
     const confirm = h("button", { type: "submit", class: action.danger ? "danger" : "primary", text: action.verb });
-    const form = h("form", { method: "dialog", novalidate: true },
-      h("h2", { id: "dialog-title", text: action.title }), h("p", { text: action.effect }),
-      inputs.map(({ label }) => label), problem,
-      h("menu", {}, h("button", { type: "button", text: "Cancel", on: { click: () => finish(false) } }), confirm));
+    const form = h(
+      "form",
+      { method: "dialog", novalidate: true },
+      h("h2", { id: "dialog-title", text: action.title }),
+      h("p", { text: action.effect }),
+      inputs.map(({ label }) => label),
+      problem,
+      h("menu", {}, h("button", { type: "button", text: "Cancel", on: { click: () => finish(false) } }), confirm),
+    );
     const finish = (done) => {
       dialog.close();
       resolve(done);
@@ -62,11 +85,26 @@ function ask(action) {
 }
 
 function input({ name, label, type = "text", placeholder, value, check }) {
-  const control = h("input", { name, type, placeholder, value, autocomplete: "off", spellcheck: "false", maxlength: type === "text" ? 200 : null });
+  const control = h("input", {
+    name,
+    type,
+    placeholder,
+    value,
+    autocomplete: "off",
+    spellcheck: "false",
+    maxlength: type === "text" ? 200 : null,
+  });
   const problem = h("small", { class: "problem" });
   const box = type === "checkbox";
   const words = h("span", { text: label });
-  return { name, control, problem, check, box, label: h("label", { class: box ? "box" : "field" }, ...(box ? [control, words] : [words, control]), problem) };
+  return {
+    name,
+    control,
+    problem,
+    check,
+    box,
+    label: h("label", { class: box ? "box" : "field" }, ...(box ? [control, words] : [words, control]), problem),
+  };
 }
 
 /** The values of all inputs, or null where one is not as it should be. */
@@ -77,7 +115,9 @@ function collect(inputs) {
     return problem.textContent;
   });
   wrong[0]?.control.focus();
-  return wrong.length ? null : Object.fromEntries(inputs.map(({ name, control, box }) => [name, box ? control.checked : control.value]));
+  return wrong.length
+    ? null
+    : Object.fromEntries(inputs.map(({ name, control, box }) => [name, box ? control.checked : control.value]));
 }
 
 /** Forget a token that the server does not know, and ask for it again. */
@@ -85,7 +125,12 @@ function refuseToken(inputs, form, problem) {
   setToken("");
   let token = inputs.find(({ name }) => name === "token");
   if (!token) {
-    token = input({ name: "token", label: "Token", type: "password", check: (text) => (text.trim() ? "" : "an action needs a token") });
+    token = input({
+      name: "token",
+      label: "Token",
+      type: "password",
+      check: (text) => (text.trim() ? "" : "an action needs a token"),
+    });
     inputs.push(token);
     form.insertBefore(token.label, problem);
   }
@@ -97,5 +142,10 @@ function said(action, answer, problem, form, finish) {
   const wrong = action.wrong?.(answer);
   problem.textContent = action.done(answer);
   problem.classList.toggle("fine", !wrong);
-  if (!wrong) form.querySelector("menu").replaceChildren(h("button", { type: "button", class: "primary", text: "Close", on: { click: () => finish(true) } }));
+  if (!wrong)
+    form
+      .querySelector("menu")
+      .replaceChildren(
+        h("button", { type: "button", class: "primary", text: "Close", on: { click: () => finish(true) } }),
+      );
 }

@@ -7,9 +7,29 @@ import { clock, degrees, number, percent, STATES } from "/dashboard/format.js";
 const COLUMNS = 120;
 /** Columns that the picture has room for, at least: a history of a minute does not fill it. */
 const LEAST_COLUMNS = 24;
-const STATE_COLOURS = { in: "#2e9e5b", ramping: "#38bdf8", slow: "#eab308", hot: "#f97316", draining: "#a78bfa", drained: "#7c6bb3", ejected: "#ef4444", down: "#991b1b", removed: "#6b7280" };
+const STATE_COLOURS = {
+  in: "#2e9e5b",
+  ramping: "#38bdf8",
+  slow: "#eab308",
+  hot: "#f97316",
+  draining: "#a78bfa",
+  drained: "#7c6bb3",
+  ejected: "#ef4444",
+  down: "#991b1b",
+  removed: "#6b7280",
+};
 /** Dark blue to yellow, even in lightness and for those who see few colours (after matplotlib's "viridis"). */
-const SCALE = [[68, 1, 84], [71, 44, 122], [59, 81, 139], [44, 113, 142], [33, 144, 141], [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37]];
+const SCALE = [
+  [68, 1, 84],
+  [71, 44, 122],
+  [59, 81, 139],
+  [44, 113, 142],
+  [33, 144, 141],
+  [39, 173, 129],
+  [92, 200, 99],
+  [170, 220, 50],
+  [253, 231, 37],
+];
 const METRICS = {
   observed: { title: "Observed share", text: percent },
   share: { title: "Decided share", text: percent },
@@ -30,10 +50,22 @@ export class Heat {
     this.open = open;
     this.pool = h("select", { on: { change: () => this.load() } });
     this.metric = h("select", { on: { change: () => this.load() } });
-    keyed(this.metric, Object.entries(METRICS), ([name]) => name, ([name, { title }]) => h("option", { value: name, text: title }), () => {});
+    keyed(
+      this.metric,
+      Object.entries(METRICS),
+      ([name]) => name,
+      ([name, { title }]) => h("option", { value: name, text: title }),
+      () => {},
+    );
     this.canvas = h("canvas", {
-      class: "heat", role: "img", tabindex: 0,
-      on: { mousemove: (event) => this.point(event), mouseleave: () => this.point(null), click: (event) => this.choose(event) },
+      class: "heat",
+      role: "img",
+      tabindex: 0,
+      on: {
+        mousemove: (event) => this.point(event),
+        mouseleave: () => this.point(null),
+        click: (event) => this.choose(event),
+      },
     });
     this.names = h("div", { class: "heat-names", "aria-hidden": "true" });
     this.tip = h("p", { class: "tip", role: "status", text: "" });
@@ -41,8 +73,17 @@ export class Heat {
     this.times = h("div", { class: "heat-times" }, h("span"), h("span", { text: "now" }));
     this.about = h("p", { class: "muted" });
     element.append(
-      h("div", { class: "controls" }, h("label", { text: "Pool " }, this.pool), h("label", { text: "Metric " }, this.metric), this.tip, this.legend),
-      h("div", { class: "heat-frame" }, this.names, this.canvas), this.times, this.about,
+      h(
+        "div",
+        { class: "controls" },
+        h("label", { text: "Pool " }, this.pool),
+        h("label", { text: "Metric " }, this.metric),
+        this.tip,
+        this.legend,
+      ),
+      h("div", { class: "heat-frame" }, this.names, this.canvas),
+      this.times,
+      this.about,
     );
     this.element = element;
     this.rows = [];
@@ -54,7 +95,13 @@ export class Heat {
 
   follow(changed) {
     if (!changed.has("pools")) return;
-    keyed(this.pool, this.store.pools, (item) => item.name, (item) => h("option", { value: item.name, text: item.name }), () => {});
+    keyed(
+      this.pool,
+      this.store.pools,
+      (item) => item.name,
+      (item) => h("option", { value: item.name, text: item.name }),
+      () => {},
+    );
     if (this.visible() && !this.columns.length) this.load();
   }
 
@@ -69,7 +116,10 @@ export class Heat {
       const found = await series(pool, metric, "*", COLUMNS);
       if (pool !== this.pool.value || metric !== this.metric.value) return;
       this.rows = found.replicas.map((row) => row.replica);
-      this.columns = found.times.map((at, index) => ({ at: at * 1000, values: found.replicas.map((row) => row.values[index]) }));
+      this.columns = found.times.map((at, index) => ({
+        at: at * 1000,
+        values: found.replicas.map((row) => row.values[index]),
+      }));
       setText(this.about, this.columns.length ? "" : "No history yet: the first sample comes within seconds.");
     } catch (error) {
       setText(this.about, error.message);
@@ -97,10 +147,12 @@ export class Heat {
     const { most, paint } = this.painter();
     this.room = Math.max(LEAST_COLUMNS, this.columns.length);
     const picture = new ImageData(this.columns.length, this.rows.length);
-    this.columns.forEach(({ values }, x) => values.forEach((value, y) => {
-      if (value === null || value === undefined || value < 0) return;
-      picture.data.set([...paint(value), 255], 4 * (y * this.columns.length + x));
-    }));
+    this.columns.forEach(({ values }, x) =>
+      values.forEach((value, y) => {
+        if (value === null || value === undefined || value < 0) return;
+        picture.data.set([...paint(value), 255], 4 * (y * this.columns.length + x));
+      }),
+    );
     const cell = Math.max(3, Math.min(22, Math.floor(560 / this.rows.length)));
     this.cell = cell;
     const small = new OffscreenCanvas(picture.width, picture.height);
@@ -127,23 +179,45 @@ export class Heat {
       const colours = NAMES.map((name) => [1, 3, 5].map((at) => parseInt(STATE_COLOURS[name].slice(at, at + 2), 16)));
       return { most: null, paint: (value) => colours[value] };
     }
-    const most = METRICS[this.metric.value].most ?? Math.max(1e-9, ...this.columns.map(({ values }) => Math.max(...values.map((value) => value ?? 0))));
+    const most =
+      METRICS[this.metric.value].most ??
+      Math.max(1e-9, ...this.columns.map(({ values }) => Math.max(...values.map((value) => value ?? 0))));
     return { most, paint: (value) => shade(Math.min(1, value / most)) };
   }
 
   describe(most) {
     const { title, text } = METRICS[this.metric.value];
-    const marks = most === null ? NAMES.map((name) => [STATE_COLOURS[name], name]) : [0, 0.25, 0.5, 0.75, 1].map((part) => [`rgb(${shade(part)})`, text(part * most)]);
-    keyed(this.legend, marks, (mark) => marks.indexOf(mark), () => h("span", { class: "mark" }, h("i"), h("b")), (element, [colour, label]) => {
-      element.firstChild.style.background = colour;
-      setText(element.lastChild, label);
-    });
+    const marks =
+      most === null
+        ? NAMES.map((name) => [STATE_COLOURS[name], name])
+        : [0, 0.25, 0.5, 0.75, 1].map((part) => [`rgb(${shade(part)})`, text(part * most)]);
+    keyed(
+      this.legend,
+      marks,
+      (mark) => marks.indexOf(mark),
+      () => h("span", { class: "mark" }, h("i"), h("b")),
+      (element, [colour, label]) => {
+        element.firstChild.style.background = colour;
+        setText(element.lastChild, label);
+      },
+    );
     const shown = this.cell >= 11 ? this.rows : [];
     this.names.hidden = !shown.length;
-    keyed(this.names, shown, (name) => name, (name) => h("span", { text: name, title: name }), (element) => { element.style.height = `${this.cell}px`; });
+    keyed(
+      this.names,
+      shown,
+      (name) => name,
+      (name) => h("span", { text: name, title: name }),
+      (element) => {
+        element.style.height = `${this.cell}px`;
+      },
+    );
     const begun = this.store.now() - this.gap * (this.room - 1);
     setText(this.times.firstChild, clock(begun));
-    this.canvas.setAttribute("aria-label", `${title} of ${this.rows.length} replicas of ${this.pool.value}, from ${clock(this.columns[0].at)} to now`);
+    this.canvas.setAttribute(
+      "aria-label",
+      `${title} of ${this.rows.length} replicas of ${this.pool.value}, from ${clock(this.columns[0].at)} to now`,
+    );
   }
 
   place(event) {
@@ -156,7 +230,10 @@ export class Heat {
     const { row, column } = event ? this.place(event) : {};
     const moment = this.columns[column];
     if (!moment || !this.rows[row]) return setText(this.tip, "");
-    return setText(this.tip, `${this.rows[row]} · ${METRICS[this.metric.value].text(moment.values[row])} · ${clock(moment.at)}`);
+    return setText(
+      this.tip,
+      `${this.rows[row]} · ${METRICS[this.metric.value].text(moment.values[row])} · ${clock(moment.at)}`,
+    );
   }
 
   choose(event) {

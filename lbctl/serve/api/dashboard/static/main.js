@@ -8,8 +8,10 @@ import { eachFrame, setAttribute, setText } from "/dashboard/dom.js";
 import { Fleet } from "/dashboard/fleet.js";
 import { clock, span } from "/dashboard/format.js";
 import { Heat } from "/dashboard/heat.js";
-import { Log, Proxies, Rollouts } from "/dashboard/lists.js";
+import { Log } from "/dashboard/log.js";
 import { Panel } from "/dashboard/panel.js";
+import { Proxies } from "/dashboard/proxies.js";
+import { Rollouts } from "/dashboard/rollouts.js";
 import { Store } from "/dashboard/store.js";
 
 const byId = (id) => document.getElementById(id);
@@ -17,7 +19,12 @@ const store = new Store();
 const panel = new Panel(byId("panel"), store);
 const fleet = new Fleet(byId("view-fleet"), store, panel);
 const heat = new Heat(byId("view-heat"), store, (pool, name) => panel.open(pool, name));
-const views = { fleet, rollouts: new Rollouts(byId("view-rollouts"), store), proxies: new Proxies(byId("view-proxies"), store), log: new Log(byId("view-log"), store) };
+const views = {
+  fleet,
+  rollouts: new Rollouts(byId("view-rollouts"), store),
+  proxies: new Proxies(byId("view-proxies"), store),
+  log: new Log(byId("view-log"), store),
+};
 
 // ── Views ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -26,7 +33,8 @@ const view = () => (NAMES.includes(location.hash.slice(1)) ? location.hash.slice
 
 function route() {
   for (const name of NAMES) byId(`view-${name}`).hidden = name !== view();
-  for (const link of document.querySelectorAll(".tabs a")) setAttribute(link, "aria-current", link.hash === `#${view()}` ? "page" : null);
+  for (const link of document.querySelectorAll(".tabs a"))
+    setAttribute(link, "aria-current", link.hash === `#${view()}` ? "page" : null);
   if (view() === "heat") heat.load();
   if (view() === "log") views.log.refresh();
   draw();
@@ -35,7 +43,10 @@ function route() {
 const draw = eachFrame(() => {
   views[view()]?.update();
   setText(byId("rollout-count"), store.rollouts.filter((item) => item.phase === "progressing").length || "");
-  setText(byId("proxy-count"), store.proxies.filter((item) => item.kind !== "reader" && item.state !== "GONE").length || "");
+  setText(
+    byId("proxy-count"),
+    store.proxies.filter((item) => item.kind !== "reader" && item.state !== "GONE").length || "",
+  );
 });
 
 store.addEventListener("change", ({ detail }) => {
@@ -77,7 +88,10 @@ function show(state, words) {
 function tell() {
   if (!lost) return;
   const next = lost.until === Infinity ? "" : ` Next attempt in ${span((lost.until - Date.now()) / 1000)}.`;
-  setText(byId("banner"), `Disconnected since ${clock(lost.since)}: ${lost.message}. What you see is of ${store.at ? clock(store.at) : "no time yet"}.${next}`);
+  setText(
+    byId("banner"),
+    `Disconnected since ${clock(lost.since)}: ${lost.message}. What you see is of ${store.at ? clock(store.at) : "no time yet"}.${next}`,
+  );
   byId("banner").hidden = false;
 }
 setInterval(tell, 1000);
@@ -111,7 +125,10 @@ byId("reload").addEventListener("click", () => {
 });
 byId("access").addEventListener("click", async () => {
   if (hasToken()) setToken("");
-  else await askToken("An action needs a token of the role operate. It is kept in this tab alone, until you close it or forget it here.");
+  else
+    await askToken(
+      "An action needs a token of the role operate. It is kept in this tab alone, until you close it or forget it here.",
+    );
 });
 onToken(() => {
   setText(byId("access"), hasToken() ? "Forget token" : "Read only");

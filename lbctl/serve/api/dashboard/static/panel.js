@@ -29,8 +29,23 @@ export class Panel {
     this.facts = h("dl", { class: "facts" });
     this.buttons = h("div", { class: "buttons" });
     this.element.replaceChildren(
-      h("header", {}, this.title, h("button", { type: "button", class: "quiet", "aria-label": "Close", text: "✕", on: { click: () => this.close() } })),
-      this.state, this.shares, this.buttons, this.facts, this.charts.element,
+      h(
+        "header",
+        {},
+        this.title,
+        h("button", {
+          type: "button",
+          class: "quiet",
+          "aria-label": "Close",
+          text: "✕",
+          on: { click: () => this.close() },
+        }),
+      ),
+      this.state,
+      this.shares,
+      this.buttons,
+      this.facts,
+      this.charts.element,
     );
     this.element.hidden = false;
     document.body.classList.add("with-panel");
@@ -64,13 +79,30 @@ export class Panel {
     const time = row.since ? ` for ${since(row.since, this.store.now())}` : "";
     setAttribute(this.state, "data-state", row.state);
     setText(this.state, `${row.state}${time}: ${row.reason || STATES[row.state] || ""}`);
-    keyed(this.shares, [["declared", row.declared], ["decided", row.share], ["acknowledged", row.acknowledged], ["observed", row.observed]], ([label]) => label, ([label]) => h("div", {}, h("dt", { text: label }), h("dd")), (element, [, value]) => setText(element.lastChild, percent(value)));
+    keyed(
+      this.shares,
+      [
+        ["declared", row.declared],
+        ["decided", row.share],
+        ["acknowledged", row.acknowledged],
+        ["observed", row.observed],
+      ],
+      ([label]) => label,
+      ([label]) => h("div", {}, h("dt", { text: label }), h("dd")),
+      (element, [, value]) => setText(element.lastChild, percent(value)),
+    );
     this.table([
-      ["Requests/s", number(row.requests_per_second, 1)], ["In flight", number(row.in_flight)],
-      ["Queue", number(row.queue)], ["KV cache", percent(row.kv_cache)],
-      ["GPU busy", percent(row.gpu_utilisation)], ["Temperature", degrees(row.temperature)],
-      ["Weight", number(row.weight, 2)], ["Capacity", number(row.capacity, 2)], ["GPU", row.gpu ?? UNKNOWN],
-      ["Address", row.address], ["Zone", row.zone ?? UNKNOWN],
+      ["Requests/s", number(row.requests_per_second, 1)],
+      ["In flight", number(row.in_flight)],
+      ["Queue", number(row.queue)],
+      ["KV cache", percent(row.kv_cache)],
+      ["GPU busy", percent(row.gpu_utilisation)],
+      ["Temperature", degrees(row.temperature)],
+      ["Weight", number(row.weight, 2)],
+      ["Capacity", number(row.capacity, 2)],
+      ["GPU", row.gpu ?? UNKNOWN],
+      ["Address", row.address],
+      ["Zone", row.zone ?? UNKNOWN],
       ...held.map((item) => [item.kind === "drain" ? "Drained by hand" : `Weight ${item.value} held`, heldBy(item)]),
     ]);
     const [drained, weighed] = ["drain", "weight"].map((kind) => held.find((item) => item.kind === kind));
@@ -85,29 +117,52 @@ export class Panel {
     const pool = this.store.pools.find((item) => item.name === name);
     const control = this.store.status?.control.find((item) => item.pool === name);
     const frozen = this.store.override("freeze", name);
-    setText(this.state, control ? `Weights: ${control.mode}${control.words ? `, ${control.words}` : ""}` : "Weights are the capacities: no telemetry.");
+    setText(
+      this.state,
+      control
+        ? `Weights: ${control.mode}${control.words ? `, ${control.words}` : ""}`
+        : "Weights are the capacities: no telemetry.",
+    );
     this.table([
-      ["Model", pool?.model ?? UNKNOWN], ["Algorithm", pool?.algorithm ?? UNKNOWN], ["Replicas", String(rows.length)],
+      ["Model", pool?.model ?? UNKNOWN],
+      ["Algorithm", pool?.algorithm ?? UNKNOWN],
+      ["Replicas", String(rows.length)],
       ["Requests/s", number(pool?.requests_per_second, 1)],
       ["Proxies without counts", pool?.silent.join(", ") || "none"],
       ...(frozen ? [["Frozen by hand", heldBy(frozen)]] : []),
     ]);
-    this.offer([frozen ? ["Unfreeze weights", () => actions.unfreeze(name)] : ["Freeze weights", () => actions.freeze(name)]]);
+    this.offer([
+      frozen ? ["Unfreeze weights", () => actions.unfreeze(name)] : ["Freeze weights", () => actions.freeze(name)],
+    ]);
   }
 
   table(facts) {
-    keyed(this.facts, facts, ([label]) => label, ([label]) => h("div", {}, h("dt", { text: label }), h("dd")), (element, [, value]) => setText(element.lastChild, value));
+    keyed(
+      this.facts,
+      facts,
+      ([label]) => label,
+      ([label]) => h("div", {}, h("dt", { text: label }), h("dd")),
+      (element, [, value]) => setText(element.lastChild, value),
+    );
   }
 
   offer(offers) {
-    keyed(this.buttons, offers.filter(Boolean), ([label]) => label, ([label]) => h("button", { type: "button", text: label }), (element, [, action]) => {
-      element.onclick = () => perform(action());
-    });
+    keyed(
+      this.buttons,
+      offers.filter(Boolean),
+      ([label]) => label,
+      ([label]) => h("button", { type: "button", text: label }),
+      (element, [, action]) => {
+        element.onclick = () => perform(action());
+      },
+    );
   }
 }
 
 /** Who holds it, why, and until when. */
 export function heldBy(item) {
-  const until = item.until ? `until ${new Date(item.until).toLocaleString([], { hour12: false })}` : "until somebody ends it";
+  const until = item.until
+    ? `until ${new Date(item.until).toLocaleString([], { hour12: false })}`
+    : "until somebody ends it";
   return [item.author && `by ${item.author}`, item.reason && `“${item.reason}”`, until].filter(Boolean).join(", ");
 }

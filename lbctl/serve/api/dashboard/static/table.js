@@ -5,7 +5,12 @@ import { degrees, number, percent, STATES } from "/dashboard/format.js";
 
 const RANK = Object.keys(STATES);
 const SPARE = 4;
-const share = (field) => ({ field, text: (row) => percent(row[field]), bar: (row, most) => row[field] / most, class: "num share" });
+const share = (field) => ({
+  field,
+  text: (row) => percent(row[field]),
+  bar: (row, most) => row[field] / most,
+  class: "num share",
+});
 const SHARES = ["declared", "share", "acknowledged", "observed"];
 const ratio = (field) => ({ field, text: (row) => percent(row[field]), bar: (row) => row[field], class: "num ratio" });
 const count = (field, digits) => ({ field, text: (row) => number(row[field], digits), class: "num" });
@@ -23,7 +28,13 @@ const COLUMNS = [
   { title: "Queue", about: "Requests that wait in the engine", ...count("queue", 0) },
   { title: "KV", about: "Used part of the key-value cache", ...ratio("kv_cache") },
   { title: "GPU", about: "Part of the time in which the GPU was busy", ...ratio("gpu_utilisation") },
-  { title: "Temp", about: "Of the hottest GPU", field: "temperature", class: "num temp", text: (row) => degrees(row.temperature) },
+  {
+    title: "Temp",
+    about: "Of the hottest GPU",
+    field: "temperature",
+    class: "num temp",
+    text: (row) => degrees(row.temperature),
+  },
   { title: "Why", field: "reason", class: "why", text: (row) => row.reason },
 ];
 
@@ -36,19 +47,47 @@ export class ReplicaTable {
     this.active = 0;
     this.sort = { column: -1, down: false };
     this.pooled = [];
-    this.head = h("div", { role: "row", class: "tr th", "aria-rowindex": 1 }, COLUMNS.map((column, index) => this.header(column, index)));
+    this.head = h(
+      "div",
+      { role: "row", class: "tr th", "aria-rowindex": 1 },
+      COLUMNS.map((column, index) => this.header(column, index)),
+    );
     this.body = h("div", { class: "rows", role: "rowgroup" });
     this.empty = h("p", { class: "empty", hidden: true, text: "No replica matches." });
-    this.element = h("div", {
-      class: "grid", role: "grid", tabindex: 0, "aria-label": "Replicas", "aria-colcount": COLUMNS.length,
-      on: { scroll: () => this.draw(), keydown: (event) => this.key(event), focus: () => this.draw(), blur: () => this.draw() },
-    }, h("div", { role: "rowgroup", class: "head" }, this.head), this.body, this.empty);
+    this.element = h(
+      "div",
+      {
+        class: "grid",
+        role: "grid",
+        tabindex: 0,
+        "aria-label": "Replicas",
+        "aria-colcount": COLUMNS.length,
+        on: {
+          scroll: () => this.draw(),
+          keydown: (event) => this.key(event),
+          focus: () => this.draw(),
+          blur: () => this.draw(),
+        },
+      },
+      h("div", { role: "rowgroup", class: "head" }, this.head),
+      this.body,
+      this.empty,
+    );
     new ResizeObserver(() => this.draw()).observe(this.element);
   }
 
   header(column, index) {
-    const button = h("button", { type: "button", text: column.title, title: column.about, on: { click: () => this.order(index) } });
-    return h("div", { role: "columnheader", class: `td ${column.class}`, "aria-colindex": index + 1, "aria-sort": "none" }, button);
+    const button = h("button", {
+      type: "button",
+      text: column.title,
+      title: column.about,
+      on: { click: () => this.order(index) },
+    });
+    return h(
+      "div",
+      { role: "columnheader", class: `td ${column.class}`, "aria-colindex": index + 1, "aria-sort": "none" },
+      button,
+    );
   }
 
   order(index) {
@@ -83,7 +122,9 @@ export class ReplicaTable {
       if (left === right) return 0;
       if (left === null) return 1;
       if (right === null) return -1;
-      return typeof left === "string" ? sign * left.localeCompare(right, undefined, { numeric: true }) : sign * (left - right);
+      return typeof left === "string"
+        ? sign * left.localeCompare(right, undefined, { numeric: true })
+        : sign * (left - right);
     };
   }
 
@@ -93,7 +134,10 @@ export class ReplicaTable {
     const total = `${this.rows.length * height}px`;
     if (this.body.style.height !== total) this.body.style.height = total;
     const first = Math.max(0, Math.floor(this.element.scrollTop / height) - SPARE);
-    const last = Math.min(this.rows.length, Math.ceil((this.element.scrollTop + this.element.clientHeight) / height) + SPARE);
+    const last = Math.min(
+      this.rows.length,
+      Math.ceil((this.element.scrollTop + this.element.clientHeight) / height) + SPARE,
+    );
     while (this.pooled.length < last - first) this.pooled.push(this.row());
     const focused = document.activeElement === this.element;
     this.pooled.forEach((view, place) => {
@@ -109,11 +153,21 @@ export class ReplicaTable {
       const text = h("span", { class: "text" });
       const bar = column.bar ? h("i", { class: "bar" }) : null;
       const sub = column.sub ? h("small") : null;
-      const cell = h("div", { role: "gridcell", class: `td ${column.class}`, "aria-colindex": index + 1 }, text, sub, bar);
+      const cell = h(
+        "div",
+        { role: "gridcell", class: `td ${column.class}`, "aria-colindex": index + 1 },
+        text,
+        sub,
+        bar,
+      );
       return { cell, text, bar, sub };
     });
     const view = { cells, row: null };
-    view.element = h("div", { role: "row", class: "tr" }, cells.map(({ cell }) => cell));
+    view.element = h(
+      "div",
+      { role: "row", class: "tr" },
+      cells.map(({ cell }) => cell),
+    );
     view.element.addEventListener("click", () => this.choose(view.index));
     this.body.append(view.element);
     return view;
@@ -121,7 +175,14 @@ export class ReplicaTable {
 
   fill(view, row, index, height, active) {
     const held = this.held(row);
-    if (view.row === row && view.index === index && view.active === active && view.held === held && view.height === height) return;
+    if (
+      view.row === row &&
+      view.index === index &&
+      view.active === active &&
+      view.held === held &&
+      view.height === height
+    )
+      return;
     Object.assign(view, { row, index, active, held, height });
     const { element } = view;
     element.style.transform = `translateY(${index * height}px)`;
@@ -131,7 +192,10 @@ export class ReplicaTable {
     element.classList.toggle("active", active);
     COLUMNS.forEach((column, place) => {
       const { cell, text, bar, sub } = view.cells[place];
-      setText(text, column.field === "reason" && held ? [held, row.reason].filter(Boolean).join("; ") : column.text(row));
+      setText(
+        text,
+        column.field === "reason" && held ? [held, row.reason].filter(Boolean).join("; ") : column.text(row),
+      );
       if (sub) setText(sub, `${row.pool} · ${column.sub(row)}`);
       if (bar) {
         const part = column.bar(row, this.most.get(row.pool)) ?? 0;
@@ -154,14 +218,16 @@ export class ReplicaTable {
     const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     if (event.target !== this.element || !this.rows.length) return;
     if (event.key === "Enter") this.open(this.rows[this.active]);
-    else if (event.key in moves) this.active = Math.max(0, Math.min(this.rows.length - 1, this.active + moves[event.key]));
+    else if (event.key in moves)
+      this.active = Math.max(0, Math.min(this.rows.length - 1, this.active + moves[event.key]));
     else return;
     event.preventDefault();
     const top = this.active * height;
     const { scrollTop, clientHeight } = this.element;
     const head = this.head.offsetHeight;
     if (top < scrollTop) this.element.scrollTop = top;
-    else if (top + height + head > scrollTop + clientHeight) this.element.scrollTop = top + height + head - clientHeight;
+    else if (top + height + head > scrollTop + clientHeight)
+      this.element.scrollTop = top + height + head - clientHeight;
     this.draw();
   }
 }
