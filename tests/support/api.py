@@ -144,7 +144,7 @@ class Fleet:
 
     history_seconds = 3600.0
 
-    def live(self) -> Iterator[tuple[schema.LivePool, Sequence[schema.LiveReplica]]]:
+    def live(self) -> Iterator[tuple[schema.LivePool, Sequence[schema.LiveReplica]] | None]:
         for each in self.pools().pools:
             yield rows.pool(each), [rows.replica(each.name, item, {}) for item in each.replicas]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -154,16 +154,18 @@ class Views:
             self.pools()
             await asyncio.sleep(max(_STATES_INTERVAL, _STATES_PAUSE * (time.perf_counter() - started)))
 
-    def live(self) -> Iterator[tuple[schema.LivePool, Sequence[schema.LiveReplica]]]:
-        """Yield each pool with its replicas, as the dashboard shows them."""
-        served, reports = self._publisher.served, self._telemetry.loop.reports
-        for pool in pool_rows.pools(served.composed, self._live(served)) if served else ():
-            signals = {
-                item.name: report.signals.values
-                for item in pool.replicas
-                if (report := reports.get((pool.name, item.name)))
-            }
-            yield rows.pool(pool), [rows.replica(pool.name, item, signals.get(item.name, {})) for item in pool.replicas]
+    def live(self) -> Iterator[tuple[schema.LivePool, Iterable[schema.LiveReplica]] | None]:
+        """Yield each pool with its replicas, as the dashboard shows them, and None where others may work meanwhile."""
+        served = self._publisher.served
+        if served is not None:
+            for pool in pool_rows.pools_in_parts(served.composed, self._live(served)):
+                yield None if pool is None else (rows.pool(pool), self._live_replicas(pool))
+
+    def _live_replicas(self, pool: schema.Pool) -> Iterator[schema.LiveReplica]:
+        reports = self._telemetry.loop.reports
+        for item in pool.replicas:
+            report = reports.get((pool.name, item.name))
+            yield rows.replica(pool.name, item, report.signals.values if report else {})
 
     @property
     def history_seconds(self) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
@@ -42,8 +42,8 @@ class Source(Protocol):
     def history_seconds(self) -> float:
         """How far back the charts go."""
 
-    def live(self) -> Iterator[tuple[schema.LivePool, Sequence[schema.LiveReplica]]]:
-        """Yield each pool with its replicas; the work for a pool is done when it is asked for."""
+    def live(self) -> Iterator[tuple[schema.LivePool, Iterable[schema.LiveReplica]] | None]:
+        """Yield each pool with its replicas, made when they are asked for, and None where others may work meanwhile."""
 
     def status(self) -> schema.Status:
         """Return `/api/v1/status`."""
@@ -158,11 +158,12 @@ class Dashboard:
                 self._busy += time.perf_counter() - started
             await asyncio.sleep(0)
 
-    def _rows(self, pools: list[schema.LivePool]) -> Iterator[Sequence[schema.LiveReplica]]:
-        """Yield the replicas of each pool, and add the pool to `pools`."""
-        for pool, replicas in self._source.live():
-            pools.append(pool)
-            yield replicas
+    def _rows(self, pools: list[schema.LivePool]) -> Iterator[Iterable[schema.LiveReplica]]:
+        """Yield the replicas of each pool, and nothing for a pause; add the pool to `pools`."""
+        for item in self._source.live():
+            if item is not None:
+                pools.append(item[0])
+            yield () if item is None else item[1]
 
     def _sections(self, pools: list[schema.LivePool]) -> dict[str, object]:
         source = self._source

@@ -95,7 +95,7 @@ function tell() {
   byId("banner").hidden = false;
 }
 setInterval(tell, 1000);
-byId("banner").addEventListener("click", () => connection.retry());
+byId("banner").addEventListener("click", () => (lost?.kind === "locked" ? unlock(lost.message) : connection.retry()));
 addEventListener("online", () => connection.retry());
 
 async function unlock(message) {
