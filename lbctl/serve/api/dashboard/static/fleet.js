@@ -201,18 +201,12 @@ export class Fleet {
   }
 
   held(row) {
-    const kinds = (this.heldBy ?? new Map()).get(`${row.pool}\n${row.name}`);
-    return kinds ?? "";
+    return this.weights?.get(`${row.pool}\n${row.name}`) ?? "";
   }
 
-  /** Note which replicas an operator holds, so that a row need not search for it. */
+  /** Note which weights an operator holds, so that a row need not search for its own. */
   noteOverrides() {
-    this.heldBy = new Map();
-    for (const item of this.store.status?.overrides ?? []) {
-      if (item.replica === null) continue;
-      const key = `${item.pool}\n${item.replica}`;
-      const words = item.kind === "drain" ? "drained by hand" : `weight ${item.value} held`;
-      this.heldBy.set(key, [this.heldBy.get(key), words].filter(Boolean).join("; "));
-    }
+    const held = this.store.status.overrides.filter((item) => item.kind === "weight");
+    this.weights = new Map(held.map((item) => [`${item.pool}\n${item.replica}`, `weight ${item.value} held by hand`]));
   }
 }

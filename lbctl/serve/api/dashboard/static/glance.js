@@ -35,15 +35,14 @@ export function tilesOf(store) {
       `${version(status)}${problems ? plural(problems, "diagnostic") : "no diagnostics"}`,
       status.fleet.valid ? "good" : "bad",
     ],
-    [
-      "Proxies in sync",
-      `${synced}/${all}`,
-      proxies
-        .filter(([state]) => state !== "SYNCED")
-        .map(([state, count]) => `${count} ${state.toLowerCase()}`)
-        .join(", ") || "all acknowledged",
-      synced === all ? "good" : "warn",
-    ],
+    all
+      ? [
+          "Proxies in sync",
+          `${synced}/${all}`,
+          unsynced(proxies) || "all acknowledged",
+          synced === all ? "good" : "warn",
+        ]
+      : ["Proxies in sync", "–", "no proxy is connected", ""],
     ["Pools", String(store.pools.length), plural(rows.length, "replica"), ""],
     [
       "Replicas in",
@@ -72,6 +71,12 @@ export function tilesOf(store) {
       moving.length ? "info" : "",
     ],
   ];
+}
+
+/** The proxies that are not in sync, as `1 stale, 2 nacked`. */
+function unsynced(proxies) {
+  const others = proxies.filter(([state]) => state !== "SYNCED");
+  return others.map(([state, count]) => `${count} ${state.toLowerCase()}`).join(", ");
 }
 
 /** What is wrong or waits for somebody: tone, text, and perhaps a button with its action. */
