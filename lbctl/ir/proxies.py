@@ -86,7 +86,7 @@ class Control:
     api_tls: ServerTls | None = None
     """TLS of the API; None: plain connections."""
     logs_bind: Address = Address("127.0.0.1", ports.LOGS)
-    """Where the proxies send access logs by syslog."""
+    """Where the proxies send their traffic log by syslog."""
     logs_written: bool = False
     """Whether the files have the section `logs`, so that rendered proxies send their traffic log there."""
     dashboard_history: int = 3_600_000

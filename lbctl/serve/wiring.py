@@ -79,7 +79,7 @@ class Services:
     supervisor: DriverSupervisor
     """Runs a driver for each proxy of this machine."""
     traffic: Traffic
-    """Reads what the running proxies report about their replicas."""
+    """Reads what the proxies count, and has the ledger of it."""
     views: Views
     """Builds the answers of the API."""
 

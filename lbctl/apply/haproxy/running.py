@@ -93,6 +93,7 @@ class Counters:
     pid: int
     """Its process id: another worker counts from 0."""
     servers: Mapping[Place, ServerCounters]
+    """What it has counted at each server."""
 
 
 @dataclass(frozen=True, slots=True)

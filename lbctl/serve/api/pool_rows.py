@@ -27,12 +27,15 @@ class Live:
     """What is known of the running proxies and of the replicas, apart from the composed fleet."""
 
     carriers: tuple[Carrier, ...] = ()
+    """The proxies that may send requests to the pools."""
     ledger: TrafficLedger = field(default_factory=TrafficLedger)
+    """What the proxies report."""
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """(pool, replica) → the result of lbctl's active checks."""
     health: Mapping[tuple[str, str], Health] = field(default_factory=dict)
     """(pool, replica) → its deep health, where it has telemetry."""
     times: StateTimes = field(default_factory=StateTimes)
+    """When each replica came into its state."""
     now: float = 0.0
     """Seconds on the clock of the ledger."""
     at: float = 0.0

@@ -26,9 +26,11 @@ class Carrier:
     """A proxy of the fleet with what lbctl decided for it and what it has."""
 
     proxy: Proxy
+    """Its entry in the fleet."""
     pools: frozenset[str]
     """The pools that it may send to."""
     decided: Snapshot
+    """What lbctl has decided for it."""
     acknowledged: Snapshot | View | None
     """What it has; None where it has nothing yet, or where that is unknown."""
     connected: bool = True

@@ -21,10 +21,12 @@ CLEARLY = 0.9
 
 
 class State(NamedTuple):
-    """The state of a replica, and why as a sentence; the sentence is empty for `in`."""
+    """The state of a replica, and why."""
 
     name: ReplicaState
+    """The state, as the API names it."""
     reason: str = ""
+    """Why, as a sentence; empty for `in`."""
 
 
 IN = State("in")
@@ -35,6 +37,7 @@ class ReplicaFacts:
     """Everything that decides the state of one replica."""
 
     effective: EffectiveReplica
+    """The replica with everything that lbctl has decided about it."""
     is_held: bool = False
     """Whether an operator holds its weight."""
     is_composite: bool = False
@@ -91,7 +94,8 @@ def _down(facts: ReplicaFacts) -> State | None:
     if facts.check is None or not facts.check.out:
         return by_proxies
     proxies = f" for {', '.join(facts.checked_for)}" if facts.checked_for else ""
-    reason = f"the active check of lbctl{proxies} fails: {facts.check.reason}"
+    result = "has no result yet" if facts.check.at is None else f"fails: {facts.check.reason}"
+    reason = f"the active check of lbctl{proxies} {result}"
     return State("down", f"{reason}; {by_proxies.reason}" if by_proxies else reason)
 
 

@@ -20,8 +20,11 @@ class Report:
     """What a proxy has counted since its last report, and what it has now."""
 
     counts: Mapping[ReplicaKey, Counts] = field(default_factory=dict)
+    """What it has counted since its last report."""
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
+    """The requests that each replica has now."""
     conditions: Mapping[ReplicaKey, Condition] = field(default_factory=dict)
+    """What it thinks of each replica."""
 
 
 class PolledSource(Protocol):

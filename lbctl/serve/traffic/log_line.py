@@ -33,6 +33,7 @@ class Try(NamedTuple):
     """One attempt at a replica."""
 
     replica: ReplicaKey
+    """Whom the request was sent to."""
     failed: bool
     """Whether the replica answered with a status of 500 or more, or not at all."""
 

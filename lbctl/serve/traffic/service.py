@@ -14,6 +14,7 @@ from typing import TypeVar
 from lbctl.base.errors import reason_of
 from lbctl.control.loop_output import controlled
 from lbctl.ir.address import Address
+from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import pools_of
 from lbctl.ir.topology import Topology
@@ -59,23 +60,29 @@ class Traffic:
         self.proxies: Mapping[str, Proxy] = {}
         """The proxies of the fleet by name."""
         self._polled: dict[str, PolledSource] = {}
+        self._places: tuple[tuple[Pool, ...], Mapping[str, tuple[str, ...]]] = ((), {})
+        """The pools and the IPs of host names that the next two are made of."""
         self._replicas: frozenset[ReplicaKey] = frozenset()
+        self._addresses = ReplicaAddresses((), {})
         self._with_websockets: frozenset[str] = frozenset()
         self._interval = _INTERVAL
         self._news = asyncio.Event()
 
     def follow(self, served: PublishedFleet) -> None:
         """Read the traffic of this fleet's proxies from now on."""
-        topology = served.composed.whole.topology
-        self._replicas = frozenset(
-            ReplicaKey(pool.name, item.name) for pool in topology.pools for item in pool.replicas
-        )
+        whole, topology = served.composed.whole, served.composed.whole.topology
         self._with_websockets = with_websockets(topology)
         self._interval = _interval(topology)
         self._follow_proxies(topology.proxies)
+        if (topology.pools, whole.addresses) != self._places:
+            self._places = topology.pools, whole.addresses
+            self._replicas = frozenset(
+                ReplicaKey(pool.name, item.name) for pool in topology.pools for item in pool.replicas
+            )
+            self._addresses = ReplicaAddresses(*self._places)
         logging = {item.name for item in topology.proxies if item.kind in LOGGING}
         self._logging &= logging
-        self.log.follow(logging, ReplicaAddresses(topology.pools, served.composed.whole.addresses))
+        self.log.follow(logging, self._addresses)
         self.ledger.keep([*self.proxies, *self._nodes()])
         self._news.set()
 

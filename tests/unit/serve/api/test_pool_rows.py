@@ -57,7 +57,7 @@ def test_a_replica_that_lbctl_wrote_as_down_into_one_proxy_has_no_share_there_an
     composed = fleet(TWO)
     own = for_proxy(composed, {NAME: frozenset({"r00001"})}, Ramps(), 0.0, 30.0)
     site = Carrier(SITE, frozenset({NAME}), own.snapshot, view(own.snapshot, SITE), checked=True)
-    down = CheckState(out=True, since=0.0, reason="connection refused")
+    down = CheckState(out=True, since=0.0, reason="connection refused", at=0.0)
     live = pool_rows.Live((site,), checks={(NAME, "r00001"): down})
     (row,) = pool_rows.pools(composed, live)
     good, bad = row.replicas

@@ -13,7 +13,7 @@ from lbctl.serve.health.thresholds import CheckState
 from lbctl.serve.traffic.ledger import Condition, ReplicaKey
 from tests.support.control import replica
 
-REFUSED = CheckState(out=True, since=0.0, reason="connection refused")
+REFUSED = CheckState(out=True, since=0.0, reason="connection refused", at=0.0)
 
 
 def facts(
@@ -45,6 +45,9 @@ def test_who_keeps_requests_away_is_named() -> None:
     assert state_of(facts("ejected", "XID 79", check=REFUSED)) == State("ejected", "ejected by deep health: XID 79")
     assert state_of(facts(check=REFUSED, checked_for=("site",))) == State(
         "down", "the active check of lbctl for site fails: connection refused"
+    )
+    assert state_of(facts(check=replace(REFUSED, at=None), checked_for=("site",))).reason == (
+        "the active check of lbctl for site has no result yet"
     )
     both = facts(check=REFUSED, checked_for=("site",), conditions={"ha": Condition("down", "L4CON")}, carriers=2)
     assert state_of(both).reason == (
