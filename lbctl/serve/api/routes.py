@@ -26,9 +26,13 @@ class Parameter:
     """A part of the URL that the client chooses."""
 
     name: str
+    """Its name."""
     place: Literal["path", "query"]
+    """Where it stands."""
     about: str
+    """What it is, in words for the documents."""
     required: bool = False
+    """Whether the request is refused without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Route:
     unready: bool = False
     """Whether a 503 has the type of the 200."""
     parameters: tuple[Parameter, ...] = ()
+    """The parts of the URL that the client chooses."""
 
 
 def _probe(operation: str, path: str, summary: str, *, unready: bool = False) -> Route:

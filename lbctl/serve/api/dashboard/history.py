@@ -36,6 +36,7 @@ class Layout:
     starts: Mapping[str, int]
     """Pool → the place of its first replica."""
     size: int
+    """The number of replicas."""
 
     @classmethod
     def of(cls, rows: Iterable[schema.LiveReplica]) -> Layout:
@@ -56,6 +57,7 @@ class Sample:
     at: float
     """Seconds since the epoch."""
     layout: Layout
+    """Which place is whose."""
     columns: Mapping[schema.SeriesMetric, array[float]]
     """Metric → value of each replica; NaN where it was unknown."""
 

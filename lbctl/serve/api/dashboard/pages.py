@@ -42,9 +42,11 @@ class Page:
     """One file, as it is sent."""
 
     content: bytes
+    """The content as it is."""
     compressed: bytes
     """The content as gzip."""
     content_type: str
+    """The value of the header `content-type`."""
     etag: str
     """A hash of the content, in quotes."""
 

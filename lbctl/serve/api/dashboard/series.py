@@ -24,10 +24,13 @@ class Query:
     """What is asked for."""
 
     pool: str
+    """The pool."""
     metric: schema.SeriesMetric
+    """The metric."""
     replica: str = ""
     """A replica, `EVERY`, or empty for the pool as a whole."""
     points: int = 240
+    """The most values of a series."""
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Query:

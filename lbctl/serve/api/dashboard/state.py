@@ -24,7 +24,9 @@ class Change:
     sections: Mapping[str, str] = field(default_factory=dict)
     """`status`, `pools`, `proxies`, `rollouts` → the whole section."""
     replicas: tuple[str, ...] = ()
+    """The rows that are new or have changed."""
     gone: tuple[str, ...] = ()
+    """The names of the replicas that are no longer there."""
 
     def __bool__(self) -> bool:
         return bool(self.sections or self.replicas or self.gone)
