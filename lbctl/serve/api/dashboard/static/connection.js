@@ -28,9 +28,15 @@ export class Connection {
     }
   }
 
+  /** End the stream: a browser that keeps a page it has left would keep its connection too, and has only six. */
+  leave() {
+    this.abort?.abort();
+  }
+
   /** Stream until it ends, and return why. */
   async once() {
     const abort = new AbortController();
+    this.abort = abort;
     let timer = setTimeout(() => abort.abort(), SILENCE * 1000);
     try {
       const response = await fetch("/api/v1/live", {

@@ -97,6 +97,8 @@ function tell() {
 setInterval(tell, 1000);
 byId("banner").addEventListener("click", () => (lost?.kind === "locked" ? unlock(lost.message) : connection.retry()));
 addEventListener("online", () => connection.retry());
+addEventListener("pagehide", () => connection.leave());
+addEventListener("pageshow", ({ persisted }) => persisted && connection.retry());
 
 async function unlock(message) {
   if (await askToken(`${message} It is kept in this tab alone, and nowhere else.`)) connection.retry();
