@@ -22,7 +22,7 @@ demo: $(VENV)/.demo  ## a real Envoy and serve before replicas that fail, live; 
 	$(BIN)/lbctl demo $(ARGS)
 
 test: $(VENV)/.test  ## everything, with the real proxies; ARGS="-k word" for less
-	@.ci/need nginx haproxy groff prometheus systemd
+	@.ci/need nginx haproxy chromium groff prometheus systemd
 	$(BIN)/python -m pytest -n 4 --dist worksteal -ra $(COVERAGE) $(ARGS)
 
 test-fast: $(VENV)/.test  ## what needs no proxy and is quick, in a minute or two

@@ -24,6 +24,7 @@ def control(section: model.Control) -> ir.Control:
         api_token_file=section.api.token_file,
         api_tls=maybe(section.api.tls, lambda tls: ir.ServerTls(tls.certificate, tls.key)),
         logs_bind=address(section.logs.bind),
+        dashboard_history=int(section.dashboard.history),
         logs_written="logs" in section.model_fields_set,
         state=section.state,
         max_shrink=float(section.max_shrink),

@@ -89,6 +89,8 @@ class Control:
     """Where the proxies send their traffic log by syslog."""
     logs_written: bool = False
     """Whether the files have the section `logs`, so that rendered proxies send their traffic log there."""
+    dashboard_history: int = 3_600_000
+    """Milliseconds that the charts of the dashboard go back."""
     state: str = "/var/lib/lbctl"
     """The directory of the state store."""
     max_shrink: float = 50.0

@@ -112,10 +112,19 @@ class Logs(Section):
     )
 
 
+class Dashboard(Section):
+    history: v.Duration = Field(
+        q.Duration(3_600_000),
+        description="How far back its charts go. `serve` keeps the values in memory, in at most 32 MiB: the more "
+        "replicas and the longer the history, the further apart are the samples.",
+    )
+
+
 class Control(Section):
     xds: Xds = Field(Xds(), description="The port for Envoys.")
     api: Api = Field(Api(), description="The port for people, commands and metrics.")
     logs: Logs = Field(Logs(), description="The port for nginx's traffic log.")
+    dashboard: Dashboard = Field(Dashboard(), description="The page for browsers at `/` of the API.")
     state: v.FilePath = Field(
         "/var/lib/lbctl",
         description="The directory for overrides, rollouts, the last good files and the log of decisions; one active "

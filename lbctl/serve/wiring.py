@@ -106,6 +106,7 @@ class Services:
             **self.traffic.tasks(),
             "checks of Envoys": self.envoy_conditions.run,
             "states of replicas": self.views.follow_states,
+            "dashboard": self.views.dashboard.run,
         }
 
 

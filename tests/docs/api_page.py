@@ -56,6 +56,10 @@ def _endpoint(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[
         yield from ("| event | data |", "|---|---|")
         yield from (f"| `{name}` | {_kind(kind)} |" for name, kind in operation["x-events"].items())
         yield ""
+    if places := [item for item in operation.get("parameters", ()) if item["in"] != "header"]:
+        yield from ("| parameter | where | |", "|---|---|---|")
+        yield from (f"| `{item['name']}` | {item['in']} | {item['description']} |" for item in places)
+        yield ""
     yield from ("| | when | content |", "|---|---|---|")
     if "requestBody" in operation:
         yield f"| body | | {_content(operation['requestBody'])} |"

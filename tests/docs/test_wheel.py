@@ -78,6 +78,13 @@ def test_the_wheel_carries_every_template_and_schema(shipped: Shipped) -> None:
         assert carried
 
 
+def test_the_wheel_carries_every_file_of_the_dashboard(shipped: Shipped) -> None:
+    static = Path("lbctl/serve/api/dashboard/static")
+    carried = files_below(shipped.home / static)
+    assert carried == files_below(ROOT / static)
+    assert {"index.html", "main.js", "app.css", "uPlot.iife.min.js", "uPlot.LICENSE.txt"} <= set(map(str, carried))
+
+
 @pytest.mark.parametrize("proxy", ["nginx", "haproxy", "envoy"])
 def test_the_installed_lbctl_renders_from_any_directory(shipped: Shipped, proxy: str, tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.yaml"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from lbctl.serve.api import schema
+from lbctl.serve.api.dashboard import rows
+from lbctl.serve.api.dashboard.service import Dashboard
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.metrics.instruments import Metrics
 
@@ -122,6 +125,7 @@ class Fleet:
         self.broken = False
         self.counted = Metrics()
         self.events = EventLog()
+        self.dashboard = Dashboard(self, self.events)
         self.read = schema.Signals(())
         self.listed: tuple[schema.Pool, ...] = (pool("chat"),)
         self.connected: tuple[schema.Proxy, ...] = (ENVOY,)
@@ -139,6 +143,12 @@ class Fleet:
 
     def pools(self) -> schema.Pools:
         return schema.Pools(self.listed)
+
+    history_seconds = 3600.0
+
+    def live(self) -> Iterator[tuple[schema.LivePool, Sequence[schema.LiveReplica]] | None]:
+        for each in self.pools().pools:
+            yield rows.pool(each), [rows.replica(each.name, item, {}) for item in each.replicas]
 
     def fleet(self) -> schema.FleetSettings:
         return schema.FleetSettings({})

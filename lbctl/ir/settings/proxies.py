@@ -36,6 +36,7 @@ def control(control: Control) -> Iterator[Setting]:
     yield ("api", "token_file"), control.api_token_file
     yield from nested("api", _tls(control.api_tls))
     yield ("logs", "bind"), control.logs_bind if control.logs_written else f"{control.logs_bind}, not written"
+    yield ("dashboard", "history"), duration(control.dashboard_history)
     yield ("state",), control.state
     yield ("max_shrink",), percent(control.max_shrink)
 

@@ -170,6 +170,16 @@ class EventLog:
 
     # ── Clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def last(self) -> int:
+        """The number of the last event."""
+        return self._last
+
+    def since(self, number: int, until: int) -> tuple[bytes, ...]:
+        """Return the encoded events after `number`, up to `until`, as far as they are kept."""
+        before_kept = self._last - len(self._kept)
+        return tuple(islice(self._kept, max(0, number - before_kept), max(0, until - before_kept)))
+
     @contextmanager
     def subscribe(self, last_event_id: str | None) -> Iterator[Subscription]:
         """Give the events after that id, or from now on without one. Raises TooManyClientsError."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType
@@ -19,7 +19,7 @@ from lbctl import __version__
 from lbctl.base import ports
 from lbctl.serve.api import schema
 from lbctl.serve.api.json_codec import alternatives, json_name, type_hints
-from lbctl.serve.api.routes import ROUTES, Route
+from lbctl.serve.api.routes import ROUTES, Parameter, Route
 
 _SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number", NoneType: "null"}
 _ABOUT = (
@@ -33,7 +33,7 @@ _ABOUT = (
 def document() -> dict[str, Any]:
     """Return the document, of JSON's own types."""
     types: dict[str, dict[str, Any]] = {}
-    for kind in (schema.Error, *_types_of_routes(), *schema.EVENTS.values()):
+    for kind in (schema.Error, *_types_of_routes(), schema.Live, *schema.EVENTS.values()):
         _add(kind, types)
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
@@ -70,8 +70,10 @@ def _operation(route: Route) -> dict[str, Any]:
     for status, when in route.errors:
         answers[str(status)] = {"description": when, "content": _content(schema.Error)}
     operation: dict[str, Any] = {"operationId": route.operation, "summary": route.summary}
-    if route.operation == "events":
-        operation |= _stream()
+    if route.parameters:
+        operation["parameters"] = [_parameter(item) for item in route.parameters]
+    if route.operation in _STREAMS:
+        operation |= _STREAMS[route.operation]()
     if route.body is not None:
         operation["requestBody"] = {"required": True, "content": _content(route.body)}
     security = {"public": [{}], "read": [{}, {"token": []}], "write": [{"token": []}]}
@@ -82,6 +84,32 @@ def _content(kind: type | str) -> dict[str, Any]:
     if isinstance(kind, type):
         return {"application/json": {"schema": _reference(kind)}}
     return {kind: {"schema": {"type": "object" if kind == "application/json" else "string"}}}
+
+
+def _parameter(item: Parameter) -> dict[str, Any]:
+    return {
+        "name": item.name,
+        "in": item.place,
+        "required": item.required,
+        "description": item.about,
+        "schema": {"type": "string"},
+    }
+
+
+def _live() -> dict[str, Any]:
+    """Return what OpenAPI 3.1 cannot express of the dashboard's stream."""
+    return {
+        "description": (
+            "The stream begins with a `live` that is `complete`. Then one comes at most each second, with what has "
+            "changed; where the client does not keep up, a complete one again. The events of `/api/v1/events` follow "
+            "as they happen, at first the last 100 of the past. After 5 seconds without news a comment comes."
+        ),
+        "x-events": {"live": _reference(schema.Live), **_events()},
+    }
+
+
+def _events() -> dict[str, Any]:
+    return {name: _reference(kind) for name, kind in schema.EVENTS.items()}
 
 
 def _stream() -> dict[str, Any]:
@@ -102,8 +130,11 @@ def _stream() -> dict[str, Any]:
                 "schema": {"type": "string"},
             }
         ],
-        "x-events": {name: _reference(kind) for name, kind in schema.EVENTS.items()},
+        "x-events": _events(),
     }
+
+
+_STREAMS: Mapping[str, Callable[[], dict[str, Any]]] = {"events": _stream, "live": _live}
 
 
 # ── Types ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from lbctl.control.compose import Composed, EffectiveReplica
@@ -17,6 +17,9 @@ from lbctl.serve.api.status_rows import when
 from lbctl.serve.health.thresholds import CheckState
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.service import with_websockets
+
+_PART = 50
+"""Replicas between two pauses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,18 @@ class Live:
     """Seconds since the epoch."""
 
 
-def pools(composed: Composed, live: Live) -> tuple[schema.Pool, ...]:
-    """Return every pool with its replicas, also those that are removed from the proxies."""
+def pools(composed: Composed, live: Live) -> Iterator[schema.Pool]:
+    """Yield every pool with its replicas, also those that are removed from the proxies."""
+    return (item for item in pools_in_parts(composed, live) if item is not None)
+
+
+def pools_in_parts(composed: Composed, live: Live) -> Iterator[schema.Pool | None]:
+    """Yield every pool as `pools` does, and None after every few replicas, so that the caller can let others work."""
     rows = _Rows(composed, live)
     topology = composed.whole.topology
     live.times.keep(ReplicaKey(pool.name, item.name) for pool in topology.pools for item in pool.replicas)
-    return tuple(map(rows.pool, topology.pools))
+    for pool in topology.pools:
+        yield from rows.pool(pool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,7 @@ class _Rows:
         for key, count in live.ledger.recent(live.now).items():
             self._requests.setdefault(key.pool, {})[key.replica] = count
 
-    def pool(self, pool: Pool) -> schema.Pool:
+    def pool(self, pool: Pool) -> Iterator[schema.Pool | None]:
         carriers = tuple(item for item in self._live.carriers if pool.name in item.pools)
         names = {name for item in carriers for name in item.nodes or (item.proxy.name,)}
         reporting = tuple(sorted(names & self._reporting))
@@ -94,8 +103,12 @@ class _Rows:
             pool, carriers, of_replicas(pool), self._shares.decided(pool.name), self._shares.acknowledged(pool.name),
             requests, sum(requests.values()), bool(reporting), pool.name in self._with_websockets,
         )  # fmt: skip
-        replicas = tuple(self._replica(facts, item) for item in self._composed.replicas(pool))
-        return schema.Pool(
+        replicas = []
+        for count, item in enumerate(self._composed.replicas(pool), 1):
+            replicas.append(self._replica(facts, item))
+            if not count % _PART:
+                yield None
+        yield schema.Pool(
             name=pool.name,
             model=pool.model.name if pool.model else None,
             protocol=pool.protocol,
@@ -106,7 +119,7 @@ class _Rows:
             ),
             reporting=reporting,
             silent=tuple(sorted(names - self._reporting)),
-            replicas=replicas,
+            replicas=tuple(replicas),
         )
 
     def _replica(self, facts: _PoolLive, item: EffectiveReplica) -> schema.Replica:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from lbctl.serve.api import schema
 
@@ -19,6 +19,20 @@ _WRITE = {
     415: "the body is not `application/json`",
 }
 _NOT_SAVED = {503: "the state cannot be written, and nothing has changed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A part of the URL that the client chooses."""
+
+    name: str
+    """Its name."""
+    place: Literal["path", "query"]
+    """Where it stands."""
+    about: str
+    """What it is, in words for the documents."""
+    required: bool = False
+    """Whether the request is refused without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +57,8 @@ class Route:
     """Status → when it is answered; the body is an `Error`."""
     unready: bool = False
     """Whether a 503 has the type of the 200."""
+    parameters: tuple[Parameter, ...] = ()
+    """The parts of the URL that the client chooses."""
 
 
 def _probe(operation: str, path: str, summary: str, *, unready: bool = False) -> Route:
@@ -57,7 +73,23 @@ def _write(
     return Route(operation, method, path, summary, answer, "write", body, tuple((_WRITE | more).items()))
 
 
+_SERIES = (
+    Parameter("pool", "query", "The pool", required=True),
+    Parameter("metric", "query", f"One of {', '.join(get_args(schema.SeriesMetric))}", required=True),
+    Parameter("replica", "query", "A replica, or `*` for every one; without it the pool's own values"),
+    Parameter("points", "query", "The most values of a series, 2 to 720; 240 without it"),
+)
+
 ROUTES = (
+    Route(
+        "dashboard", "GET", "/", "The dashboard, a page for browsers", "text/html", "public",
+        errors=((403, _READ[403]),),
+    ),
+    Route(
+        "dashboard_file", "GET", "/dashboard/{name}", "The files of that page", "application/octet-stream", "public",
+        errors=((403, _READ[403]), (404, "there is no such file")),
+        parameters=(Parameter("name", "path", "The name of the file", required=True),),
+    ),
     _probe("healthz", "/healthz", "200 while the process works"),
     _probe("readyz", "/readyz", "200 from the first complete fleet until the process ends", unready=True),
     Route("metrics", "GET", "/metrics", "Metrics for Prometheus", "text/plain"),
@@ -72,11 +104,20 @@ ROUTES = (
     Route("history", "GET", "/api/v1/history", "The fleets that were served", schema.History),
     Route(
         "audit", "GET", "/api/v1/audit", "Who did what, as a chain of hashes", schema.Audit,
-        errors=(*_READ.items(), (503, "the state cannot be read")),
+        errors=((400, "a parameter is not what it should be"), *_READ.items(), (503, "the state cannot be read")),
+        parameters=(Parameter("last", "query", "Only so many records, the newest ones; all without it"),),
     ),
     Route(
         "events", "GET", "/api/v1/events", "What changes, as server-sent events", "text/event-stream",
         errors=(*_READ.items(), (503, "there are 128 streams already")),
+    ),
+    Route(
+        "live", "GET", "/api/v1/live", "What the dashboard shows, and then what changes", "text/event-stream",
+        errors=(*_READ.items(), (503, "there are 96 dashboards already")),
+    ),
+    Route(
+        "series", "GET", "/api/v1/series", "The history of a metric, as far back as `control.dashboard.history`",
+        schema.Series, errors=((400, "a parameter is not what it should be"), *_READ.items()), parameters=_SERIES,
     ),
     Route("openapi", "GET", "/api/v1/openapi.json", "This document", "application/json"),
     _write("reload", "POST", "/api/v1/reload", "Read the files now", schema.ReloadRequest, schema.ReloadResult, {}),

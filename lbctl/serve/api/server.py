@@ -1,8 +1,9 @@
 """The HTTP server of the API: it checks who may ask, dispatches by the route table, and answers JSON.
 
-Reading is open on loopback; beyond it, everything but the two probes needs the bearer token, over TLS. A write always
-needs the token, a JSON body and a Host that is served here, so that no page in a browser can reach it by a name that it
-made point here. Errors are JSON too; no answer waits for anything but the process itself.
+Reading is open on loopback; beyond it, everything but the two probes and the empty page of the dashboard needs the
+bearer token, over TLS. A write always needs the token, a JSON body and a Host that is served here, so that no page in
+a browser can reach it by a name that it made point here. Errors are JSON too; no answer waits for anything but the
+process itself.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import logging
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,9 +28,13 @@ from lbctl.ir.address import Address
 from lbctl.serve import log
 from lbctl.serve.api import openapi, schema, tokens
 from lbctl.serve.api.connections import FIRST_REQUEST, IDLE, Connection, Connections
+from lbctl.serve.api.dashboard import http as dashboard_http
+from lbctl.serve.api.dashboard.http import takes_gzip
+from lbctl.serve.api.dashboard.service import MOST_STREAMS, Dashboard
 from lbctl.serve.api.events import MOST_CLIENTS, EventLog, Subscription, TooManyClientsError
 from lbctl.serve.api.json_codec import encode, is_unicode
 from lbctl.serve.api.routes import ROUTES
+from lbctl.serve.api.streaming import stream
 from lbctl.serve.api.tokens import Principal
 from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.metrics.instruments import CONTENT_TYPE
@@ -40,13 +44,15 @@ _LARGEST = 64 * 1024
 """Bytes of a request's body, and of the token's file."""
 _GRACE = 1.0
 """Seconds that a running answer gets when the API stops."""
+_MOST_RECORDS = 5_000
+"""Records of the audit log that are kept, and so the most that an answer has."""
+_LINGERING = 0.5
+"""Seconds for which the rest of a refused body is read, so that its sender can read the answer."""
 HEARTBEAT = 15.0
 """Seconds without an event after which a stream gets a comment, so that proxies in between keep it open."""
-_SLOWEST = 15.0
-"""Seconds that a client may take to read what is sent to it."""
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::[0-9]{1,5})?")
-_PROBES = ("/healthz", "/readyz")
+_PUBLIC = frozenset(route.path for route in ROUTES if route.access == "public")
 _ACTOR: ContextVar[str] = ContextVar("actor")
 """The name of the token of the request that is handled."""
 _AFAR = "the file of control.api.token_file, or api-token in the state directory, on its machine"
@@ -73,6 +79,10 @@ class Serving(Protocol):
     @property
     def events(self) -> EventLog:
         """The events that are streamed."""
+
+    @property
+    def dashboard(self) -> Dashboard:
+        """The stream and the history of the dashboard."""
 
     def ready(self) -> str:
         """Return why no proxy is answered yet; empty when proxies are answered."""
@@ -160,7 +170,8 @@ class Api:
         handlers = self._handlers()
         for route in ROUTES:
             if route.method == "GET":
-                app.router.add_get(route.path, handlers[route.operation], allow_head=route.operation != "events")
+                allow_head = route.answer != "text/event-stream"
+                app.router.add_get(route.path, handlers[route.operation], allow_head=allow_head)
             else:
                 app.router.add_route(route.method, route.path, handlers[route.operation])
         self._runner = web.AppRunner(
@@ -169,6 +180,7 @@ class Api:
             handle_signals=False,
             shutdown_timeout=_GRACE,
             keepalive_timeout=IDLE,
+            lingering_time=_LINGERING,
             logger=_LOG,
         )
         await self._runner.setup()
@@ -216,6 +228,10 @@ class Api:
             "history": _document(serving.history),
             "audit": self._audit,
             "events": self._events,
+            "live": self._live,
+            "series": self._series,
+            "dashboard": dashboard_http.page,
+            "dashboard_file": dashboard_http.page,
             "openapi": _document(openapi.document),
             "reload": self._reload,
             "rollback": _operation(serving.rollback),
@@ -228,11 +244,15 @@ class Api:
         waiting = self._serving.ready()
         return _json(schema.Probe(waiting), 503) if waiting else _json(schema.Probe("ok"))
 
-    async def _audit(self, _request: web.Request) -> web.Response:
+    async def _audit(self, request: web.Request) -> web.Response:
+        last = request.query.get("last", str(_MOST_RECORDS))
+        if not last.isascii() or not last.isdecimal() or not 1 <= int(last[:9]) <= _MOST_RECORDS:
+            raise _Refused(400, f"last is a whole number from 1 to {_MOST_RECORDS}")
         try:
-            return _json(await self._serving.audit())
+            audit = await self._serving.audit()
         except StoreError as error:
             raise _Refused(503, f"the audit log cannot be read: {error}") from None
+        return _json(schema.Audit(audit.records[-int(last) :]))
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         return web.Response(body=self._serving.metrics(), headers={"content-type": CONTENT_TYPE})
@@ -250,12 +270,24 @@ class Api:
         """Stream events until the client or the process ends it."""
         try:
             with self._serving.events.subscribe(request.headers.get("last-event-id")) as subscription:
-                connection = request.transport.get_protocol() if request.transport else None
-                if isinstance(connection, Connection):
-                    connection.when_lost(subscription.end)
-                return await _stream(request, subscription)
+                return await stream(request, _WithHeartbeat(subscription), _HEADERS)
         except TooManyClientsError:
             raise _Refused(503, f"there are {MOST_CLIENTS} streams of events already") from None
+
+    async def _live(self, request: web.Request) -> web.StreamResponse:
+        """Stream frames of the dashboard until the client or the process ends it."""
+        packed = takes_gzip(request)
+        try:
+            with self._serving.dashboard.subscribe(packed=packed) as frames:
+                return await stream(request, frames, _HEADERS | ({"content-encoding": "gzip"} if packed else {}))
+        except TooManyClientsError:
+            raise _Refused(503, f"there are {MOST_STREAMS} dashboards already") from None
+
+    async def _series(self, request: web.Request) -> web.Response:
+        try:
+            return await dashboard_http.series(request, self._serving.dashboard)
+        except BadRequestError as error:
+            raise _Refused(400, str(error)) from None
 
     @web.middleware
     async def _known_host(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -277,7 +309,7 @@ class Api:
     @web.middleware
     async def _allowed(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         reading = request.method in ("GET", "HEAD")
-        if request.path not in _PROBES and (self._access.guarded or not reading):
+        if not _is_public(request) and (self._access.guarded or not reading):
             principal = await self._principal(request)
             if principal.role == "read" and not reading:
                 raise _Refused(403, f"the token of {principal.name} may read, and not operate")
@@ -367,28 +399,26 @@ def _operation(operation: Callable[[dict[str, Any], str], Awaitable[object]]) ->
     return handle
 
 
-async def _stream(request: web.Request, subscription: Subscription) -> web.StreamResponse:
-    """Send events as they come, and a comment where none does. Once it has begun, nothing else can be answered."""
-    response = web.StreamResponse(headers={**_HEADERS, "content-type": "text/event-stream; charset=utf-8"})
-    await response.prepare(request)
-    with suppress(ConnectionError, TimeoutError):
-        while (events := await _next(subscription)) is not None:
-            async with asyncio.timeout(_SLOWEST):
-                await response.write(events)
-    return response
+class _WithHeartbeat:
+    """The events of a subscription, and a comment where none comes for `HEARTBEAT` seconds."""
 
+    def __init__(self, subscription: Subscription) -> None:
+        self.end = subscription.end
+        self._subscription = subscription
 
-async def _next(subscription: Subscription) -> bytes | None:
-    try:
-        async with asyncio.timeout(HEARTBEAT):
-            return await subscription.next()
-    except TimeoutError:
-        return b": heartbeat\n\n"
+    async def next(self) -> bytes | None:
+        try:
+            async with asyncio.timeout(HEARTBEAT):
+                return await self._subscription.next()
+        except TimeoutError:
+            return b": heartbeat\n\n"
 
 
 async def _body(request: web.Request) -> dict[str, Any]:
     if request.content_type != "application/json":
         raise _Refused(415, "the body must be JSON: content-type: application/json")
+    if (request.content_length or 0) > _LARGEST:
+        raise web.HTTPRequestEntityTooLarge(_LARGEST, request.content_length or 0)
     try:
         async with asyncio.timeout(FIRST_REQUEST):
             body = json.loads((await request.read()).decode())
@@ -401,6 +431,11 @@ async def _body(request: web.Request) -> dict[str, Any]:
     if not is_unicode(body):
         raise _Refused(400, "the body has half of a surrogate pair, which is no character")
     return body
+
+
+def _is_public(request: web.Request) -> bool:
+    resource = request.match_info.route.resource
+    return request.path in _PUBLIC or (resource is not None and resource.canonical in _PUBLIC)
 
 
 def _host_name(host: str) -> str:

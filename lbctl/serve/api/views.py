@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -20,6 +20,8 @@ from lbctl.ir.settings import of_fleet
 from lbctl.ir.topology import Topology
 from lbctl.serve.api import decision_rows, history_rows, pool_rows, rollout_rows, schema, status_rows
 from lbctl.serve.api.carriers import carriers
+from lbctl.serve.api.dashboard import rows
+from lbctl.serve.api.dashboard.service import Dashboard
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.api.replica_shares import ShareTable
@@ -73,6 +75,7 @@ class Views:
         recent: RecentSnapshots,
     ) -> None:
         self.events = events
+        self.dashboard = Dashboard(self, events)
         self._ending = False
         self._since = time.time()
         self._options = options
@@ -96,6 +99,7 @@ class Views:
         """Report from now on that the process ends, and end the streams of events."""
         self._ending = True
         self.events.close()
+        self.dashboard.end()
 
     def ready(self) -> str:
         """Return why no proxy is answered yet; empty when proxies are answered."""
@@ -144,7 +148,7 @@ class Views:
             return schema.Pools(())
         fleet, since, pools = self._pools
         if fleet is not served or time.monotonic() - since > _POOLS_KEPT:
-            pools = schema.Pools(pool_rows.pools(served.composed, self._live(served)))
+            pools = schema.Pools(tuple(pool_rows.pools(served.composed, self._live(served))))
             self._pools = served, time.monotonic(), pools
         return pools
 
@@ -154,6 +158,24 @@ class Views:
             started = time.perf_counter()
             self.pools()
             await asyncio.sleep(max(_STATES_INTERVAL, _STATES_PAUSE * (time.perf_counter() - started)))
+
+    def live(self) -> Iterator[tuple[schema.LivePool, Iterable[schema.LiveReplica]] | None]:
+        """Yield each pool with its replicas, as the dashboard shows them, and None where others may work meanwhile."""
+        served = self._publisher.served
+        if served is not None:
+            for pool in pool_rows.pools_in_parts(served.composed, self._live(served)):
+                yield None if pool is None else (rows.pool(pool), self._live_replicas(pool))
+
+    def _live_replicas(self, pool: schema.Pool) -> Iterator[schema.LiveReplica]:
+        reports = self._telemetry.loop.reports
+        for item in pool.replicas:
+            report = reports.get((pool.name, item.name))
+            yield rows.replica(pool.name, item, report.signals.values if report else {})
+
+    @property
+    def history_seconds(self) -> float:
+        """How far back the dashboard's charts go."""
+        return self._topology().control.dashboard_history / 1000
 
     def fleet(self) -> schema.FleetSettings:
         """Return `/api/v1/fleet`."""

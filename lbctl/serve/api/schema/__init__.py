@@ -26,6 +26,16 @@ from lbctl.serve.api.schema.events import (
     TaskFailed,
 )
 from lbctl.serve.api.schema.history import History, HistoryEntry, RollbackRequest, RollbackResult
+from lbctl.serve.api.schema.live import (
+    Live,
+    LivePool,
+    LiveProxy,
+    LiveReplica,
+    ReplicaName,
+    ReplicaSeries,
+    Series,
+    SeriesMetric,
+)
 from lbctl.serve.api.schema.operations import (
     OverrideRemoval,
     OverrideRequest,
@@ -88,6 +98,10 @@ __all__ = [
     "History",
     "HistoryEntry",
     "Listens",
+    "Live",
+    "LivePool",
+    "LiveProxy",
+    "LiveReplica",
     "Missed",
     "NackRecord",
     "Override",
@@ -111,6 +125,8 @@ __all__ = [
     "Reloaded",
     "RemovalResult",
     "Replica",
+    "ReplicaName",
+    "ReplicaSeries",
     "ReplicaSignals",
     "ReplicaState",
     "ResourceTypeStatus",
@@ -131,6 +147,8 @@ __all__ = [
     "RolloutStep",
     "RolloutVerdict",
     "Rollouts",
+    "Series",
+    "SeriesMetric",
     "ServedFiles",
     "Signal",
     "Signals",

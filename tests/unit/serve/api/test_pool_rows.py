@@ -12,7 +12,7 @@ from lbctl.ir.pools import Pool, SlowStart
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, pools_reached, view
 from lbctl.ir.topology import Topology
-from lbctl.serve.api import pool_rows, schema
+from lbctl.serve.api import pool_rows
 from lbctl.serve.api.replica_shares import Carrier
 from lbctl.serve.health.thresholds import CheckState
 from lbctl.serve.traffic.ledger import Condition, Counts, ReplicaKey, TrafficLedger
@@ -115,9 +115,9 @@ def test_traffic_is_what_the_reporting_proxies_count_and_the_silent_ones_are_nam
 
 def test_a_pool_without_reports_has_no_rate_and_one_without_requests_no_observed_share() -> None:
     ledger, composed = TrafficLedger(), fleet(TWO)
-    rows: tuple[schema.Pool, ...] = pool_rows.pools(composed, pool_rows.Live((carrier(HA, composed),), ledger))
+    rows = tuple(pool_rows.pools(composed, pool_rows.Live((carrier(HA, composed),), ledger)))
     assert (rows[0].requests_per_second, rows[0].replicas[0].requests_per_second) == (None, None)
     ledger.add("ha", {}, 0.0)
-    rows = pool_rows.pools(composed, pool_rows.Live((carrier(HA, composed),), ledger))
+    rows = tuple(pool_rows.pools(composed, pool_rows.Live((carrier(HA, composed),), ledger)))
     assert (rows[0].requests_per_second, rows[0].replicas[0].requests_per_second) == (0.0, 0.0)
     assert rows[0].replicas[0].observed is None

@@ -265,7 +265,7 @@ def test_a_page_of_another_origin_is_refused(fleet: Fleet, token: Path) -> None:
 
 def test_what_is_not_there_and_what_is_not_allowed_is_said_in_json(fleet: Fleet, token: Path) -> None:
     async def script(ask: Ask) -> None:
-        for path in ("/", "/api/v1/nothing", "/api/v1/../../etc/passwd"):
+        for path in ("/dashboard/", "/dashboard/server.py", "/api/v1/nothing", "/api/v1/../../etc/passwd"):
             answer = await ask("GET", path)
             assert (answer.status, answer.json) == (404, {"error": "not found"})
         answer = await ask("GET", "/api/v1/reload")
@@ -287,7 +287,7 @@ def test_an_error_of_ours_is_not_shown_to_whoever_asks(fleet: Fleet, token: Path
     conversation(fleet, token, script)
 
 
-def test_beyond_loopback_everything_but_the_probes_needs_the_token_over_tls(
+def test_beyond_loopback_everything_but_the_probes_and_an_empty_page_needs_the_token_over_tls(
     fleet: Fleet, token: Path, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path / "pki")
@@ -296,7 +296,9 @@ def test_beyond_loopback_everything_but_the_probes_needs_the_token_over_tls(
     async def script(ask: Ask) -> None:
         assert (await ask("GET", "/healthz")).status == 200
         assert (await ask("GET", "/readyz")).status == 200
-        for path in ("/metrics", "/api/v1/status", "/api/v1/proxies", "/api/v1/pools", "/"):
+        for path in ("/", "/dashboard/main.js"):
+            assert (await ask("GET", path)).status == 200
+        for path in ("/metrics", "/api/v1/status", "/api/v1/proxies", "/api/v1/pools", "/api/v1/live", "/nothing"):
             answer = await ask("GET", path)
             assert answer.status == 401
             assert str(token) not in answer.text

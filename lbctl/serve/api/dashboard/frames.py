@@ -1,0 +1,36 @@
+"""Frames of the stream: bytes that are made once and sent to every browser, as they are or compressed.
+
+A compressed stream is one gzip stream whose parts are compressed independently of each other and end at a byte: any
+part may follow any other, so that all connections share them, also one that begins in the middle or leaves some out.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+"""The beginning of a compressed stream. It has no end: the client closes it, or the process."""
+_LEVEL = 3
+
+
+class Frame:
+    """A part of the stream. `number` is that of the `Live` in it."""
+
+    def __init__(self, number: int, raw: bytes) -> None:
+        self.number = number
+        self.raw = raw
+        self._packed: bytes | None = None
+
+    def pack(self) -> None:
+        """Compress the frame, where that has not been done; it takes milliseconds."""
+        if self._packed is None:
+            compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+            self._packed = compressor.compress(self.raw) + compressor.flush(zlib.Z_FULL_FLUSH)
+
+    def content(self, packed: bool) -> bytes:
+        """Return the bytes for a stream that is compressed or not."""
+        if not packed:
+            return self.raw
+        self.pack()
+        assert self._packed is not None
+        return self._packed

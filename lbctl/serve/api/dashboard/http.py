@@ -1,0 +1,43 @@
+"""HTTP answers of the dashboard: its files, and its series."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from lbctl.serve.api.dashboard.pages import HEADERS, pages
+from lbctl.serve.api.dashboard.series import Query
+from lbctl.serve.api.dashboard.service import Dashboard
+
+INDEX = "index.html"
+
+
+def takes_gzip(request: web.Request) -> bool:
+    """Return whether the client takes an answer that is compressed by gzip."""
+    offers = (item.strip().lower() for item in request.headers.get("accept-encoding", "").split(","))
+    return any(item.partition(";")[0].strip() == "gzip" and not item.endswith(";q=0") for item in offers)
+
+
+async def page(request: web.Request) -> web.Response:
+    """Answer a file of the page, `index.html` for `/`. Raises HTTPNotFound."""
+    file = pages().get(request.match_info.get("name", INDEX))
+    if file is None:
+        raise web.HTTPNotFound
+    if request.headers.get("if-none-match") == file.etag:
+        return web.Response(status=304, headers={**HEADERS, "etag": file.etag})
+    packed = takes_gzip(request)
+    headers = {**HEADERS, "etag": file.etag, "vary": "accept-encoding", "content-type": file.content_type}
+    if packed:
+        headers["content-encoding"] = "gzip"
+    return web.Response(body=file.compressed if packed else file.content, headers=headers)
+
+
+async def series(request: web.Request, dashboard: Dashboard) -> web.Response:
+    """Answer the history of a metric. Raises BadRequestError."""
+    version, content = await dashboard.series(Query.parse(request.query))
+    headers = {"cache-control": "no-cache", "x-content-type-options": "nosniff", "etag": f'"{version}"'}
+    if request.headers.get("if-none-match") == headers["etag"]:
+        return web.Response(status=304, headers=headers)
+    response = web.Response(body=content, headers={**headers, "content-type": "application/json; charset=utf-8"})
+    if takes_gzip(request) and len(content) > 4096:
+        response.enable_compression(web.ContentCoding.gzip)
+    return response

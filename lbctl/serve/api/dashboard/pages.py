@@ -1,0 +1,64 @@
+"""The files of the page. They hold nothing of the fleet, so a browser may load them before anybody gives a token.
+
+Their content security policy allows scripts and styles from this server alone, and none inside the page.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+STATIC = Path(__file__).with_name("static")
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "cache-control": "no-cache",
+}
+"""Of every file. `no-cache`: a browser asks each time, and gets a 304 while the file is the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One file, as it is sent."""
+
+    content: bytes
+    """The content as it is."""
+    compressed: bytes
+    """The content as gzip."""
+    content_type: str
+    """The value of the header `content-type`."""
+    etag: str
+    """A hash of the content, in quotes."""
+
+
+@cache
+def pages() -> Mapping[str, Page]:
+    """Return name → file. The files are read once, so that the page of a process is all of one version."""
+    files = sorted(item for item in STATIC.iterdir() if item.suffix in _TYPES)
+    return {item.name: _page(item) for item in files}
+
+
+def _page(file: Path) -> Page:
+    content = file.read_bytes()
+    etag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
+    return Page(content, gzip.compress(content, mtime=0), _TYPES[file.suffix], etag)

@@ -1,0 +1,84 @@
+"""Rows of the stream of the dashboard. The functions are pure.
+
+Values are rounded to what a person can see, so that a value that only trembles is no change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from lbctl.serve.api import schema
+from lbctl.signals.merge import Signal
+
+
+def replica(pool: str, row: schema.Replica, signals: Mapping[str, Signal]) -> schema.LiveReplica:
+    """Return the row of a replica. `signals` are its fresh ones."""
+    return schema.LiveReplica(
+        pool=pool,
+        name=row.name,
+        address=row.address,
+        gpu=row.gpu,
+        zone=row.zone,
+        state=row.state,
+        reason=row.state_reason,
+        since=row.state_since,
+        capacity=row.capacity,
+        weight=_rounded(row.weight, 3),
+        declared=_share(row.declared),
+        share=_rounded(row.share, 4),
+        acknowledged=_share(row.acknowledged),
+        observed=_share(row.observed),
+        requests_per_second=_optional(row.requests_per_second, 1),
+        in_flight=row.in_flight,
+        queue=_signal(signals, "queue", 0),
+        kv_cache=_signal(signals, "kv_cache", 2),
+        gpu_utilisation=_signal(signals, "gpu", 2),
+        temperature=_signal(signals, "temperature", 0),
+    )
+
+
+def pool(row: schema.Pool) -> schema.LivePool:
+    """Return the row of a pool."""
+    return schema.LivePool(
+        row.name, row.model, row.algorithm, len(row.replicas), _optional(row.requests_per_second, 1), row.silent
+    )
+
+
+def proxy(row: schema.Proxy) -> schema.LiveProxy:
+    """Return the row of a proxy."""
+    detail = f"Envoy {row.envoy}".strip() if isinstance(row, schema.XdsProxy) else f"{row.reloads} reloads"
+    return schema.LiveProxy(
+        node=row.node,
+        proxy=row.proxy,
+        kind=row.kind,
+        connected=row.connected,
+        since=row.since,
+        state=row.state,
+        reason=row.reason or next((item.message for item in row.types if item.message), ""),
+        version=row.version,
+        last_good=row.last_good,
+        detail=detail,
+    )
+
+
+def status(row: schema.Status) -> schema.Status:
+    """Return the status without the age of its snapshot, which changes all the time."""
+    return replace(row, snapshot=replace(row.snapshot, age=0.0)) if row.snapshot else row
+
+
+def _signal(signals: Mapping[str, Signal], name: str, digits: int) -> float | None:
+    signal = signals.get(name)
+    return None if signal is None else _rounded(signal.value, digits)
+
+
+def _share(value: float | None) -> float | None:
+    return _optional(value, 4)
+
+
+def _optional(value: float | None, digits: int) -> float | None:
+    return None if value is None else _rounded(value, digits)
+
+
+def _rounded(value: float, digits: int) -> float:
+    return round(value, digits) if digits else float(round(value))

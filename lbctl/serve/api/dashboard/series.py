@@ -1,0 +1,88 @@
+"""`GET /api/v1/series`: the history of one metric as JSON, of a pool or of its replicas.
+
+The functions are pure and take immutable samples, so that they run in a thread. Samples that are too many for a chart
+are thinned evenly, from the newest back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lbctl.serve.api import schema
+from lbctl.serve.api.dashboard.history import METRICS, STATES, Sample
+from lbctl.serve.errors import BadRequestError
+
+EVERY = "*"
+"""The value of `replica` that stands for all replicas of the pool; no replica can have this name."""
+_MOST_POINTS = 720
+_SUMS = ("requests_per_second", "in_flight", "queue")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked for."""
+
+    pool: str
+    """The pool."""
+    metric: schema.SeriesMetric
+    """The metric."""
+    replica: str = ""
+    """A replica, `EVERY`, or empty for the pool as a whole."""
+    points: int = 240
+    """The most values of a series."""
+
+    @classmethod
+    def parse(cls, values: Mapping[str, str]) -> Query:
+        """Parse the query of a URL. Raises BadRequestError."""
+        metric, points = values.get("metric", ""), values.get("points", "240")
+        if not values.get("pool"):
+            raise BadRequestError("pool is missing: /api/v1/series?pool=NAME&metric=METRIC")
+        if metric not in METRICS:
+            raise BadRequestError(f"metric is one of {', '.join(METRICS)}")
+        if not points.isascii() or not points.isdecimal() or not 2 <= int(points[:9]) <= _MOST_POINTS:
+            raise BadRequestError(f"points is a whole number from 2 to {_MOST_POINTS}")
+        return cls(values["pool"], metric, values.get("replica", ""), int(points))
+
+
+def series(samples: Sequence[Sample], query: Query) -> schema.Series:
+    """Return the series."""
+    step = -(-len(samples) // query.points) or 1
+    kept = [item for item in samples[::-1][::step][::-1] if query.pool in item.layout.starts]
+    return schema.Series(
+        pool=query.pool,
+        metric=query.metric,
+        states=STATES if query.metric == "state" else (),
+        times=tuple(round(item.at, 1) for item in kept),
+        total=() if query.replica else tuple(_total(query, item) for item in kept),
+        replicas=_replicas(query, kept) if query.replica else (),
+    )
+
+
+def _replicas(query: Query, samples: Sequence[Sample]) -> tuple[schema.ReplicaSeries, ...]:
+    """Return a series for each replica that the newest sample has."""
+    names = samples[-1].layout.names[query.pool] if samples else ()
+    wanted = tuple(name for name in names if query.replica in (EVERY, name))
+    rows = zip(*(_values(query, item, wanted) for item in samples), strict=True)
+    return tuple(schema.ReplicaSeries(name, row) for name, row in zip(wanted, rows, strict=True))
+
+
+def _values(query: Query, sample: Sample, wanted: Sequence[str]) -> list[float | None]:
+    values, names = sample.of_pool(query.pool, query.metric), sample.layout.names[query.pool]
+    if names == wanted:
+        return [_number(value) for value in values]
+    by_name = dict(zip(names, values, strict=True))
+    return [_number(by_name[name]) if name in by_name else None for name in wanted]
+
+
+def _total(query: Query, sample: Sample) -> float | None:
+    values = [value for value in sample.of_pool(query.pool, query.metric) if value == value]
+    if not values:
+        return None
+    if query.metric == "state":
+        return float(values.count(0.0))
+    return round(sum(values) / (1 if query.metric in _SUMS else len(values)), 4)
+
+
+def _number(value: float) -> float | None:
+    return round(value, 4) if value == value else None

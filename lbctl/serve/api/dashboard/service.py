@@ -1,0 +1,201 @@
+"""The running part of the dashboard: one task reads the fleet for all browsers, and each of them costs only bytes.
+
+Once a second, while anybody looks, the rows are built and compared, and what has changed is encoded and compressed
+once. While nobody looks they are built for the history alone. The task pauses between parts of a pool and takes a
+bounded part of the processor, so that publishing to proxies does not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+from lbctl.serve.api import schema, status_rows
+from lbctl.serve.api.dashboard import rows
+from lbctl.serve.api.dashboard.frames import Frame
+from lbctl.serve.api.dashboard.history import SHORTEST, History
+from lbctl.serve.api.dashboard.series import Query, series
+from lbctl.serve.api.dashboard.state import Change, State
+from lbctl.serve.api.dashboard.stream import Stream
+from lbctl.serve.api.events import EventLog, TooManyClientsError
+from lbctl.serve.api.json_codec import encode
+
+MOST_STREAMS = 96
+"""With the streams of events fewer than the connections of the API, so that they never keep a request out."""
+EVENTS_AT_FIRST = 100
+"""Events of the past that a new stream begins with."""
+_INTERVAL = 1.0
+"""Seconds between two frames, at least."""
+_BUSY = 0.05
+"""The part of the time that building frames may take."""
+_SILENCE = 5.0
+"""Seconds after which a stream without news gets a comment, so that a browser knows the connection works."""
+
+
+class Source(Protocol):
+    """What the dashboard reads."""
+
+    @property
+    def history_seconds(self) -> float:
+        """How far back the charts go."""
+
+    def live(self) -> Iterator[tuple[schema.LivePool, Iterable[schema.LiveReplica]] | None]:
+        """Yield each pool with its replicas, made when they are asked for, and None where others may work meanwhile."""
+
+    def status(self) -> schema.Status:
+        """Return `/api/v1/status`."""
+
+    def proxies(self) -> schema.Proxies:
+        """Return `/api/v1/proxies`."""
+
+    def rollouts(self) -> schema.Rollouts:
+        """Return `/api/v1/rollouts`."""
+
+
+class Dashboard:
+    """The stream of frames and the history."""
+
+    def __init__(self, source: Source, events: EventLog, now: Callable[[], float] = time.time) -> None:
+        self.history = History()
+        self._source = source
+        self._events = events
+        self._now = now
+        self._state = State()
+        self._streams: dict[Stream, None] = {}
+        self._number = 0
+        self._last_event = events.last
+        self._complete: Frame | None = None
+        self._sent_at = 0.0
+        self._busy = 0.0
+        self._looked_at = asyncio.Event()
+        self._first = asyncio.Event()
+        self._answers: dict[Query, tuple[float, bytes]] = {}
+        self._ended = False
+
+    # ── For browsers ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def subscribe(self, *, packed: bool) -> Iterator[Stream]:
+        """Give a browser its stream, compressed or not. Raises TooManyClientsError."""
+        if len(self._streams) >= MOST_STREAMS:
+            raise TooManyClientsError
+        stream = Stream(self._everything, packed)
+        if self._ended:
+            stream.end()
+        self._streams[stream] = None
+        self._looked_at.set()
+        try:
+            yield stream
+        finally:
+            del self._streams[stream]
+
+    async def series(self, query: Query) -> tuple[str, bytes]:
+        """Return the version of the history, and the series as JSON, which is made once a sample."""
+        samples = self.history.samples
+        newest = samples[-1].at if samples else 0.0
+        cached = self._answers.get(query)
+        if cached is None or cached[0] != newest:
+            content = await asyncio.to_thread(lambda: encode(series(samples, query)).encode())
+            self._answers = {key: each for key, each in self._answers.items() if each[0] == newest}
+            self._answers[query] = cached = (newest, content)
+        return f"{newest:.3f}", cached[1]
+
+    def end(self) -> None:
+        """End all streams, and every new one at once."""
+        self._ended = True
+        self._first.set()
+        for stream in self._streams:
+            stream.end()
+
+    async def _everything(self) -> Frame:
+        await self._first.wait()
+        if self._complete is None or self._complete.number != self._number:
+            past = self._events.since(self._events.last - EVENTS_AT_FIRST, self._last_event)
+            self._complete = self._frame(self._state.everything(), past, complete=True)
+        return self._complete
+
+    # ── The task ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Build frames and samples until the task is cancelled."""
+        while True:
+            self._looked_at.clear()
+            await self._tick()
+            self._first.set()
+            await asyncio.sleep(max(_INTERVAL, self._busy / _BUSY))
+            if not self._streams:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(SHORTEST - _INTERVAL):
+                        await self._looked_at.wait()
+
+    async def _tick(self) -> None:
+        change = await self._update()
+        self._sample()
+        news = self._events.since(self._last_event, self._events.last)
+        self._last_event = self._events.last
+        if change or news:
+            self._number += 1
+            await self._send(self._frame(change, news))
+        elif self._now() - self._sent_at >= _SILENCE:
+            await self._send(Frame(self._number + 1, b": nothing new\n\n"))
+
+    async def _update(self) -> Change:
+        """Read everything in small parts, and note how long that has taken without the pauses."""
+        pools: list[schema.LivePool] = []
+        parts = self._state.update(lambda: self._sections(pools), self._rows(pools))
+        self._busy = 0.0
+        while True:
+            started = time.perf_counter()
+            try:
+                next(parts)
+            except StopIteration as done:
+                change: Change = done.value
+                return change
+            finally:
+                self._busy += time.perf_counter() - started
+            await asyncio.sleep(0)
+
+    def _rows(self, pools: list[schema.LivePool]) -> Iterator[Iterable[schema.LiveReplica]]:
+        """Yield the replicas of each pool, and nothing for a pause; add the pool to `pools`."""
+        for item in self._source.live():
+            if item is not None:
+                pools.append(item[0])
+            yield () if item is None else item[1]
+
+    def _sections(self, pools: list[schema.LivePool]) -> dict[str, object]:
+        source = self._source
+        return {
+            "status": rows.status(source.status()),
+            "pools": pools,
+            "proxies": [rows.proxy(item) for item in source.proxies().proxies],
+            "rollouts": source.rollouts().rollouts,
+        }
+
+    def _sample(self) -> None:
+        now, replicas, seconds = self._now(), self._state.rows, self._source.history_seconds
+        if replicas and self.history.due(now, seconds, len(replicas)):
+            self.history.add(now, tuple(replicas.values()), seconds)
+
+    async def _send(self, frame: Frame) -> None:
+        self._sent_at = self._now()
+        if any(stream.packed for stream in self._streams):
+            await asyncio.to_thread(frame.pack)
+        for stream in self._streams:
+            stream.put(frame)
+
+    def _frame(self, change: Change, events: Sequence[bytes], *, complete: bool = False) -> Frame:
+        """Return the frame as server-sent events: a `live` with the change, then the events of the control plane."""
+        sections = {name: change.sections.get(name, "null") for name in ("status", "pools", "proxies", "rollouts")}
+        members = {
+            "frame": str(self._number),
+            "complete": "true" if complete else "false",
+            "at": encode(status_rows.timestamp(self._now())),
+            **sections,
+            "replicas": f"[{','.join(change.replicas)}]",
+            "gone": f"[{','.join(change.gone)}]",
+        }
+        data = ",".join(f'"{name}":{text}' for name, text in members.items())
+        return Frame(self._number, f"event: live\ndata: {{{data}}}\n\n".encode() + b"".join(events))

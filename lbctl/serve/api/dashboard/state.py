@@ -1,0 +1,74 @@
+"""What the dashboards have, as JSON: each row is encoded once, when it changes, and every frame is made of these texts.
+
+`update` compares new rows with those before and returns what a frame has to tell. It is a generator that stops after
+every few rows, so that whoever runs it can let other work pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lbctl.serve.api import schema
+from lbctl.serve.api.json_codec import encode
+
+_SLICE = 50
+"""Rows that are compared and encoded without a pause."""
+_Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What has changed, as JSON texts."""
+
+    sections: Mapping[str, str] = field(default_factory=dict)
+    """`status`, `pools`, `proxies`, `rollouts` → the whole section."""
+    replicas: tuple[str, ...] = ()
+    """The rows that are new or have changed."""
+    gone: tuple[str, ...] = ()
+    """The names of the replicas that are no longer there."""
+
+    def __bool__(self) -> bool:
+        return bool(self.sections or self.replicas or self.gone)
+
+
+class State:
+    """The newest rows."""
+
+    def __init__(self) -> None:
+        self.rows: dict[_Key, schema.LiveReplica] = {}
+        self._encoded: dict[_Key, str] = {}
+        self._sections: dict[str, str] = {}
+
+    def update(
+        self, sections: Callable[[], Mapping[str, object]], rows: Iterable[Iterable[schema.LiveReplica]]
+    ) -> Generator[None, None, Change]:
+        """Take the rows, which come pool by pool, and then the sections, and return what has changed."""
+        changed: dict[_Key, str] = {}
+        current: dict[_Key, schema.LiveReplica] = {}
+        for of_pool in rows:
+            yield
+            for count, row in enumerate(of_pool, 1):
+                key = row.pool, row.name
+                current[key] = row
+                if self.rows.get(key) != row:
+                    changed[key] = encode(row)
+                if not count % _SLICE:
+                    yield
+        gone = [key for key in self.rows if key not in current]
+        self._encoded = {key: changed.get(key) or self._encoded[key] for key in current}
+        self.rows = current
+        yield
+        return Change(
+            self._changed(sections()), tuple(changed.values()), tuple(encode(schema.ReplicaName(*key)) for key in gone)
+        )
+
+    def everything(self) -> Change:
+        """Return all that there is."""
+        return Change(dict(self._sections), tuple(self._encoded.values()))
+
+    def _changed(self, sections: Mapping[str, object]) -> dict[str, str]:
+        encoded = {name: encode(section) for name, section in sections.items()}
+        changed = {name: text for name, text in encoded.items() if self._sections.get(name) != text}
+        self._sections = encoded
+        return changed

@@ -1,0 +1,140 @@
+// Every action: what it is called, what it will do in a sentence, what it asks for, and the request that does it.
+
+import { write } from "/dashboard/api.js";
+import { percent, plural, seconds, span } from "/dashboard/format.js";
+
+const TTL = {
+  name: "ttl",
+  label: "Ends after",
+  placeholder: "never; 30m, 2h, 1d",
+  check: (text) => (Number.isNaN(seconds(text)) ? "a duration: 90s, 30m, 2h, 1d" : ""),
+};
+const hold = (body, reason, ttl) => write("POST", "/api/v1/overrides", { ...body, reason, ttl: seconds(ttl) });
+const release = (body) => write("DELETE", "/api/v1/overrides", body);
+
+export function drain(row, store) {
+  const others = (store.byPool.get(row.pool) ?? []).filter((item) => item.name !== row.name && item.share > 0).length;
+  const rest = others
+    ? `its ${percent(row.share)} of the pool go to ${plural(others, "other replica")}`
+    : "no other replica of the pool gets requests, so they will fail or take the fallback";
+  return {
+    title: `Drain ${row.name}`,
+    verb: "Drain",
+    danger: others === 0,
+    effect: `${row.name} of the pool ${row.pool} gets no new requests and finishes those it has; ${rest}.`,
+    fields: [TTL],
+    run: ({ reason, ttl }) => hold({ kind: "drain", pool: row.pool, replica: row.name }, reason, ttl),
+  };
+}
+
+export function undrain(row) {
+  return {
+    title: `Undrain ${row.name}`,
+    verb: "Undrain",
+    noReason: true,
+    effect: `${row.name} of the pool ${row.pool} gets requests again, with slow start where the pool has one.`,
+    run: () => release({ kind: "drain", pool: row.pool, replica: row.name }),
+  };
+}
+
+export function setWeight(row) {
+  return {
+    title: `Hold the weight of ${row.name}`,
+    verb: "Hold the weight",
+    effect: `The weight of ${row.name} in the pool ${row.pool} no longer follows its signals. Its capacity is ${row.capacity}, its weight now ${row.weight}.`,
+    fields: [
+      {
+        name: "value",
+        label: "Weight",
+        value: String(row.weight),
+        check: (text) => (Number(text) > 0 ? "" : "a number above 0; for none at all, drain"),
+      },
+      TTL,
+    ],
+    run: ({ reason, ttl, value }) =>
+      hold({ kind: "weight", pool: row.pool, replica: row.name, value: Number(value) }, reason, ttl),
+  };
+}
+
+export function unsetWeight(row) {
+  return {
+    title: `Release the weight of ${row.name}`,
+    verb: "Release the weight",
+    noReason: true,
+    effect: `The weight of ${row.name} in the pool ${row.pool} follows its capacity and its signals again.`,
+    run: () => release({ kind: "weight", pool: row.pool, replica: row.name }),
+  };
+}
+
+export function freeze(pool) {
+  return {
+    title: `Freeze ${pool}`,
+    verb: "Freeze",
+    effect: `No weight of the pool ${pool} moves any more, whatever its signals are. Ejections, drains and checks go on.`,
+    fields: [TTL],
+    run: ({ reason, ttl }) => hold({ kind: "freeze", pool }, reason, ttl),
+  };
+}
+
+export function unfreeze(pool) {
+  return {
+    title: `Unfreeze ${pool}`,
+    verb: "Unfreeze",
+    noReason: true,
+    effect: `The weights of the pool ${pool} follow their signals again.`,
+    run: () => release({ kind: "freeze", pool }),
+  };
+}
+
+export function reload(shrink) {
+  return {
+    title: "Reload the files",
+    verb: "Reload",
+    noReason: true,
+    effect: shrink
+      ? `The files are read again. Their losses wait for your word: ${shrink}`
+      : "The files are read again, and served where they are valid. Resources that Envoys have rejected are sent once more.",
+    fields: shrink ? [{ name: "allow", label: "Serve the files with these losses", type: "checkbox" }] : [],
+    run: ({ allow }) => write("POST", "/api/v1/reload", { allow_shrink: Boolean(allow) }),
+    done: ({ result, refused }) => [`The files were read: ${result}.`, refused].filter(Boolean).join(" "),
+    wrong: ({ result }) => !["published", "unchanged"].includes(result),
+  };
+}
+
+const ROLLOUT = {
+  start: [
+    "Start",
+    (item) =>
+      `${item.to} gets ${item.steps[0].percent} % of ${item.route}, the first of ${plural(item.steps.length, "step")}.`,
+  ],
+  promote: ["Promote", (item) => `${next(item)} A step's hold time is cut short.`],
+  pause: ["Pause", (item) => `${item.to} keeps its ${item.percent} % of ${item.route} until somebody resumes.`],
+  resume: ["Resume", (item) => `The rollout of ${item.route} goes on from ${item.percent} %${hold_of(item)}.`],
+  abort: [
+    "Abort",
+    (item) => `${item.route} takes the split of the files again at once: ${item.to} gets no share by this rollout.`,
+  ],
+};
+
+function next(item) {
+  const step = item.steps[item.step];
+  return step
+    ? `${item.to} goes from ${item.percent ?? 0} % to ${step.percent} % of ${item.route}.`
+    : `All steps are done: ${item.to} keeps ${item.percent} % of ${item.route}.`;
+}
+
+function hold_of(item) {
+  const { hold: time } = item.steps[item.step - 1] ?? {};
+  return time ? `, with a hold of ${span(time)}` : "";
+}
+
+export function rollout(item, action) {
+  const [verb, effect] = ROLLOUT[action];
+  return {
+    title: `${verb} the rollout of ${item.route}`,
+    verb,
+    danger: action === "abort",
+    effect: effect(item),
+    run: ({ reason }) => write("POST", "/api/v1/rollouts", { route: item.route, action, reason }),
+  };
+}

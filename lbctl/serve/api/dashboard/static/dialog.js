@@ -1,0 +1,151 @@
+// The dialog of an action: it says what will happen, asks for a reason and, where there is none yet, for the token.
+
+import { hasToken, setToken } from "/dashboard/api.js";
+import { h } from "/dashboard/dom.js";
+
+const dialog = document.getElementById("dialog");
+dialog.addEventListener("close", () => dialog.replaceChildren());
+dialog.addEventListener("keydown", (event) => event.stopPropagation());
+
+/** Ask, act, and return whether it was done. The server's own words are shown where it refuses. */
+export function perform(action) {
+  const token = hasToken()
+    ? null
+    : {
+        name: "token",
+        label: "Token",
+        type: "password",
+        check: (text) => (text.trim() ? "" : "an action needs a token"),
+      };
+  const reason = action.noReason
+    ? null
+    : {
+        name: "reason",
+        label: "Reason",
+        placeholder: "for the audit log and your colleagues",
+        check: (text) => (text.trim() ? "" : "say why, in a few words"),
+      };
+  return ask({ ...action, fields: [reason, ...(action.fields ?? []), token].filter(Boolean) });
+}
+
+/** Ask for the token alone, to read or to act. */
+export function askToken(effect) {
+  return ask({
+    title: "Token",
+    verb: "Use it",
+    effect,
+    fields: [
+      { name: "token", label: "Token", type: "password", check: (text) => (text.trim() ? "" : "paste the token") },
+    ],
+    run: async () => ({}),
+  });
+}
+
+function ask(action) {
+  return new Promise((resolve) => {
+    const inputs = action.fields.map(input);
+    const problem = h("p", { class: "problem", role: "alert" });
+    const confirm = h("button", { type: "submit", class: action.danger ? "danger" : "primary", text: action.verb });
+    const form = h(
+      "form",
+      { method: "dialog", novalidate: true },
+      h("h2", { id: "dialog-title", text: action.title }),
+      h("p", { text: action.effect }),
+      inputs.map(({ label }) => label),
+      problem,
+      h("menu", {}, h("button", { type: "button", text: "Cancel", on: { click: () => finish(false) } }), confirm),
+    );
+    const finish = (done) => {
+      dialog.close();
+      resolve(done);
+    };
+    dialog.oncancel = () => resolve(false);
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      const values = collect(inputs);
+      if (!values) return;
+      if (values.token) setToken(values.token);
+      confirm.disabled = true;
+      problem.textContent = "";
+      try {
+        const answer = await action.run(values);
+        if (!action.done) finish(true);
+        else said(action, answer, problem, form, finish);
+      } catch (error) {
+        if (error.status === 401) refuseToken(inputs, form, problem);
+        problem.textContent = error.message;
+      } finally {
+        confirm.disabled = false;
+      }
+    });
+    dialog.replaceChildren(form);
+    dialog.showModal();
+    (inputs[0]?.control ?? confirm).focus();
+  });
+}
+
+function input({ name, label, type = "text", placeholder, value, check }) {
+  const control = h("input", {
+    name,
+    type,
+    placeholder,
+    value,
+    autocomplete: "off",
+    spellcheck: "false",
+    maxlength: type === "text" ? 200 : null,
+  });
+  const problem = h("small", { class: "problem" });
+  const box = type === "checkbox";
+  const words = h("span", { text: label });
+  return {
+    name,
+    control,
+    problem,
+    check,
+    box,
+    label: h("label", { class: box ? "box" : "field" }, ...(box ? [control, words] : [words, control]), problem),
+  };
+}
+
+/** The values of all inputs, or null where one is not as it should be. */
+function collect(inputs) {
+  const wrong = inputs.filter(({ control, problem, check }) => {
+    problem.textContent = check?.(control.value) ?? "";
+    control.setAttribute("aria-invalid", problem.textContent ? "true" : "false");
+    return problem.textContent;
+  });
+  wrong[0]?.control.focus();
+  return wrong.length
+    ? null
+    : Object.fromEntries(inputs.map(({ name, control, box }) => [name, box ? control.checked : control.value]));
+}
+
+/** Forget a token that the server does not know, and ask for it again. */
+function refuseToken(inputs, form, problem) {
+  setToken("");
+  let token = inputs.find(({ name }) => name === "token");
+  if (!token) {
+    token = input({
+      name: "token",
+      label: "Token",
+      type: "password",
+      check: (text) => (text.trim() ? "" : "an action needs a token"),
+    });
+    inputs.push(token);
+    form.insertBefore(token.label, problem);
+  }
+  token.control.value = "";
+  token.control.focus();
+}
+
+function said(action, answer, problem, form, finish) {
+  const wrong = action.wrong?.(answer);
+  problem.textContent = action.done(answer);
+  problem.classList.toggle("fine", !wrong);
+  if (!wrong)
+    form
+      .querySelector("menu")
+      .replaceChildren(
+        h("button", { type: "button", class: "primary", text: "Close", on: { click: () => finish(true) } }),
+      );
+}

@@ -1,0 +1,66 @@
+// Numbers and times as people read them. What is unknown is a dash, never 0.
+
+export const UNKNOWN = "–";
+
+/** The states of a replica, the better ones first, with what they mean. */
+export const STATES = {
+  in: "gets its share",
+  ramping: "its weight rises in steps",
+  slow: "slower than its peers",
+  hot: "fuller or hotter than its peers",
+  draining: "finishes its requests",
+  drained: "gets no requests",
+  ejected: "kept away from requests",
+  down: "an active check fails",
+  removed: "no proxy has it any more",
+};
+
+export function percent(value) {
+  if (value === null || value === undefined) return UNKNOWN;
+  const points = value * 100;
+  if (points === 0) return "0 %";
+  return `${points < 0.995 ? points.toFixed(2) : points < 9.95 ? points.toFixed(1) : Math.round(points)} %`;
+}
+
+export function number(value, digits = 0) {
+  if (value === null || value === undefined) return UNKNOWN;
+  if (Math.abs(value) >= 10000) return `${(value / 1000).toFixed(1)}k`;
+  return value.toFixed(Math.abs(value) >= 100 ? 0 : digits);
+}
+
+export function degrees(value) {
+  return value === null || value === undefined ? UNKNOWN : `${Math.round(value)} °C`;
+}
+
+export function clock(time) {
+  return new Date(time).toLocaleTimeString([], { hour12: false });
+}
+
+export function dateAndClock(time) {
+  const date = new Date(time);
+  const today = date.toDateString() === new Date().toDateString();
+  return today ? clock(time) : `${date.toLocaleDateString([], { month: "short", day: "numeric" })} ${clock(time)}`;
+}
+
+/** Seconds as `45 s`, `12 min`, `3 h`, `2 d`. */
+export function span(seconds) {
+  if (seconds < 90) return `${Math.max(0, Math.round(seconds))} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 172800) return `${Math.round(seconds / 3600)} h`;
+  return `${Math.round(seconds / 86400)} d`;
+}
+
+export function since(time, now) {
+  return time ? span((now - Date.parse(time)) / 1000) : "";
+}
+
+export function plural(count, one, many = `${one}s`) {
+  return `${count} ${count === 1 ? one : many}`;
+}
+
+/** A duration of a person (`90s`, `10m`, `2h`, `1d`) in seconds; null for nothing; NaN for what is none. */
+export function seconds(text) {
+  if (!text.trim()) return null;
+  const match = /^(\d+(?:\.\d+)?)\s*(s|m|h|d)$/.exec(text.trim());
+  return match ? Number(match[1]) * { s: 1, m: 60, h: 3600, d: 86400 }[match[2]] : NaN;
+}

@@ -1,0 +1,131 @@
+// The fleet in a few numbers, and what needs attention.
+
+import * as actions from "/dashboard/actions.js";
+import { number, plural, since, STATES } from "/dashboard/format.js";
+
+/** State → the number of replicas in it. */
+export function countStates(rows) {
+  const counts = {};
+  for (const row of rows) counts[row.state] = (counts[row.state] ?? 0) + 1;
+  return counts;
+}
+
+/** The tiles: title, value, a word about it, and its tone. */
+export function tilesOf(store) {
+  const { status } = store;
+  const rows = [...store.replicas.values()];
+  const proxies = Object.entries(status.proxies).filter(([state]) => state !== "GONE");
+  const all = proxies.reduce((sum, [, count]) => sum + count, 0);
+  const synced = status.proxies.SYNCED ?? 0;
+  const rates = store.pools.map((pool) => pool.requests_per_second).filter((rate) => rate !== null);
+  const moving = store.rollouts.filter((item) => ["progressing", "paused"].includes(item.phase));
+  const counts = countStates(rows);
+  const fine = counts.in ?? 0;
+  const problems = status.fleet.diagnostics.filter((item) => item.severity !== "note").length;
+  return [
+    [
+      "Control plane",
+      status.ready ? "ready" : "not ready",
+      status.ready ? `up for ${since(status.since, store.now())}` : status.waiting,
+      status.ready ? "good" : "bad",
+    ],
+    [
+      "Files",
+      status.fleet.valid ? "served" : "refused",
+      `${version(status)}${problems ? plural(problems, "diagnostic") : "no diagnostics"}`,
+      status.fleet.valid ? "good" : "bad",
+    ],
+    all
+      ? [
+          "Proxies in sync",
+          `${synced}/${all}`,
+          unsynced(proxies) || "all acknowledged",
+          synced === all ? "good" : "warn",
+        ]
+      : ["Proxies in sync", "–", "no proxy is connected", ""],
+    ["Pools", String(store.pools.length), plural(rows.length, "replica"), ""],
+    [
+      "Replicas in",
+      `${fine}/${rows.length}`,
+      Object.keys(STATES)
+        .filter((state) => state !== "in" && counts[state])
+        .map((state) => `${counts[state]} ${state}`)
+        .join(", ") || "all get their share",
+      fine === rows.length ? "good" : "warn",
+    ],
+    [
+      "Requests/s",
+      rates.length
+        ? number(
+            rates.reduce((one, other) => one + other, 0),
+            1,
+          )
+        : "–",
+      rates.length ? "over the last minute" : "no proxy reports counts",
+      "",
+    ],
+    [
+      "Rollouts",
+      String(moving.length),
+      moving.map((item) => `${item.route} at ${item.percent ?? 0} %`).join(", ") || "none moves",
+      moving.length ? "info" : "",
+    ],
+  ];
+}
+
+/** The proxies that are not in sync, as `1 stale, 2 nacked`. */
+function unsynced(proxies) {
+  const others = proxies.filter(([state]) => state !== "SYNCED");
+  return others.map(([state, count]) => `${count} ${state.toLowerCase()}`).join(", ");
+}
+
+/** What is wrong or waits for somebody: tone, text, and perhaps a button with its action. */
+export function alertsOf(status) {
+  return [
+    !status.fleet.valid && [
+      "bad",
+      status.fleet.refused ?? "The files are refused.",
+      ["Reload", () => actions.reload("")],
+    ],
+    status.fleet.shrink.length && [
+      "warn",
+      status.fleet.shrink.map((item) => item.text).join("; "),
+      ["Reload", () => actions.reload(status.fleet.shrink.map((item) => item.message).join("; "))],
+    ],
+    status.snapshot?.from === "state" && ["warn", "The last good fleet of the state is served, not the files."],
+    status.served?.rollback && [
+      "warn",
+      `Rolled back by ${status.served.rollback.author}${status.served.rollback.reason ? ` (${status.served.rollback.reason})` : ""}: an earlier fleet is served until the files change.`,
+    ],
+    status.dry_run && ["info", "This is a dry run: nothing is sent to proxies."],
+    ...status.fleet.diagnostics
+      .filter((item) => item.severity !== "note")
+      .map((item) => [item.severity === "error" ? "bad" : "warn", item.text]),
+    ...status.unmatched.map((item) => [
+      "warn",
+      `The Envoy ${item.node} is connected and is given nothing: ${item.reason}`,
+    ]),
+    ...status.control
+      .filter((item) => item.mode !== "acting")
+      .map((item) => ["warn", `Weights of ${item.pool} are ${item.mode}: ${item.words ?? ""}`]),
+    status.restart.length && [
+      "info",
+      `Changed in the files, and taken at the next start: ${status.restart.join(", ")}`,
+    ],
+    status.sources.failing && [
+      "warn",
+      `${status.sources.failing} of ${plural(status.sources.total, "source")} of telemetry fail: ${Object.entries(
+        status.sources.pools,
+      )
+        .map(([pool, count]) => `${count} in ${pool}`)
+        .join(", ")}`,
+    ],
+  ].filter(Boolean);
+}
+
+/** What is served: the commit of the files, their digest, or the version of the snapshot, whichever the server tells. */
+function version({ served, snapshot }) {
+  if (served?.commit) return `${served.commit.slice(0, 8)}${served.dirty ? " with changes" : ""}, `;
+  const digest = served?.digest ?? snapshot?.version;
+  return digest ? `${digest.slice(0, 8)}, ` : "";
+}

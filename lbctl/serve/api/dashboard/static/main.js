@@ -1,0 +1,155 @@
+// Starts the page: the stream feeds the store, the store tells the views, and only the view in sight is drawn.
+
+import * as actions from "/dashboard/actions.js";
+import { hasToken, onToken, setToken } from "/dashboard/api.js";
+import { Connection } from "/dashboard/connection.js";
+import { askToken, perform } from "/dashboard/dialog.js";
+import { eachFrame, setAttribute, setText } from "/dashboard/dom.js";
+import { Fleet } from "/dashboard/fleet.js";
+import { clock, span } from "/dashboard/format.js";
+import { Heat } from "/dashboard/heat.js";
+import { Log } from "/dashboard/log.js";
+import { Panel } from "/dashboard/panel.js";
+import { Proxies } from "/dashboard/proxies.js";
+import { Rollouts } from "/dashboard/rollouts.js";
+import { Store } from "/dashboard/store.js";
+
+const byId = (id) => document.getElementById(id);
+const store = new Store();
+const panel = new Panel(byId("panel"), store);
+const fleet = new Fleet(byId("view-fleet"), store, panel);
+const heat = new Heat(byId("view-heat"), store, (pool, name) => panel.open(pool, name));
+const views = {
+  fleet,
+  rollouts: new Rollouts(byId("view-rollouts"), store),
+  proxies: new Proxies(byId("view-proxies"), store),
+  log: new Log(byId("view-log"), store),
+};
+
+// ── Views ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+const NAMES = ["fleet", "heat", "rollouts", "proxies", "log"];
+const view = () => (NAMES.includes(location.hash.slice(1)) ? location.hash.slice(1) : "fleet");
+
+function route() {
+  for (const name of NAMES) byId(`view-${name}`).hidden = name !== view();
+  for (const link of document.querySelectorAll(".tabs a"))
+    setAttribute(link, "aria-current", link.hash === `#${view()}` ? "page" : null);
+  if (view() === "heat") heat.load();
+  if (view() === "log") views.log.refresh();
+  draw();
+}
+
+const draw = eachFrame(() => {
+  views[view()]?.update();
+  setText(byId("rollout-count"), store.rollouts.filter((item) => item.phase === "progressing").length || "");
+  setText(
+    byId("proxy-count"),
+    store.proxies.filter((item) => item.kind !== "reader" && item.state !== "GONE").length || "",
+  );
+});
+
+store.addEventListener("change", ({ detail }) => {
+  if (detail.has("status")) fleet.noteOverrides();
+  if (detail.has("events")) views.log.refresh();
+  draw();
+});
+addEventListener("hashchange", route);
+
+// ── The connection ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+let lost = null;
+const connection = new Connection(
+  (kind, data, id) => (kind === "live" ? store.apply(data) : store.note(kind, data, id)),
+  (state) => (state.kind === "live" ? connected() : disconnected(state)),
+);
+
+function connected() {
+  lost = null;
+  show("live", "live");
+}
+
+function disconnected(state) {
+  const first = lost === null;
+  lost = { ...state, since: lost?.since ?? Date.now() };
+  show(state.kind, state.kind === "locked" ? "locked" : "disconnected");
+  tell();
+  if (first && state.kind === "locked") unlock(state.message);
+}
+
+function show(state, words) {
+  setAttribute(byId("link"), "data-link", state);
+  setText(byId("link").querySelector(".words"), words);
+  document.documentElement.classList.toggle("stale", state !== "live");
+  if (state === "live") byId("banner").hidden = true;
+}
+
+/** Say since when nothing has come, and when the next attempt is. */
+function tell() {
+  if (!lost) return;
+  const next = lost.until === Infinity ? "" : ` Next attempt in ${span((lost.until - Date.now()) / 1000)}.`;
+  setText(
+    byId("banner"),
+    `Disconnected since ${clock(lost.since)}: ${lost.message}. What you see is of ${store.at ? clock(store.at) : "no time yet"}.${next}`,
+  );
+  byId("banner").hidden = false;
+}
+setInterval(tell, 1000);
+byId("banner").addEventListener("click", () => (lost?.kind === "locked" ? unlock(lost.message) : connection.retry()));
+addEventListener("online", () => connection.retry());
+addEventListener("pagehide", () => connection.leave());
+addEventListener("pageshow", ({ persisted }) => persisted && connection.retry());
+
+async function unlock(message) {
+  if (await askToken(`${message} It is kept in this tab alone, and nowhere else.`)) connection.retry();
+}
+
+// ── The bar ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+byId("query").addEventListener("input", ({ target }) => {
+  if (view() !== "fleet") location.hash = "fleet";
+  fleet.find(target.value);
+});
+byId("search").addEventListener("submit", (event) => {
+  event.preventDefault();
+  fleet.table.element.focus();
+});
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest("input, select, textarea, dialog");
+  if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  byId("query").focus();
+});
+
+byId("reload").addEventListener("click", () => {
+  const losses = store.status?.fleet.shrink.map((item) => item.message).join("; ") ?? "";
+  perform(actions.reload(losses));
+});
+byId("access").addEventListener("click", async () => {
+  if (hasToken()) setToken("");
+  else
+    await askToken(
+      "An action needs a token of the role operate. It is kept in this tab alone, until you close it or forget it here.",
+    );
+});
+onToken(() => {
+  setText(byId("access"), hasToken() ? "Forget token" : "Read only");
+  byId("access").classList.toggle("held", hasToken());
+});
+
+const THEMES = { auto: ["◐", "automatic"], light: ["☀", "light"], dark: ["☾", "dark"] };
+function theme(name) {
+  const [sign, words] = THEMES[name];
+  setAttribute(document.documentElement, "data-theme", name === "auto" ? null : name);
+  setText(byId("theme"), sign);
+  for (const attribute of ["aria-label", "title"]) setAttribute(byId("theme"), attribute, `Colours: ${words}`);
+  localStorage.setItem("lbctl-theme", name);
+}
+byId("theme").addEventListener("click", () => {
+  const names = Object.keys(THEMES);
+  theme(names[(names.indexOf(localStorage.getItem("lbctl-theme") ?? "auto") + 1) % names.length]);
+});
+theme(localStorage.getItem("lbctl-theme") in THEMES ? localStorage.getItem("lbctl-theme") : "auto");
+
+route();
+connection.run();

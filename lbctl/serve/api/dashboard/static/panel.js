@@ -1,0 +1,168 @@
+// The panel beside the tables: one replica or one pool with its numbers, its charts and what one can do.
+
+import * as actions from "/dashboard/actions.js";
+import { Charts } from "/dashboard/charts.js";
+import { perform } from "/dashboard/dialog.js";
+import { h, keyed, setAttribute, setText } from "/dashboard/dom.js";
+import { degrees, number, percent, since, STATES, UNKNOWN } from "/dashboard/format.js";
+
+export class Panel {
+  constructor(element, store) {
+    this.element = element;
+    this.store = store;
+    this.shown = null;
+    store.addEventListener("change", () => this.update());
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && this.shown && !document.querySelector("dialog[open]")) this.close();
+    });
+  }
+
+  /** Show a replica, or the pool where `name` is empty. */
+  open(pool, name = "") {
+    this.charts?.close();
+    this.before ??= document.activeElement;
+    this.shown = { pool, name };
+    this.charts = new Charts(pool, name);
+    this.title = h("h2", { tabindex: -1 });
+    this.state = h("p", { class: "lead" });
+    this.shares = h("dl", { class: "shares", "aria-label": "Shares of the pool's requests", hidden: !name });
+    this.facts = h("dl", { class: "facts" });
+    this.buttons = h("div", { class: "buttons" });
+    this.element.replaceChildren(
+      h(
+        "header",
+        {},
+        this.title,
+        h("button", {
+          type: "button",
+          class: "quiet",
+          "aria-label": "Close",
+          text: "✕",
+          on: { click: () => this.close() },
+        }),
+      ),
+      this.state,
+      this.shares,
+      this.buttons,
+      this.facts,
+      this.charts.element,
+    );
+    this.element.hidden = false;
+    document.body.classList.add("with-panel");
+    this.update();
+    this.title.focus({ preventScroll: true });
+  }
+
+  close() {
+    this.charts?.close();
+    this.shown = null;
+    this.element.hidden = true;
+    document.body.classList.remove("with-panel");
+    this.before?.focus?.();
+    this.before = null;
+  }
+
+  update() {
+    if (!this.shown) return;
+    const { pool, name } = this.shown;
+    const rows = this.store.byPool.get(pool) ?? [];
+    const row = this.store.replica(pool, name);
+    setText(this.title, name ? `${name} in ${pool}` : pool);
+    if (name && !row) return void setText(this.state, "This replica is no longer in the fleet.");
+    if (name) this.replica(row);
+    else this.pool(pool, rows);
+    this.charts.add(this.store.now(), name ? [row] : rows);
+  }
+
+  replica(row) {
+    const held = ["drain", "weight"].map((kind) => this.store.override(kind, row.pool, row.name)).filter(Boolean);
+    const time = row.since ? ` for ${since(row.since, this.store.now())}` : "";
+    setAttribute(this.state, "data-state", row.state);
+    setText(this.state, `${row.state}${time}: ${row.reason || STATES[row.state] || ""}`);
+    keyed(
+      this.shares,
+      [
+        ["declared", row.declared],
+        ["decided", row.share],
+        ["acknowledged", row.acknowledged],
+        ["observed", row.observed],
+      ],
+      ([label]) => label,
+      ([label]) => h("div", {}, h("dt", { text: label }), h("dd")),
+      (element, [, value]) => setText(element.lastChild, percent(value)),
+    );
+    this.table([
+      ["Requests/s", number(row.requests_per_second, 1)],
+      ["In flight", number(row.in_flight)],
+      ["Queue", number(row.queue)],
+      ["KV cache", percent(row.kv_cache)],
+      ["GPU busy", percent(row.gpu_utilisation)],
+      ["Temperature", degrees(row.temperature)],
+      ["Weight", number(row.weight, 2)],
+      ["Capacity", number(row.capacity, 2)],
+      ["GPU", row.gpu ?? UNKNOWN],
+      ["Address", row.address],
+      ["Zone", row.zone ?? UNKNOWN],
+      ...held.map((item) => [item.kind === "drain" ? "Drained by hand" : `Weight ${item.value} held`, heldBy(item)]),
+    ]);
+    const [drained, weighed] = ["drain", "weight"].map((kind) => held.find((item) => item.kind === kind));
+    this.offer([
+      drained ? ["Undrain", () => actions.undrain(row)] : ["Drain", () => actions.drain(row, this.store)],
+      [weighed ? "Change weight" : "Hold weight", () => actions.setWeight(row)],
+      weighed && ["Release weight", () => actions.unsetWeight(row)],
+    ]);
+  }
+
+  pool(name, rows) {
+    const pool = this.store.pools.find((item) => item.name === name);
+    const control = this.store.status?.control.find((item) => item.pool === name);
+    const frozen = this.store.override("freeze", name);
+    setText(
+      this.state,
+      control
+        ? `Weights: ${control.mode}${control.words ? `, ${control.words}` : ""}`
+        : "Weights are the capacities: no telemetry.",
+    );
+    this.table([
+      ["Model", pool?.model ?? UNKNOWN],
+      ["Algorithm", pool?.algorithm ?? UNKNOWN],
+      ["Replicas", String(rows.length)],
+      ["Requests/s", number(pool?.requests_per_second, 1)],
+      ["Proxies without counts", pool?.silent.join(", ") || "none"],
+      ...(frozen ? [["Frozen by hand", heldBy(frozen)]] : []),
+    ]);
+    this.offer([
+      frozen ? ["Unfreeze weights", () => actions.unfreeze(name)] : ["Freeze weights", () => actions.freeze(name)],
+    ]);
+  }
+
+  table(facts) {
+    keyed(
+      this.facts,
+      facts,
+      ([label]) => label,
+      ([label]) => h("div", {}, h("dt", { text: label }), h("dd")),
+      (element, [, value]) => setText(element.lastChild, value),
+    );
+  }
+
+  offer(offers) {
+    keyed(
+      this.buttons,
+      offers.filter(Boolean),
+      ([label]) => label,
+      ([label]) => h("button", { type: "button", text: label }),
+      (element, [, action]) => {
+        element.onclick = () => perform(action());
+      },
+    );
+  }
+}
+
+/** Who holds it, why, and until when. */
+export function heldBy(item) {
+  const until = item.until
+    ? `until ${new Date(item.until).toLocaleString([], { hour12: false })}`
+    : "until somebody ends it";
+  return [item.author && `by ${item.author}`, item.reason && `“${item.reason}”`, until].filter(Boolean).join(", ");
+}

@@ -1,0 +1,65 @@
+// The proxies: what each has accepted last, and why it is not in sync.
+
+import { h, keyed, setAttribute, setText } from "/dashboard/dom.js";
+import { since } from "/dashboard/format.js";
+
+export class Proxies {
+  constructor(element, store) {
+    this.store = store;
+    this.body = h("tbody");
+    this.empty = h("p", { class: "empty", text: "No proxy is connected or driven." });
+    const titles = ["Proxy", "Kind", "State", "Last good", "Since", "Why"];
+    this.table = h(
+      "table",
+      { class: "wide" },
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          titles.map((title) => h("th", { scope: "col", text: title })),
+        ),
+      ),
+      this.body,
+    );
+    element.append(h("div", { class: "scroll" }, this.table), this.empty);
+  }
+
+  update() {
+    const { proxies, status } = this.store;
+    this.empty.hidden = proxies.length > 0;
+    this.table.hidden = !proxies.length;
+    const version = status?.snapshot?.version;
+    keyed(
+      this.body,
+      proxies,
+      (item) => `${item.kind} ${item.node}`,
+      () =>
+        h(
+          "tr",
+          {},
+          Array.from({ length: 6 }, () => h("td", {}, h("span"), h("small"))),
+        ),
+      (row, item) => {
+        const current = item.last_good === version;
+        const texts = [
+          [item.node, item.proxy && item.proxy !== item.node ? item.proxy : ""],
+          [item.kind, item.detail],
+          [item.state, item.connected ? "" : "not connected"],
+          [
+            item.last_good.slice(0, 8) || "–",
+            item.last_good ? (current ? "newest" : "older than what is published") : "nothing yet",
+          ],
+          [since(item.since, this.store.now()), ""],
+          [item.reason, ""],
+        ];
+        texts.forEach(([text, about], index) => {
+          setText(row.children[index].children[0], text);
+          setText(row.children[index].children[1], about);
+        });
+        setAttribute(row, "data-sync", item.state);
+      },
+    );
+  }
+}

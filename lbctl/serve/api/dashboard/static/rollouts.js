@@ -1,0 +1,123 @@
+// The rollouts: the steps of each, where it is, its analysis, and what one can do.
+
+import * as actions from "/dashboard/actions.js";
+import { analysisView, fill } from "/dashboard/analysis.js";
+import { perform } from "/dashboard/dialog.js";
+import { h, keyed, setAttribute, setText } from "/dashboard/dom.js";
+import { dateAndClock, span } from "/dashboard/format.js";
+
+const OFFERS = {
+  waiting: ["start"],
+  progressing: ["promote", "pause", "abort"],
+  paused: ["promote", "resume", "abort"],
+  promoted: ["abort"],
+  aborted: ["start"],
+  rolled_back: ["start"],
+  superseded: ["start"],
+};
+
+export class Rollouts {
+  constructor(element, store) {
+    this.store = store;
+    this.list = h("div", { class: "cards" });
+    this.empty = h("p", { class: "empty", text: "No route of the fleet has a rollout." });
+    element.append(this.list, this.empty);
+  }
+
+  update() {
+    const { rollouts } = this.store;
+    this.empty.hidden = rollouts.length > 0;
+    keyed(
+      this.list,
+      rollouts,
+      (item) => item.route,
+      () => this.card(),
+      (element, item) => this.fill(element, item),
+    );
+  }
+
+  card() {
+    return h(
+      "article",
+      { class: "card" },
+      h("header", {}, h("h3"), h("span", { class: "chip phase" })),
+      h("p", { class: "lead" }),
+      h("ol", { class: "steps" }),
+      h("dl", { class: "facts" }),
+      analysisView(),
+      h("div", { class: "buttons" }),
+    );
+  }
+
+  fill(element, item) {
+    const [header, lead, steps, facts, analysis, buttons] = element.children;
+    setText(header.firstChild, `${item.route} → ${item.to}`);
+    setText(header.lastChild, item.phase.replace("_", " "));
+    setAttribute(header.lastChild, "data-phase", item.phase);
+    setText(lead, sentence(item, this.store.now()));
+    keyed(
+      steps,
+      item.steps,
+      (step) => item.steps.indexOf(step),
+      () => h("li", {}, h("i"), h("b"), h("small")),
+      (mark, step) => {
+        const index = item.steps.indexOf(step);
+        const done = item.phase === "promoted" || index < item.step - 1;
+        setAttribute(
+          mark,
+          "data-step",
+          done ? "done" : index === item.step - 1 && ["progressing", "paused"].includes(item.phase) ? "now" : "ahead",
+        );
+        setText(mark.children[1], `${step.percent} %`);
+        setText(mark.children[2], step.hold === null ? "by hand" : `hold ${span(step.hold)}`);
+      },
+    );
+    const shares = Object.values(item.split).reduce((one, other) => one + other, 0);
+    keyed(
+      facts,
+      [
+        ...Object.entries(item.split).map(([pool, share]) => [
+          `Share of ${pool}`,
+          `${shares ? ((100 * share) / shares).toFixed(share % 1 ? 1 : 0) : 0} %`,
+        ]),
+        ["Mode", item.mode],
+        ["Since", item.since ? dateAndClock(item.since) : "–"],
+        ["Reason", item.reason ?? "–"],
+      ],
+      ([label]) => label,
+      ([label]) => h("div", {}, h("dt", { text: label }), h("dd")),
+      (line, [, value]) => setText(line.lastChild, value),
+    );
+    fill(analysis, item.analysis);
+    keyed(
+      buttons,
+      OFFERS[item.phase] ?? [],
+      (name) => name,
+      (name) =>
+        h("button", {
+          type: "button",
+          class: name === "abort" ? "danger" : "",
+          text: name[0].toUpperCase() + name.slice(1),
+        }),
+      (button, name) => {
+        button.onclick = () => perform(actions.rollout(item, name));
+      },
+    );
+  }
+}
+
+function sentence(item, now) {
+  const left = item.next_at ? Math.max(0, (Date.parse(item.next_at) - now) / 1000) : null;
+  const when = left === null ? "somebody has to promote it" : `the next step is in ${span(left)}`;
+  return (
+    {
+      waiting: "Nobody has started it.",
+      progressing: `Step ${item.step} of ${item.steps.length}: ${item.to} gets ${item.percent} %; ${when}.`,
+      paused: `Paused at ${item.percent} %, step ${item.step} of ${item.steps.length}.`,
+      promoted: `All steps are done: ${item.to} gets ${item.percent} %.`,
+      aborted: "Aborted: the split of the files holds.",
+      rolled_back: `Rolled back, since the analysis has found ${item.to} bad: the split of the files holds.`,
+      superseded: "The files have another split, which holds.",
+    }[item.phase] ?? item.phase
+  );
+}

@@ -1,0 +1,76 @@
+// What the page shows, as the stream of frames has told it.
+
+const KEPT_EVENTS = 500;
+
+export const keyOf = (pool, name) => `${pool}\n${name}`;
+
+export class Store extends EventTarget {
+  constructor() {
+    super();
+    this.replicas = new Map();
+    this.byPool = new Map();
+    this.pools = [];
+    this.status = null;
+    this.proxies = [];
+    this.rollouts = [];
+    this.events = [];
+    this.at = 0;
+    this.offset = 0;
+  }
+
+  /** The time on the server's clock, in milliseconds. */
+  now() {
+    return Date.now() + this.offset;
+  }
+
+  /** Take a frame of the stream, and tell what it has changed: `change` with `detail` a set of sections. */
+  apply(frame) {
+    const changed = new Set();
+    if (frame.complete) {
+      this.replicas.clear();
+      changed.add("replicas");
+    }
+    for (const row of frame.replicas) this.replicas.set(keyOf(row.pool, row.name), row);
+    for (const row of frame.gone) this.replicas.delete(keyOf(row.pool, row.name));
+    if (frame.replicas.length || frame.gone.length) changed.add("replicas");
+    for (const section of ["status", "pools", "proxies", "rollouts"]) {
+      if (frame[section] === null) continue;
+      this[section] = frame[section];
+      changed.add(section);
+    }
+    this.at = Date.parse(frame.at);
+    this.offset = this.at - Date.now();
+    if (changed.has("replicas")) this.group();
+    this.tell(changed);
+  }
+
+  /** Take an event of the control plane. Events of the past come again when the stream begins anew. */
+  note(kind, data, id) {
+    if (this.events.some((event) => event.id === id)) return;
+    this.events.push({ kind, data, id });
+    this.events.sort((one, other) => one.id - other.id);
+    if (this.events.length > KEPT_EVENTS) this.events.shift();
+    this.tell(new Set(["events"]));
+  }
+
+  replica(pool, name) {
+    return this.replicas.get(keyOf(pool, name));
+  }
+
+  override(kind, pool, replica = null) {
+    const held = this.status?.overrides ?? [];
+    return held.find((item) => item.kind === kind && item.pool === pool && item.replica === replica);
+  }
+
+  group() {
+    this.byPool = new Map();
+    for (const row of this.replicas.values()) {
+      if (!this.byPool.has(row.pool)) this.byPool.set(row.pool, []);
+      this.byPool.get(row.pool).push(row);
+    }
+  }
+
+  tell(changed) {
+    this.dispatchEvent(new CustomEvent("change", { detail: changed }));
+  }
+}

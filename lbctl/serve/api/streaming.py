@@ -1,0 +1,39 @@
+"""Sends a stream of server-sent events to one client, for as long as it reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Protocol
+
+from aiohttp import web
+
+from lbctl.serve.api.connections import Connection
+
+_SLOWEST = 15.0
+"""Seconds that a client may take to read what is sent to it."""
+
+
+class Parts(Protocol):
+    """What is sent, part by part."""
+
+    async def next(self) -> bytes | None:
+        """Wait for the next part; None at the end."""
+
+    def end(self) -> None:
+        """End the stream, since its client has gone."""
+
+
+async def stream(request: web.Request, parts: Parts, headers: Mapping[str, str]) -> web.StreamResponse:
+    """Send the parts as they come. Once it has begun, nothing else can be answered."""
+    connection = request.transport.get_protocol() if request.transport else None
+    if isinstance(connection, Connection):
+        connection.when_lost(parts.end)
+    response = web.StreamResponse(headers={**headers, "content-type": "text/event-stream; charset=utf-8"})
+    await response.prepare(request)
+    with suppress(ConnectionError, TimeoutError):
+        while (part := await parts.next()) is not None:
+            async with asyncio.timeout(_SLOWEST):
+                await response.write(part)
+    return response

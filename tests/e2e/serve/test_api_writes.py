@@ -1,0 +1,130 @@
+"""Writes to the API of a running `serve` by those who may not: each is refused, and nothing has changed."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+import pytest
+
+from tests.e2e.support.control import ControlPlane, controlling
+from tests.e2e.support.fleet import fleet_of
+from tests.e2e.support.ports import HOST
+
+pytestmark = pytest.mark.e2e
+GIGABYTE = 1_000_000_000
+OPERATOR, READER = "alice-operates-this", "bob-only-reads-this"
+DRAIN = b'{"kind": "drain", "pool": "pool", "replica": "a", "reason": "a test"}'
+Answer = tuple[int, str]
+PATHS = ("/api/v1/reload", "/api/v1/overrides", "/api/v1/rollouts")
+
+
+@pytest.fixture(scope="module")
+def control() -> Iterator[ControlPlane]:
+    fleet = fleet_of(
+        {"replicas": [{"name": name, "address": f"{HOST}:{port}"} for name, port in (("a", 9), ("b", 10))]}
+    )
+    with controlling(fleet) as running:
+        (running.state / "api-token").write_text(f"alice:operate:{OPERATOR}\nbob:read:{READER}\n")
+        yield running
+        assert running.get("overrides")["overrides"] == []
+
+
+def headers(control: ControlPlane, **more: str) -> dict[str, str]:
+    """The headers of a good write, with others in their place; an empty one is left out."""
+    good = {"host": f"{HOST}:{control.api}", "authorization": f"Bearer {OPERATOR}", "content-type": "application/json"}
+    return {name: value for name, value in (good | more).items() if value}
+
+
+def send(
+    control: ControlPlane, method: str, path: str, sent: Mapping[str, str], body: bytes = DRAIN
+) -> tuple[int, str]:
+    """Send exactly this, and return the status and the rest of the answer."""
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items()), "connection: close"]
+    if "content-length" not in sent and "transfer-encoding" not in sent:
+        lines.append(f"content-length: {len(body)}")
+    with socket.create_connection((HOST, control.api), timeout=20) as opened:
+        opened.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+        return answer(opened)
+
+
+def answer(opened: socket.socket) -> Answer:
+    """Read the answer to its end."""
+    received = b""
+    with suppress(ConnectionError):
+        while part := opened.recv(65536):
+            received += part
+    head = received.split(b" ", 2)
+    return int(head[1]), received.decode()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_without_a_token_401(control: ControlPlane, path: str) -> None:
+    status, text = send(control, "POST", path, headers(control, authorization=""))
+    assert status == 401
+    assert "this needs the token" in text
+    assert send(control, "POST", path, headers(control, authorization="Bearer wrong"))[0] == 401
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_with_the_token_of_a_reader_403(control: ControlPlane, path: str) -> None:
+    status, text = send(control, "POST", path, headers(control, authorization=f"Bearer {READER}"))
+    assert status == 403
+    assert "the token of bob may read, and not operate" in text
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_with_another_host_403(control: ControlPlane, path: str) -> None:
+    status, text = send(control, "POST", path, headers(control, host="rebound.example"))
+    assert (status, "this Host is not served here" in text) == (403, True)
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
+def test_from_another_origin_403(control: ControlPlane, origin: str) -> None:
+    status, text = send(control, "POST", "/api/v1/overrides", headers(control, origin=origin))
+    assert (status, "this Origin is not served here" in text) == (403, True)
+
+
+@pytest.mark.parametrize("path", ["/api/v1/reload"])
+def test_as_a_get_405(control: ControlPlane, path: str) -> None:
+    assert send(control, "GET", path, headers(control), b"")[0] == 405
+    assert send(control, "GET", f"{path}?kind=drain", headers(control, authorization=""), b"")[0] == 405
+
+
+@pytest.mark.parametrize("beginning", [b"", b"[" * 100_000], ids=["nothing", "a part"])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_gigabyte_that_is_declared_413(control: ControlPlane, path: str, beginning: bytes) -> None:
+    before, started = control.memory, time.monotonic()
+    status, _ = send(control, "POST", path, headers(control, **{"content-length": str(GIGABYTE)}), beginning)
+    assert status == 413
+    assert time.monotonic() - started < 5
+    assert control.memory - before < 10
+
+
+def test_a_gigabyte_that_is_streamed_413_long_before_its_end(control: ControlPlane) -> None:
+    before, sent, started = control.memory, 0, time.monotonic()
+    head = headers(control, **{"transfer-encoding": "chunked"})
+    lines = ["POST /api/v1/overrides HTTP/1.1", *(f"{name}: {value}" for name, value in head.items())]
+    chunk = b"10000\r\n" + b"[" * 65536 + b"\r\n"
+    with socket.create_connection((HOST, control.api), timeout=20) as opened:
+        opened.sendall("\r\n".join(lines).encode() + b"\r\n\r\n")
+        with suppress(ConnectionError):
+            while sent < GIGABYTE and not select.select([opened], [], [], 0)[0]:
+                opened.sendall(chunk)
+                sent += 65536
+        status, _ = answer(opened)
+    assert status == 413
+    assert sent < GIGABYTE / 10
+    assert control.memory - before < 10
+    assert time.monotonic() - started < 10
+
+
+def test_a_good_write_is_done(control: ControlPlane) -> None:
+    assert send(control, "POST", "/api/v1/overrides", headers(control))[0] == 200
+    assert control.get("overrides")["overrides"][0]["author"] == "alice"
+    body = b'{"kind": "drain", "pool": "pool", "replica": "a"}'
+    own = f"http://{HOST}:{control.api}"
+    assert send(control, "DELETE", "/api/v1/overrides", headers(control, origin=own), body)[0] == 200

@@ -1,0 +1,243 @@
+"""The dashboard of a running `serve` in a real Chromium."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.support.control import ControlPlane, controlling
+from tests.e2e.support.fleet import fleet_of
+from tests.e2e.support.ports import HOST
+from tests.support.chromium import Page, browsing
+
+pytestmark = pytest.mark.e2e
+READER = "bob-only-reads-this"
+HTML = '<img src=x onerror="window.hurt=1"><script>window.hurt=1</script><b id="made">&amp;</b>'
+VIEWS = ("fleet", "heat", "rollouts", "proxies", "log")
+
+
+@pytest.fixture(scope="module")
+def control() -> Iterator[ControlPlane]:
+    with controlling(fleet(4)) as running:
+        token = (running.state / "api-token").read_text().strip()
+        (running.state / "api-token").write_text(f"alice:operate:{token}\nbob:read:{READER}\n")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Page]:
+    with browsing() as page:
+        yield page
+
+
+@pytest.fixture
+def page(browser: Page, control: ControlPlane) -> Iterator[Page]:
+    """The dashboard, live, in a window of usual size; it must complain of nothing."""
+    browser.problems.clear()
+    browser.requested.clear()
+    browser.resize(1440, 900)
+    browser.open("about:blank")
+    show(browser, control)
+    yield browser
+    assert browser.problems == []
+    assert [url for url in browser.requested if not url.startswith((control.url, "about:", "data:"))] == []
+
+
+def fleet(replicas: int):  # type: ignore[no-untyped-def]
+    return fleet_of(
+        {
+            "replicas": [{"name": f"r{number}", "address": f"{HOST}:{1 + number}"} for number in range(replicas)],
+        }
+    )
+
+
+def show(page: Page, control: ControlPlane, view: str = "fleet") -> None:
+    page.open(f"{control.url}/#{view}")
+    page.wait("document.querySelector('#link').dataset.link === 'live'")
+
+
+def state_of(replica: str) -> str:
+    """JavaScript for the state in the row of this replica."""
+    return (
+        "[...document.querySelectorAll('.rows .tr:not([hidden])')]"
+        f".find((row) => row.querySelector('.name .text').textContent === {json.dumps(replica)})?.dataset.state"
+    )
+
+
+def drain(control: ControlPlane, replica: str, reason: str = "a test") -> None:
+    body = {"kind": "drain", "pool": "pool", "replica": replica, "reason": reason}
+    assert control._ask("POST", "/api/v1/overrides", json=body, headers=operator(control)).status_code == 200
+
+
+def undrain(control: ControlPlane, replica: str) -> None:
+    body = {"kind": "drain", "pool": "pool", "replica": replica}
+    assert control._ask("DELETE", "/api/v1/overrides", json=body, headers=operator(control)).status_code == 200
+
+
+def operator(control: ControlPlane) -> dict[str, str]:
+    return {"authorization": f"Bearer {token_of(control)}"}
+
+
+def token_of(control: ControlPlane) -> str:
+    return (control.state / "api-token").read_text().split()[0].rpartition(":")[2]
+
+
+def test_a_change_of_a_replica_is_seen_within_two_seconds(page: Page, control: ControlPlane) -> None:
+    assert page.wait(state_of("r1")) == "in"
+    drain(control, "r1")
+    started = time.monotonic()
+    page.wait(f"['drained', 'draining'].includes({state_of('r1')})", timeout=5)
+    assert time.monotonic() - started < 2
+    undrain(control, "r1")
+    page.wait(f"{state_of('r1')} === 'in'", timeout=5)
+
+
+def test_a_drain_by_the_dialog_needs_a_reason_and_a_token_and_says_what_it_will_do(
+    page: Page, control: ControlPlane
+) -> None:
+    page.click(".rows .tr:nth-child(1)")
+    page.click(".panel .buttons button")
+    assert "gets no new requests and finishes those it has" in page.text("#dialog")
+    page.click("#dialog button[type=submit]")
+    assert "say why, in a few words" in page.text("#dialog")
+    page.fill("#dialog input[name=reason]", "a broken fan")
+    for wrong, words in (("not-a-token", "this needs the token"), (READER, "the token of bob may read")):
+        page.fill("#dialog input[name=token]", wrong)
+        page.click("#dialog button[type=submit]")
+        page.wait(f"document.querySelector('#dialog .problem[role=alert]').textContent.includes({json.dumps(words)})")
+        assert control.get("overrides")["overrides"] == []
+        page.problems = [each for each in page.problems if "status of 40" not in each]
+        if wrong == READER:
+            page.press("Escape")
+            page.click("#access")
+            page.click(".panel .buttons button")
+            page.fill("#dialog input[name=reason]", "a broken fan")
+    page.fill("#dialog input[name=token]", token_of(control))
+    page.click("#dialog button[type=submit]")
+    page.wait("!document.querySelector('dialog[open]')")
+    (override,) = control.get("overrides")["overrides"]
+    assert (override["author"], override["reason"]) == ("alice", "a broken fan")
+    page.wait("document.querySelector('.panel .buttons').innerText.includes('Undrain')")
+    assert token_of(control) not in page.evaluate("JSON.stringify([localStorage, sessionStorage, location.href])")
+    page.click(".panel .buttons button")
+    page.click("#dialog button[type=submit]")
+    page.wait("document.querySelector('.panel .buttons').innerText.startsWith('Drain')")
+    assert control.get("overrides")["overrides"] == []
+    show_log = "document.querySelector('.log')?.innerText ?? ''"
+    page.evaluate("location.hash = 'log'")
+    page.wait(f"({show_log}).includes('a broken fan') && ({show_log}).includes('alice')")
+
+
+def test_html_in_names_and_reasons_is_text(page: Page, control: ControlPlane) -> None:
+    wrong = fleet(4)
+    wrong["pools"]["pool"]["model"] = {"name": HTML}
+    control.write(wrong)
+    page.wait("document.querySelector('.alerts').textContent.includes('<img')")
+    drain(control, "r2", HTML)
+    page.wait("[...document.querySelectorAll('.why .text')].some((cell) => cell.textContent.includes('<script>'))")
+    for view in VIEWS:
+        page.evaluate(f"location.hash = '{view}'")
+        time.sleep(0.3)
+    page.wait("document.querySelector('.log').textContent.includes('onerror')")
+    assert page.evaluate("[window.hurt ?? null, document.querySelector('#made')]") == [None, None]
+    undrain(control, "r2")
+    control.write(fleet(4))
+    page.evaluate("location.hash = 'fleet'")
+    page.wait("!document.querySelector('.alerts').textContent.includes('<img')")
+
+
+def test_light_and_dark_follow_the_system_and_the_switch(page: Page) -> None:
+    colour = "getComputedStyle(document.body).backgroundColor"
+    page.prefer("light")
+    light = page.evaluate(colour)
+    page.prefer("dark")
+    dark = page.evaluate(colour)
+    assert light != dark
+    page.click("#theme")
+    assert page.evaluate(colour) == light
+    page.click("#theme")
+    assert page.evaluate(colour) == dark
+    page.prefer("light")
+    assert page.evaluate(colour) == dark
+    page.click("#theme")
+    assert page.evaluate(colour) == light
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("width", [360, 768, 1440])
+def test_no_view_scrolls_sideways(page: Page, view: str, width: int) -> None:
+    page.resize(width, 800, mobile=width < 500)
+    page.evaluate(f"location.hash = '{view}'")
+    page.wait(f"document.querySelector('#view-{view}:not([hidden])') !== null")
+    for element in ("document.documentElement", "document.querySelector('main')"):
+        assert page.evaluate(f"{element}.scrollWidth - {element}.clientWidth") == 0
+
+
+def test_the_keyboard_does_it_all(page: Page) -> None:
+    page.wait(state_of("r3"))
+    page.press("/")
+    assert page.evaluate("document.activeElement.id") == "query"
+    page.call("Input.insertText", text="r3")
+    page.wait("document.querySelector('.grid').getAttribute('aria-rowcount') === '2'")
+    page.press("Enter")
+    assert page.evaluate("document.activeElement.getAttribute('role')") == "grid"
+    assert page.evaluate("document.activeElement.getAttribute('aria-activedescendant')") == "row-0"
+    page.press("Enter")
+    page.wait("document.querySelector('.panel h2')?.textContent === 'r3 in pool'")
+    page.press("Escape")
+    page.wait("document.querySelector('.panel').hidden")
+    assert page.evaluate("document.activeElement.getAttribute('role')") == "grid"
+    ring = "getComputedStyle(document.activeElement).outlineStyle"
+    for _ in range(4):
+        page.press("Tab")
+        assert page.evaluate(ring) != "none"
+    page.fill("#query", "")
+
+
+def test_a_lost_connection_is_said_and_what_is_shown_is_greyed_until_it_is_back(page: Page) -> None:
+    with controlling(fleet(2)) as other:
+        show(page, other)
+        other.stop()
+        page.wait("document.querySelector('#banner').textContent.startsWith('Disconnected since')", timeout=10)
+        assert page.evaluate("document.documentElement.classList.contains('stale')")
+        assert page.evaluate("document.querySelector('#banner').checkVisibility()")
+        other.start()
+        page.wait("document.querySelector('#link').dataset.link === 'live'", timeout=15)
+        assert not page.evaluate("document.querySelector('#banner').checkVisibility()")
+        assert not page.evaluate("document.documentElement.classList.contains('stale')")
+        other.signal(signal.SIGSTOP)
+        page.wait("document.querySelector('#banner').textContent.includes('no news for')", timeout=25)
+        other.signal(signal.SIGCONT)
+    page.problems.clear()
+    page.requested.clear()
+
+
+def test_a_thousand_replicas_are_as_many_rows_as_fit_and_move_without_a_long_task(page: Page) -> None:
+    with controlling(fleet(1_000)) as other:
+        show(page, other)
+        page.wait("document.querySelector('.grid').getAttribute('aria-rowcount') === '1001'")
+        assert page.evaluate("document.querySelectorAll('.rows .tr').length") < 60
+        page.evaluate("document.querySelector('.grid').scrollTop = 1e9")
+        page.wait(state_of("r999"))
+        drain(other, "r999")
+        page.wait(f"['drained', 'draining'].includes({state_of('r999')})", timeout=5)
+        page.call("Performance.enable")
+        before, started = busy(page), time.monotonic()
+        page.evaluate(
+            "(async () => {const grid = document.querySelector('.grid'); for (let step = 0; step < 90; step += 1) "
+            "{grid.scrollTop = step * 400; await new Promise(requestAnimationFrame)}})()"
+        )
+        share = (busy(page) - before) / (time.monotonic() - started)
+        assert share < 0.8
+    page.requested.clear()
+    page.problems.clear()
+
+
+def busy(page: Page) -> float:
+    """Seconds that the page's main thread has worked."""
+    metrics = {item["name"]: item["value"] for item in page.call("Performance.getMetrics")["metrics"]}
+    return float(metrics["TaskDuration"])

@@ -1,0 +1,89 @@
+"""The history: bounded whatever the fleet is, thinned evenly, and unknown where it was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lbctl.serve.api import schema
+from lbctl.serve.api.dashboard.history import BUDGET, METRICS, History, interval
+from lbctl.serve.api.dashboard.series import Query, series
+from lbctl.serve.errors import BadRequestError
+from tests.support.dashboard import MovingFleet
+
+HOUR = 3600.0
+
+
+def rows(*values: float | None, pool: str = "p") -> list[schema.LiveReplica]:
+    """Replicas r0, r1… of a pool with these queues."""
+    first = next(iter(MovingFleet(3).live()))[1][0]
+    return [replace(first, pool=pool, name=f"r{number}", queue=value) for number, value in enumerate(values)]
+
+
+def filled(*samples: list[schema.LiveReplica], seconds: float = HOUR) -> History:
+    history = History()
+    for number, each in enumerate(samples):
+        history.add(1000.0 + 5 * number, each, seconds)
+    return history
+
+
+def test_samples_are_five_seconds_apart_and_further_where_the_fleet_or_the_history_is_large() -> None:
+    assert interval(HOUR, 1_000) == 5.0
+    assert interval(600.0, 10) == 5.0
+    assert 35 < interval(HOUR, 10_000) < 40
+    assert interval(24 * HOUR, 10) == 120.0
+
+
+@pytest.mark.parametrize("replicas", [1_000, 10_000])
+def test_an_hour_of_any_fleet_stays_within_the_budget(replicas: int) -> None:
+    each = interval(HOUR, replicas)
+    assert HOUR / each * replicas * len(METRICS) * 4 <= BUDGET
+
+
+def test_a_fleet_that_grows_thins_the_samples_and_keeps_the_newest_and_the_first() -> None:
+    history = History(budget=4 * 3 * len(METRICS) * 4)  # four samples of three replicas
+    for number in range(9):
+        history.add(float(number), rows(1.0, 2.0, 3.0), HOUR)
+    times = [item.at for item in history.samples]
+    assert times[-1] == 8.0
+    assert len(times) <= 4
+    assert times[0] <= 2.0
+
+
+def test_what_is_older_than_the_history_is_forgotten() -> None:
+    history = filled(*[rows(1.0)] * 10, seconds=20.0)
+    assert [item.at for item in history.samples] == [1030.0, 1035.0, 1040.0, 1045.0]
+    assert not history.due(1047.0, 20.0, 1)
+    assert history.due(1050.0, 20.0, 1)
+
+
+def test_a_series_has_null_where_a_value_was_unknown_or_the_replica_not_there() -> None:
+    history = filled(rows(1.0), rows(2.0, None), rows(None, 4.0))
+    found = series(history.samples, Query("p", "queue", "*"))
+    values = {item.replica: item.values for item in found.replicas}
+    assert values == {"r0": (1.0, 2.0, None), "r1": (None, None, 4.0)}
+    assert found.times == (1000.0, 1005.0, 1010.0)
+    assert series(history.samples, Query("p", "queue", "r1")).replicas[0].values == (None, None, 4.0)
+
+
+def test_a_pool_has_sums_of_requests_means_of_ratios_and_the_number_of_replicas_that_are_in() -> None:
+    history = filled(rows(1.0, 2.0), rows(None, None))
+    assert series(history.samples, Query("p", "queue")).total == (3.0, None)
+    mean = series(history.samples, Query("p", "kv_cache")).total[0]
+    assert mean == pytest.approx(rows(1.0)[0].kv_cache)
+    assert series(history.samples, Query("p", "state")).total == (2.0, 2.0)
+    assert series(history.samples, Query("other", "queue")).times == ()
+
+
+def test_more_samples_than_points_are_thinned_from_the_newest_back() -> None:
+    history = filled(*[rows(float(number)) for number in range(10)])
+    assert series(history.samples, Query("p", "queue", points=4)).total == (0.0, 3.0, 6.0, 9.0)
+
+
+@pytest.mark.parametrize(
+    "query", [{}, {"pool": "p"}, {"pool": "p", "metric": "colour"}, {"pool": "p", "metric": "queue", "points": "1e9"}]
+)
+def test_a_query_that_cannot_be_answered_says_what_would_be_right(query: dict[str, str]) -> None:
+    with pytest.raises(BadRequestError, match=r"pool is missing|metric is one of|points is a whole number"):
+        Query.parse(query)

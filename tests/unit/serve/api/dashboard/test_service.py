@@ -1,0 +1,206 @@
+"""The stream of frames: everything first, then what changes, made once for all browsers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import pytest
+
+from lbctl.serve.api.dashboard import service
+from lbctl.serve.api.dashboard.frames import GZIP_HEADER, Frame
+from lbctl.serve.api.dashboard.service import Dashboard
+from lbctl.serve.api.dashboard.stream import Stream
+from lbctl.serve.api.events import TooManyClientsError
+from tests.support.api import Fleet
+from tests.support.dashboard import MovingFleet, serving
+from tests.support.openapi import validate
+
+
+class StillFleet(MovingFleet):
+    """A fleet in which only `changed` replicas change, and of which `gone` are not there."""
+
+    def __init__(self, replicas: int = 6) -> None:
+        super().__init__(replicas)
+        self.queues: dict[str, float] = {}
+        self.gone: set[str] = set()
+
+    def live(self):  # type: ignore[no-untyped-def]
+        self.moment = -1
+        for pool, rows in super().live():
+            kept = [row for row in rows if row.name not in self.gone]
+            yield pool, [replace(row, queue=self.queues.get(row.name, row.queue)) for row in kept]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_INTERVAL", 0.02)
+
+
+def frames(text: bytes) -> list[Any]:
+    """The data of each `live` in these bytes, which are as the document says."""
+    blocks = [block.split(b"\n") for block in text.split(b"\n\n")]
+    data = [json.loads(block[1].partition(b": ")[2]) for block in blocks if block[0] == b"event: live"]
+    for each in data:
+        validate("Live", each)
+    return data
+
+
+@asynccontextmanager
+async def running(fleet: Fleet) -> AsyncIterator[Dashboard]:
+    task = asyncio.create_task(fleet.dashboard.run())
+    try:
+        yield fleet.dashboard
+    finally:
+        task.cancel()
+
+
+def conversation(fleet: Fleet, script: Callable[[Dashboard], Awaitable[None]]) -> None:
+    async def talk() -> None:
+        async with running(fleet) as dashboard, asyncio.timeout(20):
+            await script(dashboard)
+
+    asyncio.run(talk())
+
+
+async def next_frame(stream: Stream) -> Any:
+    """The next `live` of the stream."""
+    while True:
+        part = await stream.next()
+        assert part is not None
+        if found := frames(part):
+            return found[-1]
+
+
+def test_a_stream_begins_with_everything_and_goes_on_with_what_changes() -> None:
+    fleet = StillFleet()
+
+    async def script(dashboard: Dashboard) -> None:
+        with dashboard.subscribe(packed=False) as stream:
+            first = await next_frame(stream)
+            assert first["complete"]
+            assert len(first["replicas"]) == 6
+            assert [item["name"] for item in first["pools"]] == ["llama-70b", "qwen-32b", "embed"]
+            assert first["status"]["ready"]
+            fleet.queues["llama-01"] = 77.0
+            fleet.gone.add("qwen-00")
+            second = await next_frame(stream)
+            assert second["frame"] == first["frame"] + 1
+            assert [(item["name"], item["queue"]) for item in second["replicas"]] == [("llama-01", 77.0)]
+            assert second["gone"] == [{"pool": "qwen-32b", "name": "qwen-00"}]
+            assert second["proxies"] is None
+
+    conversation(fleet, script)
+
+
+def test_events_of_the_control_plane_come_with_the_frames_the_last_ones_at_first() -> None:
+    fleet = StillFleet()
+    fleet.events.task_failed("an earlier one")
+
+    async def script(dashboard: Dashboard) -> None:
+        with dashboard.subscribe(packed=False) as stream:
+            first = await stream.next()
+            assert first is not None
+            assert first.count(b"event: task_failed") == 1
+            fleet.events.task_failed("a later one")
+            part = b""
+            while b"a later one" not in part:
+                part = await stream.next() or b""
+            assert b"an earlier one" not in part
+
+    conversation(fleet, script)
+
+
+def test_a_browser_that_does_not_read_gets_everything_again_and_no_more_waits_for_it() -> None:
+    fleet = StillFleet()
+
+    async def script(dashboard: Dashboard) -> None:
+        with dashboard.subscribe(packed=False) as slow, dashboard.subscribe(packed=False) as quick:
+            await slow.next()
+            for number in range(12):
+                fleet.queues["llama-01"] = float(number)
+                await next_frame(quick)
+            assert len(slow._waiting) <= 4
+            caught_up = await next_frame(slow)
+            assert caught_up["complete"]
+            assert {row["name"]: row["queue"] for row in caught_up["replicas"]}["llama-01"] == 11.0
+
+    conversation(fleet, script)
+
+
+def test_frames_that_are_compressed_once_are_one_gzip_stream_for_everybody() -> None:
+    texts = [b"event: live\ndata: %d\n\n" % number * 50 for number in range(4)]
+    parts = [Frame(number, text) for number, text in enumerate(texts)]
+    for order in ([0, 1, 2, 3], [2, 0], [3]):
+        decompressor = zlib.decompressobj(wbits=31)
+        stream = GZIP_HEADER + b"".join(parts[number].content(True) for number in order)
+        assert decompressor.decompress(stream) == b"".join(texts[number] for number in order)
+
+
+def test_a_compressed_stream_is_read_by_an_ordinary_client_as_it_comes() -> None:
+    fleet = StillFleet()
+
+    async def script() -> None:
+        async with (
+            serving(fleet) as port,
+            aiohttp.ClientSession() as session,
+            asyncio.timeout(20),
+            session.get(f"http://127.0.0.1:{port}/api/v1/live") as answer,
+        ):
+            assert answer.headers["content-encoding"] == "gzip"
+            text = b""
+            while b"\n\n" not in text:
+                text += await answer.content.readany()
+            assert frames(text)[0]["complete"]
+            fleet.queues["llama-00"] = 5.0
+            while len(frames(text)) < 2:
+                text += await answer.content.readany()
+            assert frames(text)[1]["replicas"][0]["queue"] == 5.0
+
+    asyncio.run(script())
+
+
+def test_there_are_so_many_streams_and_no_more_and_all_end_with_the_process() -> None:
+    fleet = StillFleet()
+
+    async def script(dashboard: Dashboard) -> None:
+        with dashboard.subscribe(packed=True) as stream:
+            others: Sequence[Any] = [dashboard.subscribe(packed=True) for _ in range(service.MOST_STREAMS - 1)]
+            for each in others:
+                each.__enter__()
+            with pytest.raises(TooManyClientsError), dashboard.subscribe(packed=True):
+                pass
+            dashboard.end()
+            assert await stream.next() is None
+            for each in others:
+                each.__exit__(None, None, None)
+
+    conversation(fleet, script)
+
+
+def test_a_series_that_has_not_changed_is_not_sent_again() -> None:
+    fleet = StillFleet()
+
+    async def script() -> None:
+        async with serving(fleet) as port, aiohttp.ClientSession() as session:
+            url = f"http://127.0.0.1:{port}/api/v1/series?pool=embed&metric=queue&replica=*"
+            while not fleet.dashboard.history.samples:
+                await asyncio.sleep(0.01)
+            async with session.get(url) as answer:
+                shown = await answer.json()
+                validate("Series", shown)
+                assert [item["replica"] for item in shown["replicas"]] == ["embed-00", "embed-01"]
+                etag = answer.headers["etag"]
+            async with session.get(url, headers={"if-none-match": etag}) as answer:
+                assert answer.status == 304
+            async with session.get(f"http://127.0.0.1:{port}/api/v1/series?pool=embed&metric=x") as answer:
+                assert answer.status == 400
+                assert "metric is one of state, observed" in (await answer.json())["error"]
+
+    asyncio.run(script())
