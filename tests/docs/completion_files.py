@@ -1,4 +1,4 @@
-"""share/: what `lbctl completion` prints, where the packages of bash, zsh and fish look for it."""
+"""docs/share/: what `lbctl completion` prints, where the packages of bash, zsh and fish look for it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from functools import partial
 from lbctl.cli import run
 
 _PLACES = {
-    "bash": "share/bash-completion/completions/lbctl",
-    "zsh": "share/zsh/site-functions/_lbctl",
-    "fish": "share/fish/vendor_completions.d/lbctl.fish",
+    "bash": "docs/share/bash-completion/completions/lbctl",
+    "zsh": "docs/share/zsh/site-functions/_lbctl",
+    "fish": "docs/share/fish/vendor_completions.d/lbctl.fish",
 }
 
 

@@ -1,4 +1,4 @@
-"""share/man/man1: a manual page for lbctl and one for each of its commands, made of the commands' own help."""
+"""docs/share/man/man1: a manual page for lbctl and one for each of its commands, made of the commands' own help."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pages() -> dict[str, Callable[[], str]]:
 
 
 def _path(name: str) -> str:
-    return f"share/man/man{_SECTION}/{name}.{_SECTION}"
+    return f"docs/share/man/man{_SECTION}/{name}.{_SECTION}"
 
 
 def _name(context: click.Context) -> str:

@@ -40,8 +40,10 @@ def main() -> None:
 
 
 def orphans() -> list[Path]:
-    """Return the files of share/ that nothing generates any more."""
-    return [path for path in sorted((ROOT / "share").rglob("*")) if path.is_file() and _name(path) not in PAGES]
+    """Return the files of docs/share that nothing generates any more."""
+    return [
+        path for path in sorted((ROOT / "docs" / "share").rglob("*")) if path.is_file() and _name(path) not in PAGES
+    ]
 
 
 def _name(path: Path) -> str:

@@ -23,7 +23,7 @@ def test_nothing_in_share_belongs_to_a_command_that_has_gone() -> None:
     assert orphans() == [], "run `python -m tests.docs.regenerate`"
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if name.startswith("share/man/")])
+@pytest.mark.parametrize("name", [name for name in PAGES if name.startswith("docs/share/man/")])
 def test_groff_reads_a_manual_page_without_a_warning(name: str) -> None:
     done = subprocess.run(
         [require_tool("groff"), "-k", "-man", "-ww", "-z", "-Tutf8", ROOT / name],

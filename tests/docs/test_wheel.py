@@ -101,7 +101,7 @@ def test_the_source_archive_holds_what_is_needed_to_build_and_to_test(shipped: S
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = {"LICENSE", "README.md", "CHANGELOG.md", "Makefile", ".ci/run", ".ci/need", "tests/docs/test_wheel.py"}
     assert needed - names == set()
-    for folder in ("contrib", "deploy", "docs", "examples", "schemas", "share", "templates"):
+    for folder in ("contrib", "deploy", "docs", "examples", "schemas", "templates"):
         assert {f"{folder}/{file}" for file in files_below(ROOT / folder)} - names == set()
 
 
@@ -111,8 +111,8 @@ def test_manual_pages_completion_and_the_install_kit_are_where_others_look_for_t
     """`pip install --target` puts the data of a wheel beside its packages."""
     for folder in ("contrib", "deploy"):
         assert files_below(shipped.home / "share" / "lbctl" / folder) == files_below(ROOT / folder)
-    for name in files_below(ROOT / "share"):
-        assert (shipped.home / "share" / name).read_bytes() == (ROOT / "share" / name).read_bytes()
+    for name in files_below(ROOT / "docs" / "share"):
+        assert (shipped.home / "share" / name).read_bytes() == (ROOT / "docs" / "share" / name).read_bytes()
 
 
 def test_the_wheel_and_what_it_requires_are_enough(shipped: Shipped, tmp_path: Path) -> None:

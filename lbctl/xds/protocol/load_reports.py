@@ -32,6 +32,7 @@ class EndpointLoad(NamedTuple):
     """What an Envoy has counted at one endpoint of one cluster since its last report."""
 
     place: Place
+    """The address of the endpoint."""
     issued: int
     """Requests that were sent there, each attempt of a retry by itself."""
     failed: int
@@ -44,6 +45,7 @@ class ClusterLoad(NamedTuple):
     """The load of one cluster; `endpoints` decodes while it is iterated."""
 
     cluster: str
+    """The name of the cluster."""
     endpoints: Iterator[EndpointLoad]
 
 
@@ -52,6 +54,7 @@ class LoadReport(NamedTuple):
 
     node: Node | None
     clusters: Iterator[ClusterLoad]
+    """The load of each cluster, decoded while it is iterated."""
 
 
 class LoadReceiver(Protocol):
