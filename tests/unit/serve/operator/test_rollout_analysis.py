@@ -14,12 +14,14 @@ import pytest
 from aiohttp import web
 
 from lbctl.base.diagnostics import Diagnostics
-from lbctl.control.analysis.evidence import Evaluation
+from lbctl.control.analysis.evidence import Evaluation, RequestCounts
+from lbctl.control.analysis.statistics import cluster_size
 from lbctl.control.rollouts import RolloutState
 from lbctl.serve import log, wiring
 from lbctl.serve.api import schema
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.metrics.instruments import Metrics
+from lbctl.serve.operator import evidence
 from lbctl.serve.settings import Options
 from lbctl.serve.state.records import read_rollouts, write_rollouts
 from lbctl.serve.state.saved import SavedState
@@ -317,3 +319,11 @@ def test_a_state_of_an_earlier_version_is_read_and_one_with_evidence_comes_back_
         row["analysis"] |= damage
         with pytest.raises((ValueError, KeyError)):
             read_rollouts(json.dumps([row]))
+
+
+def test_no_pool_has_more_errors_than_requests_also_where_a_proxy_was_forgotten_meanwhile() -> None:
+    key = "edge", ReplicaKey("new", "r")
+    gained = evidence._by_pool({key: Counts(100, 0)}, {key: Counts(150, 140)})
+    assert gained == {"new": RequestCounts(140, 140)}
+    window = gained["new"], RequestCounts(100, 0)
+    assert cluster_size([window, window]) >= 1

@@ -65,6 +65,13 @@ def test_a_new_worker_and_a_server_that_was_added_again_count_from_zero() -> Non
     assert added_again.counts == {A: Counts(4)}
 
 
+def test_an_answer_of_500_that_has_not_ended_is_a_request_so_that_no_replica_has_more_errors_than_requests() -> None:
+    _, second = differences(answer("pool_llama,a,0,9,0,0,0,0,UP,,"), answer("pool_llama,a,2,11,0,0,0,2,UP,,"))
+    assert second.counts == {A: Counts(2, 2)}
+    _, new_worker = differences(answer("pool_llama,a,0,9,0,0,0,0,UP,,"), answer("pool_llama,a,1,1,0,0,0,1,UP,,", pid=8))
+    assert new_worker.counts == {A: Counts(1, 1)}
+
+
 def test_each_state_of_a_server_has_its_condition() -> None:
     (found,) = differences(
         answer(
