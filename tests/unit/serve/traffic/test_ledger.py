@@ -33,6 +33,22 @@ def test_a_silent_proxy_is_unknown_and_its_totals_stay() -> None:
     assert ledger.pool_totals() == {"llama": Counts(10, 2)}
 
 
+def test_a_proxy_that_says_its_conditions_alone_does_not_report_its_requests() -> None:
+    ledger = TrafficLedger()
+    ledger.set_conditions("edge", {A: Condition("up")}, 0.0)
+    assert ledger.reporting(0.0) == frozenset()
+    ledger.add("edge", {A: Counts(10)}, 0.0)
+    ledger.set_in_flight("edge", {A: 3}, 0.0)
+    late = STALE_AFTER + 1
+    ledger.set_conditions("edge", {A: Condition("down")}, late)
+    assert ledger.reporting(late) == frozenset()
+    assert ledger.in_flight(A, late) is None
+    assert ledger.conditions(A, late) == {"edge": Condition("down")}
+    ledger.add("edge", {}, 2 * late)
+    assert ledger.reporting(2 * late) == {"edge"}
+    assert ledger.conditions(A, 2 * late) == {}
+
+
 def test_requests_in_flight_that_no_proxy_reports_are_unknown_and_not_zero() -> None:
     ledger = TrafficLedger()
     ledger.set_in_flight("edge", {A: 0}, 0.0)
