@@ -66,7 +66,9 @@ class EnvoyConditions:
     def follow(self, served: PublishedFleet) -> None:
         """Read the pages of this fleet's Envoys from now on."""
         fleet = served.composed.whole
-        self._places.follow(fleet)
+        places = self._places.copy()  # threads may be reading pages by the places so far
+        places.follow(fleet)
+        self._places = places
         kinds = xds_kinds()
         self._proxies = tuple(
             item for item in fleet.topology.proxies if item.kind in kinds and item.admin and item.instances == 1

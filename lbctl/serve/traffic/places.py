@@ -31,6 +31,12 @@ class FleetPlaces:
         self._places = {name: places for name, places in kept.items() if pools.get(name) is self._pools[name]}
         self._pools, self._addresses = pools, fleet.addresses
 
+    def copy(self) -> FleetPlaces:
+        """Return a copy, which may follow another fleet while a thread reads this one."""
+        copied = FleetPlaces()
+        copied._pools, copied._addresses, copied._places = self._pools, self._addresses, dict(self._places)
+        return copied
+
     def of(self, cluster: str) -> Places:
         """Return the endpoints of the cluster's pool, which may have several clusters; none for an unknown cluster."""
         name = pool_name(cluster)

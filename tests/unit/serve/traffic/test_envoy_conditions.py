@@ -148,3 +148,16 @@ def test_what_is_no_page_is_ignored_and_said(
         monkeypatch.setattr(envoy_conditions, "MAX_BYTES", 1000)
     assert reading(body, ["edge-1"], **more) == {}
     assert [why in item["why"] for item in warnings] == [True]
+
+
+def test_a_page_that_is_being_read_keeps_the_places_of_its_fleet() -> None:
+    conditions = EnvoyConditions(TrafficLedger(), lambda _: [], lambda: 0.0)
+    reading = []
+    for address in ("10.0.0.1", "10.0.0.9"):
+        text = FLEET.format(port=1, instances=1).replace("10.0.0.1", address)
+        fleet: Any = SimpleNamespace(composed=SimpleNamespace(whole=Snapshot(compiled(text).topology)))
+        conditions.follow(fleet)
+        reading.append(conditions._places)
+    first, second = ({place[0] for place in places.of("llama")} for places in reading)
+    assert first - second == {"10.0.0.1"}
+    assert second - first == {"10.0.0.9"}
