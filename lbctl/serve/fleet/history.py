@@ -86,6 +86,9 @@ class FleetHistory:
         )  # fmt: skip
         self._texts[digest], self._unsaved[digest] = files, compressed
         self.entries = _within_limits((*self.entries, entry))
+        kept = {item.digest for item in self.entries}
+        self._unsaved = {name: text for name, text in self._unsaved.items() if name in kept}
+        self._texts = {name: each for name, each in self._texts.items() if name in kept}
 
     def _described(self, files: tuple[SourceText, ...], are_on_disk: bool) -> tuple[str, str, Revision | None]:
         """Return the digest, the compressed files, and the commit where the files are those on disk."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -127,3 +129,22 @@ def test_damaged_files_are_refused() -> None:
     for damaged in (whole[:-8], "%%%", "", "QUFB"):
         with pytest.raises((ValueError, KeyError, TypeError)):
             read_texts(damaged)
+
+
+def test_what_cannot_be_saved_does_not_grow_beyond_the_entries_that_are_kept(state: SavedState) -> None:
+    kept = of(state)
+    topology = SimpleNamespace(pools=())
+    fleet: Any = SimpleNamespace(
+        origin="state",
+        cached_snapshot=SimpleNamespace(version="v1"),
+        composed=SimpleNamespace(whole=SimpleNamespace(topology=topology)),
+    )
+
+    async def serve_and_save() -> int:
+        for number in range(50):
+            await kept.served(files(str(number)), fleet, Cause("lbctl"))
+        await kept.save()
+        loaded = [await state.history_files(digest_of(files(str(number)))) for number in range(50)]
+        return sum(item is not None for item in loaded)
+
+    assert asyncio.run(serve_and_save()) == len(kept.entries) == history.KEPT
