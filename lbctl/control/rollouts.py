@@ -173,7 +173,12 @@ def blocker(state: RolloutState, rollout: Rollout, now: float) -> str:
     if not is_analysed(state, rollout):
         return ""
     return judge.blocker(
-        state.analysis, rollout.analysis or DEFAULT_ANALYSIS, state.step, has_old_share(state, rollout), now
+        state.analysis,
+        rollout.analysis or DEFAULT_ANALYSIS,
+        state.step,
+        state.since,
+        has_old_share(state, rollout),
+        now,
     )
 
 

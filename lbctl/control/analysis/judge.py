@@ -129,10 +129,13 @@ def _limit(analysis: Analysis) -> float:
     return (100.0 if analysis.max_error_rate is None else analysis.max_error_rate) / 100
 
 
-def blocker(state: AnalysisState, analysis: Analysis, step: int, compared: bool, now: float) -> str:
-    """Return what the step waits for besides its `hold`; empty where the evidence lets it end."""
+def blocker(state: AnalysisState, analysis: Analysis, step: int, since: float, compared: bool, now: float) -> str:
+    """Return what the step waits for besides its `hold`; empty where the evidence lets it end.
+
+    `since`: when the step began or was resumed, in seconds since the epoch.
+    """
     last = state.evaluations[-1] if state.evaluations else None
-    if last is None or last.step != step:
+    if last is None or last.step != step or last.at <= since:
         return "the first evaluation of this step"
     if now - last.at > 2.5 * analysis.interval / 1000:
         return "a new evaluation"

@@ -84,6 +84,18 @@ def test_a_bad_rollout_pauses_where_the_file_says_so_and_goes_on_with_new_eviden
     assert course.see(WORSE).phase == "progressing"
 
 
+def test_a_step_that_was_resumed_needs_evidence_of_its_own() -> None:
+    course = Course(steps=(RolloutStep(10, 15_000), RolloutStep(100)))
+    assert course.see(FINE).step == 0, "the hold has not passed"
+    course.now += 4
+    paused = act(course.state, course.rollout, "pause", course.now)
+    course.state = act(paused, course.rollout, "resume", course.now)
+    course.now += 2
+    assert advance((course.state,), course.topology, course.now) == (course.state,)
+    assert course.waits_for == "the first evaluation of this step"
+    assert course.see(FINE).phase == "promoted"
+
+
 def test_a_good_interval_ends_a_row_of_bad_ones_and_an_inconclusive_one_does_not() -> None:
     silent = replace(FINE, silent=("edge",))
     course = Course()
