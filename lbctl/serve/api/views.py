@@ -14,6 +14,7 @@ from lbctl import __version__
 from lbctl.base.diagnostics import dotted
 from lbctl.control.loop_output import controlled
 from lbctl.control.overrides import Overrides
+from lbctl.control.rollouts import follow
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import xds_proxies
 from lbctl.ir.settings import of_fleet
@@ -271,7 +272,9 @@ class Views:
         if served is None:
             return schema.Rollouts(())
         files, composed = served.loaded.compiled.topology, served.composed.whole.topology
-        return schema.Rollouts(tuple(rollout_rows.rows(self._publisher.rollouts, files, composed, time.time())))
+        now = time.time()
+        states = follow(self._publisher.rollouts, files, now)  # those that are saved may be of the files before
+        return schema.Rollouts(tuple(rollout_rows.rows(states, files, composed, now)))
 
     async def act_on_rollout(self, body: dict[str, Any], actor: str) -> schema.RolloutResult:
         """Start, move or end a rollout. Raises BadRequestError and NotSavedError."""

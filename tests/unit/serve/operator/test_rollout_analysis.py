@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -327,3 +328,12 @@ def test_no_pool_has_more_errors_than_requests_also_where_a_proxy_was_forgotten_
     assert gained == {"new": RequestCounts(140, 140)}
     window = gained["new"], RequestCounts(100, 0)
     assert cluster_size([window, window]) >= 1
+
+
+def test_a_state_of_a_rollout_with_more_steps_than_the_files_have_now_is_shown_as_theirs(tmp_path: Path) -> None:
+    async def script() -> None:
+        async with serving(tmp_path, fleet(hold="60s")) as run:
+            run.services.publisher.set_rollouts((replace(run.state, key="before", step=7),))
+            assert (run.row.phase, run.row.step) == ("progressing", 1)
+
+    ran(script())
