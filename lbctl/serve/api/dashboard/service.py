@@ -27,6 +27,8 @@ MOST_STREAMS = 96
 """With the streams of events fewer than the connections of the API, so that they never keep a request out."""
 EVENTS_AT_FIRST = 100
 """Events of the past that a new stream begins with."""
+_MOST_ANSWERS = 32
+"""Series that are kept until the next sample; those of all replicas of a large pool have megabytes."""
 _INTERVAL = 1.0
 """Seconds between two frames, at least."""
 _BUSY = 0.05
@@ -99,7 +101,8 @@ class Dashboard:
         cached = self._answers.get(query)
         if cached is None or cached[0] != newest:
             content = await asyncio.to_thread(lambda: encode(series(samples, query)).encode())
-            self._answers = {key: each for key, each in self._answers.items() if each[0] == newest}
+            current = [(key, each) for key, each in self._answers.items() if each[0] == newest and key != query]
+            self._answers = dict(current[1 - _MOST_ANSWERS :])
             self._answers[query] = cached = (newest, content)
         return f"{newest:.3f}", cached[1]
 

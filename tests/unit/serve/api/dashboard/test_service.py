@@ -15,6 +15,7 @@ import pytest
 
 from lbctl.serve.api.dashboard import service
 from lbctl.serve.api.dashboard.frames import GZIP_HEADER, Frame
+from lbctl.serve.api.dashboard.series import Query
 from lbctl.serve.api.dashboard.service import Dashboard
 from lbctl.serve.api.dashboard.stream import Stream
 from lbctl.serve.api.events import TooManyClientsError
@@ -204,3 +205,13 @@ def test_a_series_that_has_not_changed_is_not_sent_again() -> None:
                 assert "metric is one of state, observed" in (await answer.json())["error"]
 
     asyncio.run(script())
+
+
+def test_the_answers_that_are_kept_do_not_grow_with_what_clients_ask_for() -> None:
+    async def script(dashboard: Dashboard) -> None:
+        for points in range(2, 102):
+            await dashboard.series(Query("pool", "queue", "*", points))
+        assert len(dashboard._answers) == service._MOST_ANSWERS
+        assert Query("pool", "queue", "*", 101) in dashboard._answers
+
+    conversation(StillFleet(), script)
