@@ -121,7 +121,7 @@ class MovingFleet(api.Fleet):
         soon = status_rows.timestamp(self._begun + 140)
         rollout = schema.Rollout(
             "chat", "qwen-32b", "timed", "progressing", 2, steps, 25.0, {"llama-70b": 75, "qwen-32b": 25},
-            status_rows.timestamp(self._begun - 160), soon, "weights of the new checkpoint",
+            status_rows.timestamp(self._begun - 160), soon, "weights of the new checkpoint", None,
         )  # fmt: skip
         return schema.Rollouts((rollout,))
 
