@@ -96,11 +96,12 @@ def _by_pool(before: Totals, after: Totals) -> dict[str, RequestCounts]:
     """Return pool → what was counted between two totals.
 
     A proxy whose total is smaller than before was forgotten meanwhile, and all of its new total was counted since.
+    No pool has more errors than requests, on which the tests of the analysis and the saved state rely.
     """
     pools: dict[str, RequestCounts] = {}
     for key, counts in after.items():
         earlier = before.get(key, NO_COUNTS)
         gained = counts - earlier if counts.requests >= earlier.requests else counts
-        pool = key[1].pool
-        pools[pool] = pools.get(pool, NO_REQUESTS) + RequestCounts(gained.requests, max(0, gained.errors))
+        pool, errors = key[1].pool, max(0, gained.errors)
+        pools[pool] = pools.get(pool, NO_REQUESTS) + RequestCounts(max(gained.requests, errors), errors)
     return pools

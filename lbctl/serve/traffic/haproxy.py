@@ -71,11 +71,15 @@ def report(now: Counters, before: Counters | None) -> Report:
 
 
 def _difference(now: ServerCounters, place: Place, earlier: Mapping[Place, ServerCounters]) -> Counts:
-    """Return what was counted since; a server that counts less than before has been removed and added again."""
+    """Return what was counted since; a server that counts less than before has been removed and added again.
+
+    HAProxy counts an answer of 500 at its head and a request at its end, so there may be more failures than ends.
+    """
     before = earlier.get(place)
     if before is None or now.ended < before.ended or now.failed < before.failed:
-        return Counts(now.ended, now.failed)
-    return Counts(now.ended - before.ended, now.failed - before.failed)
+        return Counts(max(now.ended, now.failed), now.failed)
+    failed = now.failed - before.failed
+    return Counts(max(now.ended - before.ended, failed), failed)
 
 
 def _condition(item: ServerCounters) -> Condition:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, NamedTuple
 
 WINDOW = 60.0
@@ -66,7 +67,10 @@ class _Reports:
 
     since: float
     """When it reported for the first time."""
-    at: float
+    at: float = -inf
+    """When it last reported its requests. An Envoy reports them and its conditions by different ways."""
+    conditions_at: float = -inf
+    """When it last reported its conditions."""
     totals: dict[ReplicaKey, Counts] = field(default_factory=dict)
     recent: deque[tuple[float, Counter[ReplicaKey]]] = field(default_factory=deque)
     """(end of the bucket, requests in it), the oldest first."""
@@ -108,7 +112,8 @@ class TrafficLedger:
 
     def set_conditions(self, proxy: str, conditions: Mapping[ReplicaKey, Condition], now: float) -> None:
         """Replace what the proxy thinks of each replica; a replica that is absent is unknown."""
-        self._reports(proxy, now).conditions = conditions
+        reports = self._proxies.setdefault(proxy, _Reports(now))
+        reports.conditions, reports.conditions_at = conditions, now
 
     def lost(self, proxy: str) -> None:
         """Forget what the proxy says of this moment, since it does not answer; its counts stay."""
@@ -122,7 +127,7 @@ class TrafficLedger:
         self._proxies = {name: reports for name, reports in self._proxies.items() if name in kept}
 
     def reporting(self, now: float) -> frozenset[str]:
-        """Return the proxies that are not silent."""
+        """Return the proxies that report their requests and are not silent."""
         return frozenset(name for name, _ in self._current(now))
 
     def totals(self) -> dict[tuple[str, ReplicaKey], Counts]:
@@ -175,10 +180,15 @@ class TrafficLedger:
 
     def conditions(self, key: ReplicaKey, now: float) -> Mapping[str, Condition]:
         """Return proxy → what it thinks of the replica, for the proxies that report it."""
-        return {name: item.conditions[key] for name, item in self._current(now) if key in item.conditions}
+        return {
+            name: item.conditions[key]
+            for name, item in self._proxies.items()
+            if key in item.conditions and now - item.conditions_at <= STALE_AFTER
+        }
 
     def _reports(self, proxy: str, now: float) -> _Reports:
-        reports = self._proxies.setdefault(proxy, _Reports(now, now))
+        """Return the reports of a proxy that reports its requests now."""
+        reports = self._proxies.setdefault(proxy, _Reports(now))
         reports.at = now
         return reports
 
