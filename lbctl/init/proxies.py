@@ -23,8 +23,8 @@ def advice(text: str) -> tuple[str, ...]:
 def obstacles(text: str, kind: str) -> tuple[Diagnostic, ...]:
     """Return why a proxy of this kind would not serve the fleet; their places are paths, since nothing is written."""
     loaded = _loaded(text)
-    found = suitability(loaded, kind).obstacles if loaded else ()
-    return tuple(replace(item, position=None) for item in found)
+    diagnostics = suitability(loaded, kind).obstacles if loaded else ()
+    return tuple(replace(item, position=None) for item in diagnostics)
 
 
 def _lines(loaded: Loaded) -> Iterator[str]:

@@ -30,9 +30,9 @@ def _facts(prepared: Prepared, settings: Settings) -> Iterator[tuple[str, str]]:
     topology, keys = prepared.loaded.compiled.topology, prepared.keys
     for listener in topology.listeners:
         yield "URL", url_of(listener)
-    for file, key in keys.made.items():
+    for file, key in keys.new.items():
         yield "key", f"{key}   (shown only now; its line is in {file})"
-    for file in dict.fromkeys(file for file in keys.by_route.values() if file not in keys.made):
+    for file in dict.fromkeys(file for file in keys.by_route.values() if file not in keys.new):
         yield "key", f"one of those in {file}; another: lbctl key new NAME --plain -f {shlex.quote(str(file))}"
     for listener in topology.listeners[:1]:
         yield "try", _request(prepared, listener, topology)
@@ -76,7 +76,7 @@ def _credential(prepared: Prepared, route: str) -> str:
     if file is None or auth is None or auth.api_keys is None:
         return ""
     scheme = "Bearer " if auth.api_keys.header == "authorization" else ""
-    return f' -H "{auth.api_keys.header}: {scheme}{prepared.keys.made.get(file, _UNKNOWN_KEY)}"'
+    return f' -H "{auth.api_keys.header}: {scheme}{prepared.keys.new.get(file, _UNKNOWN_KEY)}"'
 
 
 def _path_and_body(rule: Rule, pool: str, topology: Topology) -> tuple[str, list[str]]:

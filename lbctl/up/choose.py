@@ -61,5 +61,5 @@ def missing_proxy(kinds: Sequence[str]) -> str:
     """Return that none of these kinds is on this machine, and how to install each of them."""
     lines = [f"  {target(kind).title:<8} {target(kind).install_hint}" for kind in kinds]
     oldest = ", ".join(f"{target(kind).title} {version_text(target(kind).versions[0][:2])}" for kind in kinds)
-    what = "a proxy" if len(kinds) > 1 else target(kinds[0]).title
-    return "\n".join([f"there is no {what.removeprefix('a ')} on this machine ({oldest} or later):", *lines])
+    missing = "proxy" if len(kinds) > 1 else target(kinds[0]).title
+    return "\n".join([f"there is no {missing} on this machine ({oldest} or later):", *lines])

@@ -23,7 +23,7 @@ TENANT = "local"
 class Keys:
     """The key files of the API keys of a fleet."""
 
-    made: Mapping[Path, str]
+    new: Mapping[Path, str]
     """The key that was made for each file that was missing."""
     by_route: Mapping[str, Path]
     """The key file of each route that asks for API keys."""
@@ -39,9 +39,9 @@ def key_files_by_route(loaded: Loaded, own: Path | None) -> dict[str, Path]:
 
 def make_missing(by_route: Mapping[str, Path], *, plain: bool) -> Keys:
     """Make a key for each file that does not exist. Raises OSError."""
-    made: dict[Path, str] = {}
+    new: dict[Path, str] = {}
     for file in dict.fromkeys(by_route.values()):
         if not file.exists():
-            made[file] = new_key()
-            append_line(str(file), key_line(made[file], TENANT, plain=plain))
-    return Keys(made, by_route)
+            new[file] = new_key()
+            append_line(str(file), key_line(new[file], TENANT, plain=plain))
+    return Keys(new, by_route)

@@ -73,13 +73,13 @@ def _limits(context: RenderContext, route: Route, number: int, name: str, limit:
     if not limit.tenants or tenant is None:
         yield _limit(context, route, name, limit, Zone(_key(context, route, number, limit), Token(name), size))
         return
-    exceptions = ((quote.plain(own_tenant), Token('""')) for own_tenant, _ in limit.tenants)
+    exceptions = ((quote.map_key(own_tenant), Token('""')) for own_tenant, _ in limit.tenants)
     others = _map(context, tenant, f"${name}", (Token("default"), quote.script(f"is:{tenant.text}")), *exceptions)
     yield _limit(context, route, name, limit, Zone(others, Token(name), size))
     for index, (own_tenant, own) in enumerate(limit.tenants):
         own_name = f"{name}_{index}"
         key = _map(
-            context, tenant, f"${own_name}", (Token("default"), Token('""')), (quote.plain(own_tenant), Token("1"))
+            context, tenant, f"${own_name}", (Token("default"), Token('""')), (quote.map_key(own_tenant), Token("1"))
         )
         yield _limit(context, route, own_name, own, Zone(key, Token(own_name), _ONE))
 

@@ -31,6 +31,11 @@ def plain(text: str, source: Path = ()) -> Token:
     return Token(text if _SAFE.fullmatch(text) else _quoted(text), source)
 
 
+def map_key(text: str) -> Token:
+    """Return a string that a map compares, also where it is a word or a sign of the map's own, as `default` or `~`."""
+    return plain(f"\\{text}")
+
+
 def value(text: str, source: Path = ()) -> Token:
     """For a parameter in which nginx expands variables."""
     return Token(text if _SAFE.fullmatch(text) else _quoted(text).replace("$", DOLLAR), source)

@@ -19,7 +19,7 @@ from tests.e2e.support.http1 import Response
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
-_KEYS = "sk-a1: acme\nsk-a2: acme\nsk-g: globex\n"
+_KEYS = "sk-a1: acme\nsk-a2: acme\nsk-g: globex\nsk-d: default\n"
 _AUTH = {"api_keys": {"file": "keys", "header": "x-key"}}
 
 
@@ -231,9 +231,10 @@ def test_a_burst_is_divided_too(kind: Kind) -> None:
 
 
 def test_a_tenant_may_have_another_rate(kind: Kind) -> None:
-    limit = {"by": "tenant", "rate": "2/m", "tenants": {"acme": "5/m", "initech": "1/m"}}
+    tenants = {"acme": "5/m", "initech": "1/m", "default": "3/m", "include": "1/m"}
+    limit = {"by": "tenant", "rate": "2/m", "tenants": tenants}
     with _limited(kind, limit, route={"auth": _AUTH}) as (gateway, a):
-        keys = {"sk-a1": 4, "sk-a2": 3, "sk-g": 4}
+        keys = {"sk-a1": 4, "sk-a2": 3, "sk-g": 4, "sk-d": 5}
         passed = {key: _statuses(gateway, count, [("x-key", key)]).count(200) for key, count in keys.items()}
-        assert a.requests == 7
-    assert passed == {"sk-a1": 4, "sk-a2": 1, "sk-g": 2}
+        assert a.requests == 10
+    assert passed == {"sk-a1": 4, "sk-a2": 1, "sk-g": 2, "sk-d": 3}

@@ -167,6 +167,19 @@ def test_light_and_dark_follow_the_system_and_the_switch(page: Page) -> None:
     assert page.evaluate(colour) == light
 
 
+def test_it_works_where_the_browser_stores_nothing_for_pages(page: Page, control: ControlPlane) -> None:
+    denied = "Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('no', 'SecurityError'); }})"
+    script = page.call("Page.addScriptToEvaluateOnNewDocument", source=denied)
+    try:
+        page.open("about:blank")
+        show(page, control)
+        page.wait(state_of("r3"))
+        page.click("#theme")
+        assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    finally:
+        page.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])
+
+
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("width", [360, 768, 1440])
 def test_no_view_scrolls_sideways(page: Page, view: str, width: int) -> None:

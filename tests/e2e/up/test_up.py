@@ -125,6 +125,24 @@ def test_it_ends_by_ctrl_c_also_where_its_parent_has_ignored_that(site: Site, re
     assert site.run.processes() == {}
 
 
+def test_it_serves_on_and_ends_in_order_where_nobody_reads_its_logs(site: Site, replica: Replica) -> None:
+    require("haproxy")
+    site.write(replica)
+    site.run.start("--proxy", "haproxy", before=_lose_standard_error)
+    site.run.await_ready()
+    assert site.status(site.run.key) == 200
+    site.run.signal(signal.SIGINT)
+    assert site.run.wait() == 0
+    assert site.run.processes() == {}
+
+
+def _lose_standard_error() -> None:
+    """Give this process a standard error whose reader has ended, as after `lbctl up 2>&1 | head`."""
+    reader, writer = os.pipe()
+    os.dup2(writer, 2)
+    os.close(reader)
+
+
 @pytest.mark.parametrize("victim", ["serve", "envoy -c"])
 def test_where_one_of_the_two_dies_the_other_ends_and_the_reason_is_shown(
     site: Site, replica: Replica, victim: str

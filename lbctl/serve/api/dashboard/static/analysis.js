@@ -30,14 +30,14 @@ export function fill(element, analysis) {
   element.hidden = !analysis;
   if (!analysis) return;
   const [, sentence, strip, scroll] = element.children;
-  const found = Object.entries(analysis.verdicts)
+  const counted = Object.entries(analysis.verdicts)
     .map(([verdict, count]) => `${count} ${verdict}`)
     .join(", ");
   const waits = analysis.waits_for ? `It waits for ${analysis.waits_for}. ` : "";
   setText(
     sentence,
     `${waits}In this step the new side has ${counts(analysis.new)} in error, the old one ${counts(analysis.old)}. ` +
-      `${found ? `Evaluations: ${found}` : "No evaluation yet"}; ${plural(analysis.failures, "bad one")} in a row, ${analysis.max_failures} end it.`,
+      `${counted ? `Evaluations: ${counted}` : "No evaluation yet"}; ${plural(analysis.failures, "bad one")} in a row, ${analysis.max_failures} end it.`,
   );
   keyed(
     strip,

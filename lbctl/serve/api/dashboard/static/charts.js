@@ -80,10 +80,11 @@ export class Charts {
     await Promise.all(
       this.charts.map(async (chart) => {
         try {
-          const found = await Promise.all(chart.spec.lines.map(([metric]) => series(this.pool, metric, this.replica)));
+          const { lines } = chart.spec;
+          const histories = await Promise.all(lines.map(([metric]) => series(this.pool, metric, this.replica)));
           if (!this.closed)
             chart.begin(
-              found.map((each) => [each.times, this.replica ? (each.replicas[0]?.values ?? []) : each.total]),
+              histories.map((each) => [each.times, this.replica ? (each.replicas[0]?.values ?? []) : each.total]),
             );
         } catch (error) {
           chart.fail(error.message);
@@ -131,9 +132,9 @@ class Chart {
     this.about.textContent = message;
   }
 
-  begin(found) {
-    const times = [...new Set(found.flatMap(([each]) => each))].sort((one, other) => one - other);
-    const columns = found.map(([own, values]) => {
+  begin(histories) {
+    const times = [...new Set(histories.flatMap(([each]) => each))].sort((one, other) => one - other);
+    const columns = histories.map(([own, values]) => {
       const byTime = new Map(own.map((time, index) => [time, values[index]]));
       return times.map((time) => byTime.get(time) ?? null);
     });

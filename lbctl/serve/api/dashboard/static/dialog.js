@@ -96,14 +96,14 @@ function input({ name, label, type = "text", placeholder, value, check }) {
   });
   const problem = h("small", { class: "problem" });
   const box = type === "checkbox";
-  const words = h("span", { text: label });
+  const caption = h("span", { text: label });
   return {
     name,
     control,
     problem,
     check,
     box,
-    label: h("label", { class: box ? "box" : "field" }, ...(box ? [control, words] : [words, control]), problem),
+    label: h("label", { class: box ? "box" : "field" }, ...(box ? [control, caption] : [caption, control]), problem),
   };
 }
 

@@ -113,12 +113,12 @@ export class Heat {
     const [pool, metric] = [this.pool.value, this.metric.value];
     if (!pool) return;
     try {
-      const found = await series(pool, metric, "*", COLUMNS);
+      const history = await series(pool, metric, "*", COLUMNS);
       if (pool !== this.pool.value || metric !== this.metric.value) return;
-      this.rows = found.replicas.map((row) => row.replica);
-      this.columns = found.times.map((at, index) => ({
+      this.rows = history.replicas.map((row) => row.replica);
+      this.columns = history.times.map((at, index) => ({
         at: at * 1000,
-        values: found.replicas.map((row) => row.values[index]),
+        values: history.replicas.map((row) => row.values[index]),
       }));
       setText(this.about, this.columns.length ? "" : "No history yet: the first sample comes within seconds.");
     } catch (error) {

@@ -44,12 +44,12 @@ export class Log {
         key: `a${item.number}`,
         at: item.at,
         kind: "action",
-        who: item.actor,
+        author: item.actor,
         text: [item.action, item.subject].join(" "),
         more: item.reason,
       })),
       ...this.store.events
-        .map(({ kind, data, id }) => ({ key: `e${id}`, at: data.at, kind, who: "lbctl", ...told(kind, data) }))
+        .map(({ kind, data, id }) => ({ key: `e${id}`, at: data.at, kind, author: "lbctl", ...described(kind, data) }))
         .filter((line) => line.at),
     ]
       .sort((one, other) => Date.parse(other.at) - Date.parse(one.at))
@@ -63,7 +63,7 @@ export class Log {
           "li",
           { "data-kind": line.kind },
           h("time", { datetime: line.at, text: dateAndClock(line.at) }),
-          h("b", { text: line.who }),
+          h("b", { text: line.author }),
           h("span", { text: line.text }),
           h("small", { text: line.more ?? "" }),
         ),
@@ -73,7 +73,7 @@ export class Log {
 }
 
 /** What an event says, as a sentence. */
-function told(kind, data) {
+function described(kind, data) {
   if (kind === "published") {
     const moved = Object.entries(data.weights).flatMap(([pool, weights]) =>
       Object.entries(weights).map(([name, weight]) => `${pool}/${name} ${weight}`),

@@ -77,9 +77,9 @@ function disconnected(state) {
   if (first && state.kind === "locked") unlock(state.message);
 }
 
-function show(state, words) {
+function show(state, label) {
   setAttribute(byId("link"), "data-link", state);
-  setText(byId("link").querySelector(".words"), words);
+  setText(byId("link").querySelector(".words"), label);
   document.documentElement.classList.toggle("stale", state !== "live");
   if (state === "live") byId("banner").hidden = true;
 }
@@ -138,18 +138,32 @@ onToken(() => {
 });
 
 const THEMES = { auto: ["◐", "automatic"], light: ["☀", "light"], dark: ["☾", "dark"] };
-function theme(name) {
-  const [sign, words] = THEMES[name];
+const THEME_KEY = "lbctl-theme";
+let theme = "auto";
+
+function showTheme(name) {
+  theme = name;
+  const [sign, label] = THEMES[name];
   setAttribute(document.documentElement, "data-theme", name === "auto" ? null : name);
   setText(byId("theme"), sign);
-  for (const attribute of ["aria-label", "title"]) setAttribute(byId("theme"), attribute, `Colours: ${words}`);
-  localStorage.setItem("lbctl-theme", name);
+  for (const attribute of ["aria-label", "title"]) setAttribute(byId("theme"), attribute, `Colours: ${label}`);
+}
+
+/** Call `work` with the browser's storage. A browser that lets pages store nothing throws even when it is looked at. */
+function withStorage(work) {
+  try {
+    return work(localStorage);
+  } catch {
+    return null;
+  }
 }
 byId("theme").addEventListener("click", () => {
   const names = Object.keys(THEMES);
-  theme(names[(names.indexOf(localStorage.getItem("lbctl-theme") ?? "auto") + 1) % names.length]);
+  showTheme(names[(names.indexOf(theme) + 1) % names.length]);
+  withStorage((storage) => storage.setItem(THEME_KEY, theme));
 });
-theme(localStorage.getItem("lbctl-theme") in THEMES ? localStorage.getItem("lbctl-theme") : "auto");
+const storedTheme = withStorage((storage) => storage.getItem(THEME_KEY));
+showTheme(Object.hasOwn(THEMES, storedTheme) ? storedTheme : "auto");
 
 route();
 connection.run();
