@@ -133,6 +133,13 @@ def dotted(path: Path) -> str:
     return show(text, limit=200) if not text.isprintable() else text
 
 
+def quoting_hint(value: object) -> str:
+    """Return the hint that makes a value a string; empty for a list or a map, which quotes do not help."""
+    if isinstance(value, list | dict):
+        return ""
+    return f'quote it: "{value}"' if type(value) is int else "quote it"
+
+
 def show(value: object, limit: int = _MAX_SHOWN) -> str:
     """Format a user's value as YAML writes it: strings quoted, at most `limit` characters, nothing unprintable."""
     if value is None or isinstance(value, bool):

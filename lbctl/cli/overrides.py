@@ -116,7 +116,7 @@ def freeze(
 ) -> int:
     """Keep the weights of a pool, or of all, as they are. Health goes on."""
     remote = Server(server, token_file, tls_ca)
-    for name in _pools(remote, pool):
+    for name in _frozen_pools(remote, pool):
         override = _hold(remote, schema.OverrideRequest("freeze", name), ttl, reason)
         click.echo(f"lbctl: the weights of {name} stay{_until(override)}", err=True)
     return 0
@@ -128,7 +128,7 @@ def freeze(
 def unfreeze(pool: str | None, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Let the weights of a pool, or of all, move again."""
     remote = Server(server, token_file, tls_ca)
-    for name in _pools(remote, pool):
+    for name in _frozen_pools(remote, pool):
         _remove(remote, schema.OverrideRemoval("freeze", name), name)
     return 0
 
@@ -175,9 +175,14 @@ def place(text: str) -> tuple[str, str]:
     return pool, name
 
 
-def _pools(remote: Server, pool: str | None) -> list[str]:
-    """Return that pool, or all with telemetry."""
-    return [pool] if pool else [item.pool for item in remote.get("/api/v1/status", schema.Status).control]
+def _frozen_pools(remote: Server, pool: str | None) -> list[str]:
+    """Return that pool, or all with telemetry, because the weights of others do not move; say so where none has it."""
+    if pool is not None:
+        return [pool]
+    names = [item.pool for item in remote.get("/api/v1/status", schema.Status).control]
+    if not names:
+        click.echo("lbctl: no pool has telemetry, so no weights move: there is nothing to do", err=True)
+    return names
 
 
 def _hold(remote: Server, request: schema.OverrideRequest, ttl: str | None, reason: str | None) -> schema.Override:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,8 @@ _PATH = "/api/v1/rollouts"
 _DEGRADED = 3
 _LOOK_INTERVAL = 0.5
 """Seconds between two looks of `--wait`."""
+_AWAY = 60.0
+"""Seconds that `--wait` gives a `serve` that does not answer, because a restart goes on with the rollout."""
 _SHOWN = 5
 """Evaluations of each rollout that the table shows."""
 _EVALUATIONS = ("ROUTE", "AT", "STEP", "VERDICT", "NEW", "OLD", "METRICS", "WHY")
@@ -32,12 +35,27 @@ def command() -> None:
 @command.command("status")
 @click.argument("route", required=False)
 @options_of("rollout")("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+@options_of("rollout")("--wait", is_flag=True, help="With ROUTE: report each step on standard error, as `start` does.")
 @server_options()
-def status(route: str | None, form: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
+def status(route: str | None, form: str, wait: bool, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Show each rollout: its phase, its step, the split that applies now, and the last evaluations of its analysis."""
-    rows = rollouts_of(Server(server, token_file, tls_ca), route)
-    click.echo(rollouts_text(rows, form))
-    return 0
+    if wait and route is None:
+        raise click.UsageError("--wait needs a ROUTE")
+    remote = Server(server, token_file, tls_ca)
+    code = _await_end(remote, rollouts_of(remote, route)[0]) if wait else 0
+    click.echo(rollouts_text(rollouts_of(remote, route), form))
+    return code
+
+
+def _percent(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """Return the percentage that is written as `30` or `30%`. Raises BadParameter."""
+    try:
+        number = float(value.removesuffix("%"))
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= 100:
+        raise click.BadParameter(f"{value!r} is not a percentage from 0 to 100, as 30 or 30%", ctx, param)
+    return number
 
 
 def _options(*, wait: str) -> Callable[[_Command], _Command]:
@@ -95,7 +113,7 @@ def abort(route: str, wait: bool, **more: Any) -> int:
 
 @command.command("set")
 @_options(wait=_IN_PROXIES)
-@click.argument("percent", type=click.FloatRange(0, 100))
+@click.argument("percent", callback=_percent)
 def set_(route: str, percent: float, wait: bool, **more: Any) -> int:
     """Give the pool this share in percent, and pause there until `resume` or `promote`."""
     return _act(route, "set", wait, percent=percent, **more)
@@ -118,28 +136,46 @@ def _act(
 
 def _await_end(remote: Server, row: schema.Rollout) -> int:
     """Report every step and its evidence until the rollout has ended, or until a person has to go on."""
+    reported = _last(row)
     while row.phase == "progressing" and row.next_at is not None:
         time.sleep(_LOOK_INTERVAL)
-        (latest,) = rollouts_of(remote, row.route)
-        for line in _news(row, latest):
-            click.echo(f"lbctl: {line}", err=True)
+        latest = _look(remote, row.route)
+        reported = _report(row, latest, reported)
         row = latest
     if row.phase in ("aborted", "rolled_back", "superseded") or (row.phase == "paused" and row.mode != "manual"):
         return _DEGRADED
     return await_proxies(remote)
 
 
-def _news(before: schema.Rollout, after: schema.Rollout) -> Iterator[str]:
-    """Yield what has changed: the last evaluation where its verdict is another one or the step has ended, and the step.
+def _look(remote: Server, route: str) -> schema.Rollout:
+    """Return the rollout, also over a restart of `serve`. Raises ClickException if that takes too long."""
+    deadline = time.monotonic() + _AWAY
+    while True:
+        try:
+            (row,) = rollouts_of(remote, route)
+            return row
+        except click.ClickException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_INTERVAL)
 
-    An inconclusive evaluation names what it waits for.
+
+def _report(
+    before: schema.Rollout, after: schema.Rollout, reported: schema.RolloutEvaluation | None
+) -> schema.RolloutEvaluation | None:
+    """Print what has changed, and return the evaluation that was printed last.
+
+    An evaluation is printed where its verdict is another one or the step has ended, but never twice. An inconclusive
+    one names what it waits for.
     """
     moved = (after.phase, after.step, after.percent) != (before.phase, before.step, before.percent)
-    last, earlier = _last(after), _last(before)
-    if last is not None and (moved or earlier is None or last.verdict != earlier.verdict):
-        yield f"step {last.step} is {_evidence(last)}"
+    last = _last(after)
+    if last is not None and last != reported and (moved or reported is None or last.verdict != reported.verdict):
+        click.echo(f"lbctl: step {last.step} is {_evidence(last)}", err=True)
+        reported = last
     if moved:
-        yield _sentence(after)
+        click.echo(f"lbctl: {_sentence(after)}", err=True)
+    return reported
 
 
 def _last(row: schema.Rollout) -> schema.RolloutEvaluation | None:

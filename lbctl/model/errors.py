@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from lbctl.base.diagnostics import Diagnostic, Path, did_you_mean, dotted, show
+from lbctl.base.diagnostics import Diagnostic, Path, did_you_mean, dotted, quoting_hint, show
 from lbctl.model import other_names
 from lbctl.model.node import Node, position_of
 from lbctl.model.section import Section
@@ -120,6 +120,10 @@ def _whole(value: Any, _ctx: dict[str, Any], _message: str) -> tuple[str, str]:
     return f"{show(value)} is not a whole number", f"write {value.lstrip('+0')}, unquoted" if digits else ""
 
 
+def _string(value: Any, _ctx: dict[str, Any], _message: str) -> tuple[str, str]:
+    return f"{show(value)} is not a string", quoting_hint(value)
+
+
 def _bound(relation: str, key: str) -> _Describe:
     return lambda value, ctx, _message: (f"{show(value)} is out of range", f"{relation} {ctx[key]}")
 
@@ -130,7 +134,7 @@ _KINDS: dict[str, tuple[str, _Describe]] = {
     "int_type": ("LB013", _whole),
     "int_from_float": ("LB013", _whole),
     "float_type": ("LB013", _not_a("a number")),
-    "string_type": ("LB013", _not_a("a string", "quote it")),
+    "string_type": ("LB013", _string),
     "string_too_long": ("LB016", _bound("at most", "max_length")),
     "list_type": ("LB013", _not_a("a list", "write [ … ] or lines that begin with -")),
     "dict_type": ("LB013", _not_a("a map", "write key: value")),

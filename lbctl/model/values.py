@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
 from lbctl.base import quantities as q
-from lbctl.base.diagnostics import show
+from lbctl.base.diagnostics import quoting_hint, show
 from lbctl.model.regex import check_regex
 from lbctl.model.section import refuse
 
@@ -44,8 +44,7 @@ def _text(pattern: str, noun: str, hint: str, lower: bool = False) -> Any:
 
     def validate(value: object) -> str:
         if not isinstance(value, str):
-            quoted = f': "{value}"' if type(value) is int else ""
-            raise refuse("LB013", f"{show(value)} is not a string", f"quote it{quoted}")
+            raise refuse("LB013", f"{show(value)} is not a string", quoting_hint(value))
         if not compiled.fullmatch(value):
             raise refuse("LB013", f"{show(value)} is not {noun}", hint)
         return value.lower() if lower else value
@@ -243,7 +242,7 @@ CheckPath = Annotated[
 
 def _regex(value: object) -> str:
     if not isinstance(value, str):
-        raise refuse("LB013", f"{show(value)} is not a regular expression", "quote it")
+        raise refuse("LB013", f"{show(value)} is not a regular expression", quoting_hint(value))
     problem = check_regex(value)
     if problem:
         raise refuse("LB013", f"{show(value)}: {problem}", "RE2 syntax; it must match the whole path")
@@ -282,7 +281,7 @@ Metric = Annotated[str, *_text(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}", "a metric's na
 
 def _body(value: object) -> str:
     if not isinstance(value, str):
-        raise refuse("LB013", f"{show(value)} is not a string", "quote it")
+        raise refuse("LB013", f"{show(value)} is not a string", quoting_hint(value))
     if len(value.encode()) > 2000 or not value.replace("\n", "").replace("\t", "").isprintable():
         raise refuse(
             "LB013", f"{show(value)} cannot be a body", "printable text with tabs and newlines, at most 2,000 bytes"

@@ -53,7 +53,9 @@ class _Envoy:
         return bootstrap(Joining(Address(path=str(place / XDS_SOCKET)), NAME))
 
     def command(self, binary: str, place: Path) -> list[str]:
-        return [binary, "-c", str(place / "envoy.yaml"), "--disable-hot-restart", "--log-level", "warning"]
+        # The component `misc` warns of fields whose API is work in progress, in ten long lines at each start.
+        levels = ["--log-level", "warning", "--component-log-level", "misc:error"]
+        return [binary, "-c", str(place / "envoy.yaml"), "--disable-hot-restart", *levels]
 
 
 class _Rendered:

@@ -100,6 +100,13 @@ def check(text: str, code: str, hint: str) -> None:
     assert "secret" not in str(found[0])
 
 
+def test_quotes_are_no_advice_for_a_map() -> None:
+    fleet, mark = marked(GROUND + "routes:\n  r: {pool: a, sticky_split: {cookie: ▶{name: x}}}\n")
+    _, problems = reading(fleet)
+    assert places(problems) == [f"{mark} LB013"]
+    assert problems[0].hint == ""
+
+
 @pytest.mark.parametrize(("route", "said"), ROUTES.items(), ids=lambda word: str(word).replace("▶", ""))
 def test_a_value_of_a_route_is_refused_where_it_stands_with_what_is_right(route: str, said: tuple[str, str]) -> None:
     before, _, after = route.partition("▶")

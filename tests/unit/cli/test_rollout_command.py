@@ -1,0 +1,106 @@
+"""`lbctl rollout`: the percentage of `set`, and a `--wait` that outlasts `serve` and reports each evaluation once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lbctl.cli import run
+from lbctl.serve.api import schema
+from tests.e2e.support.ports import free_port
+from tests.support.api import Fleet
+from tests.support.api_server import serving
+
+NO_REQUESTS = schema.RolloutCounts(0, 0, None)
+COUNTS = schema.RolloutCounts(100, 1, 0.01)
+GOOD = schema.RolloutEvaluation("2026-05-01T10:00:00.000Z", 1, "good", None, COUNTS, COUNTS, ())
+ANALYSIS = schema.RolloutAnalysis(None, COUNTS, COUNTS, 0, 2, {"good": 1}, (GOOD,))
+STEPS = (schema.RolloutStep(50.0, 60.0), schema.RolloutStep(100.0, None))
+BEFORE = schema.Rollout(
+    route="chat", to="new", mode="analysis", phase="progressing", step=1, steps=STEPS, percent=50.0,
+    split={"new": 1, "old": 1}, since=None, next_at="2026-05-01T11:00:00.000Z", reason=None,
+    analysis=replace(ANALYSIS, new=NO_REQUESTS, verdicts={}, evaluations=()),
+)  # fmt: skip
+EVALUATED = replace(BEFORE, analysis=ANALYSIS)
+ROLLED_BACK = replace(EVALUATED, phase="rolled_back", percent=None, next_at=None)
+
+
+class Moving(Fleet):
+    """A control plane with one rollout, which records what it was told to do."""
+
+    def __init__(self, *rows: schema.Rollout) -> None:
+        super().__init__()
+        self.rows = list(rows)
+        self.percents: list[float] = []
+
+    def rollouts(self) -> schema.Rollouts:
+        """Show the next of the rows, and the last one for ever."""
+        row = self.rows.pop(0) if len(self.rows) > 1 else self.rows[0]
+        return schema.Rollouts((row,))
+
+    async def act_on_rollout(self, body: dict[str, Any], actor: str) -> schema.RolloutResult:
+        self.percents.append(body["percent"])
+        return schema.RolloutResult(BEFORE)
+
+
+@pytest.mark.parametrize(("text", "percent"), [("30", 30.0), ("30%", 30.0), ("2.5%", 2.5), ("0", 0.0)])
+def test_a_percentage_may_have_its_sign(text: str, percent: float, tmp_path: Any) -> None:
+    token = tmp_path / "token"
+    token.write_text("operator:operate:0123456789abcdef0123456789abcdef\n")
+    token.chmod(0o600)
+    alone = tmp_path / "alone"
+    alone.write_text("0123456789abcdef0123456789abcdef\n")
+    alone.chmod(0o600)
+    fleet = Moving(BEFORE)
+    with serving(fleet, token) as url:
+        assert run(["rollout", "set", "chat", text, "--server", url, "--token-file", str(alone)]) == 0
+    assert fleet.percents == [percent]
+
+
+@pytest.mark.parametrize("text", ["101", "-1%", "half", "nan", "%"])
+def test_what_is_no_percentage_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["rollout", "set", "chat", "--", text]) == 64
+    assert f"'{text}' is not a percentage from 0 to 100, as 30 or 30%" in capsys.readouterr().err
+
+
+def test_a_wait_for_a_running_rollout_reports_an_evaluation_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(Moving(BEFORE, EVALUATED, ROLLED_BACK)) as url:
+        assert run(["rollout", "status", "chat", "--wait", "--server", url]) == 3
+    out, err = capsys.readouterr()
+    assert err.splitlines() == [
+        "lbctl: step 1 is good: new 1 of 100 (1.00 %), old 1 of 100 (1.00 %)",
+        "lbctl: the rollout of chat is rolled_back, the split of the files holds: {new: 1, old: 1}",
+    ]
+    assert "rolled_back" in out
+
+
+def test_a_wait_outlasts_a_restart_of_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    port = free_port()
+    codes: list[int] = []
+    command = ["rollout", "status", "chat", "--wait", "--server", f"http://127.0.0.1:{port}"]
+    waiting = threading.Thread(target=lambda: codes.append(run(command)))
+    fleet = Moving(BEFORE)
+    with serving(fleet, port=port):
+        waiting.start()
+        time.sleep(1)
+    time.sleep(1)
+    assert waiting.is_alive()
+    with serving(Moving(ROLLED_BACK), port=port):
+        waiting.join(10)
+    assert codes == [3]
+    assert "does not answer" not in capsys.readouterr().err
+
+
+def test_a_wait_needs_a_route(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["rollout", "status", "--wait"]) == 64
+    assert "--wait needs a ROUTE" in capsys.readouterr().err
+
+
+def test_a_freeze_says_where_no_weights_move(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(Fleet()) as url:
+        assert run(["freeze", "--server", url]) == 0
+    assert "no pool has telemetry, so no weights move: there is nothing to do" in capsys.readouterr().err
