@@ -31,8 +31,8 @@ def command(headless: bool, duration: str | None, kind: str | None, form: str) -
     """Run a real proxy and serve before simulated replicas of unlike GPUs, and let replicas fail.
 
     The same requests go to three equal groups: one whose weights lbctl serve decides, one with static weights, one with
-    round robin. Faults come by key, or by a script with --headless. Exit code 1 where a program ends by itself, 4
-    without a proxy.
+    round robin. Beside them lbctl serve promotes a good canary and rolls a bad one back. Faults and canaries come by
+    key, or by a script with --headless. Exit code 1 where a program ends by itself, 4 without a proxy.
     """
     from lbctl.up.choose import installed, missing_proxy
 

@@ -1,7 +1,8 @@
-"""A rollout in the demo: a route whose requests go step by step to a new version, by key or by the script.
+"""The canaries of the demo: rollouts that `serve` analyses, each with a load that a key or the script starts.
 
-It has a listener, two replicas and a small load of its own, so it does not disturb the comparison of the groups. The
-rollout is `manual`: each advance is a request to the API of `serve`, with its token.
+`serve` begins both rollouts with the fleet, and each waits in its first step until there are requests to compare. So
+the first start of a canary is its load; a later one is a request to the API of `serve`, with its token. The load ends
+when `serve` has promoted the new version or has rolled it back.
 """
 
 from __future__ import annotations
@@ -9,21 +10,24 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
-from lbctl.demo.fleet import ANSWER, CANARY, PROMPT, SPREAD, STEPS, Site
-from lbctl.demo.load import Load, poisson
+from lbctl.demo.canary_fleet import ANSWER, NEW, PROMPT, REQUEST_RATE, CanarySite, Plan
+from lbctl.demo.load import Load, Outcomes, poisson
 from lbctl.demo.replica import HOST
 
-_RATE = 3.0
-"""Requests a second."""
-_BLOCK = 60.0
+_SPREAD = 0.5
+_BLOCK = 1.0
+"""Seconds of arrivals that are drawn at once."""
 _PATIENCE = 5.0
+_INTERVAL = 0.5
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
+_RUNNING = ("progressing", "paused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Step:
     percent: float
     """The share that the new version was given."""
     at: float
-    """On the monotonic clock."""
+    """When it was noticed, on the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,51 +50,143 @@ class StepResult:
     """How many were sent until the next step."""
     failed: int
     """How many of them have failed."""
-    observed: float
-    """The part of the responses that came from the new version, from 0 to 1."""
+    observed: float | None
+    """The part of the responses that came from the new version, from 0 to 1; None where there was no request."""
 
 
+@dataclass(slots=True)
 class Canary:
-    """The rollout of one run; `token` is the file of the API's token."""
+    """One canary, from its last start on; times are seconds of the monotonic clock."""
 
-    def __init__(self, site: Site, token: Path) -> None:
-        self.steps: list[Step] = []
-        self._load = Load([site.canary_port], "/v1/completions", _PATIENCE, keep=False)
-        self._url = f"http://{HOST}:{site.api}/api/v1/rollouts"
-        self._token = token
+    site: CanarySite
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """Its rollout as the API shows it; empty until that was read."""
+    steps: list[Step] = field(default_factory=list)
+    started: float | None = None
+    ended: float | None = None
+    load: Load = field(init=False)
 
-    async def advance(self) -> None:
-        """Take the next step, if there is one and `serve` takes it."""
-        if len(self.steps) == len(STEPS):
+    def __post_init__(self) -> None:
+        self.load = Load([self.site.port], "/v1/completions", _PATIENCE, keep=False)
+
+    @property
+    def plan(self) -> Plan:
+        """What it is."""
+        return self.site.plan
+
+    @property
+    def running(self) -> bool:
+        """Whether it is started, and neither promoted nor rolled back."""
+        return self.started is not None and self.ended is None
+
+    @property
+    def phase(self) -> str:
+        """The phase of its rollout; `waiting` before its first start."""
+        return str(self.row.get("phase", "waiting")) if self.started is not None else "waiting"
+
+    @property
+    def last_evaluation(self) -> Mapping[str, Any] | None:
+        """The last evaluation as the API shows it; None where there is none since the start."""
+        evaluations: Sequence[Mapping[str, Any]] = (self.row.get("analysis") or {}).get("evaluations", ())
+        return evaluations[-1] if evaluations and self.started is not None else None
+
+    def begin(self) -> None:
+        """Begin with the load, and forget the steps of an earlier start."""
+        self.started, self.ended, self.steps = time.monotonic(), None, []
+
+    def follow(self, row: Mapping[str, Any]) -> None:
+        """Take in what the API says now, and note a new step or the end."""
+        self.row = row
+        if not self.running:
             return
-        body = {"route": CANARY, "action": "promote" if self.steps else "start", "reason": "lbctl demo"}
-        headers = {"authorization": f"Bearer {self._token.read_text(encoding='ascii').strip()}"}
-        try:
-            async with (
-                aiohttp.ClientSession(timeout=_TIMEOUT, headers=headers) as session,
-                session.post(self._url, json=body) as response,
-            ):
-                response.raise_for_status()
-        except (aiohttp.ClientError, TimeoutError):
-            return
-        self.steps.append(Step(STEPS[len(self.steps)], time.monotonic()))
+        if row["percent"] is not None and (not self.steps or self.steps[-1].percent != row["percent"]):
+            self.steps.append(Step(row["percent"], time.monotonic()))
+        if row["phase"] not in _RUNNING:
+            self.ended = time.monotonic()
 
-    async def run_load(self, began: float) -> None:
-        """Send requests until cancelled."""
-        seed = random.Random("lbctl demo canary")
-        for number in range(1_000_000):
-            arrivals = poisson(_RATE, _BLOCK, PROMPT, ANSWER, SPREAD, f"{seed.random()} {number}")
-            await self._load.run(arrivals, began + number * _BLOCK)
+    async def run_load(self) -> None:
+        """Send requests while the rollout runs, until cancelled."""
+        seed = random.Random(f"lbctl demo {self.plan.name}")
+        while True:
+            if self.running:
+                arrivals = poisson(REQUEST_RATE, _BLOCK, PROMPT, ANSWER, _SPREAD, str(seed.random()))
+                await self.load.run(arrivals, time.monotonic())
+            else:
+                await asyncio.sleep(0.1)
 
-    async def follow_script(self, began: float, duration: float) -> None:
-        """Take each step at its part of the duration."""
-        for part in (0.05, 0.35, 0.65):
-            await asyncio.sleep(max(0.0, began + part * duration - time.monotonic()))
-            await self.advance()
+    def outcomes(self) -> Outcomes:
+        """Return the outcomes of all requests since the start."""
+        return self.load.outcomes(self.started or 0.0, self.ended or time.monotonic())
 
     def results(self) -> Iterator[StepResult]:
         """Yield what clients saw of each step so far."""
-        ends = [*(step.at for step in self.steps[1:]), time.monotonic()]
-        for step, end in zip(self.steps, ends, strict=True):
-            outcomes = self._load.outcomes(step.at, end)
-            yield StepResult(step, len(outcomes.sent), outcomes.failed, outcomes.shares().get("v2", 0.0))
+        ends = [*(step.at for step in self.steps[1:]), self.ended or time.monotonic()]
+        for step, end in zip(self.steps, ends, strict=False):
+            outcomes = self.load.outcomes(step.at, end)
+            observed = outcomes.shares().get(NEW, 0.0) if outcomes.sent else None
+            yield StepResult(step, len(outcomes.sent), outcomes.failed, observed)
+
+
+class Canaries:
+    """All canaries of a run, and the API of `serve` that moves them; `token` is the file of the API's token."""
+
+    def __init__(self, sites: Sequence[CanarySite], api: int, token: Path) -> None:
+        self.all = tuple(map(Canary, sites))
+        self._url = f"http://{HOST}:{api}/api/v1/rollouts"
+        self._token = token
+        self._lock = asyncio.Lock()
+        """Held during a request, so that no older answer follows a newer one."""
+
+    @property
+    def by_key(self) -> Mapping[str, Canary]:
+        """The canaries by the key that starts each."""
+        return {canary.plan.key: canary for canary in self.all}
+
+    async def start(self, canary: Canary) -> None:
+        """Start a canary that does not run. Nothing happens where `serve` refuses; the key can be pressed again."""
+        if canary.running:
+            return
+        if canary.started is not None:
+            body = {"route": canary.plan.name, "action": "start", "reason": "lbctl demo"}
+            answer = await self._ask("POST", body)
+            if answer is None:
+                return
+            canary.row = answer["rollout"]
+        canary.begin()
+
+    async def run(self) -> None:
+        """Read the rollouts twice a second and send the loads, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for canary in self.all:
+                group.create_task(canary.run_load())
+            while True:
+                await self._read()
+                await asyncio.sleep(_INTERVAL)
+
+    async def _read(self) -> None:
+        answer = await self._ask("GET")
+        rows = {row["route"]: row for row in answer["rollouts"]} if answer else {}
+        for canary in self.all:
+            if canary.plan.name in rows:
+                canary.follow(rows[canary.plan.name])
+
+    async def _ask(self, method: str, body: Mapping[str, str] | None = None) -> Mapping[str, Any] | None:
+        """Return the answer of the API; None where it gives none, or refuses."""
+        try:
+            token = self._token.read_text(encoding="ascii").strip()
+            async with (
+                self._lock,
+                aiohttp.ClientSession(timeout=_TIMEOUT, headers={"authorization": f"Bearer {token}"}) as session,
+                session.request(method, self._url, json=body) as response,
+            ):
+                response.raise_for_status()
+                document: Mapping[str, Any] = await response.json()
+                return document
+        except (aiohttp.ClientError, TimeoutError):
+            return None
+
+    async def follow_script(self, began: float, duration: float) -> None:
+        """Start each canary at its part of the duration."""
+        for canary in sorted(self.all, key=lambda item: item.plan.start):
+            await asyncio.sleep(max(0.0, began + canary.plan.start * duration - time.monotonic()))
+            await self.start(canary)

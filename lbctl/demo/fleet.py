@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from lbctl.compile.gpus import GPUS as TABLE
+from lbctl.demo import canary_fleet
+from lbctl.demo.canary_fleet import PLANS, CanarySite, new_canary
 from lbctl.demo.replica import HOST, PacedReplica
 from lbctl.simulate.engine import CostModel, saturated_rate
 
@@ -26,8 +28,6 @@ TITLES: Mapping[Strategy, str] = {
     "static": "static weights by GPU",
     "round-robin": "round robin",
 }
-CANARY, VERSIONS, STEPS = "canary", ("v1", "v2"), (10.0, 50.0, 100.0)
-"""The route of the rollout, its pools, and the shares of the second one in percent."""
 GPUS = ("H100-SXM", "A100-80GB", "L40S")
 PROMPT, ANSWER, SPREAD = 300.0, 80.0, 0.8
 """The mean lengths of requests in tokens, and the deviation of their logarithms."""
@@ -76,22 +76,24 @@ class Site:
     """The port of each group's listener."""
     api: int
     """The port of the API of `serve`."""
+    logs: int
+    """The UDP port to which an nginx sends a line a request."""
     groups: Mapping[Strategy, Sequence[PacedReplica]]
     """The replicas of each group, in the order of `MEMBERS`."""
-    canary_port: int
-    """The port of the rollout's listener."""
-    versions: Mapping[str, PacedReplica]
-    """The replica of each version that the rollout knows."""
+    canaries: Sequence[CanarySite]
+    """The canaries, each with a listener and replicas of its own."""
 
     @property
     def replicas(self) -> tuple[PacedReplica, ...]:
         """All replicas."""
-        return (*(replica for group in self.groups.values() for replica in group), *self.versions.values())
+        groups = (*self.groups.values(), *(canary.versions.values() for canary in self.canaries))
+        return tuple(replica for group in groups for replica in group)
 
     @property
-    def listener_ports(self) -> tuple[int, ...]:
-        """The ports of all listeners."""
-        return (*self.listeners.values(), self.canary_port)
+    def listener_ports(self) -> Mapping[str, int]:
+        """The ports of all listeners, by their names."""
+        groups: dict[str, int] = dict(self.listeners.items())
+        return groups | {canary.plan.name: canary.port for canary in self.canaries}
 
 
 def arrival_rate() -> float:
@@ -102,46 +104,35 @@ def arrival_rate() -> float:
 def new_site() -> Site:
     """Return a site whose replicas do not listen yet."""
     groups = {name: [PacedReplica(item.name, item.speed, CURVE) for item in MEMBERS] for name in STRATEGIES}
-    *listeners, canary, api = _free_ports(len(STRATEGIES) + 2)
-    versions = {name: PacedReplica(name, MEMBERS[0].speed, CURVE) for name in VERSIONS}
-    return Site(dict(zip(STRATEGIES, listeners, strict=True)), api, groups, canary, versions)
+    api, *ports = _free_ports(1 + len(STRATEGIES) + len(PLANS))
+    listeners = dict(zip(STRATEGIES, ports, strict=False))
+    canaries = [new_canary(plan, port, CURVE) for plan, port in zip(PLANS, ports[len(STRATEGIES) :], strict=True)]
+    (logs,) = _free_ports(1, socket.SOCK_DGRAM)
+    return Site(listeners, api, logs, groups, canaries)
 
 
 def write_fleet(site: Site, directory: Path) -> Path:
     """Write the fleet of a site whose replicas listen."""
-    ports: dict[str, int] = dict(zip((*STRATEGIES, CANARY), site.listener_ports, strict=True))
-    matches: dict[str, dict[str, object]] = {
-        name: {"match": {"path_prefix": "/"}, "listeners": [name]} for name in ports
-    }
-    routes: dict[str, object] = {name: {**matches[name], "pool": name} for name in site.listeners}
+    actions: dict[str, dict[str, object]] = {name: {"pool": name} for name in site.listeners}
     pools: dict[str, object] = {name: _pool(name, replicas) for name, replicas in site.groups.items()}
-    versions = {name: _version(name, replica) for name, replica in site.versions.items()}
+    for canary in site.canaries:
+        actions[canary.plan.name] = canary_fleet.route(canary)
+        pools |= canary_fleet.pools(canary, _CHECK, GPUS[0])
     fleet = {
         "version": 1,
         "listeners": {
-            name: {"bind": f"{HOST}:{port}", "access_log": {"format": "none"}} for name, port in ports.items()
+            name: {"bind": f"{HOST}:{port}", "access_log": {"format": "none"}}
+            for name, port in site.listener_ports.items()
         },
-        "routes": {**routes, CANARY: {**matches[CANARY], **_rollout()}},
-        "pools": {**pools, **versions},
-        "control": {"api": {"bind": f"{HOST}:{site.api}"}},
+        "routes": {
+            name: {"match": {"path_prefix": "/"}, "listeners": [name], **action} for name, action in actions.items()
+        },
+        "pools": pools,
+        "control": {"api": {"bind": f"{HOST}:{site.api}"}, "logs": {"bind": f"{HOST}:{site.logs}"}},
     }
     path = directory / "fleet.yaml"
     path.write_text(json.dumps(fleet, indent=2) + "\n", encoding="utf-8")
     return path
-
-
-def _rollout() -> dict[str, object]:
-    old, new = VERSIONS
-    steps = [{"percent": f"{percent:g}%"} for percent in STEPS]
-    return {"split": {old: 100, new: 0}, "rollout": {"to": new, "mode": "manual", "steps": steps}}
-
-
-def _version(name: str, replica: PacedReplica) -> dict[str, object]:
-    return {
-        "model": {"name": "simulated", "version": name},
-        "replicas": [{"name": name, "address": f"{HOST}:{replica.port}", "gpu": GPUS[0]}],
-        "health": {"active": _CHECK},
-    }
 
 
 def _pool(strategy: Strategy, replicas: Sequence[PacedReplica]) -> dict[str, object]:
@@ -163,9 +154,9 @@ def _pool(strategy: Strategy, replicas: Sequence[PacedReplica]) -> dict[str, obj
     return pool
 
 
-def _free_ports(count: int) -> list[int]:
+def _free_ports(count: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[int]:
     """Return ports that are free now; all are held until the last one is known, so that no port comes twice."""
-    sockets = [socket.socket() for _ in range(count)]
+    sockets = [socket.socket(socket.AF_INET, kind) for _ in range(count)]
     try:
         for each in sockets:
             each.bind((HOST, 0))

@@ -21,14 +21,16 @@ _LOWERED = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What `serve` has decided about one replica."""
+    """What `serve` says of one replica."""
 
     share: float
-    """From 0 to 1."""
+    """Its part of the pool's requests as decided, from 0 to 1."""
+    observed: float | None
+    """Its part of the requests of the last minute, as the proxy counts them; None where it has reported none."""
     state: str
-    """One word, as in, out, slow."""
+    """One word, such as in, slow or ejected."""
     reason: str
-    """Why it is in that state; empty for a replica without anything to say."""
+    """Why it is in that state; empty for `in`."""
 
 
 class Observer:
@@ -67,10 +69,4 @@ def _decisions(document: Mapping[str, Any]) -> dict[str, Decision]:
     rows: list[Mapping[str, Any]] = next(
         (pool["replicas"] for pool in document["pools"] if pool["name"] == "adaptive"), []
     )
-    return {row["name"]: _decision(row) for row in rows}
-
-
-def _decision(row: Mapping[str, Any]) -> Decision:
-    """Read a row; a replica without a state of its own is described by its reasons."""
-    reason = row.get("state_reason") or "; ".join(row.get("reasons", ()))
-    return Decision(row["share"], row.get("state") or ("out" if row.get("out") else "in"), reason)
+    return {row["name"]: Decision(row["share"], row["observed"], row["state"], row["state_reason"]) for row in rows}

@@ -3,7 +3,7 @@
 A request is `POST …?q=PROMPT&n=ANSWER` (tokens). The head of the response and its first byte are sent with the first
 token, its second and last byte with the last one. `/metrics` has vLLM's names, `/health` answers 200. Requests are not
 pipelined. The faults are those of real replicas: a throttled GPU, an engine that makes no progress behind a healthy
-port, an exporter that does not answer, a process that has died.
+port, an exporter that does not answer, a process that has died, a version that answers with errors.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ class PacedReplica:
         self.wedged = False
         self.silent = False
         """Whether `/metrics` answers 503."""
+        self.error_rate = 0.0
+        """The part of the requests that are answered with 500 at once, from 0 to 1, spread evenly."""
+        self._owed_errors = 0.0
         self._engine = Engine(speed, curve=curve)
         self._factor = 1.0
         self._held = False
@@ -124,6 +127,13 @@ class PacedReplica:
             self._begin(request.arrived)
         return request
 
+    def refuses(self) -> bool:
+        """Return whether the next request is answered with an error."""
+        self._owed_errors += self.error_rate
+        refused = self._owed_errors >= 1
+        self._owed_errors -= refused
+        return refused
+
     def _begin(self, now: float) -> None:
         if self.wedged and self.running:
             self._held = True
@@ -153,6 +163,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, replica: PacedReplica) -> None:
         self._replica = replica
+        self._name = replica.name.encode()
         self._transport: asyncio.Transport | None = None
         self._request: _Request | None = None
         self._read = b""
@@ -180,7 +191,9 @@ class _Connection(asyncio.Protocol):
             return
         line, self._read = self._read.partition(b"\r\n")[0], b""
         tokens = _TOKENS.search(line)
-        if tokens:
+        if tokens and self._replica.refuses():
+            self._respond(b"500 Internal Server Error", b"error")
+        elif tokens:
             self._request = self._replica.add(self, int(tokens[1]), int(tokens[2]))
         elif b" /metrics" in line:
             self._respond(b"503 Service Unavailable" if self._replica.silent else b"200 OK", self._replica.page())
@@ -189,16 +202,15 @@ class _Connection(asyncio.Protocol):
 
     def first(self) -> None:
         """Send the first token."""
-        name = self._replica.name.encode()
-        self._write(b"HTTP/1.1 200 OK\r\nx-replica: " + name + b"\r\ncontent-length: 2\r\n\r\na")
+        self._write(b"HTTP/1.1 200 OK\r\nx-replica: " + self._name + b"\r\ncontent-length: 2\r\n\r\na")
 
     def last(self) -> None:
         """Send the last token."""
         self._write(b"b")
 
     def _respond(self, status: bytes, body: bytes) -> None:
-        head = b"HTTP/1.1 %b\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n" % (status, len(body))
-        self._write(head + body)
+        head = b"HTTP/1.1 %b\r\nx-replica: %b\r\ncontent-type: text/plain\r\n" % (status, self._name)
+        self._write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():

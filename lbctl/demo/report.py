@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lbctl.demo.canary import StepResult
+from lbctl.demo.canary import Canary, StepResult
 from lbctl.demo.faults import Episode, Faults
 from lbctl.demo.fleet import ANSWER, PROMPT, STRATEGIES, TITLES, Strategy, arrival_rate
 from lbctl.demo.load import Load, Outcomes
+from lbctl.demo.observer import Decision
 
 PATIENCE = 5.0
 """Seconds that a client waits for the first token; after that the request has failed, and counts with this time."""
@@ -51,8 +52,10 @@ class Report:
     """The figures of each group."""
     episodes: Sequence[Episode]
     """The faults, in the order in which they began."""
-    steps: Sequence[StepResult]
-    """The steps of the rollout."""
+    canaries: Sequence[Canary]
+    """The canaries that were started."""
+    decisions: Mapping[str, Decision]
+    """What `serve` says of each replica of the adaptive group at the end."""
     began: float
     """On the monotonic clock."""
     late: float
@@ -60,12 +63,14 @@ class Report:
 
 
 def report(
-    proxy: str, began: float, loads: Mapping[Strategy, Load], faults: Faults, steps: Sequence[StepResult], late: float
-) -> Report:
+    proxy: str, began: float, loads: Mapping[Strategy, Load], faults: Faults, canaries: Sequence[Canary],
+    decisions: Mapping[str, Decision], late: float,
+) -> Report:  # fmt: skip
     """Return the report of everything so far."""
     now = time.monotonic()
     groups = {name: measured(load.outcomes(began, now)) for name, load in loads.items()}
-    return Report(proxy, now - began, groups, faults.episodes, steps, began, late)
+    started = [canary for canary in canaries if canary.started is not None]
+    return Report(proxy, now - began, groups, faults.episodes, started, decisions, began, late)
 
 
 def as_json(run: Report) -> dict[str, Any]:
@@ -82,7 +87,8 @@ def as_json(run: Report) -> dict[str, Any]:
         "event_loop_late_seconds_p99": round(run.late, 4),
         "strategies": {name: _group(group) for name, group in run.groups.items()},
         "faults": [_episode(item, run.began) for item in run.episodes],
-        "rollout": [_step(item, run.began) for item in run.steps],
+        "rollouts": [_rollout(item, run.began) for item in run.canaries],
+        "replicas": [_replica(name, decision) for name, decision in run.decisions.items()],
     }
 
 
@@ -106,13 +112,41 @@ def _episode(item: Episode, began: float) -> dict[str, Any]:
     }
 
 
+def _rollout(canary: Canary, began: float) -> dict[str, Any]:
+    outcomes = canary.outcomes()
+    return {
+        "name": canary.plan.name,
+        "phase": canary.phase,
+        "from_seconds": _since(canary.started, began),
+        "to_seconds": _since(canary.ended, began),
+        "requests": len(outcomes.sent),
+        "failed": outcomes.failed,
+        "last_evaluation": canary.last_evaluation,
+        "steps": [_step(item, began) for item in canary.results()],
+    }
+
+
+def _since(moment: float | None, began: float) -> float | None:
+    return None if moment is None else round(moment - began, 1)
+
+
+def _replica(name: str, decision: Decision) -> dict[str, Any]:
+    return {
+        "name": name,
+        "state": decision.state,
+        "state_reason": decision.reason,
+        "share": decision.share,
+        "observed": decision.observed,
+    }
+
+
 def _step(item: StepResult, began: float) -> dict[str, Any]:
     return {
         "percent": item.step.percent,
         "from_seconds": round(item.step.at - began, 1),
         "requests": item.requests,
         "failed": item.failed,
-        "observed_share": round(item.observed, 4),
+        "observed_share": None if item.observed is None else round(item.observed, 4),
     }
 
 
@@ -131,22 +165,41 @@ def as_text(run: Report) -> str:
     if run.episodes:
         lines += ["", f"{'FAULT':<10} {'REPLICA':<8} {'FROM':>6} {'TO':>6}  WHAT LBCTL SERVE DID"]
         lines += [_row(item, run.began) for item in run.episodes]
-    if run.steps:
-        lines += ["", f"{'ROLLOUT TO V2':<19} {'FROM':>6} {'OBSERVED':>9} {'REQUESTS':>9} {'FAILED':>7}"]
-        lines += [_step_row(item, run.began) for item in run.steps]
+    if run.canaries:
+        lines += ["", f"{'CANARY':<10} {'REQUESTS':>8} {'FAILED':>6} {'FROM':>6} {'TO':>6}  WHAT LBCTL SERVE DID"]
+        lines += [_canary_row(item, run.began) for item in run.canaries]
     return "\n".join(lines)
 
 
-def _step_row(item: StepResult, began: float) -> str:
-    since = f"{item.step.at - began:.0f} s"
-    percent = f"{item.step.percent:g} %"
-    return f"{percent:<19} {since:>6} {item.observed:>9.0%} {item.requests:>9} {item.failed:>7}"
+def _canary_row(canary: Canary, began: float) -> str:
+    outcomes = canary.outcomes()
+    start, end = (_moment(moment, began) for moment in (canary.started, canary.ended))
+    counts = f"{len(outcomes.sent):>8} {outcomes.failed:>6}"
+    return f"{canary.plan.name:<10} {counts} {start:>6} {end:>6}  {progress(canary)}"
 
 
 def _row(item: Episode, began: float) -> str:
-    to = f"{item.ended - began:.0f} s" if item.ended is not None else "-"
-    fault = item.fault
-    return f"{fault.kind:<10} {fault.replica:<8} {f'{item.began - began:.0f} s':>6} {to:>6}  {reaction(item)}"
+    start, end = (_moment(moment, began) for moment in (item.began, item.ended))
+    return f"{item.fault.kind:<10} {item.fault.replica:<8} {start:>6} {end:>6}  {reaction(item)}"
+
+
+def _moment(moment: float | None, began: float) -> str:
+    return "-" if moment is None else f"{moment - began:.0f} s"
+
+
+def progress(canary: Canary) -> str:
+    """Return how far a rollout is, as a phrase: its phase, the shares that the new version got, the last verdict."""
+    shares = ", ".join(f"{step.percent:g} %" for step in canary.steps)
+    return f"{canary.phase.replace('_', ' ')} ({shares}): {verdict(canary)}"
+
+
+def verdict(canary: Canary) -> str:
+    """Return the last verdict on a rollout with the numbers that it was made of; a dash where there is none."""
+    last = canary.last_evaluation
+    if last is None:
+        return "-"
+    sides = " against ".join(f"{last[side]['errors']}/{last[side]['requests']}" for side in ("new", "old"))
+    return f"{last['verdict']}, errors {sides}"
 
 
 def reaction(item: Episode) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.proxies import version_text
-from lbctl.demo.canary import Canary
+from lbctl.demo.canary import Canaries
 from lbctl.demo.faults import FAULTS, Faults
 from lbctl.demo.fleet import ANSWER, PROMPT, SPREAD, STRATEGIES, Site, Strategy, arrival_rate, new_site, write_fleet
 from lbctl.demo.load import Load, lateness, poisson
@@ -47,7 +47,7 @@ class Session:
     observer: Observer
     faults: Faults
     loads: dict[Strategy, Load]
-    canary: Canary
+    canaries: Canaries
     began: float = 0.0
     """On the monotonic clock."""
     late: float = 0.0
@@ -76,16 +76,21 @@ class Session:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._send(name)) for name in STRATEGIES]
             tasks.append(group.create_task(self._measure_lateness()))
-            tasks.append(group.create_task(self.canary.run_load(self.began)))
+            tasks.append(group.create_task(self.canaries.run()))
             try:
                 async with asyncio.timeout(self.duration):
                     await self._stopped.wait()
             except TimeoutError:
                 pass
-            result = report(self.proxy, self.began, self.loads, self.faults, tuple(self.canary.results()), self.late)
+            result = self._report()
             for task in tasks:
                 task.cancel()
         return result
+
+    def _report(self) -> Report:
+        return report(
+            self.proxy, self.began, self.loads, self.faults, self.canaries.all, self.observer.decisions, self.late
+        )  # fmt: skip
 
     async def _send(self, strategy: Strategy) -> None:
         seed = random.Random("lbctl demo")
@@ -98,10 +103,10 @@ class Session:
             self.late = max(self.late, await lateness(1.0))
 
     async def follow_script(self) -> None:
-        """Take each step of the rollout, and begin and end each fault, at its part of the duration."""
+        """Start each canary, and begin and end each fault, at its part of the duration."""
         assert self.duration is not None, "a script is for a run with a duration"
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.canary.follow_script(self.began, self.duration))
+            group.create_task(self.canaries.follow_script(self.began, self.duration))
             group.create_task(self._follow_faults(self.duration))
 
     async def _follow_faults(self, duration: float) -> None:
@@ -150,7 +155,8 @@ async def _listening(site: Site) -> AsyncIterator[None]:
 def _session(site: Site, program: Program, duration: float | None, state: Path) -> Session:
     observer = Observer(site.api)
     loads = {name: Load([port], "/v1/completions", PATIENCE, keep=False) for name, port in site.listeners.items()}
-    return Session(site, program, duration, observer, Faults(site, observer.share), loads, Canary(site, state / _TOKEN))
+    canaries = Canaries(site.canaries, site.api, state / _TOKEN)
+    return Session(site, program, duration, observer, Faults(site, observer.share), loads, canaries)
 
 
 def _prepared(site: Site, program: Program, place: Path) -> Programs:
@@ -160,6 +166,6 @@ def _prepared(site: Site, program: Program, place: Path) -> Programs:
     prepared = prepare_run(loaded, (path,), program, place, diagnostics) if loaded else None
     if prepared is None:
         raise DemoError("\n".join(map(str, diagnostics)))
-    listeners = [Address(HOST, port) for port in site.listener_ports]
+    listeners = [Address(HOST, port) for port in site.listener_ports.values()]
     own_api = ("--api-bind", f"{HOST}:{site.api}")  # also where a variable says another one
     return Programs(program.kind, prepared.command, prepared.paths, place / _STATE, place, listeners, own_api)

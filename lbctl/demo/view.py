@@ -19,14 +19,15 @@ from rich.text import Text
 
 from lbctl.demo.faults import BY_KEY, FAULTS
 from lbctl.demo.fleet import MEMBERS, STRATEGIES, TITLES
-from lbctl.demo.report import duration, measured, reaction
+from lbctl.demo.report import duration, measured, progress, reaction, verdict
 from lbctl.demo.session import Session
 
 _INTERVAL = 0.5
 _WINDOW = 15.0
 """Seconds of requests that the live figures are of."""
 _NUMBERS = ("DECIDED", "OBSERVED", "RUN+WAIT", "KV", "TTFT P50", "TTFT P99")
-_COLOURS = {"in": "green", "out": "red", "ejected": "red", "down": "red", "slow": "yellow", "ramping": "cyan"}
+_STYLES = {"green": ("in",), "red": ("down", "ejected", "removed"), "yellow": ("slow", "hot"), "cyan": ("ramping",)}
+_COLOURS = {state: colour for colour, states in _STYLES.items() for state in states}
 
 
 async def headless(session: Session) -> None:
@@ -61,7 +62,11 @@ def _events(session: Session) -> Iterator[str]:
             moments.append((item.reacted, f"{name}: serve {reaction(item)}"))
         if item.ended is not None:
             moments.append((item.ended, f"{name}: over"))
-    moments += [(step.at, f"rollout: {step.percent:g} % of a route to v2") for step in session.canary.steps]
+    for canary in session.canaries.all:
+        name = f"{canary.plan.name} canary"
+        moments += [(step.at, f"{name}: {step.percent:g} % to its new version") for step in canary.steps]
+        if canary.ended is not None:
+            moments.append((canary.ended, f"{name}: {progress(canary)}"))
     for moment, text in sorted(moments):
         yield f"{moment - session.began:5.1f} s  {text}"
 
@@ -82,8 +87,8 @@ async def watch(session: Session) -> None:
 async def _press(session: Session, key: str) -> None:
     if key == "q":
         session.stop()
-    elif key == "c":
-        await session.canary.advance()
+    elif key in session.canaries.by_key:
+        await session.canaries.start(session.canaries.by_key[key])
     elif key == "h":
         await session.faults.end_all()
     elif key in BY_KEY:
@@ -114,10 +119,11 @@ def _tables(session: Session) -> Group:
     seconds = time.monotonic() - session.began
     head = f"lbctl demo · {session.proxy} · {seconds:.0f} s · dashboard {session.dashboard}"
     pressed = "  ".join(f"[{fault.key}] {fault.kind} {fault.replica}" for fault in FAULTS)
+    starts = "  ".join(f"[{item.plan.key}] {item.plan.name} canary" for item in session.canaries.all)
     events = "\n".join(list(_events(session))[-6:])
     return Group(
-        Text(head, style="bold"), _replicas(session), _groups(session), Text(events, style="dim"),
-        Text(f"{pressed}  [c] next step of a rollout  [h] end all faults  [q] quit", style="bold"),
+        Text(head, style="bold"), Text(f"{pressed}  [h] end all faults  {starts}  [q] quit", style="bold"),
+        _replicas(session), _groups(session), _canaries(session), Text(events, style="dim"),
     )  # fmt: skip
 
 
@@ -128,16 +134,35 @@ def _replicas(session: Session) -> Table:
         table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=name != "REASON")
     now = time.monotonic()
     newest = session.loads["adaptive"].outcomes(now - _WINDOW, now)
-    shares = newest.shares()
     for member, replica in zip(MEMBERS, session.site.groups["adaptive"], strict=True):
         decision, own = session.observer.decisions.get(member.name), newest.of_replica(member.name)
         state = decision.state if decision else "-"
         table.add_row(
             member.name, member.gpu, Text(session.faults.of_replica(member.name), style="red"),
-            Text(state, style=_COLOURS.get(state, "")), f"{decision.share:.1%}" if decision else "-",
-            f"{shares.get(member.name, 0.0):.1%}", f"{replica.running}+{replica.waiting}", f"{replica.cache:.0%}",
+            Text(state, style=_COLOURS.get(state, "")), _share(decision.share if decision else None),
+            _share(decision.observed if decision else None), f"{replica.running}+{replica.waiting}",
+            f"{replica.cache:.0%}",
             *(duration(own.first_token(percentile)) if own.sent else "-" for percentile in (50, 99)),
             decision.reason if decision else "",
+        )  # fmt: skip
+    return table
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def _canaries(session: Session) -> Table:
+    """Return the rollouts: how far each is, what its clients have seen, and the last verdict."""
+    table = Table(title="canaries that lbctl serve analyses", expand=False)
+    for name in ("CANARY", "PHASE", "SHARE", "REQUESTS", "FAILED", "LAST VERDICT"):
+        table.add_column(name, justify="right" if name in ("SHARE", "REQUESTS", "FAILED") else "left")
+    for canary in session.canaries.all:
+        outcomes = canary.outcomes()
+        percent = canary.row.get("percent") if canary.started is not None else None
+        table.add_row(
+            canary.plan.name, canary.phase.replace("_", " "), "-" if percent is None else f"{percent:g} %",
+            str(len(outcomes.sent)), str(outcomes.failed), verdict(canary),
         )  # fmt: skip
     return table
 

@@ -30,9 +30,9 @@ def demo(place: Up, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=place.env, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_faults_are_met_by_serve_and_measured_beside_static_weights(place: Up) -> None:
+def test_serve_meets_faults_and_judges_canaries_beside_static_weights(place: Up) -> None:
     require("envoy")
-    done = demo(place, "--duration", "16s", "--proxy", "envoy", "-o", "json")
+    done = demo(place, "--duration", "20s", "--proxy", "envoy", "-o", "json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     groups = report["strategies"]
@@ -47,8 +47,15 @@ def test_faults_are_met_by_serve_and_measured_beside_static_weights(place: Up) -
     assert set(faults) == {"throttle", "stale", "kill", "wedge"}
     assert faults["wedge"]["share_lowered_after_seconds"] is not None, report
     assert "serve gave it less after" in done.stderr
-    assert [step["percent"] for step in report["rollout"]] == [10, 50, 100]
-    assert report["rollout"][-1]["observed_share"] > 0.8
+    assert all(replica["observed"] is not None for replica in report["replicas"]), report
+    good, bad = report["rollouts"]
+    assert (good["name"], good["phase"], good["last_evaluation"]["verdict"]) == ("good", "promoted", "good"), report
+    assert [step["percent"] for step in good["steps"]] == [25, 50, 100]
+    assert (bad["name"], bad["phase"], bad["last_evaluation"]["verdict"]) == ("bad", "rolled_back", "bad"), report
+    assert [step["percent"] for step in bad["steps"]] == [25]
+    assert bad["last_evaluation"]["new"]["rate"] > 0.3 > bad["last_evaluation"]["old"]["rate"]
+    assert "good canary: promoted" in done.stderr
+    assert "bad canary: rolled back" in done.stderr
     assert place.processes() == {}
 
 

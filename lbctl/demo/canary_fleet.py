@@ -1,0 +1,84 @@
+"""The demo's two canaries as a fleet: a route, two versions and an analysed rollout each, one new version being bad.
+
+The analysis has little time and little traffic, so the bad version fails often, the first step is large, and an
+evaluation needs few requests: each verdict takes about four seconds. Proxies count requests by pool, so that neither
+canary shares a pool with the other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lbctl.demo.replica import HOST, PacedReplica
+from lbctl.simulate.engine import CostModel
+
+STEPS = (25.0, 50.0, 100.0)
+"""The shares of the new version, in percent; at the last one it is promoted at once."""
+REQUEST_RATE = 50.0
+"""Requests a second to a canary while its rollout runs."""
+PROMPT, ANSWER = 50.0, 8.0
+"""The mean lengths of its requests in tokens, short so that they cost little."""
+_HOLD = "3s"
+_ANALYSIS = {"interval": "2s", "min_requests": 40, "max_error_rate": "5%", "failures": 2}
+OLD, NEW = "v1", "v2"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a canary is, and when it is started."""
+
+    name: str
+    """The name of its route and of its listener."""
+    key: str
+    """The key that starts its rollout."""
+    error_rate: float
+    """The part of the requests that its new version answers with an error, from 0 to 1."""
+    start: float
+    """When the script starts it, as a part of the duration."""
+
+
+PLANS = (Plan("good", "g", 0.0, 0.05), Plan("bad", "b", 0.5, 0.15))
+
+
+@dataclass(frozen=True, slots=True)
+class CanarySite:
+    """The port of a canary's listener, and its replicas."""
+
+    plan: Plan
+    """What it is."""
+    port: int
+    """The port of its listener."""
+    versions: Mapping[str, PacedReplica]
+    """Version → its only replica."""
+
+
+def new_canary(plan: Plan, port: int, curve: CostModel) -> CanarySite:
+    """Return a canary whose replicas do not listen yet."""
+    old, new = PacedReplica(OLD, 1.0, curve), PacedReplica(NEW, 1.0, curve)
+    new.error_rate = plan.error_rate
+    return CanarySite(plan, port, {OLD: old, NEW: new})
+
+
+def route(site: CanarySite) -> dict[str, object]:
+    """Return the route of a canary with its rollout, as in a fleet file."""
+    *held, last = ({"percent": f"{percent:g}%"} for percent in STEPS)
+    steps = [*({**step, "hold": _HOLD} for step in held), last]
+    rollout = {"to": _pool_name(site, NEW), "mode": "analysis", "steps": steps, "analysis": _ANALYSIS}
+    return {"split": {_pool_name(site, OLD): 100, _pool_name(site, NEW): 0}, "rollout": rollout}
+
+
+def pools(site: CanarySite, check: Mapping[str, object], gpu: str) -> dict[str, object]:
+    """Return the pools of a canary, as in a fleet file."""
+    return {
+        _pool_name(site, version): {
+            "model": {"name": "simulated", "version": version},
+            "replicas": [{"name": version, "address": f"{HOST}:{replica.port}", "gpu": gpu}],
+            "health": {"active": check},
+        }
+        for version, replica in site.versions.items()
+    }
+
+
+def _pool_name(site: CanarySite, version: str) -> str:
+    return f"{site.plan.name}-{version}"
