@@ -1,10 +1,14 @@
-"""What `up` prints: the lines of its programs on standard error, in colour on a terminal and plain elsewhere."""
+"""What `up` prints: the lines of its programs on standard error, in colour on a terminal and plain elsewhere.
+
+Where nobody reads standard error any more, nothing is printed: the programs run on, and are ended in order.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+from contextlib import suppress
 
 import click
 
@@ -25,12 +29,17 @@ class Console:
         """Print one line of the program `name`."""
         text = line if line.isprintable() else "".join(char if char.isprintable() else "·" for char in line)
         if not self._colours:
-            click.echo(f"{name:<{_WIDTH}} | {text}", err=True)
+            _echo(f"{name:<{_WIDTH}} | {text}")
             return
         prefix = click.style(f"{name:<{_WIDTH}} |", fg=_COLOURS.get(name, _PROXY_COLOUR))
         colour = "red" if _ERROR.search(line) else "yellow" if _WARNING.search(line) else None
-        click.echo(f"{prefix} {click.style(text, fg=colour) if colour else text}", err=True, color=True)
+        _echo(f"{prefix} {click.style(text, fg=colour) if colour else text}", colours=True)
 
     def message(self, text: str) -> None:
         """Print a message of `up` itself."""
-        click.echo(f"lbctl: {text}", err=True)
+        _echo(f"lbctl: {text}")
+
+
+def _echo(text: str, *, colours: bool = False) -> None:
+    with suppress(OSError):
+        click.echo(text, err=True, color=colours or None)

@@ -72,8 +72,10 @@ async def run(programs: Programs, show: Show, body: Callable[[], Coroutine[Any, 
     except CannotStartError as error:
         raise UpError(str(error)) from None
     finally:
-        await proxy.end(_PROXY_PATIENCE)
-        await serve.end(_SERVE_PATIENCE)
+        try:
+            await proxy.end(_PROXY_PATIENCE)
+        finally:
+            await serve.end(_SERVE_PATIENCE)
 
 
 def _children(programs: Programs, show: Show) -> tuple[Child, Child]:
