@@ -79,9 +79,10 @@ def test_lbctl_takes_the_command_lines(which: str) -> None:
         ((*_, line),) = [" ".join(line).partition("CMD ") for line in instructions("HEALTHCHECK")]
         entry, *words = json.loads(line)
         assert entry == "lbctl"
-    command = group.get_command(group.make_context("lbctl", [words[0]]), words[0])
+    top = group.make_context("lbctl", [words[0]])
+    command = group.get_command(top, words[0])
     assert command is not None
-    command.make_context(words[0], list(words[1:]))
+    command.make_context(words[0], list(words[1:]), parent=top)
 
 
 @pytest.mark.e2e

@@ -85,9 +85,10 @@ def test_lbctl_takes_the_command_lines(unit: str) -> None:
     commands = [words[1:] for words in lines if words[0] == "/opt/lbctl/bin/lbctl"]
     assert commands
     for name, *arguments in commands:
-        command = group.get_command(group.make_context("lbctl", [name]), name)
+        top = group.make_context("lbctl", [name])
+        command = group.get_command(top, name)
         assert command is not None
-        command.make_context(name, arguments)
+        command.make_context(name, arguments, parent=top)
 
 
 def test_systemd_makes_the_user_that_the_units_name(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_check_waits_for_the_next_reload_of_an_nginx(capsys: pytest.CaptureFix
 def test_an_envoy_that_has_left_is_missed_by_who_expects_it(capsys: pytest.CaptureFixture[str]) -> None:
     with replicas("a", "b") as members, controlling(_fleet(list(members))) as control:
         server = ["--server", control.url]
-        with control.envoy("edge", ["edge"]):
+        with control.envoy("edge", ["edge"], by_socket=True):
             synced(control)
             assert run(["status", "--check", "--expect", "1", *server]) == 0
             assert run(["status", "pools", *server]) == 0
