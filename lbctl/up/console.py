@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from contextlib import suppress
 
 import click
 
@@ -41,5 +40,14 @@ class Console:
 
 
 def _echo(text: str, *, colours: bool = False) -> None:
-    with suppress(OSError):
+    try:
         click.echo(text, err=True, color=colours or None)
+    except OSError:
+        _discard_standard_error()
+
+
+def _discard_standard_error() -> None:
+    """Let what is printed from now on, and what is still buffered, go nowhere: at its end Python flushes the buffer."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stderr.fileno())
+    os.close(nowhere)

@@ -32,7 +32,7 @@ _PYTHON3 = """\
 case "$1 $2" in
 "-m venv")
   mkdir -p "$3/bin" "$3/share/lbctl"
-  cp -r {repository}/share/. "$3/share"
+  cp -r {repository}/docs/share/. "$3/share"
   cp -r {repository}/deploy {repository}/contrib "$3/share/lbctl"
   printf '#!/bin/sh\\nexit 0\\n' > "$3/bin/pip" && printf '#!/bin/sh\\nexec {python} -m lbctl "$@"\\n' > "$3/bin/lbctl"
   chmod +x "$3/bin/pip" "$3/bin/lbctl" ;;
@@ -133,7 +133,7 @@ def test_the_machine_is_set_up_as_shown(machine: Machine) -> None:
     assert [line.split(":")[:2] for line in token.read_text().split()] == [["alice", "operate"], ["prometheus", "read"]]
     assert token.stat().st_mode & 0o777 == 0o600
     assert (machine.root / "usr/share/bash-completion/completions/lbctl").read_text() == (
-        ROOT / "share/bash-completion/completions/lbctl"
+        ROOT / "docs/share/bash-completion/completions/lbctl"
     ).read_text()
     alice = token.read_text().split()[0].rpartition(":")[2]
     assert drain(machine, alice) == 200

@@ -33,6 +33,12 @@ def _weight(control: ControlPlane, value: float) -> None:
     assert run([*words, "--token-file", str(control.state / "api-token")]) == 0
 
 
+def _pools(server: list[str], capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    """Pool, replica, state and the first three shares of each row; rows of pools are kept for a moment."""
+    assert run(["status", "pools", *server]) == 0
+    return [line.split()[:6] for line in capsys.readouterr().out.splitlines() if line.startswith("pool ")]
+
+
 def test_a_check_waits_for_the_next_reload_of_an_nginx(capsys: pytest.CaptureFixture[str]) -> None:
     with replicas("a", "b") as members, edges.nginx(min_interval="6s") as ng:
         fleet = _fleet(list(members), ng)
@@ -54,11 +60,8 @@ def test_an_envoy_that_has_left_is_missed_by_who_expects_it(capsys: pytest.Captu
         with control.envoy("edge", ["edge"], by_socket=True):
             synced(control)
             assert run(["status", "--check", "--expect", "1", *server]) == 0
-            assert run(["status", "pools", *server]) == 0
-            rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("pool ")]
-            assert [row[:6] for row in rows] == [
-                ["pool", name, "in", "50.0%", "50.0%", "50.0%"] for name in ("a", "b")
-            ]  # fmt: skip
+            shown = [["pool", name, "in", "50.0%", "50.0%", "50.0%"] for name in ("a", "b")]
+            eventually(lambda: _pools(server, capsys) == shown)
         eventually(lambda: control.proxies["edge"]["state"] == "GONE")
         assert run(["status", "--check", *server]) == 0
         assert run(["status", "--check", "--expect", "1", "--wait", "1s", *server]) == 3
