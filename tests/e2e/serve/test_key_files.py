@@ -75,9 +75,13 @@ def _site() -> Iterator[Site]:
 
 @contextmanager
 def _let_in(site: Site) -> Iterator[None]:
-    """Requests with a good key through each proxy, of which none may be refused."""
+    """Requests with a good key through each proxy, of which none may be refused.
+
+    Each has a connection of its own: a reload closes idle ones, also in the moment in which they are used again.
+    """
     with ExitStack() as stack:
-        loads: list[Steady] = [stack.enter_context(each.steady(20, _GOOD)) for each in site.clients.values()]
+        steady = (each.steady(20, _GOOD, keep_alive=False) for each in site.clients.values())
+        loads: list[Steady] = [stack.enter_context(each) for each in steady]
         yield
     for load in loads:
         load.load.assert_no_failure()

@@ -42,7 +42,7 @@ class ControlPlane:
         self.files = directory / "fleet"
         self.state = directory / "state"
         self.log_file = directory / "serve.log"
-        self.xds, self.api = free_port(), free_port()
+        self.xds, self.api, self.logs = free_port(), free_port(), free_port()
         self.options = tuple(options)
         self.module = module
         self.process: subprocess.Popen[bytes] | None = None
@@ -107,7 +107,14 @@ class ControlPlane:
 
     def write(self, fleet: Fleet, name: str = "fleet.yaml") -> None:
         """The fleet's file, replaced as a whole."""
-        self.write_text(yaml.safe_dump(json.loads(json.dumps(fleet)), sort_keys=False), name)
+        self.write_text(yaml.safe_dump(json.loads(json.dumps(self._with_logs(fleet))), sort_keys=False), name)
+
+    def _with_logs(self, fleet: Fleet) -> Fleet:
+        """The fleet with a port of its own for the traffic log of an nginx that is driven."""
+        proxies, settings = fleet.get("proxies") or {}, fleet.get("control") or {}
+        if "logs" in settings or not any({"kind", "config"} <= item.keys() for item in proxies.values()):
+            return fleet
+        return {**fleet, "control": {**settings, "logs": {"bind": f"{HOST}:{self.logs}"}}}
 
     def write_text(self, text: str, name: str = "fleet.yaml") -> None:
         """Whatever text, replaced as a whole."""
