@@ -52,7 +52,7 @@ def _dns(timeout: float) -> Registry[SourceFactory]:
 
 
 def _with(
-    work: Callable[[DiscoveryService], Awaitable[None]], seeds: dict[str, list[str]] | None = None, timeout: float = 0.4
+    work: Callable[[DiscoveryService], Awaitable[None]], seeds: dict[str, list[str]] | None = None, timeout: float = 1.5
 ) -> None:
     """Runs `work` on a DiscoveryService of its own."""
 
