@@ -144,7 +144,7 @@ def test_a_client_that_does_not_read_holds_up_nobody_and_costs_no_memory(delta: 
             before = resident()
             times = [await round_trip(number) for number in range(1, 40)]
             assert resident() - before < 6 * size, "one message waits for it, not forty"
-            assert sorted(times)[len(times) // 2] < 0.5, "eight megabytes for each of forty messages take seconds"
+            assert sorted(times)[len(times) // 2] < 0.1
             await until(lambda: it.row("edge-3")["state"] == "SYNCED")
             assert it.row("stuck")["state"] == "STALE"
             newest = await stuck.read()

@@ -31,10 +31,10 @@ async def _answered(engine: PacedReplica, requests: Sequence[Arrival], wait: flo
 
 
 def test_an_answer_begins_with_its_first_token_and_ends_with_its_last() -> None:
-    told = asyncio.run(_answered(PacedReplica("a", 1.0, _CURVE), [Arrival(0.0, 1, 10)], 0.3))
+    told = asyncio.run(_answered(PacedReplica("a", 1.0, _CURVE), [Arrival(0.0, 1, 100)], 1.4))
     assert (told.failed, told.shares()) == (0, {"a": 1.0})
-    assert _STEP <= told.first_token(99) <= told.whole(99)
-    assert told.whole(99) >= 10 * _STEP
+    assert _STEP <= told.first_token(99) <= told.whole(99) - 50 * _STEP
+    assert told.whole(99) >= 100 * _STEP
 
 
 def test_who_finds_no_slot_waits_and_nobody_waits_for_an_answer_to_send() -> None:
