@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import TypeVar
 
 from lbctl.base.quantities import Endpoint
@@ -30,6 +31,16 @@ def as_int(value: int | None) -> int | None:
 def pairs(mapping: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Convert a map to sorted pairs."""
     return tuple(sorted(mapping.items()))
+
+
+def networks(listed: Iterable[str] | None) -> tuple[str, ...] | None:
+    """Sort networks, each once, with those of IPv4-mapped IPv6 addresses as the networks of IPv4 that they are."""
+    return None if listed is None else tuple(sorted({_unmapped(ip_network(item)) for item in listed}))
+
+
+def _unmapped(network: IPv4Network | IPv6Network) -> str:
+    mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
+    return str(network if mapped is None or network.prefixlen < 96 else f"{mapped}/{network.prefixlen - 96}")
 
 
 def prefix(path: str) -> str:

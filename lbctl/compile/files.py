@@ -16,7 +16,9 @@ from lbctl.base import diagnostics as d
 from lbctl.model.fleet import FleetSource
 from lbctl.model.node import Node
 
-_FILE_KEYS = frozenset({"certificate", "key", "client_ca", "ca", "file", "jwks_file", "path", "token_file"})
+_FILE_KEYS = frozenset(
+    {"certificate", "key", "client_ca", "ca", "file", "jwks_file", "path", "token_file", "kubeconfig"}
+)
 """Keys that may hold a path; `_is_file` says which of them do, by their place."""
 _SECTIONS = frozenset({"listeners", "routes", "pools"})
 _HOLDERS = frozenset({"tls", "auth", "discovery"})
@@ -104,6 +106,8 @@ def named_files(root: Node, path: d.Path = ()) -> Iterator[tuple[d.Path, Node]]:
 def _is_file(path: d.Path) -> bool:
     keys = [step for step in path if isinstance(step, str)]
     section, key = keys[0], keys[-1]
+    if key == "kubeconfig":
+        return section == "pools" and keys[-2:-1] == ["kubernetes"]
     if key == "path":
         return section == "pools" and keys[-2:-1] == ["file"]
     if section == "listeners":

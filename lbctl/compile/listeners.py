@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from lbctl.compile.context import Context
-from lbctl.compile.convert import address, as_int, maybe
+from lbctl.compile.convert import address, as_int, maybe, networks
 from lbctl.compile.precedence import rules_of
 from lbctl.ir import listeners as ir
 from lbctl.ir.matching import order
@@ -56,6 +56,8 @@ def _listener(name: str, listener: model.Listener, rules: tuple[ir.Rule, ...]) -
         tls=maybe(listener.tls, _tls),
         http2=listener.http2,
         client_address=maybe(listener.client_address, _client_address),
+        allow_from=networks(listener.allow_from),
+        deny_from=networks(listener.deny_from) or (),
         proxy_protocol=listener.proxy_protocol,
         max_connections=listener.max_connections,
         max_body=as_int(listener.max_body),

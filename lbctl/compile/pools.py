@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+from lbctl.base.diagnostics import Path
 from lbctl.compile.addresses import check_addresses
 from lbctl.compile.capacity import capacities, gpu_count, throughputs
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address, as_int, maybe, pairs
 from lbctl.compile.discovery import with_file_targets
+from lbctl.compile.kubernetes import kubernetes
+from lbctl.compile.pick import pick
 from lbctl.compile.telemetry import telemetry, weighting
 from lbctl.ir import pools as ir
 from lbctl.ir.address import Address
@@ -135,6 +139,8 @@ def _discovery(
         return None
     if section.file is not None:
         return ir.FileDiscovery(section.file.path)
+    if section.kubernetes is not None:
+        return kubernetes(ctx, pool, section.kubernetes)
     dns = section.dns
     assert dns is not None
     is_known = dns.gpu is None or ctx.check_name(
@@ -153,23 +159,31 @@ def _discovery(
 
 def _balance(ctx: Context, pool: str, section: model.Balance) -> ir.Balance:
     path = ("pools", pool, "balance")
-    if section.algorithm != "hash":
-        if section.hash is not None:
-            ctx.error(
-                "LB301", f"a hash key, but the algorithm is {section.algorithm}", (*path, "hash"), "algorithm: hash"
-            )
-        return ir.Balance(section.algorithm)
-    if section.hash is None:
+    if section.algorithm == "pick":
+        given = section.pick or model.Pick()
+        return replace(_own_balance(ctx, path, given.otherwise, section.hash), pick=pick(ctx, path, given))
+    if section.pick is not None:
+        ctx.error("LB306", f"`pick`, but the algorithm is {section.algorithm}", (*path, "pick"), "algorithm: pick")
+    return _own_balance(ctx, path, section.algorithm, section.hash)
+
+
+def _own_balance(ctx: Context, path: Path, algorithm: ir.Algorithm, section: model.Hash | None) -> ir.Balance:
+    """Resolve how the proxy chooses by itself."""
+    if algorithm != "hash":
+        if section is not None:
+            ctx.error("LB301", f"a hash key, but the algorithm is {algorithm}", (*path, "hash"), "algorithm: hash")
+        return ir.Balance(algorithm)
+    if section is None:
         ctx.error(
             "LB301", "the algorithm is hash, but there is no key", (*path, "algorithm"), "hash: {key: {header: x}}"
         )
         return ir.Balance("hash")
-    bound = section.hash.bounded_load
+    bound = section.bounded_load
     if bound is not None and bound <= 1:
         ctx.error(
             "LB302", f"a bounded load of {bound:g} leaves no room", (*path, "hash", "bounded_load"), "above 1, as 1.25"
         )
-    return ir.Balance("hash", _hash_key(section.hash.key), bound)
+    return ir.Balance("hash", _hash_key(section.key), bound)
 
 
 def _hash_key(key: model.HashKey) -> ir.HashKey:
@@ -221,6 +235,8 @@ def _breaker_replicas(pool: model.Pool) -> int:
     """
     if pool.discovery and pool.discovery.dns:
         return pool.discovery.dns.max_replicas
+    if pool.discovery and pool.discovery.kubernetes:
+        return pool.discovery.kubernetes.max_replicas
     return 1 << (max(1, len(pool.replicas)) - 1).bit_length()
 
 
@@ -288,4 +304,5 @@ def _passive(section: Passive, has_fallback: bool) -> ir.PassiveCheck:
         error_min_requests=section.error_rate.min_requests,
         ejection_time=int(section.ejection_time),
         max_ejection=100.0 if has_fallback and not is_explicit else float(section.max_ejection),
+        is_5xx_written="consecutive_5xx" in section.model_fields_set,
     )

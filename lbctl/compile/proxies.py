@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address, maybe
 from lbctl.ir import proxies as ir
@@ -9,9 +11,32 @@ from lbctl.model import control as model
 
 
 def proxies(ctx: Context) -> tuple[ir.Proxy, ...]:
-    """Resolve all proxies. Reports LB102, LB103 and LB113."""
+    """Resolve all proxies. Reports LB102, LB103, LB113 and LB124."""
+    _check_files(ctx)
     resolved = (_proxy(ctx, name, section) for name, section in sorted(ctx.fleet.proxies.items()))
     return tuple(proxy for proxy in resolved if proxy is not None)
+
+
+def _check_files(ctx: Context) -> None:
+    """Report HAProxies whose files beside the configuration would overwrite each other; their names are fixed."""
+    directories: dict[str, str] = {}
+    for name, proxy in sorted(ctx.fleet.proxies.items()):
+        if proxy.kind != "haproxy" or proxy.config is None or not _has_companions(ctx, proxy):
+            continue
+        directory = posixpath.dirname(posixpath.normpath(proxy.config))
+        other = directories.setdefault(directory, name)
+        if other != name:
+            message = f"the files that {name} has beside its configuration would overwrite those of {other}"
+            ctx.error("LB124", message, ("proxies", name, "config"), f"a directory of its own, as {name}/haproxy.cfg")
+
+
+def _has_companions(ctx: Context, proxy: model.Proxy) -> bool:
+    """Return whether a HAProxy has a script of picks or a map of server slots."""
+    pools = ctx.fleet.pools.values()
+    if any(pool.balance.algorithm == "pick" for pool in pools):
+        return True
+    has_slots = any(pool.affinity for pool in pools) if proxy.slots is None else proxy.slots > 0
+    return has_slots and proxy.runtime_api is not None and proxy.agent_check is None
 
 
 def control(section: model.Control) -> ir.Control:
@@ -24,10 +49,26 @@ def control(section: model.Control) -> ir.Control:
         api_token_file=section.api.token_file,
         api_tls=maybe(section.api.tls, lambda tls: ir.ServerTls(tls.certificate, tls.key)),
         logs_bind=address(section.logs.bind),
+        picker_bind=address(section.picker.bind),
         dashboard_history=int(section.dashboard.history),
         logs_written="logs" in section.model_fields_set,
         state=section.state,
+        store=maybe(section.store, _store),
+        member=section.member,
         max_shrink=float(section.max_shrink),
+    )
+
+
+def _store(section: model.Store) -> ir.Store:
+    tls = section.tls or model.StoreTls()
+    return ir.Store(
+        url=section.url,
+        key_prefix=section.key_prefix,
+        password_file=maybe(section.password, lambda password: password.file),
+        ca=tls.ca,
+        certificate=tls.certificate,
+        key=tls.key,
+        lease=int(section.lease),
     )
 
 
@@ -55,7 +96,11 @@ def _proxy(ctx: Context, name: str, proxy: model.Proxy) -> ir.Proxy | None:
         config=proxy.config,
         reload=maybe(proxy.reload, lambda reload: ir.Reload(tuple(reload.command), int(reload.min_interval))),
         runtime_api=proxy.runtime_api,
+        user=proxy.user,
+        group=proxy.group,
+        chroot=proxy.chroot,
         agent_check=maybe(proxy.agent_check, lambda check: address(check.bind)),
+        slots=proxy.slots,
         nodes=tuple(proxy.nodes),
         node_san=proxy.node_san,
         admin=maybe(proxy.admin, address),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from lbctl.base.diagnostics import Path, show
 from lbctl.compile.context import Context
-from lbctl.compile.convert import as_int, maybe, pairs, prefix
+from lbctl.compile.convert import as_int, maybe, networks, pairs, prefix
 from lbctl.ir import routes as ir
 from lbctl.model import route as model
 
@@ -34,7 +34,10 @@ def _route(ctx: Context, name: str, route: model.Route) -> ir.Route:
         idle_timeout=int(route.timeouts.idle),
         retry=_retry(ctx, path, route.retry),
         rate_limits=tuple(map(_limit, route.rate_limit)),
+        allow_from=networks(route.allow_from),
+        deny_from=networks(route.deny_from),
         auth=maybe(route.auth, _auth),
+        logged=route.access_log == "on",
         request_headers=_headers(route.headers.request),
         response_headers=_headers(route.headers.response),
         regions=tuple(sorted(set(route.regions))),

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lbctl.ir.listeners import Rule
+from lbctl.ir.access import EVERYBODY, Access, access
+from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.matching import overlaps
 from lbctl.ir.routes import ApiKeys, Forward, Jwt, RateLimit, Respond, Route
 
@@ -21,22 +22,24 @@ class _Protection:
     credentials: tuple[ApiKeys | None, Jwt | None] = (None, None)
     limits: frozenset[RateLimit] = frozenset()
     regions: frozenset[str] = frozenset()
+    addresses: Access = EVERYBODY
+    """The networks of clients that it serves."""
     denied: bool = False
     """Whether the route refuses the models that it names."""
     leads: bool = True
     """Whether the route forwards to replicas."""
 
 
-def guarded(rules: Sequence[Rule], routes: Mapping[str, Route]) -> tuple[Rule, ...]:
-    """Return the rules of one listener in their order, with `clear_model` where the model decides about protection."""
-    deciding = {first for first, _, _ in _pairs(rules, routes)}
-    return tuple(replace(rule, clear_model=True) if rule in deciding else rule for rule in rules)
+def guarded(listener: Listener, routes: Mapping[str, Route]) -> tuple[Rule, ...]:
+    """Return the rules of a listener in their order, with `clear_model` where the model decides about protection."""
+    deciding = {first for first, _, _ in _pairs(listener, routes)}
+    return tuple(replace(rule, clear_model=True) if rule in deciding else rule for rule in listener.rules)
 
 
-def ways_around(rules: Sequence[Rule], routes: Mapping[str, Route]) -> dict[str, str]:
+def ways_around(listener: Listener, routes: Mapping[str, Route]) -> dict[str, str]:
     """Map each route to a protected route that it bypasses, for a proxy that does not read the model in a body."""
     bypassed: dict[str, str] = {}
-    for first, second, protections in _pairs(rules, routes):
+    for first, second, protections in _pairs(listener, routes):
         first_protection, second_protection = protections
         if _avoids(first_protection, second_protection):
             bypassed.setdefault(first.route, second.route)
@@ -46,13 +49,14 @@ def ways_around(rules: Sequence[Rule], routes: Mapping[str, Route]) -> dict[str,
 
 
 def _pairs(
-    rules: Sequence[Rule], routes: Mapping[str, Route]
+    listener: Listener, routes: Mapping[str, Route]
 ) -> Iterator[tuple[Rule, Rule, tuple[_Protection, _Protection]]]:
     """Yield pairs of rules that take the same requests but for the first one's models, where one bypasses the other."""
+    rules: Sequence[Rule] = listener.rules
     if not any(rule.models for rule in rules):
         return
     interned: dict[_Protection, _Protection] = {}
-    protections = [_protection(rule, routes[rule.route]) for rule in rules]
+    protections = [_protection(rule, routes[rule.route], access(listener)) for rule in rules]
     candidates = [
         (rule, replace(rule, models=()), interned.setdefault(protection, protection))
         for rule, protection in zip(rules, protections, strict=True)
@@ -65,12 +69,12 @@ def _pairs(
                 yield first, second, (one, other)
 
 
-def _protection(rule: Rule, route: Route) -> _Protection:
+def _protection(rule: Rule, route: Route, addresses: Access) -> _Protection:
     if not isinstance(route.action, Forward):
         refuses = isinstance(route.action, Respond) and route.action.status >= 400
         return _Protection(denied=refuses and bool(rule.models), leads=False)
     credentials = (route.auth.api_keys, route.auth.jwt) if route.auth else (None, None)
-    return _Protection(credentials, frozenset(route.rate_limits), frozenset(route.regions))
+    return _Protection(credentials, frozenset(route.rate_limits), frozenset(route.regions), addresses.of(route))
 
 
 def _avoids(way: _Protection, protected: _Protection) -> bool:
@@ -79,6 +83,7 @@ def _avoids(way: _Protection, protected: _Protection) -> bool:
         return False
     return (
         protected.denied
+        or (protected.addresses.is_limited and way.addresses != protected.addresses)
         or (any(protected.credentials) and way.credentials != protected.credentials)
         or not protected.limits <= way.limits
         or (bool(protected.regions) and not (way.regions and way.regions <= protected.regions))

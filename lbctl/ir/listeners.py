@@ -83,8 +83,8 @@ class ClientAddress:
 class AccessLog:
     """Where and in which form a listener writes its access log."""
 
-    path: str = "/dev/stdout"
-    """The file that it is written to."""
+    path: str | None = None
+    """The file that it is written to; None: where the proxy writes it by default."""
     format: Literal["json", "text", "none"] = "json"
     """The form of a line; `none` writes nothing."""
 
@@ -115,6 +115,10 @@ class Listener:
     """Whether clients may use HTTP/2."""
     client_address: ClientAddress | None = None
     """How the client's address is found behind another load balancer; None: it is that of the connection."""
+    allow_from: tuple[str, ...] | None = None
+    """The networks of clients that may send requests, sorted; None: every network."""
+    deny_from: tuple[str, ...] = ()
+    """The networks of clients that are refused, sorted; they come before `allow_from`."""
     proxy_protocol: bool = False
     """Whether every connection begins with a PROXY protocol header."""
     max_connections: int | None = None

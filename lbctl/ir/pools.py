@@ -54,15 +54,66 @@ class HashKey:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionKey:
+    """What names the session of a request: a header or a field of the JSON body."""
+
+    header: str = ""
+    """The header's name in lower case; empty for a field of the body."""
+    body: str = ""
+    """The field as `$.user`; empty for a header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """How the beginning of a prompt is recognised."""
+
+    block: int = 256
+    """The size of a block in bytes."""
+    blocks: int = 128
+    """The largest number of blocks of one prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class PickPolicy:
+    """How the picker chooses a replica for each request, for the algorithm `pick`."""
+
+    session: tuple[SessionKey, ...]
+    """What names a session; the first one that a request has counts."""
+    prefix: Prefix | None = Prefix()
+    """How prompts are recognised; None: they are not."""
+    bound: float = 1.25
+    """> 1: affinity ends at this many times the mean load by capacity."""
+    timeout: int = 200
+    """How long a proxy waits for the picker, in milliseconds."""
+
+    @property
+    def reads_bodies(self) -> bool:
+        """Whether the picker needs the beginning of the request's body."""
+        return self.prefix is not None or any(key.body for key in self.session)
+
+    @property
+    def session_headers(self) -> tuple[str, ...]:
+        """The headers that may name a session, in order."""
+        return tuple(key.header for key in self.session if key.header)
+
+
+@dataclass(frozen=True, slots=True)
 class Balance:
     """How a pool's replica is chosen for a request."""
 
     algorithm: Algorithm = "least_request"
-    """How the proxy chooses."""
+    """How the proxy chooses by itself; with `pick`, the requests that the picker does not answer."""
     key: HashKey | None = None
     """What is hashed; None for every algorithm but `hash`."""
     bounded_load: float | None = None
     """> 1: no replica carries more than this many times the mean load."""
+    pick: PickPolicy | None = None
+    """How the picker chooses; None: the proxy alone does."""
+
+    @property
+    def name(self) -> str:
+        """The algorithm as it is written in a fleet file."""
+        return "pick" if self.pick else self.algorithm
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +174,14 @@ class SlowStart:
     """The initial weight, in percent."""
     aggression: float = 1.0
     """The exponent of the ramp; 1.0 is linear."""
+
+    def factor(self, age: float) -> float:
+        """Envoy's factor on the weight of a replica that joined `age` seconds ago; 1 when it has ramped up."""
+        part = age * 1000 / self.window if self.window else 1.0
+        if part >= 1.0:
+            return 1.0
+        ramped: float = max(part, 0.0) ** (1.0 / self.aggression)
+        return max(self.min_weight / 100, ramped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +249,17 @@ class PassiveCheck:
     """How long a replica stays ejected."""
     max_ejection: float = 50.0
     """The percentage of the pool that may be ejected at once."""
+    is_5xx_written: bool = False
+    """Whether the files write `consecutive_5xx`."""
+
+    @property
+    def ejects_without_bound(self) -> bool:
+        """Whether a proxy that knows no `max_ejection` ejects by answers.
+
+        It does where the files ask for it, and where all of the pool may be ejected. By default it does not: the
+        failing requests of one client would take the whole pool from everybody.
+        """
+        return self.is_5xx_written or self.max_ejection >= 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +395,44 @@ class FileDiscovery(Discovery):
     """The compiler reads the file."""
     path: str
     """The path of the file, relative to the fleet file."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSource:
+    """A label that says something about a replica."""
+
+    of: Literal["node", "pod"]
+    """Whose label it is."""
+    label: str
+    """The name of the label."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesDiscovery(Discovery):
+    """Replicas that are the endpoints of a Kubernetes service."""
+
+    kind: ClassVar[str] = "kubernetes"
+    """The name of the source."""
+    namespace: str
+    """The namespace of the service."""
+    service: str
+    """The name of the service."""
+    port: str = ""
+    """The name of the service's port, or the number of the pods' port; empty: the service's only port."""
+    kubeconfig: str | None = None
+    """The path of the kubeconfig, relative to the fleet file; None: the service account of the own pod."""
+    kubeconfig_file: str | None = None
+    """The path of the kubeconfig on this machine."""
+    context: str | None = None
+    """The context of the kubeconfig; None: its current one."""
+    gpu_from: LabelSource | None = None
+    """Where the type of the GPU is written; None: every replica has the same capacity."""
+    zone_from: LabelSource | Literal["endpoint"] | None = None
+    """Where the zone is written: a label, or the EndpointSlice; None: no replica has a zone."""
+    max_replicas: int = 1024
+    """The number of endpoints beyond which an answer is cut off."""
+    gpus: tuple[tuple[str, float], ...] = ()
+    """(type, throughput): the fleet's own figures, which come before those of the GPU table; sorted."""
 
 
 @dataclass(frozen=True, slots=True)

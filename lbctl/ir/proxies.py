@@ -47,8 +47,17 @@ class Proxy:
     """How it is reloaded; None: `serve` never reloads it."""
     runtime_api: str | None = None
     """The path or address of HAProxy's Runtime API; None: there is none."""
+    user: str | None = None
+    """The user as whom HAProxy works; None: the default of its place."""
+    group: str | None = None
+    """The group as which HAProxy works; None: the default of its place."""
+    chroot: str | None = None
+    """The directory that HAProxy confines itself to; None: the default of its place."""
     agent_check: Address | None = None
     """The first address of the agent that HAProxy asks for weights; None: there is none."""
+    slots: int | None = None
+    """The number of spare server slots of each HAProxy backend; None: half of the replicas, at least 4, for
+    pools with affinity."""
     nodes: tuple[str, ...] = ()
     """Patterns of the xDS node ids that get this proxy's resources."""
     node_san: str | None = None
@@ -67,6 +76,26 @@ class ServerTls:
     """The path of its private key."""
     client_ca: str | None = None
     """Authorities of required client certificates; None: none is required."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The store that several control planes share."""
+
+    url: str
+    """Its URL, without a password."""
+    key_prefix: str = "lbctl"
+    """What all keys begin with."""
+    password_file: str | None = None
+    """The path of the file with the password; None: there is none."""
+    ca: str | None = None
+    """The path of the authorities that the store's certificate is verified with; None: those of the system."""
+    certificate: str | None = None
+    """The path of the client certificate; None: none is shown."""
+    key: str | None = None
+    """The path of its private key."""
+    lease: int = 10_000
+    """Milliseconds after which another member may lead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +118,24 @@ class Control:
     """Where the proxies send their traffic log by syslog."""
     logs_written: bool = False
     """Whether the files have the section `logs`, so that rendered proxies send their traffic log there."""
+    picker_bind: Address = Address("127.0.0.1", ports.PICKER)
+    """Where the picker listens for proxies."""
     dashboard_history: int = 3_600_000
     """Milliseconds that the charts of the dashboard go back."""
     state: str = "/var/lib/lbctl"
     """The directory of the state store."""
+    store: Store | None = None
+    """The store that several control planes share; None: the state directory."""
+    member: str | None = None
+    """The name of this control plane among them; None: the name of the host."""
     max_shrink: float = 50.0
     """The percentage of replicas that one reload may remove."""
+
+    @property
+    def picker_http(self) -> Address:
+        """Where the picker answers HAProxy and nginx of its own machine: HTTP, and by UDP the ends of requests."""
+        host = self.picker_bind.host if self.picker_bind.on_loopback else "127.0.0.1"
+        return Address(host, self.picker_bind.port + 1)
 
 
 @dataclass(frozen=True, slots=True)

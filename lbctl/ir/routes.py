@@ -313,8 +313,14 @@ class Route:
     """When a request is tried again."""
     rate_limits: tuple[RateLimit, ...] = ()
     """The limits of its requests."""
+    allow_from: tuple[str, ...] | None = None
+    """The networks of clients that may use it, sorted; None: as the listener says."""
+    deny_from: tuple[str, ...] | None = None
+    """The networks of clients that are refused, sorted; None: as the listener says."""
     auth: Auth | None = None
     """Who may use it; None: anybody."""
+    logged: bool = True
+    """Whether its requests are in the access log of the listener."""
     request_headers: HeaderRules = HeaderRules()
     """Changes of the request's headers."""
     response_headers: HeaderRules = HeaderRules()

@@ -5,13 +5,22 @@ They travel beside the Topology: no diff or state ever contains them, and a vers
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 CREDENTIAL_HEADERS = frozenset(
     ("authorization", "proxy-authorization", "cookie", "api-key", "x-api-key", "x-goog-api-key")
 )
-"""Lower-case names of request headers whose value lets somebody in: a fleet that sets or matches one holds a secret."""
+"""Lower-case names of request headers whose value certainly lets somebody in."""
+_LIKE_A_CREDENTIAL = re.compile("auth|key|token|secret|password|cookie|credential", re.IGNORECASE)
+_OF_ANSWERS = frozenset(("set-cookie", "www-authenticate", "proxy-authenticate"))
+"""Headers of answers with such names: they let nobody in."""
+
+
+def may_hold_credential(header: str) -> bool:
+    """Return whether the value of a header may let somebody in, by its name: it is shown to nobody but its owner."""
+    return header.lower() not in _OF_ANSWERS and _LIKE_A_CREDENTIAL.search(header) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ that is absent from `splits` has the file's shares. `render` uses a Snapshot wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
@@ -40,6 +40,8 @@ class Snapshot:
     """Pool → unhealthy replicas: they get no new requests, and clients with affinity leave them too."""
     traffic_log: Address | None = None
     """Where proxies of the fleet send their traffic log by syslog; None where the fleet alone decides."""
+    picker: Address | None = None
+    """Where the running picker listens; None where the fleet alone decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class View:
     """Pool → those of `drained` that are unhealthy."""
     traffic_log: Address | None = None
     """Where it sends its traffic log by syslog; None where it sends none."""
+    picker: Address | None = None
+    """Where it asks for replicas; None where none of its pools has the algorithm `pick`."""
 
 
 def view(snapshot: Snapshot, proxy: Proxy) -> View:
@@ -97,7 +101,15 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
         jwks={name: _jwks(route, snapshot.secrets) for name, route in routes.items() if route.auth},
         out={name: snapshot.out[name] for name in pools if snapshot.out.get(name)},
         traffic_log=_traffic_log(snapshot, proxy),
+        picker=_picker(snapshot, pools.values()),
     )
+
+
+def _picker(snapshot: Snapshot, pools: Iterable[Pool]) -> Address | None:
+    """Return where a proxy with these pools asks for replicas."""
+    if all(pool.balance.pick is None for pool in pools):
+        return None
+    return snapshot.picker or snapshot.topology.control.picker_bind
 
 
 def _traffic_log(snapshot: Snapshot, proxy: Proxy) -> Address | None:

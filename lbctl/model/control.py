@@ -54,7 +54,23 @@ class Proxy(Section):
     runtime_api: v.FilePath | None = Field(
         None, description="HAProxy's admin socket: `serve` sets weights, drains and health there at once."
     )
+    user: v.Account | None = Field(
+        None,
+        description="The user as whom HAProxy works once root has started it. Without it: haproxy, where `config` is "
+        "below /etc; else HAProxy works as whoever starts it.",
+    )
+    group: v.Account | None = Field(None, description="Its group. Without it: as for `user`.")
+    chroot: v.FilePath | None = Field(
+        None,
+        description="The directory outside which HAProxy sees no files once root has started it. Without it: "
+        "/var/lib/haproxy, where `config` is below /etc and no replica is a unix socket; else none.",
+    )
     agent_check: AgentCheck | None = Field(None, description="HAProxy asks `serve` for its weights, every 2 s.")
+    slots: Annotated[int, Field(ge=0, le=4096)] | None = Field(
+        None,
+        description="Spare server slots of each HAProxy backend, for new replicas that HAProxy cannot add by name: "
+        "those of pools with `affinity`. Without it: half as many as such a pool has replicas, at least 4.",
+    )
     instances: Annotated[int, Field(ge=1, le=10_000)] = Field(
         1, description="How many run with this entry: the fleet's limits are divided among all that carry a listener."
     )
@@ -107,8 +123,17 @@ class Api(Section):
 class Logs(Section):
     bind: v.Bind = Field(
         q.Endpoint("127.0.0.1", ports.LOGS, ip=True),
-        description="Where nginx sends a line a request by syslog (UDP), for rollouts and observed shares; on "
-        "loopback alone. An nginx that `serve` drives sends it in any case, others where `logs` is written.",
+        description="Where nginx, and with `max_latency` HAProxy, sends a line a request by syslog (UDP), for rollouts "
+        "and observed shares; on loopback alone. A proxy that `serve` drives sends it in any case, others where `logs` "
+        "is written.",
+    )
+
+
+class Picker(Section):
+    bind: v.Bind = Field(
+        q.Endpoint("127.0.0.1", ports.PICKER, ip=True),
+        description="Where proxies ask for replicas, for pools with `algorithm: pick`. Beyond loopback it needs the "
+        "TLS of `xds`.",
     )
 
 
@@ -120,15 +145,45 @@ class Dashboard(Section):
     )
 
 
+class StorePassword(Section):
+    file: v.FilePath = Field(description="A file with the password alone; it is read again for each new connection.")
+
+
+class StoreTls(Section):
+    ca: v.FilePath | None = Field(
+        None, description="Whose certificates the store shows, PEM. Without it: the system's."
+    )
+    certificate: v.FilePath | None = Field(None, description="What `serve` shows to the store, PEM.")
+    key: v.FilePath | None = Field(None, description="Its private key, PEM.")
+
+
+class Store(Section):
+    url: v.StoreUrl = Field(
+        description="`redis://` or `rediss://` HOST:PORT/DATABASE (Redis, Valkey), `etcd://` or `etcds://` HOST:PORT, "
+        "`kubernetes://` NAMESPACE/NAME. With an s at the end it is reached by TLS."
+    )
+    key_prefix: v.KeyPrefix = Field("lbctl", description="What all keys begin with: one for each control plane.")
+    password: StorePassword | None = Field(None, description="The password; of `root` with etcd.")
+    tls: StoreTls | None = Field(None, description="With `rediss` and `etcds`: certificates other than the system's.")
+    lease: v.Lease = Field(q.Duration(10_000), description="After a leader is lost for so long, another member leads.")
+
+
 class Control(Section):
     xds: Xds = Field(Xds(), description="The port for Envoys.")
     api: Api = Field(Api(), description="The port for people, commands and metrics.")
-    logs: Logs = Field(Logs(), description="The port for nginx's traffic log.")
+    logs: Logs = Field(Logs(), description="The port for the traffic log of nginx and HAProxy.")
+    picker: Picker = Field(Picker(), description="The port of the replica picker.")
     dashboard: Dashboard = Field(Dashboard(), description="The page for browsers at `/` of the API.")
     state: v.FilePath = Field(
         "/var/lib/lbctl",
         description="The directory for overrides, rollouts, the last good files and the log of decisions; one active "
         "`serve` each.",
+    )
+    store: Store | None = Field(
+        None, description="Several `serve` with the same store are one control plane: one leads, all serve proxies."
+    )
+    member: v.Name | None = Field(
+        None, description="The name of this `serve` among those of a store. Without it: the name of the host."
     )
     max_shrink: v.Percent = Field(
         q.Percent(50),

@@ -50,8 +50,10 @@ class ListenerTimeouts(Section):
 
 
 class AccessLog(Section):
-    path: v.FilePath = Field(
-        "/dev/stdout", description="Where it is written; by HAProxy to `/dev/stdout` or `/dev/stderr` only."
+    path: v.FilePath | None = Field(
+        None,
+        description="Where it is written; by HAProxy to `/dev/stdout` or `/dev/stderr` only. Without it: to "
+        "`/var/log/nginx/access.log` by an nginx whose `config` is below /etc, /usr or /opt, else to standard output.",
     )
     format: Literal["json", "text", "none"] = Field("json", description="JSON, a readable line, or nothing.")
 
@@ -70,6 +72,14 @@ class Listener(Section):
     )
     client_address: ClientAddress | None = Field(
         None, description="Who the client is, behind another balancer. Without it: the peer."
+    )
+    allow_from: Annotated[list[v.Network], Field(min_length=1)] | None = Field(
+        None,
+        description="The networks of clients that may send requests, by the address that `client_address` finds; "
+        "others get 403. Without it: every network. A route's own list replaces it.",
+    )
+    deny_from: list[v.Network] = Field(
+        [], description="The networks of clients that get 403, before `allow_from`. A route's own list replaces it."
     )
     proxy_protocol: bool = Field(False, description="Expect the PROXY protocol from every peer.")
     max_connections: v.Positive | None = Field(

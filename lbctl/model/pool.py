@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+import re
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, PlainValidator, ValidationError, WithJsonSchema
+from pydantic_core import CoreSchema
 
 from lbctl.base import quantities as q
+from lbctl.base.diagnostics import show
 from lbctl.model import values as v
 from lbctl.model.health import Health
-from lbctl.model.section import Choice, Nothing, Section
+from lbctl.model.kubernetes import Kubernetes
+from lbctl.model.section import Choice, Nothing, Section, refuse
 from lbctl.model.telemetry import Telemetry, Weighting
 
 
@@ -39,13 +43,98 @@ class Hash(Section):
     )
 
 
+class BodyKey(Section):
+    body: v.JsonPath = Field(description="A field of the JSON body, as $.prompt_cache_key.")
+
+
+class PickPrefix(Section):
+    block: Annotated[int, Field(ge=16, le=65536)] = Field(
+        256, description="The size of a block in bytes: a beginning is recognised in whole blocks."
+    )
+    blocks: Annotated[int, Field(ge=1, le=1024)] = Field(
+        128, description="The most blocks that are remembered of a prompt."
+    )
+
+
+class _OrOff:
+    """Adds the word `off` to the JSON Schema of a section."""
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"oneOf": [handler(core_schema), {"enum": ["off"]}]}
+
+
+def _session_key(value: object) -> str | BodyKey:
+    hint = "the name of a header, or {body: $.FIELD}"
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", value, re.ASCII):
+        return value.lower()
+    if isinstance(value, dict):
+        try:
+            return BodyKey.model_validate(value)
+        except ValidationError as error:
+            place = error.errors()[0]["loc"]
+            raise refuse("LB013", f"{show(value)} names no session key", hint, place) from None
+    raise refuse("LB013", f"{show(value)} names no session key", hint)
+
+
+SessionKey = Annotated[
+    str | BodyKey,
+    PlainValidator(_session_key),
+    WithJsonSchema(
+        {
+            "oneOf": [
+                {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$", "grammar": "a header's name"},
+                BodyKey.model_json_schema(),
+            ]
+        }
+    ),
+]
+"""A header, or a field of the JSON body."""
+PICK_SESSION: tuple[str | BodyKey, ...] = (
+    "x-session-id",
+    "x-correlation-id",
+    BodyKey(body="$.prompt_cache_key"),
+    BodyKey(body="$.user"),
+)
+"""The session keys of a pool that names none; without the fields of the body where `prefix` is off."""
+
+
+class Pick(Section):
+    session: list[SessionKey] | None = Field(
+        None,
+        description="What names a session; the first one that a request has counts. Without it: x-session-id, "
+        "x-correlation-id and, unless `prefix` is off, the body's prompt_cache_key and user.",
+    )
+    prefix: Annotated[PickPrefix | None, BeforeValidator(lambda value: None if value == "off" else value), _OrOff()] = (
+        Field(
+            PickPrefix(),
+            description="For requests without a session: the replica that had the longest same beginning of model, "
+            "adapter and prompt. `off`: no body is read for it.",
+        )
+    )
+    bound: v.PositiveNumber = Field(
+        1.25,
+        description="A replica with more than so many times the mean load, by capacity, gets no request for the sake "
+        "of its cache.",
+    )
+    timeout: v.Duration = Field(
+        q.Duration(200), description="After this time, and on any failure of the picker, `otherwise` chooses."
+    )
+    otherwise: Literal["round_robin", "least_request", "least_time", "random", "hash"] = Field(
+        "least_request", description="The proxy's own algorithm, for requests that the picker does not answer."
+    )
+
+
 class Balance(Section):
-    algorithm: Literal["round_robin", "least_request", "least_time", "random", "hash"] = Field(
+    algorithm: Literal["round_robin", "least_request", "least_time", "random", "hash", "pick"] = Field(
         "least_request",
         description="How a replica is chosen. `least_request`: the one with the fewest requests for its "
-        "weight. `hash`: the one that had the same key before, for caches.",
+        "weight. `hash`: the one that had the same key before, for caches. `pick`: the one that `serve` "
+        "names.",
     )
-    hash: Hash | None = Field(None, description="For the algorithm `hash`, and needed there.")
+    hash: Hash | None = Field(
+        None, description="For the algorithm `hash`, and needed there; also for `pick` with `otherwise: hash`."
+    )
+    pick: Pick | None = Field(None, description="For the algorithm `pick`. Without it: the defaults of its keys.")
 
 
 class Affinity(Section):
@@ -153,12 +242,15 @@ class FileDiscovery(Section):
 
 
 class Discovery(Section):
-    CHOICES: ClassVar = (Choice(("dns", "file")),)
+    CHOICES: ClassVar = (Choice(("dns", "file", "kubernetes")),)
 
     dns: Dns | None = Field(
         None, description="With `render` the proxy looks the name up; under `serve` lbctl does, and updates the proxy."
     )
     file: FileDiscovery | None = Field(None, description="A file of replicas that another program writes.")
+    kubernetes: Kubernetes | None = Field(
+        None, description="The endpoints of a Kubernetes service, which `serve` watches and keeps the proxies up to."
+    )
 
 
 class PoolTls(Section):

@@ -201,7 +201,8 @@ class Step(Section):
 
 class MaxLatency(Section):
     metric: Literal["first_byte", "total"] = Field(
-        "first_byte", description="The time to the first byte of the response, or to the last."
+        "first_byte",
+        description="The time to the first byte of the response, or to the last, as the proxies measure it.",
     )
     percentile: Literal["p50", "p90", "p95", "p99"] = Field(
         "p95", description="The percentile of the requests in one interval."
@@ -227,13 +228,14 @@ class Analysis(Section):
     min_requests: v.Positive = Field(1000, description="With fewer requests, an evaluation neither passes nor fails.")
     max_error_rate: v.Percent = Field(
         q.Percent(1),
-        description="An evaluation fails when the new pool has more errors than the old ones beyond chance, and more "
-        "than this share, or at least half as many again as the old ones. With a higher share it never passes.",
+        description="An evaluation fails when the new pool has more errors than the old ones beyond chance, and "
+        "more than this share, or half as many again and more than a quarter of this share. Above this share it never "
+        "passes.",
     )
     max_latency: MaxLatency | None = Field(
         None,
-        description="With a higher latency, no evaluation passes. Without it: not evaluated. Nothing measures it yet "
-        "(LB704).",
+        description="An evaluation fails when the new pool is slower than this allows, beyond chance. Without it: not "
+        "evaluated.",
     )
     failures: v.Positive = Field(3, description="The number of failed evaluations in a row that triggers `on_failure`.")
     on_failure: Literal["rollback", "pause"] = Field(
@@ -284,7 +286,18 @@ class Route(Section):
     rate_limit: list[RateLimit] = Field(
         [], description="Limits for all proxies together: each gets its part by `instances`, rounded up."
     )
+    allow_from: Annotated[list[v.Network], Field(min_length=1)] | None = Field(
+        None,
+        description="The networks of clients that may send requests; others get 403. It replaces the list of the "
+        "listener. Without it: that list.",
+    )
+    deny_from: list[v.Network] | None = Field(
+        None,
+        description="The networks of clients that get 403, before `allow_from`. It replaces the list of the listener, "
+        "and `[]` lifts it. Without it: that list.",
+    )
     auth: Auth | None = Field(None, description="Who may send requests. Without it: everybody.")
+    access_log: Literal["on", "off"] = Field("on", description="Whether its requests are in the log of the listener.")
     headers: Headers = Field(Headers(), description="Headers that are set or removed.")
     regions: list[v.Place] = Field(
         [],

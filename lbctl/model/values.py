@@ -149,6 +149,24 @@ Label = Annotated[str, *_text(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", "a label", "l
 LabelValue = Annotated[
     str, *_text(r"[A-Za-z0-9._/:@+ -]{0,253}", "a label's value", "letters, digits, spaces and . _ / : @ + -")
 ]
+_DNS_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+PORT_NAME = re.compile(r"(?!.*--)(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?", re.ASCII)
+"""The name of a port in Kubernetes."""
+KubernetesName = Annotated[
+    str,
+    *_text(_DNS_LABEL, "a name in Kubernetes", "lower-case letters, digits and -, at most 63; no - at its ends"),
+]
+KubernetesLabel = Annotated[
+    str,
+    *_text(
+        rf"({_DNS_LABEL}(\.{_DNS_LABEL}){{0,30}}/)?[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?",
+        "the name of a label in Kubernetes",
+        "as nvidia.com/gpu.product",
+    ),
+]
+KubernetesContext = Annotated[
+    str, *_text(r"[A-Za-z0-9._:/@+=,~-]{1,253}", "the name of a context", "letters, digits and . _ : / @ + = , ~ -")
+]
 Device = Annotated[
     str,
     *_text(
@@ -261,6 +279,9 @@ Body = Annotated[
 ]
 Text = Annotated[str, *_text(r"[ -~]{1,1024}", "plain text", "printable ASCII, at most 1024 characters")]
 TextOrNone = Annotated[str, *_text(r"[ -~]{0,1024}", "plain text", "printable ASCII, at most 1024 characters")]
+Account = Annotated[
+    str, *_text(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}", "a user or group of the system", "letters, digits and _ . -")
+]
 Word = Annotated[str, *_text(r"[!-~]{1,512}", "a word", "printable ASCII without spaces, at most 512 characters")]
 Issuer = Annotated[
     str,
@@ -317,7 +338,8 @@ FilePath = Annotated[
 ]
 
 
-_NETWORK = r"([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)(/[0-9]{1,3})?"
+_IPV4 = r"[0-9]{1,3}(\.[0-9]{1,3}){3}"
+_NETWORK = rf"({_IPV4}|([0-9A-Fa-f]{{0,4}}:){{2,8}}([0-9A-Fa-f]{{0,4}}|{_IPV4}))(/[0-9]{{1,3}})?"
 
 
 def _network(value: object) -> str:
@@ -360,6 +382,46 @@ Url = Annotated[
     PlainValidator(_url),
     _schema(rf"https?://{_URL_CHARACTER}{{1,1000}}", "a URL: http or https, without a password"),
 ]
+
+_STORE_HOST = r"[A-Za-z0-9._~:\[\],-]{1,512}"
+_STORE = (
+    rf"rediss?://{_STORE_HOST}(/[0-9]{{1,4}})?|etcds?://{_STORE_HOST}/?"
+    r"|kubernetes://[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}"
+)
+
+
+def _store_url(value: object) -> str:
+    hint = "as redis://store.example:6379/0, etcds://etcd.example:2379 or kubernetes://NAMESPACE/NAME"
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._~:/\[\]@,-]{1,1024}", value):
+        raise refuse("LB013", f"{show(value)} is not the URL of a store", hint)
+    try:
+        parts = urlsplit(value)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise refuse("LB013", f"{show(value)} is not the URL of a store", hint) from None
+    if parts.password is not None or parts.username is not None:
+        raise refuse("LB504", "a URL must not hold a user or password", "`password: {file: …}` beside it")
+    if not re.fullmatch(_STORE, value) or not host:
+        raise refuse("LB013", f"{show(value)} is not the URL of a store", hint)
+    return value
+
+
+StoreUrl = Annotated[
+    str,
+    PlainValidator(_store_url),
+    _schema(f"({_STORE})", "the URL of a store, without a password"),
+]
+KeyPrefix = Annotated[str, *_text(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}", "a prefix of keys", "as lbctl:prod")]
+
+
+def _lease(value: object) -> q.Duration:
+    duration = q.parse_duration(value)
+    if not 2_000 <= duration <= 60_000:
+        raise q.QuantityError(f"{value} is out of range", "from 2s to 60s")
+    return duration
+
+
+Lease = Annotated[q.Duration, _quantity(_lease), _schema(_DURATION, "a duration from 2s to 60s")]
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]

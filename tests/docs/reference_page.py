@@ -24,9 +24,9 @@ it at every render. [How a fleet file is read](configuration.md) has the rules f
 [examples/fleet.yaml](../examples/fleet.yaml) all keys in one file.
 """
 _EMPTY = "Nothing"
+_EXAMPLES = {"body": "$.FIELD"}
+"""The value that is shown of a key in a map that is written out."""
 _LARGEST = 2**31 - 1
-_NOBODY = ("routes.*.rollout.analysis.max_latency.",)
-"""What is read and checked, and not acted on."""
 
 
 class _Book:
@@ -86,12 +86,20 @@ class _Book:
         if "$ref" in told:
             return self._link(_name(told))
         if "oneOf" in told:
-            return f"{_words(told['oneOf'][0])}, `{{header: NAME}}`"
+            return ", ".join(self._alternative(path, each) for each in told["oneOf"])
         if told.get("type") == "array":
             return f"a list: {self._value(path, told['items'])}"
         if told.get("type") == "object":
             return f"a map: names to {self._value(path, told['additionalProperties'])}"
         return self._kind(told["grammar"]) if "grammar" in told else _words(told)
+
+    def _alternative(self, path: str, told: dict[str, Any]) -> str:
+        """One of several forms of a value; a small map is written out."""
+        if "allOf" in told:
+            return ", ".join(f"`{{{key}: NAME}}`" for key in told["properties"])
+        if told.get("type") == "object":
+            return "`{" + ", ".join(f"{key}: {_EXAMPLES.get(key, 'NAME')}" for key in told["properties"]) + "}`"
+        return self._value(path, told)
 
     def _kind(self, grammar: str) -> str:
         """The short word for it, explained at the end of the page."""
@@ -144,6 +152,9 @@ def _held(path: str, told: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield _name(told), path
     elif told.get("type") == "array":
         yield from _held(path, told["items"])
+    elif "oneOf" in told:
+        for each in told["oneOf"]:
+            yield from _held(path, each) if "$ref" in each else ()
     elif isinstance(told.get("additionalProperties"), dict):
         yield from _held(f"{path}.*", told["additionalProperties"])
 
@@ -178,8 +189,6 @@ def _choice(options: list[dict[str, Any]]) -> str:
 
 def _who(path: str) -> str:
     """Who does what the key says: of the most particular feature that claims it."""
-    if path.startswith(_NOBODY):
-        return "nobody yet"
     feature = max(FEATURES, key=lambda item: _claim(item, path))
     able = list(filter(None, (_able(kind, feature) for kind in KINDS)))
     if not able:

@@ -18,13 +18,15 @@ def listener(listener: Listener) -> Iterator[Setting]:
         yield ("client_address", "trusted"), listener.client_address.trusted
         yield ("client_address", "header"), listener.client_address.header
         yield ("client_address", "forward"), listener.client_address.forward
+    yield ("allow_from",), "any" if listener.allow_from is None else listener.allow_from
+    yield ("deny_from",), listener.deny_from
     yield ("proxy_protocol",), listener.proxy_protocol
     yield ("max_connections",), limit(listener.max_connections)
     yield ("max_body",), "unlimited" if listener.max_body is None else size(listener.max_body)
     yield ("inspect",), size(listener.inspect)
     yield ("timeouts", "request_headers"), duration(listener.request_headers_timeout)
     yield ("timeouts", "idle"), duration(listener.idle_timeout)
-    yield ("access_log", "path"), listener.access_log.path
+    yield ("access_log", "path"), listener.access_log.path or "the proxy's own place"
     yield ("access_log", "format"), listener.access_log.format
     if listener.tracing:
         yield ("tracing", "otlp"), listener.tracing.otlp

@@ -55,13 +55,33 @@ def replica(replica: p.Replica) -> Iterator[Setting]:
 
 
 def _balance(balance: p.Balance) -> Iterator[Setting]:
-    yield ("algorithm",), balance.algorithm
+    yield ("algorithm",), balance.name
+    if balance.pick:
+        yield from nested("pick", _pick(balance.pick))
+        yield ("pick", "otherwise"), balance.algorithm
     if balance.key:
         yield ("hash", "key", balance.key.kind), balance.key.bytes or balance.key.name or "true"
         yield ("hash", "bounded_load"), "none" if balance.bounded_load is None else balance.bounded_load
 
 
+def _pick(pick: p.PickPolicy) -> Iterator[Setting]:
+    """Yield the settings of `pick`; the order of session keys counts."""
+    for index, key in enumerate(pick.session):
+        yield ("session", index), key.header or None
+        yield ("session", index, "body"), key.body or None
+    if pick.prefix:
+        yield ("prefix", "block"), pick.prefix.block
+        yield ("prefix", "blocks"), pick.prefix.blocks
+    else:
+        yield ("prefix",), "off"
+    yield ("bound",), pick.bound
+    yield ("timeout",), duration(pick.timeout)
+
+
 def _discovery(discovery: p.Discovery) -> Iterator[Setting]:
+    if isinstance(discovery, p.KubernetesDiscovery):
+        yield from nested("kubernetes", _kubernetes(discovery))
+        return
     if not isinstance(discovery, p.DnsDiscovery):
         yield from (((discovery.kind, key.name), str(getattr(discovery, key.name))) for key in fields(discovery))  # type: ignore[arg-type]
         return
@@ -72,6 +92,22 @@ def _discovery(discovery: p.Discovery) -> Iterator[Setting]:
     yield ("dns", "gpu"), discovery.gpu
     yield ("dns", "capacity"), discovery.capacity
     yield ("dns", "resolvers"), discovery.resolvers or None
+
+
+def _kubernetes(discovery: p.KubernetesDiscovery) -> Iterator[Setting]:
+    """Yield what the fleet says; `kubeconfig_file` follows from where its file is."""
+    yield ("namespace",), discovery.namespace
+    yield ("service",), discovery.service
+    yield ("port",), discovery.port or None
+    yield ("kubeconfig",), discovery.kubeconfig
+    yield ("context",), discovery.context
+    for name, source in (("gpu_from", discovery.gpu_from), ("zone_from", discovery.zone_from)):
+        if isinstance(source, p.LabelSource):
+            yield (name, f"{source.of}_label"), source.label
+        elif source:
+            yield (name,), source
+    yield ("max_replicas",), discovery.max_replicas
+    yield from nested("gpus", entries(tuple((name, f"{value:g}") for name, value in discovery.gpus)))
 
 
 def _limits(pool: p.Pool) -> Iterator[Setting]:
@@ -122,7 +158,10 @@ def _active(check: p.ActiveCheck) -> Iterator[Setting]:
 
 
 def _passive(check: p.PassiveCheck) -> Iterator[Setting]:
-    yield ("consecutive_5xx",), check.consecutive_5xx
+    yield (
+        ("consecutive_5xx",),
+        check.consecutive_5xx if check.is_5xx_written else f"{check.consecutive_5xx}, not written",
+    )
     yield ("consecutive_connect_failures",), check.consecutive_connect_failures
     yield ("error_rate", "percent"), percent(check.error_percent)
     yield ("error_rate", "window"), duration(check.error_window)

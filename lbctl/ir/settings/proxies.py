@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lbctl.ir.proxies import Control, Proxy, ServerTls
+from lbctl.ir.proxies import Control, Proxy, ServerTls, Store
 from lbctl.ir.settings.format import Setting, duration, nested, percent
 
 
@@ -21,7 +21,11 @@ def proxy(proxy: Proxy) -> Iterator[Setting]:
         yield ("reload", "command"), " ".join(proxy.reload.command)
         yield ("reload", "min_interval"), duration(proxy.reload.min_interval)
     yield ("runtime_api",), proxy.runtime_api
+    yield ("user",), proxy.user
+    yield ("group",), proxy.group
+    yield ("chroot",), proxy.chroot
     yield ("agent_check", "bind"), proxy.agent_check
+    yield ("slots",), proxy.slots
     yield ("nodes",), tuple(sorted(proxy.nodes)) or None
     yield ("node_san",), proxy.node_san
     yield ("admin",), proxy.admin
@@ -36,9 +40,21 @@ def control(control: Control) -> Iterator[Setting]:
     yield ("api", "token_file"), control.api_token_file
     yield from nested("api", _tls(control.api_tls))
     yield ("logs", "bind"), control.logs_bind if control.logs_written else f"{control.logs_bind}, not written"
+    yield ("picker", "bind"), control.picker_bind
     yield ("dashboard", "history"), duration(control.dashboard_history)
     yield ("state",), control.state
+    yield from nested("store", _store(control.store))
+    yield ("member",), control.member
     yield ("max_shrink",), percent(control.max_shrink)
+
+
+def _store(store: Store | None) -> Iterator[Setting]:
+    if store is not None:
+        yield ("url",), store.url
+        yield ("key_prefix",), store.key_prefix
+        yield ("password", "file"), store.password_file
+        yield from ((("tls", name), getattr(store, name)) for name in ("ca", "certificate", "key"))
+        yield ("lease",), duration(store.lease)
 
 
 def _tls(tls: ServerTls | None) -> Iterator[Setting]:

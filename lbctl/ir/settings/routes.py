@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 from lbctl.base.urls import digest
 from lbctl.ir import routes as r
 from lbctl.ir.listeners import Rule
-from lbctl.ir.secrets import CREDENTIAL_HEADERS
+from lbctl.ir.secrets import may_hold_credential
 from lbctl.ir.settings.format import Setting, duration, entries, nested, percent
 from lbctl.ir.shares import of_pools
 
 _KEYS = {"exact": "path", "regex": "path_regex", "prefix": "path_prefix"}
+_LISTENERS = "as the listener"
 _UNITS = {1_000: "s", 60_000: "m", 3_600_000: "h"}
 
 
@@ -38,6 +39,7 @@ def route(route: r.Route) -> Iterator[Setting]:
     else:
         yield from _destination(route.action)
     yield from _handling(route)
+    yield ("access_log",), "on" if route.logged else "off"
     yield from nested("headers", nested("request", _headers(route.request_headers)))
     yield from nested("headers", nested("response", _headers(route.response_headers)))
 
@@ -70,6 +72,8 @@ def _handling(route: r.Route) -> Iterator[Setting]:
     yield ("timeouts", "idle"), duration(route.idle_timeout)
     yield from nested("retry", _retry(route.retry))
     yield from nested("rate_limit", _limits(route.rate_limits))
+    yield ("allow_from",), _LISTENERS if route.allow_from is None else route.allow_from
+    yield ("deny_from",), _LISTENERS if route.deny_from is None else route.deny_from
     if route.auth:
         yield from nested("auth", _auth(route.auth))
     yield ("regions",), route.regions or "any"
@@ -125,7 +129,7 @@ def _headers(rules: r.HeaderRules) -> Iterator[Setting]:
 
 def _header_values(headers: Iterable[tuple[str, str]]) -> Iterator[Setting]:
     """Yield the headers; the value of one that carries a credential is replaced by its digest."""
-    return entries((name, digest(value) if name in CREDENTIAL_HEADERS else value) for name, value in headers)
+    return entries((name, digest(value) if may_hold_credential(name) else value) for name, value in headers)
 
 
 def _rollout(rollout: r.Rollout) -> Iterator[Setting]:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbctl.compile.gpus import GPUS
-from lbctl.ir.pools import CircuitBreaker
+from lbctl.ir.pools import CircuitBreaker, KubernetesDiscovery, LabelSource
 from tests.support.fleet import compiled, compiling, marked, places, pool_of
 
 
@@ -113,6 +113,16 @@ def test_a_breaker_that_is_written_stays_as_written() -> None:
 def test_a_breaker_of_discovered_replicas_is_sized_for_their_most() -> None:
     pool = pool_of("{discovery: {dns: {name: a.b, port: 80, max_replicas: 10}}}")
     assert pool.circuit_breaker.max_requests == 5120
+    pool = pool_of("{discovery: {kubernetes: {namespace: ml, service: vllm, max_replicas: 20}}}")
+    assert pool.circuit_breaker.max_requests == 10240
+
+
+def test_a_kubernetes_service_is_resolved_with_the_place_of_its_kubeconfig() -> None:
+    keys = "port: 8000, kubeconfig: kube/config, context: prod, gpu_from: {node_label: x/gpu}, zone_from: endpoint"
+    pool = pool_of(f"{{discovery: {{kubernetes: {{namespace: ml, service: vllm, {keys}}}}}}}")
+    assert pool.discovery == KubernetesDiscovery(
+        "ml", "vllm", "8000", "kube/config", "kube/config", "prod", LabelSource("node", "x/gpu"), "endpoint"
+    )
 
 
 def test_slow_start_is_on_except_with_hash() -> None:

@@ -64,6 +64,9 @@ ROUTES = {
 POOLS = {
     "balance: {algorithm: ▶hash}": "LB301",
     "balance: {hash: ▶{key: {header: x}}}": "LB301",
+    "balance: {pick: ▶{bound: 1.5}}": "LB306",
+    "balance: {algorithm: pick, pick: {bound: ▶1}}": "LB302",
+    "balance: {algorithm: ▶pick, pick: {otherwise: hash}}": "LB301",
     "balance: {algorithm: hash, hash: {key: {header: x}, bounded_load: ▶1}}": "LB302",
     "balance: {algorithm: hash, hash: {key: {header: x}}}, slow_start: ▶{window: 5s}": "LB303",
     "health: {active: {tcp: {}, interval: 1s, timeout: ▶2s}}": "LB304",
@@ -75,6 +78,11 @@ _NO_REPLICA = (
     *("[64:ff9b::a9fe:a9fe]", "[2002:a9fe:a9fe::]", "metadata.google.internal", "100.100.100.200"),
     *("0.0.0.0", "224.0.0.1", "[::]"),
 )
+PICKING = (
+    'listeners: {l: {bind: "127.0.0.1:80"}}\nroutes: {r: {pool: p}}\n'
+    'pools: {p: {replicas: [{address: "a:1"}], balance: {algorithm: pick}}}\n'
+)
+REMOTE_PICKER = 'control: {picker: {bind: ▶"0.0.0.0:7"}, xds: {tls: {certificate: c, key: k, client_ca: a}}}'
 WHOLE = {
     **{f'pools: {{p: {{replicas: [{{address: ▶"{host}:80"}}]}}}}': "LB122" for host in _NO_REPLICA},
     'pools: {p: {replicas: [{address: ▶"127.0.0.1:18080"}]}}': "LB122",
@@ -82,6 +90,11 @@ WHOLE = {
     "proxies: {h: {kind: haproxy, runtime_api: /run/h.sock}}": "LB122",
     'pools: {p: {replicas: [{address: ▶"localhost:9901"}]}}\n'
     'proxies: {e: {kind: envoy, admin: "0.0.0.0:9901"}}': "LB122",
+    'pools: {p: {replicas: [{address: "a:80"}], balance: {algorithm: pick}}}\n'
+    "proxies: {h: {kind: haproxy, config: etc/h.cfg}, i: {kind: haproxy, config: ▶etc/./i.cfg}}": "LB124",
+    'pools: {p: {replicas: [{address: "a:80"}], affinity: {cookie: c}}}\n'
+    "proxies: {h: {kind: haproxy, config: h.cfg, runtime_api: /h}, "
+    "i: {kind: haproxy, config: ▶i.cfg, runtime_api: /i}}": "LB124",
     'listeners: {l: {bind: "127.0.0.1:80"}, m: {bind: ▶"127.0.0.1:80"}}': "LB112",
     'listeners: {l: {bind: "127.0.0.1:80"}}\n'
     "routes: {r: {respond: {status: 200}}, s: ▶{respond: {status: 200}}}": "LB116",
@@ -108,15 +121,25 @@ WHOLE = {
     'pools: {p: {replicas: [{address: "a:1", region: moon}]}, q: {discovery: {dns: {name: a.b, port: 80}}}}\n'
     "routes: {r: {pool: p, regions: [moon], fallback: ▶q}}": "LB115",
     "proxies: {p: {kind: ▶apache}}": "LB103",
+    'control: {picker: {bind: ▶"127.0.0.1:65535"}}': "LB307",
+    'control: {picker: {bind: ▶"unix:/run/x"}}': "LB307",
+    f"{PICKING}proxies: {{p: {{kind: envoy}}}}\n{REMOTE_PICKER}": "LB308",
     "proxies: {p: {kind: nginx, listeners: [▶m]}}": "LB102",
     'proxies: {p: {kind: nginx, version: ▶"1.20"}}': "LB113",
     "pools: {p: {discovery: {dns: {name: a.b, port: 80, gpu: ▶nope}}}}": "LB204",
+    "pools: {p: {discovery: {kubernetes: {namespace: n, service: s, port: a, context: ▶c}}}}": "LB123",
 }
 
 
 def test_a_file_of_targets_that_is_not_there_yet_is_outside_no_region() -> None:
     pools = 'pools: {p: {replicas: [{address: "a:1", region: moon}]}, q: {discovery: {file: {path: none.json}}}}\n'
     made, found = compiling(f"version: 1\n{pools}routes: {{r: {{pool: p, regions: [moon], fallback: q}}}}\n")
+    assert made is not None, found
+
+
+@pytest.mark.parametrize("proxy", ["kind: haproxy", "kind: nginx"])
+def test_a_picker_beyond_loopback_is_for_gateways_where_no_envoy_asks_it(proxy: str) -> None:
+    made, found = compiling(f"version: 1\n{PICKING}proxies: {{p: {{{proxy}}}}}\n{REMOTE_PICKER.replace('▶', '')}\n")
     assert made is not None, found
 
 
@@ -162,12 +185,13 @@ def test_every_code_of_the_compiler_is_shown_here_or_beside_the_capacities() -> 
         "LB114",
         "LB118",
         "LB121",
+        "LB123",
         "LB502",
         "LB503",
         "LB507",
         "LB508",
     }  # tests of bad input, secrets, closing
-    files |= {"LB121", "LB601", "LB602"}
+    files |= {"LB121", "LB123", "LB601", "LB602"}
     assert written == shown | beside | files
 
 

@@ -29,7 +29,9 @@ SPLIT = FLEET.replace("pool: p", "split: {p: 1, q: 1}").replace(
     '9001"}]}', '9001"}]}, q: {replicas: [{address: "127.0.0.1:9002"}]}'
 )
 BOUNDED = FLEET.replace('9001"}]', '9001"}], balance: {algorithm: hash, hash: {key: {header: x}, bounded_load: AT}}')
+PICK = FLEET.replace('9001"}]', '9001"}], balance: {algorithm: pick, pick: {session: [AT]}}')
 SOURCE = FLEET.replace('9001"}]', '9001"}], telemetry: {sources: [▶{url: "http://x/", KEYS}]}')
+KUBERNETES = FLEET.replace('9001"}]}}', '9001"}]}, k: {discovery: {kubernetes: {namespace: ml, service: vllm, KEYS}}}}')
 POOL = "version: 1\npools:\n  p:\n    replicas:\n"
 
 TEXTS: Mapping[str, tuple[str | bytes, str]] = {
@@ -54,6 +56,16 @@ TEXTS: Mapping[str, tuple[str | bytes, str]] = {
     "path that climbs out": (
         FLEET.replace('"}}', '", tls: {certificates: [{certificate: ▶../a.crt, key: a.key}]}}}'), "LB502",
     ),
+    "a port that is no name": (KUBERNETES.replace("KEYS", "port: ▶HTTP_"), "LB013"),
+    "a zone from nowhere": (KUBERNETES.replace("KEYS", "zone_from: ▶endpoints"), "LB013"),
+    "a label of two things": (
+        KUBERNETES.replace("KEYS", "▶gpu_from: {node_label: a, pod_label: b}"), "LB015",
+    ),
+    "a label in capitals": (KUBERNETES.replace("KEYS", "zone_from: {node_label: ▶a b}"), "LB013"),
+    "a namespace that is none": (
+        KUBERNETES.replace("KEYS", "port: a").replace("namespace: ml", "namespace: ▶ml/x"), "LB013",
+    ),
+    "a context without kubeconfig": (KUBERNETES.replace("KEYS", "context: ▶prod"), "LB123"),
     "pasted private key": (FLEET + f'defaults: {{pool: {{tls: {{key: "▶{KEY}"}}}}}}\n', "LB501"),
     "address without port": (POOL + "      - {address: ▶10.0.0.1}\n", "LB013"),
     "one gpu beside none": (POOL + '      - {address: "a:1", gpu: L4}\n      - ▶{address: "b:1"}\n', "LB203"),
@@ -74,6 +86,11 @@ TEXTS: Mapping[str, tuple[str | bytes, str]] = {
     "sticky split with one pool": (FLEET.replace("pool: p", "pool: p, ▶sticky_split: {cookie: c}"), "LB107"),
     "sticky split of one pool": (SPLIT.replace(", q: 1}", "}, ▶sticky_split: {header: x}", 1), "LB107"),
     "bounded load of one": (BOUNDED.replace("AT", "▶1"), "LB302"),
+    "session key of the wrong form": (PICK.replace("AT", "▶$.user"), "LB013"),
+    "session key of the body without its path": (PICK.replace("AT", "{body: ▶user}"), "LB013"),
+    "session key of neither kind": (PICK.replace("AT", "▶{cookie: c}"), "LB013"),
+    "prefix of a word": (PICK.replace("[AT]", "[x], prefix: ▶on"), "LB013"),
+    "prefix without room": (PICK.replace("[AT]", "[x], prefix: {block: ▶8}"), "LB016"),
     "bounded load below one": (BOUNDED.replace("AT", "▶0.5"), "LB302"),
     "residency that excludes every replica": (
         FLEET.replace("pool: p", "pool: p, regions: ▶[west]").replace('9001"', '9001", region: east'), "LB115",

@@ -6,10 +6,10 @@ import pytest
 
 from tests.docs.cli_page import contexts, variables
 
-REMOTE = ("diff", "reload", "status", "top", "explain weight", "drain", "undrain", "weight set", "weight unset",
-          "freeze", "unfreeze", "split set", "split unset", "rollout abort", "rollout pause", "rollout promote",
-          "rollout resume", "rollout set", "rollout start", "rollout status", "history", "rollback", "audit show",
-          "audit verify", "doctor")  # fmt: skip
+REMOTE = ("diff", "picker", "reload", "status", "top", "explain pick", "explain weight", "drain", "undrain",
+          "weight set", "weight unset", "freeze", "unfreeze", "split set", "split unset", "rollout abort",
+          "rollout pause", "rollout promote", "rollout resume", "rollout set", "rollout start", "rollout status",
+          "history", "rollback", "audit show", "audit verify", "doctor")  # fmt: skip
 
 
 def test_every_option_has_a_variable_and_none_stands_for_two_options() -> None:

@@ -1,0 +1,34 @@
+"""Which latencies the rollouts of a fleet are judged by: the pools, and what is measured of their requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from lbctl.ir.routes import Forward, Route
+
+
+class LatencyKey(NamedTuple):
+    """What is measured of the requests of one pool."""
+
+    pool: str
+    """The name of the pool."""
+    metric: str
+    """The time until the first byte (`first_byte`) or the last byte (`total`) of the answer."""
+
+
+def measured(routes: Iterable[Route]) -> frozenset[LatencyKey]:
+    """Return what has to be measured for the analyses of these routes."""
+    return frozenset(
+        LatencyKey(share.pool, metric)
+        for route in routes
+        if (metric := _metric(route)) and isinstance(route.action, Forward)
+        for share in route.action.shares
+    )
+
+
+def _metric(route: Route) -> str:
+    rollout = route.rollout
+    if rollout is None or rollout.mode != "analysis" or rollout.analysis is None:
+        return ""
+    return rollout.analysis.latency_metric or ""

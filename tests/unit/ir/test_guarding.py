@@ -1,0 +1,37 @@
+"""Whose model decides about protection: lists of client addresses count, with the listener's where a route has none."""
+
+from __future__ import annotations
+
+import pytest
+
+from lbctl.ir.address import Address
+from lbctl.ir.guarding import ways_around
+from lbctl.ir.listeners import Listener, Rule
+from lbctl.ir.routes import Forward, Route, Share
+
+_POOL = Forward((Share("pool", 1),))
+
+
+def _around(of_listener: tuple[str, ...] | None, one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> object:
+    """Return the ways around of two routes for the same requests, of which `model` is for one model."""
+    routes = {
+        "model": Route("model", _POOL, allow_from=one),
+        "all": Route("all", _POOL, allow_from=other),
+    }
+    rules = (Rule("model", models=("llama",)), Rule("all"))
+    return ways_around(Listener("public", Address("127.0.0.1", 1), allow_from=of_listener, rules=rules), routes)
+
+
+@pytest.mark.parametrize(
+    ("of_listener", "one", "other"),
+    [(None, None, None), (("10.0.0.0/8",), None, None), (("10.0.0.0/8",), ("10.0.0.0/8",), None)],
+)
+def test_routes_for_the_same_clients_are_no_way_around_each_other(
+    of_listener: tuple[str, ...] | None, one: tuple[str, ...] | None, other: tuple[str, ...] | None
+) -> None:
+    assert _around(of_listener, one, other) == {}
+
+
+def test_a_route_for_more_clients_is_a_way_around() -> None:
+    assert _around(None, ("10.0.0.0/8",), None) == {"all": "model"}
+    assert _around(("10.0.0.0/8",), None, ("0.0.0.0/0",)) == {"model": "all", "all": "model"}
