@@ -1,0 +1,125 @@
+"""Which replica has seen which session and which beginning of a prompt: what its cache may still hold.
+
+The memory is bounded in entries and in time. It has two generations: what is used moves into the younger one; when that
+is full or half of `ttl` old, it becomes the older one, and what was in the older one and not used since is forgotten.
+This is LRU and a TTL without a time or a list link for each entry, and forgetting costs nothing.
+
+Of a prompt not every block is stored: all of the first eight, then four in each doubling of the length, and the last
+one. A conversation that goes on finds the last block of its previous request; other prompts that share a beginning find
+at least four fifths of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+from lbctl.pick.features import Features
+
+LIMIT = 1_000_000
+"""The most entries: blocks of prompts and sessions."""
+TTL = 3600.0
+"""Seconds after which what was not used is forgotten; at the earliest after half of it."""
+_MAX_HOLDERS = 4
+
+
+class Remembered(NamedTuple):
+    """What a replica may still have in its cache of a request."""
+
+    replica: str
+    """The name of the replica."""
+    tokens: float
+    """The tokens of the prompt that it has seen."""
+    by: str
+    """`session` or `prefix`."""
+
+
+class Affinity:
+    """The memory of one picker."""
+
+    def __init__(self, limit: int = LIMIT, ttl: float = TTL) -> None:
+        self._half, self._half_life = max(1, limit // 2), ttl / 2
+        self._young: dict[int, tuple[int, ...]] = {}
+        self._old: dict[int, tuple[int, ...]] = {}
+        self._turned = 0.0
+        self._ids: dict[tuple[str, str], int] = {}
+        self._names: dict[int, str] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        """The number of entries."""
+        return len(self._young) + len(self._old)
+
+    def recall(self, features: Features, now: float) -> tuple[Remembered, ...]:
+        """Return who may have the request in its cache: the session's replica alone if there is one."""
+        self._turn(now)
+        if features.session is not None:
+            entry = self._get(_session_key(features.pool, features.session))
+            if entry is not None and entry[0] in self._names:
+                return (Remembered(self._names[entry[0]], min(entry[1], features.prompt_tokens), "session"),)
+        return self._by_prefix(features)
+
+    def remember(self, features: Features, replica: str, now: float) -> None:
+        """Record that a replica was picked for the request."""
+        self._turn(now)
+        holder = self._id(features.pool, replica)
+        if features.session is not None:
+            self._young[_session_key(features.pool, features.session)] = (holder, round(features.prompt_tokens))
+        for depth in stored_depths(len(features.prefix)):
+            key = features.prefix[depth - 1]
+            known = self._get(key) or ()
+            if holder not in known[:1]:
+                self._young[key] = (holder, *(item for item in known if item != holder))[:_MAX_HOLDERS]
+
+    def forget(self, pool: str, replica: str) -> None:
+        """Forget everything of a replica that has restarted or left: its cache is gone."""
+        holder = self._ids.pop((pool, replica), None)
+        if holder is not None:
+            del self._names[holder]
+
+    def _by_prefix(self, features: Features) -> tuple[Remembered, ...]:
+        """Return each replica with the longest beginning that it has seen, the longest first."""
+        hashes = features.prefix
+        found: dict[str, int] = {}
+        for depth in range(len(hashes), 0, -1):
+            for holder in self._get(hashes[depth - 1]) or ():
+                name = self._names.get(holder)
+                if name is not None:
+                    found.setdefault(name, depth)
+            if len(found) >= _MAX_HOLDERS:
+                break
+        share = features.prompt_tokens / len(hashes) if hashes else 0.0
+        return tuple([Remembered(name, depth * share, "prefix") for name, depth in found.items()])
+
+    def _get(self, key: int) -> tuple[int, ...] | None:
+        entry = self._young.get(key)
+        if entry is None:
+            entry = self._old.get(key)
+            if entry is not None:
+                self._young[key] = entry
+        return entry
+
+    def _turn(self, now: float) -> None:
+        if len(self._young) >= self._half or now - self._turned >= self._half_life:
+            self._old, self._young, self._turned = self._young, {}, now
+
+    def _id(self, pool: str, replica: str) -> int:
+        found = self._ids.get((pool, replica))
+        if found is None:
+            found = self._ids[pool, replica] = self._next = self._next + 1
+            self._names[found] = replica
+        return found
+
+
+@cache
+def stored_depths(length: int) -> Sequence[int]:
+    """Return the numbers of blocks that are stored of a prompt of this length, the last one among them."""
+    depths = [depth for depth in range(1, length + 1) if depth <= 8 or depth % (1 << (depth.bit_length() - 3)) == 0]
+    return depths if not length or depths[-1] == length else [*depths, length]
+
+
+def _session_key(pool: str, session: str) -> int:
+    digest = hashlib.blake2b(f"{pool}\0{session}".encode("utf-8", "replace"), digest_size=8).digest()
+    return int.from_bytes(digest, "big")

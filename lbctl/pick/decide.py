@@ -1,0 +1,189 @@
+"""The decision: which replica gets a request.
+
+Of the replicas that may be picked, the one with the least expected wait is taken: the prompt tokens that it has not
+computed yet and the request's own, less what its cache holds of them, divided by what it can do. What a cache holds
+counts only as long as the replica's load stays within `bound` times the mean, and as long as it has no queue while
+others have none. docs/picking.md has the measurements behind this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from lbctl.pick.affinity import Affinity, Remembered
+from lbctl.pick.books import REQUEST_TOKENS, Books
+from lbctl.pick.features import Features
+from lbctl.pick.table import Candidate, PoolTable, Tier
+
+Reason = Literal["session", "prefix", "load", "session_busy", "prefix_busy", "session_gone", "none"]
+ALTERNATIVES = 3
+"""The most replicas of an answer: the choice, and those that a proxy may retry on."""
+CREDIT = 8.0
+"""How many times the tokens in a replica's cache count: computing them elsewhere delays all who wait there."""
+SLACK = 2.0
+"""How many requests like this one a replica may be above the bound and still get it for the sake of its cache.
+
+Without it the bound drives requests away from their caches at every small fluctuation.
+"""
+ADAPTER_TOKENS = 2000.0
+"""What loading an adapter costs, in tokens."""
+
+
+class RandomSource(Protocol):
+    """What decides between equal replicas, as `random.Random` does."""
+
+    def random(self) -> float:
+        """Return a number from 0 up to, but not, 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The result of a decision."""
+
+    ordered: tuple[Candidate, ...]
+    """The choice, then where to retry; empty: no replica is fit."""
+    reason: Reason
+    """Why the first one was chosen.
+
+    `session`, `prefix`: its cache holds the session or the prompt's beginning. `load`: no cache does, and it has the
+    least expected wait. `session_busy`, `prefix_busy`: the replica with the cache had too much load. `session_gone`:
+    that replica is not fit any more. `none`: no replica is fit.
+    """
+    scores: tuple[float, ...]
+    """The expected wait at each of `ordered`: tokens divided by the replica's rate."""
+    tokens: float
+    """The prompt tokens that the choice has to compute: what the books count."""
+
+
+@dataclass(slots=True)
+class Consideration:
+    """The fit replicas with what speaks for and against each, in parallel sequences."""
+
+    tier: Tier
+    """The replicas."""
+    works: list[float]
+    """The work in flight at each, in tokens."""
+    rates: list[float]
+    """What each can do, slow start included."""
+    waits: list[float]
+    """The expected wait at each without any cache: tokens divided by the rate."""
+    saved: dict[int, float]
+    """Place → the request's tokens that the replica's cache may hold."""
+    credited: list[int]
+    """The places whose cache counts; the others of `saved` have too much load."""
+    by: str
+    """`session` or `prefix`, where `saved` has anything."""
+
+    def scores(self) -> list[float]:
+        """Return what is compared: the waits, less what caches are worth."""
+        scores = self.waits.copy()
+        for index in self.credited:
+            scores[index] -= CREDIT * self.saved[index] / self.rates[index]
+        return scores
+
+
+def pick(
+    features: Features, table: PoolTable, books: Books, affinity: Affinity, now: float, random: RandomSource
+) -> Pick:
+    """Choose a replica. Nothing is recorded: that is for `books.started` and `affinity.remember`."""
+    tier = eligible(features, table, books)
+    if tier is None:
+        return Pick((), "none", (), 0.0)
+    memory = affinity.recall(features, now)
+    view = consider(features, table, tier, books, memory, now)
+    order = _ordered(view.scores(), random)
+    first = order[0]
+    tokens = features.prompt_tokens - view.saved.get(first, 0.0)
+    candidates = tuple([tier.candidates[index] for index in order])
+    return Pick(candidates, _reason(view, first, memory), tuple([view.waits[index] for index in order]), tokens)
+
+
+def eligible(features: Features, table: PoolTable, books: Books) -> Tier | None:
+    """Return the replicas among which the request's is chosen; None if there is none."""
+    for tier in table.tiers(features.place, features.regions):
+        if features.subset is None and not tier.limited:
+            return tier
+        allowed = [item for item in tier.candidates if not why_not(item, features, books)]
+        if allowed:
+            return tier if len(allowed) == len(tier.candidates) else Tier(allowed)
+    return None
+
+
+def why_not(candidate: Candidate, features: Features, books: Books) -> str:
+    """Return why a fit replica cannot get this request; an empty string if it can."""
+    if features.subset is not None and candidate.address not in features.subset:
+        return "not among the addresses that the proxy asks for"
+    load = books.loads(features.pool).get(candidate.name)
+    requests = load.requests + load.others_requests if load else 0
+    if candidate.limit is not None and requests >= candidate.limit:
+        return f"at its limit of {candidate.limit} requests"
+    return ""
+
+
+def consider(
+    features: Features, table: PoolTable, tier: Tier, books: Books, memory: Sequence[Remembered], now: float
+) -> Consideration:
+    """Return what speaks for and against each replica of the tier."""
+    get = books.loads(features.pool).get
+    works = [
+        load.unread + REQUEST_TOKENS * load.requests + load.others if (load := get(name)) else 0.0
+        for name in tier.names
+    ]
+    rates = _ramped(tier, table, now) if tier.ramping and table.slow_start else tier.rates
+    own = features.prompt_tokens + REQUEST_TOKENS
+    waits = [(work + own) / rate for work, rate in zip(works, rates, strict=True)]
+    if features.adapter is not None:
+        _add_adapter(features.adapter, tier, rates, waits)
+    places = tier.places
+    saved = {places[item.replica]: item.tokens for item in memory if item.replica in places}
+    credited: list[int] = []
+    if saved:
+        mean = (sum(works) + own) / sum(rates)
+        limit = table.policy.bound * mean
+        credited = [
+            index
+            for index in saved
+            if works[index] <= limit * rates[index] + SLACK * own
+            and not (tier.some_without_queue and tier.candidates[index].queue)
+        ]
+    return Consideration(tier, works, rates, waits, saved, credited, memory[0].by if memory else "")
+
+
+def _ramped(tier: Tier, table: PoolTable, now: float) -> list[float]:
+    rates = tier.rates.copy()
+    for index in tier.ramping:
+        started = tier.candidates[index].started
+        if table.slow_start is not None and started is not None:
+            rates[index] *= table.slow_start.factor(now - started)
+    return rates
+
+
+def _add_adapter(adapter: str, tier: Tier, rates: Sequence[float], waits: list[float]) -> None:
+    for index, candidate in enumerate(tier.candidates):
+        if candidate.adapters is not None and adapter not in candidate.adapters:
+            waits[index] += ADAPTER_TOKENS / rates[index]
+
+
+def _ordered(scores: list[float], random: RandomSource) -> list[int]:
+    """Return the places of the lowest scores, equal ones in random order."""
+    order: list[int] = []
+    rest = scores.copy()
+    for _ in range(min(ALTERNATIVES, len(rest))):
+        least = min(rest)
+        equal = [index for index, score in enumerate(rest) if score == least]
+        index = equal[0] if len(equal) == 1 else equal[int(random.random() * len(equal))]
+        order.append(index)
+        rest[index] = float("inf")
+    return order
+
+
+def _reason(view: Consideration, first: int, memory: Sequence[Remembered]) -> Reason:
+    if not memory:
+        return "load"
+    if first in view.saved:
+        return "session" if view.by == "session" else "prefix"
+    if not view.saved:
+        return "session_gone" if view.by == "session" else "load"
+    return "session_busy" if view.by == "session" else "prefix_busy"

@@ -1,0 +1,151 @@
+"""One decision for people: the request's features, every replica with what speaks for and against it, the choice.
+
+It uses the functions of the decision itself, so that what is shown is what happens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from lbctl.pick.affinity import Affinity
+from lbctl.pick.books import Books
+from lbctl.pick.decide import Consideration, Reason, consider, eligible, pick, why_not
+from lbctl.pick.features import Features
+from lbctl.pick.table import Candidate, PoolTable
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateRow:
+    """One replica in a decision."""
+
+    name: str
+    """The name of the replica."""
+    address: str
+    """Where it listens."""
+    eligible: bool
+    """Whether the request may go there."""
+    reason: str
+    """Why it may not; empty if it may."""
+    rate: float | None
+    """What it can do relative to the others, slow start included; None if it is not eligible."""
+    work: float | None
+    """The work in flight there, in tokens; None if it is not eligible."""
+    cached: float | None
+    """The request's tokens that its cache may hold; None if none are known."""
+    counted: bool
+    """Whether its cache counts: its load is within the bound."""
+    wait: float | None
+    """The expected wait: tokens divided by the rate, without the cache; None if it is not eligible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A decision, explained."""
+
+    sentence: str
+    """What was chosen and why."""
+    reason: Reason
+    """The reason as the decision gives it."""
+    choices: tuple[str, ...]
+    """The replicas of which one is chosen at random; usually one."""
+    features: Features
+    """What was read of the request."""
+    candidates: tuple[CandidateRow, ...]
+    """Every replica of the pool, the best first."""
+
+
+class _First:
+    """Always the first of equals; the others are found by comparing scores."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+def explain(features: Features, table: PoolTable, books: Books, affinity: Affinity, now: float) -> Explanation:
+    """Explain the decision that would be made now; nothing is recorded."""
+    tier = eligible(features, table, books)
+    if tier is None:
+        rows = tuple(_refused(item, table, features, books) for item in table.candidates)
+        return Explanation(_none_sentence(table), "none", (), features, rows)
+    memory = affinity.recall(features, now)
+    view = consider(features, table, tier, books, memory, now)
+    scores = view.scores()
+    result = pick(features, table, books, affinity, now, _First())
+    equal = [name for name, score in zip(tier.names, scores, strict=True) if score == min(scores)]
+    order = sorted(range(len(scores)), key=lambda index: (scores[index], tier.names[index]))
+    rows = tuple(_row(view, index) for index in order)
+    others = [item for item in table.candidates if item.name not in tier.places]
+    refused = tuple(_refused(item, table, features, books) for item in others)
+    return Explanation(_sentence(result.reason, equal, view), result.reason, tuple(equal), features, rows + refused)
+
+
+def document(explanation: Explanation) -> dict[str, object]:
+    """Return the explanation as values of JSON."""
+    features = explanation.features
+    names = ("session", "body_bytes", "prompt_tokens", "model", "adapter")
+    request = {name: getattr(features, name) for name in names} | {"blocks": len(features.prefix)}
+    return {
+        "sentence": explanation.sentence,
+        "reason": explanation.reason,
+        "choices": list(explanation.choices),
+        "request": request,
+        "candidates": [asdict(item) for item in explanation.candidates],
+    }
+
+
+def _row(view: Consideration, index: int) -> CandidateRow:
+    candidate = view.tier.candidates[index]
+    return CandidateRow(
+        candidate.name,
+        candidate.address,
+        eligible=True,
+        reason="",
+        rate=view.rates[index],
+        work=view.works[index],
+        cached=view.saved.get(index),
+        counted=index in view.credited,
+        wait=view.waits[index],
+    )
+
+
+def _refused(candidate: Candidate, table: PoolTable, features: Features, books: Books) -> CandidateRow:
+    reason = _refusal(candidate, table, features, books)
+    return CandidateRow(candidate.name, candidate.address, False, reason, None, None, None, False, None)
+
+
+def _refusal(candidate: Candidate, table: PoolTable, features: Features, books: Books) -> str:
+    if not candidate.fit:
+        return candidate.reason or "not fit"
+    if candidate.weight <= 0:
+        return "its weight is 0"
+    if features.regions and candidate.region not in features.regions:
+        return f"outside the route's regions ({', '.join(sorted(features.regions))})"
+    refusal = why_not(candidate, features, books)
+    if refusal:
+        return refusal
+    priority, distance = table.rank(candidate, features.place)
+    return f"stands by: priority {priority}" if priority else f"stands by: it is farther away (distance {distance})"
+
+
+def _sentence(reason: Reason, equal: list[str], view: Consideration) -> str:
+    subject = equal[0] if len(equal) == 1 else f"Any of {', '.join(equal[:-1])} or {equal[-1]}"
+    verb = f"{subject} gets the request:" if len(equal) == 1 else f"{subject} gets the request, at random:"
+    holders = ", ".join(view.tier.names[index] for index in view.saved)
+    least = "it has the least expected wait" if len(equal) == 1 else "they have the same expected wait"
+    match reason:
+        case "session":
+            return f"{verb} it has served this session before, and its load is within the bound."
+        case "prefix":
+            return f"{verb} it has seen the longest beginning of this prompt, and its load is within the bound."
+        case "session_busy" | "prefix_busy":
+            return f"{verb} {holders} may have it in the cache but has too much work, and {least}."
+        case "session_gone":
+            return f"{verb} the session's replica cannot get requests, and {least}."
+        case _:
+            return f"{verb} no cache is known to help, and {least}."
+
+
+def _none_sentence(table: PoolTable) -> str:
+    if not table.candidates:
+        return f"No replica gets the request: {table.pool} has none; the proxy's `otherwise` decides."
+    return f"No replica gets the request: none of {table.pool} may be picked; the proxy's `otherwise` decides."

@@ -1,0 +1,104 @@
+"""What a decision needs to know about a request: its session, the beginning of its prompt, its size.
+
+Everything here comes from a client, so nothing is trusted: what cannot be read is absent, long keys are shortened to a
+hash, and the work is bounded by `BODY_LIMIT`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lbctl.ir.locality import NOWHERE, Place
+from lbctl.ir.pools import PickPolicy
+from lbctl.pick import partial_json, prompt
+from lbctl.pick.table import PoolTable
+
+BODY_LIMIT = 64 * 1024
+"""The most bytes of a body that are read; the rest of a longer body does not matter."""
+_MAX_KEY = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """One request as a decision sees it."""
+
+    pool: str
+    """The pool that the proxy has chosen by its routes."""
+    session: str | None = None
+    """The value of the first session key that the request has; a long one is shortened to a hash."""
+    prefix: tuple[int, ...] = ()
+    """Chain hashes of the prompt's beginning: the n-th stands for the first n blocks, with pool, model and adapter."""
+    body_bytes: int = 0
+    """The length of the whole body, as far as it is known."""
+    prompt_tokens: float = 0.0
+    """An estimate of the prompt's length in tokens."""
+    model: str | None = None
+    """The model that the body names."""
+    adapter: str | None = None
+    """The LoRA adapter of the pool's model that the request is for."""
+    subset: frozenset[str] | None = None
+    """The addresses (`ip:port`) among which the proxy wants the replica; None: any, empty: none."""
+    regions: frozenset[str] = frozenset()
+    """The regions that the route allows (data residency); empty: any."""
+    place: Place = NOWHERE
+    """Where the asking proxy runs, for the pool's `locality`."""
+
+
+def read(
+    table: PoolTable,
+    headers: Mapping[str, Sequence[str]],
+    body: bytes = b"",
+    body_length: int | None = None,
+    *,
+    subset: frozenset[str] | None = None,
+    regions: frozenset[str] = frozenset(),
+    place: Place = NOWHERE,
+) -> Features:
+    """Return the features of a request.
+
+    `headers` have lower-case names. `body` is the beginning of the body, or all of it; `body_length` is the length of
+    the whole, None where it is unknown. Whatever a client sends, nothing is raised.
+    """
+    policy = table.policy
+    length = max(len(body), body_length or 0)
+    seen = body[:BODY_LIMIT] if policy.reads_bodies else b""
+    parsed = partial_json.read(seen) if seen else None
+    document = parsed if isinstance(parsed, dict) else {}
+    model = document.get("model")
+    adapter = model if isinstance(model, str) and model in table.adapters else None
+    rules = policy.prefix
+    is_whole = bool(document) and len(seen) == length
+    return Features(
+        pool=table.pool,
+        session=_session(policy, headers, document),
+        prefix=prompt.chain(document, f"{table.pool}\0{table.model}\0{adapter}", rules) if rules and document else (),
+        body_bytes=length,
+        prompt_tokens=prompt.tokens(document if is_whole else None, length),
+        model=model if isinstance(model, str) else None,
+        adapter=adapter,
+        subset=subset,
+        regions=regions,
+        place=place,
+    )
+
+
+def _session(policy: PickPolicy, headers: Mapping[str, Sequence[str]], document: Mapping[str, object]) -> str | None:
+    for key in policy.session:
+        value = next(iter(headers.get(key.header, ())), "") if key.header else _field(document, key.body)
+        if value:
+            return value if len(value) <= _MAX_KEY else _shortened(value)
+    return None
+
+
+def _field(document: Mapping[str, object], path: str) -> str:
+    """Return the text or number at `path`, as `$.metadata.user`; an empty string where there is none."""
+    value: object = document
+    for step in path.split(".")[1:]:
+        value = value.get(step) if isinstance(value, dict) else None
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+
+
+def _shortened(value: str) -> str:
+    return f"blake2b:{hashlib.blake2b(value.encode('utf-8', 'replace'), digest_size=16).hexdigest()}"

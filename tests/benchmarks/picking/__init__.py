@@ -1,0 +1,1 @@
+"""What a picker is worth, by simulation: `python -m tests.benchmarks.picking`."""

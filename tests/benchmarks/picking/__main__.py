@@ -1,0 +1,142 @@
+"""`python -m tests.benchmarks.picking [--seeds N] [--svg DIR] [-k WORD]`: policies of picking on simulated fleets.
+
+A row is a scenario and a policy: the median and the 99th percentile of the time to the first token over the seeds, the
+prompt tokens that were in a cache, sessions that changed their replica, requests without a first token in a minute.
+docs/picking.md has the figures of a run. The speed of a decision is `python -m tests.benchmarks.picking.speed`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lbctl.simulate.engine import Engine, Fault
+from lbctl.simulate.scenario import SimulatedReplica, heterogeneous, homogeneous
+from tests.benchmarks.picking import traces
+from tests.benchmarks.picking.plot import bars
+from tests.benchmarks.picking.policies import AllKnowing, Exact, Hashed, Picker, Policy, Weights
+from tests.benchmarks.picking.simulator import Fleet, Outcome, run
+from tests.benchmarks.picking.traces import Arrival
+
+Make = Callable[[int, Sequence[Engine]], Policy]
+_SECONDS = 300.0
+_HEAD = f"{'SCENARIO':<20} {'POLICY':<34} {'P50':>7} {'P99':>7} {'HITS':>6} {'MOVED':>6} {'FAILED':>6}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A fleet, its requests for each seed, and the policies that are compared on it."""
+
+    name: str
+    members: tuple[SimulatedReplica, ...]
+    arrivals: Callable[[int], list[Arrival]]
+    policies: tuple[str, ...]
+    proxies: int = 2
+    corrected: tuple[float, ...] = ()
+    """The capacities after the weights law has corrected them; empty: they are right."""
+
+
+@dataclass(slots=True)
+class _Sum:
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def mean(self, value: Callable[[Outcome], float]) -> float:
+        return sum(map(value, self.outcomes)) / len(self.outcomes)
+
+
+def scenarios() -> Iterator[Scenario]:
+    """Every scenario."""
+    equal, mixed = homogeneous(8), heterogeneous()
+    plain = ("weights, Envoy", "weights, least conn", "pick, requests counted", "pick", "all-knowing")
+    yield Scenario("equal, Azure", equal, _azure(equal, 0.8), plain)
+    yield Scenario("5:2:1, Azure", mixed, _azure(mixed, 0.8), plain)
+    halved = homogeneous(7, SimulatedReplica(faults=(Fault(60, 1e9, 0.5),)))
+    both = ("weights, Envoy", "weights, least conn", "pick", "pick, corrected weights", "all-knowing")
+    yield Scenario("one halved", halved, _azure(halved, 0.7), both, corrected=(1.0,) * 7 + (0.5,))
+    wedged = homogeneous(7, SimulatedReplica(faults=(Fault(100, 160, 0.0),)))
+    yield Scenario("one stops for 60 s", wedged, _azure(wedged, 0.6), plain)
+    affine = (
+        "weights, least conn", "hash, bounded", "pick, no memory", "pick, bound 1.05", "pick", "pick, bound 2",
+        "pick, bound 1000", "all-knowing",
+    )  # fmt: skip
+    yield Scenario("sessions", equal, lambda seed: traces.sessions(0.7, 8, _SECONDS, seed), affine)
+    yield Scenario("Mooncake", equal, lambda seed: traces.mooncake(1.0 + 0.2 * seed), affine)
+    alone = ("weights, least conn", "one picker", "16 pickers alone", "16 pickers, 50 ms", "16 pickers, 500 ms")
+    yield Scenario("several, equal", equal, _azure(equal, 0.8), alone)
+    yield Scenario("several, 5:2:1", mixed, _azure(mixed, 0.8), alone)
+
+
+def outcome(scenario: Scenario, policy: str, seed: int) -> Outcome:
+    """Run one policy once."""
+    capacities = [item.capacity for item in scenario.members]
+    fleet = Fleet(scenario.members, proxies=scenario.proxies if policy.startswith("weights") else 1)
+    if policy.startswith("16"):
+        fleet.proxies = 16
+        fleet.exchange = {"50": 0.05, "500": 0.5}.get(policy.split()[-2])
+    if "corrected" in policy:
+        capacities = list(scenario.corrected)
+    return run(fleet, scenario.arrivals(seed), _make(policy, capacities))
+
+
+def _make(policy: str, capacities: Sequence[float]) -> Make:
+    def make(index: int, engines: Sequence[Engine]) -> Policy:
+        rng = random.Random(100 + index)
+        if policy.startswith("weights"):
+            return Weights("envoy_w2" if "Envoy" in policy else "least_conn", capacities, rng)
+        if policy.startswith("hash"):
+            return Hashed(capacities, 1.25, 16)
+        if policy == "all-knowing":
+            return AllKnowing(engines)
+        options: dict[str, Any] = {"memory": "no memory" not in policy}
+        if "bound" in policy:
+            options["bound"] = float(policy.split()[-1])
+        kind = Exact if "exact" in policy else Picker
+        return kind(str(index), capacities, rng, counting="requests" in policy, **options)
+
+    return make
+
+
+def _azure(members: Sequence[SimulatedReplica], load: float) -> Callable[[int], list[Arrival]]:
+    speed = sum(item.speed for item in members)
+    return lambda seed: traces.azure(load, speed, _SECONDS, seed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.picking")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--svg", type=Path)
+    parser.add_argument("-k", metavar="WORD", default="")
+    options = parser.parse_args()
+    print(_HEAD)
+    groups: dict[str, dict[str, float]] = {}
+    for scenario in scenarios():
+        for policy in scenario.policies if options.k in scenario.name else ():
+            total = _Sum([outcome(scenario, policy, seed) for seed in range(options.seeds)])
+            groups.setdefault(scenario.name, {})[policy] = total.mean(lambda item: item.percentile(99))
+            print(_line(scenario, policy, total), flush=True)
+    if options.svg:
+        _write(options.svg, groups)
+
+
+def _line(scenario: Scenario, policy: str, total: _Sum) -> str:
+    p50, p99 = (total.mean(lambda item, percent=percent: item.percentile(percent)) for percent in (50, 99))  # type: ignore[misc]
+    hits, moved, failed = (total.mean(value) for value in (lambda i: i.hits, lambda i: i.moved, lambda i: i.failed))
+    return f"{scenario.name:<20} {policy:<34} {p50:7.3f} {p99:7.2f} {hits:6.2f} {moved:6.0f} {failed:6.1f}"
+
+
+def _write(directory: Path, groups: dict[str, dict[str, float]]) -> None:
+    work = {name: values for name, values in groups.items() if name in ("equal, Azure", "5:2:1, Azure", "one halved")}
+    cache = {name: values for name, values in groups.items() if name in ("sessions", "Mooncake")}
+    for file, title, chosen in (
+        ("picking-work.svg", "p99 of the time to the first token, seconds: work in flight", work),
+        ("picking-caches.svg", "p99 of the time to the first token, seconds: caches", cache),
+    ):
+        (directory / file).write_text(bars(title, chosen), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

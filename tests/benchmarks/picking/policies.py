@@ -1,0 +1,163 @@
+"""How a replica is chosen: the proxies' own algorithms, the picker, and a dispatcher that knows everything."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from typing import Protocol
+
+from lbctl.ir.pools import PickPolicy, Prefix
+from lbctl.pick.affinity import Affinity
+from lbctl.pick.books import Books
+from lbctl.pick.decide import pick
+from lbctl.pick.features import Features
+from lbctl.pick.table import Candidate, PoolTable
+from lbctl.simulate.engine import Counters, Engine, SimulatedRequest
+from lbctl.simulate.proxies import BALANCERS, Balancer
+from tests.benchmarks.picking.traces import Arrival
+
+POOL = "pool"
+
+
+class Policy(Protocol):
+    """One proxy's, or one picker's, choice."""
+
+    def choose(self, number: int, arrival: Arrival, request: SimulatedRequest, now: float) -> int:
+        """The place of the replica that gets the request."""
+
+    def first(self, number: int, now: float) -> None:
+        """Its first token came."""
+
+    def ended(self, number: int, place: int, now: float) -> None:
+        """Its answer has ended."""
+
+    def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None:
+        """What the engines report, some time ago."""
+
+
+class Weights:
+    """A proxy that is given weights, capacities or better ones."""
+
+    def __init__(self, kind: str, capacities: Sequence[float], rng: random.Random) -> None:
+        from lbctl.ir.weight import from_capacity
+
+        self._balancer: Balancer = BALANCERS[kind].make(len(capacities), rng)
+        self._balancer.follow(BALANCERS[kind].proxy_weights([from_capacity(item) for item in capacities]))
+
+    def choose(self, number: int, arrival: Arrival, request: SimulatedRequest, now: float) -> int:
+        place = self._balancer.pick()
+        self._balancer.active[place] += 1
+        return place
+
+    def first(self, number: int, now: float) -> None: ...
+
+    def ended(self, number: int, place: int, now: float) -> None:
+        self._balancer.active[place] -= 1
+
+    def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None: ...
+
+
+class Hashed:
+    """A consistent hash of the session, or of the prompt's first blocks, bounded by requests in flight."""
+
+    def __init__(self, capacities: Sequence[float], bound: float, blocks: int) -> None:
+        self._capacities, self._bound, self._blocks = capacities, bound, blocks
+        self._active = [0] * len(capacities)
+        self._ring = sorted(
+            (_digest(f"{place}-{turn}"), place)
+            for place, capacity in enumerate(capacities)
+            for turn in range(round(100 * capacity))
+        )
+
+    def choose(self, number: int, arrival: Arrival, request: SimulatedRequest, now: float) -> int:
+        from bisect import bisect
+
+        key = arrival.session or str(arrival.blocks[: self._blocks] or number)
+        at = bisect(self._ring, (_digest(key), -1))
+        total = sum(self._active) + 1
+        for step in range(len(self._ring)):
+            place = self._ring[(at + step) % len(self._ring)][1]
+            if self._active[place] + 1 <= self._bound * total * self._capacities[place] / sum(self._capacities) + 1:
+                break
+        self._active[place] += 1
+        return place
+
+    def first(self, number: int, now: float) -> None: ...
+
+    def ended(self, number: int, place: int, now: float) -> None:
+        self._active[place] -= 1
+
+    def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None: ...
+
+
+class Picker:
+    """The real decision on its real books and memory."""
+
+    def __init__(
+        self, name: str, capacities: Sequence[float], rng: random.Random, *, bound: float = 1.25, memory: bool = True,
+        noise: float = 0.3, counting: bool = False,
+    ) -> None:  # fmt: skip
+        self.name, self._rng, self._memory, self._noise, self._counting = name, rng, memory, noise, counting
+        self.books, self._affinity = Books(), Affinity()
+        self._table = PoolTable(
+            POOL,
+            PickPolicy((), Prefix(), bound),
+            tuple(Candidate(str(place), f"10.0.0.{place}:1", item, item) for place, item in enumerate(capacities)),
+        )
+
+    def choose(self, number: int, arrival: Arrival, request: SimulatedRequest, now: float) -> int:
+        tokens = 0.0 if self._counting else arrival.prompt * self._rng.lognormvariate(0.0, self._noise)
+        features = Features(POOL, arrival.session if self._memory else None, arrival.blocks if self._memory else ())
+        features = _with_tokens(features, tokens)
+        found = pick(features, self._table, self.books, self._affinity, now, self._rng)
+        choice = found.ordered[0]
+        self.books.started(str(number), POOL, choice.name, found.tokens, now)
+        if self._memory:
+            self._affinity.remember(features, choice.name, now)
+        return int(choice.name)
+
+    def first(self, number: int, now: float) -> None: ...
+
+    def ended(self, number: int, place: int, now: float) -> None:
+        self.books.finished(str(number))
+
+    def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None:
+        for place, engine in enumerate(engines):
+            counters = engine
+            self.books.reconcile(POOL, str(place), counters.running, counters.waiting, firsts[place], now)
+        self.books.expire(now)
+
+
+class Exact(Picker):
+    """The same, told of each first token at once (an engine whose headers come with the first token)."""
+
+    def first(self, number: int, now: float) -> None:
+        self.books.first_token(str(number))
+
+    def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None: ...
+
+
+class AllKnowing:
+    """Knows every engine's state and speed: the replica with the earliest first token, its step and cache included."""
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self._engines = engines
+
+    def choose(self, number: int, arrival: Arrival, request: SimulatedRequest, now: float) -> int:
+        waits = [engine.wait(request, now) for engine in self._engines]
+        return waits.index(min(waits))
+
+    def first(self, number: int, now: float) -> None: ...
+
+    def ended(self, number: int, place: int, now: float) -> None: ...
+
+    def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None: ...
+
+
+def _with_tokens(features: Features, tokens: float) -> Features:
+    return Features(features.pool, features.session, features.prefix, prompt_tokens=tokens)
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

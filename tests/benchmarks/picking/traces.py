@@ -1,0 +1,90 @@
+"""Requests to replay: two public traces, and sessions that no public trace has.
+
+The traces are read from the folder that `LBCTL_DATA` names: Azure's LLM inference trace of 2023 (conversation,
+CC-BY-4.0) and the first 1,000 requests of Mooncake's (Apache-2.0), whose `hash_ids` name blocks of 512 prompt tokens.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from lbctl.simulate.engine import CostModel, saturated_rate
+
+BLOCK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request: seconds from the start, tokens, the blocks of its prompt, its session."""
+
+    at: float
+    prompt: int
+    answer: int
+    blocks: tuple[int, ...] = ()
+    session: str | None = None
+
+
+def azure(load: float, speed: float, seconds: float, seed: int) -> list[Arrival]:
+    """The lengths and bursts of Azure's trace, from a random place of it, at a load of replicas with `speed`."""
+    rows = list(csv.DictReader((_data() / "azure-2023-conversation.csv").open(encoding="utf-8")))
+    times = [datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp() for row in rows]
+    lengths = [(max(1, int(row["ContextTokens"])), max(1, int(row["GeneratedTokens"]))) for row in rows]
+    prompt, answer = (sum(column) / len(rows) for column in zip(*lengths, strict=True))
+    rate = load * saturated_rate(1.0, prompt, answer) * speed
+    count = int(rate * seconds)
+    first = random.Random(seed).randrange(len(rows) - count)
+    window = slice(first, first + count)
+    begin, end = times[first], times[first + count - 1]
+    scale = seconds / (end - begin)
+    return [Arrival((at - begin) * scale, *size) for at, size in zip(times[window], lengths[window], strict=True)]
+
+
+def mooncake(scale: float) -> list[Arrival]:
+    """Mooncake's requests, their times multiplied by `scale`."""
+    lines = (_data() / "mooncake-arxiv-first-1000.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    jitter = random.Random(1)
+    found = [
+        Arrival(
+            (row["timestamp"] / 1000 + 3 * jitter.random()) * scale,
+            row["input_length"],
+            max(1, row["output_length"]),
+            tuple(row["hash_ids"]),
+        )
+        for row in rows
+    ]
+    return sorted(found, key=lambda item: item.at)
+
+
+def sessions(load: float, speed: float, seconds: float, seed: int, shared: int = 2) -> list[Arrival]:
+    """Conversations and agents of unlike length: each turn sends everything before it, after a shared beginning."""
+    rng = random.Random(seed)
+    rate = load * speed * 1.0 / (CostModel().p * 2200 + 0.003)
+    found = [item for _ in range(int(seconds * rate / 5)) for item in _session(rng, seconds, shared)]
+    return sorted((item for item in found if 0 <= item.at < seconds), key=lambda item: item.at)
+
+
+def _session(rng: random.Random, seconds: float, shared: int) -> Iterator[Arrival]:
+    at, name = rng.uniform(-120, seconds), f"s{rng.getrandbits(48)}"
+    turns = min(60, 1 + int(rng.lognormvariate(1.2, 1.0)))
+    system = rng.randrange(3)
+    prompt = shared * BLOCK
+    for _ in range(turns):
+        prompt += int(rng.lognormvariate(math.log(400), 0.9))
+        answer = 1 + int(rng.lognormvariate(math.log(150), 0.8))
+        blocks = tuple(hash((system, index) if index < shared else (name, index)) for index in range(prompt // BLOCK))
+        yield Arrival(at, prompt, answer, blocks, name)
+        prompt += answer
+        at += answer * 0.04 + rng.lognormvariate(math.log(8), 0.8)
+
+
+def _data() -> Path:
+    return Path(os.environ["LBCTL_DATA"])

@@ -1,0 +1,86 @@
+"""The memory of sessions and prompts: bounded, forgetful, and right about who has seen what."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbctl.pick.affinity import Affinity, stored_depths
+from lbctl.pick.features import Features
+
+
+def session(name: str, tokens: float = 100.0) -> Features:
+    return Features("p", session=name, prompt_tokens=tokens)
+
+
+def prompt(*blocks: int, tokens: float | None = None) -> Features:
+    return Features("p", prefix=blocks, prompt_tokens=len(blocks) * 10.0 if tokens is None else tokens)
+
+
+def holders(memory: Affinity, features: Features, now: float = 0.0) -> dict[str, float]:
+    return {item.replica: item.tokens for item in memory.recall(features, now)}
+
+
+def test_a_session_is_remembered_with_its_last_replica() -> None:
+    memory = Affinity()
+    memory.remember(session("s", 300), "a", 0)
+    assert holders(memory, session("s", 500)) == {"a": 300}
+    memory.remember(session("s", 500), "b", 0)
+    assert holders(memory, session("s", 400)) == {"b": 400}
+    assert holders(memory, session("t")) == {}
+
+
+def test_pools_have_sessions_of_their_own() -> None:
+    memory = Affinity()
+    memory.remember(session("s"), "a", 0)
+    assert memory.recall(Features("q", session="s"), 0) == ()
+
+
+def test_each_replica_counts_with_the_longest_beginning_that_it_has_seen() -> None:
+    memory = Affinity()
+    memory.remember(prompt(1, 2, 3, 4), "a", 0)
+    memory.remember(prompt(1, 2, 9, 8), "b", 0)
+    assert holders(memory, prompt(1, 2, 3, 4, 5)) == {"a": 40, "b": 20}
+    assert holders(memory, prompt(71, 72, 73)) == {}
+
+
+def test_a_new_session_begins_where_its_prompt_is_known() -> None:
+    memory = Affinity()
+    memory.remember(Features("p", session="s", prefix=(1, 2), prompt_tokens=20), "a", 0)
+    assert holders(memory, Features("p", session="t", prefix=(1, 2, 3), prompt_tokens=30)) == {"a": 20}
+
+
+def test_a_replica_that_restarts_is_forgotten_at_once_and_can_be_remembered_again() -> None:
+    memory = Affinity()
+    memory.remember(session("s"), "a", 0)
+    memory.remember(prompt(1, 2), "a", 0)
+    memory.forget("p", "a")
+    assert holders(memory, session("s")) == holders(memory, prompt(1, 2)) == {}
+    memory.remember(prompt(1), "a", 0)
+    assert holders(memory, prompt(1, 2)) == {"a": 10}
+
+
+def test_what_is_used_stays_and_what_is_not_used_goes_after_the_ttl() -> None:
+    memory = Affinity(ttl=100)
+    memory.remember(session("used"), "a", 0)
+    memory.remember(session("left"), "a", 0)
+    for now in range(0, 1000, 40):
+        assert holders(memory, session("used"), now) == {"a": 100}
+    assert holders(memory, session("left"), 1000) == {}
+    assert len(memory) <= 2
+
+
+@given(st.lists(st.integers(0, 300), max_size=300), st.integers(2, 40))
+def test_there_are_never_more_entries_than_the_limit(names: list[int], limit: int) -> None:
+    memory = Affinity(limit=limit)
+    for name in names:
+        memory.remember(session(str(name)), "a", 0)
+        assert len(memory) <= limit + 1
+
+
+def test_a_few_depths_stand_for_all_blocks_and_the_last_one_is_among_them() -> None:
+    assert list(stored_depths(0)) == []
+    assert list(stored_depths(11)) == [1, 2, 3, 4, 5, 6, 7, 8, 10, 11]
+    assert len(stored_depths(128)) <= 25
+    for shared in range(1, 129):
+        assert max(depth for depth in stored_depths(128) if depth <= shared) >= 0.8 * shared

@@ -1,0 +1,158 @@
+"""The books of work in flight: exact by own events, corrected by reports, never negative."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbctl.pick.books import MAX_AGE, PEER_TTL, REQUEST_TOKENS, Books
+
+POOL = "p"
+
+
+def books(*requests: tuple[str, float], began: float = 0.0) -> Books:
+    made = Books()
+    for request, tokens in requests:
+        made.started(request, POOL, "a", tokens, began)
+    return made
+
+
+def counts(made: Books, replica: str = "a") -> tuple[int, int]:
+    load = made.load(POOL, replica)
+    return load.requests, load.unread
+
+
+def test_a_request_counts_until_it_ends_and_its_prompt_until_its_first_token() -> None:
+    made = books(("1", 1000), ("2", 500))
+    assert counts(made) == (2, 1500)
+    assert made.load(POOL, "a").work == 1500 + 2 * REQUEST_TOKENS
+    made.first_token("1")
+    made.first_token("1")
+    assert counts(made) == (2, 500)
+    made.finished("1")
+    made.finished("2")
+    made.finished("2")
+    assert counts(made) == (0, 0)
+
+
+def test_the_engine_s_count_of_first_tokens_marks_the_oldest_prompts_as_read() -> None:
+    made = books(("1", 100), ("2", 200), ("3", 400))
+    made.reconcile(POOL, "a", 3, 0, first_tokens=7, now=1)
+    assert counts(made) == (3, 700)
+    made.reconcile(POOL, "a", 3, 0, first_tokens=9, now=2)
+    assert counts(made) == (3, 400)
+    made.first_token("3")
+    assert counts(made) == (3, 400), "headers may come before the first token: the engine's own count is better"
+
+
+def test_requests_that_ended_between_two_reports_are_not_counted_twice() -> None:
+    made = books(("1", 100), ("2", 200), ("3", 400))
+    made.reconcile(POOL, "a", 3, 0, first_tokens=0, now=1)
+    made.finished("1")
+    made.reconcile(POOL, "a", 2, 0, first_tokens=1, now=2)
+    assert counts(made) == (2, 600)
+
+
+def test_a_restarted_engine_begins_to_count_anew() -> None:
+    made = books(("1", 100))
+    made.reconcile(POOL, "a", 1, 0, first_tokens=50, now=1)
+    made.reconcile(POOL, "a", 1, 0, first_tokens=0, now=2)
+    assert counts(made) == (1, 100)
+
+
+def test_requests_whose_end_was_lost_are_removed_after_two_reports_without_them() -> None:
+    made = books(("1", 100), ("2", 200))
+    made.reconcile(POOL, "a", 1, 0, None, now=3)
+    made.reconcile(POOL, "a", 1, 0, None, now=4)
+    assert counts(made) == (2, 300), "too young: the report may be older than the requests"
+    made.reconcile(POOL, "a", 1, 0, None, now=10)
+    assert counts(made) == (2, 300), "one report is not enough"
+    made.reconcile(POOL, "a", 1, 0, None, now=11)
+    assert counts(made) == (1, 200)
+
+
+def test_nothing_that_the_engine_still_works_on_is_removed_by_reports() -> None:
+    made = books(("1", 100), ("2", 200))
+    for now in range(10, 100):
+        made.reconcile(POOL, "a", 1, 1, None, now)
+    assert counts(made) == (2, 300)
+
+
+def test_requests_of_unknown_clients_count_as_work() -> None:
+    made = books(("1", 100))
+    made.reconcile(POOL, "a", 4, 1, None, now=1)
+    assert made.load(POOL, "a").others_requests == 4
+    made.reconcile(POOL, "a", 0, 0, None, now=2)
+    assert made.load(POOL, "a").others == 0
+
+
+def test_an_end_that_never_comes_is_given_up() -> None:
+    made = books(("1", 100), began=0.0)
+    made.expire(MAX_AGE - 1)
+    assert len(made) == 1
+    made.expire(MAX_AGE + 1)
+    assert (len(made), counts(made)) == (0, (0, 0))
+
+
+def test_pickers_that_exchange_counts_see_each_other_s_work_until_they_fall_silent() -> None:
+    mine, other = books(("1", 100)), books(("2", 1000), ("3", 500))
+    mine.merge("b", other.snapshot(), now=1.0)
+    assert mine.load(POOL, "a").work == 100 + 1500 + 3 * REQUEST_TOKENS
+    other.finished("2")
+    mine.merge("b", other.snapshot(), now=1.1)
+    assert mine.load(POOL, "a").work == 100 + 500 + 2 * REQUEST_TOKENS
+    other.finished("3")
+    mine.merge("b", other.snapshot(), now=1.2)
+    assert mine.load(POOL, "a").others == 0
+    mine.merge("b", {POOL: {"a": (5, 5)}}, now=1.3)
+    mine.expire(1.3 + PEER_TTL + 0.1)
+    assert mine.load(POOL, "a").others == 0
+
+
+def test_loads_of_removed_replicas_are_dropped_when_their_requests_have_ended() -> None:
+    made = books(("1", 100))
+    made.keep({POOL: frozenset({"b"})})
+    assert counts(made) == (1, 100)
+    made.finished("1")
+    made.keep({})
+    assert made.snapshot() == {}
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["start", "first", "end", "report", "expire", "merge"]),
+        st.integers(0, 9),
+        st.integers(0, 5000),
+        st.floats(0, 2000),
+    ),
+    max_size=60,
+)
+
+
+@given(EVENTS)
+def test_no_count_is_ever_negative_and_all_are_zero_when_all_has_ended(
+    events: list[tuple[str, int, int, float]],
+) -> None:
+    made, now = Books(), 0.0
+    for kind, number, tokens, step in events:
+        now += step / 10
+        replica = "ab"[number % 2]
+        match kind:
+            case "start":
+                made.started(str(number), POOL, replica, tokens, now)
+            case "first":
+                made.first_token(str(number))
+            case "end":
+                made.finished(str(number))
+            case "report":
+                made.reconcile(POOL, replica, number, tokens % 3, tokens if number % 2 else None, now)
+            case "expire":
+                made.expire(now)
+            case _:
+                made.merge("peer", {POOL: {replica: (number, tokens)}}, now)
+        for name in "ab":
+            load = made.load(POOL, name)
+            assert min(load.requests, load.unread, load.others, load.others_requests) >= 0
+    for number in range(10):
+        made.finished(str(number))
+    assert all(counts(made, name) == (0, 0) for name in "ab")

@@ -1,0 +1,277 @@
+"""The decision: who may be picked, what caches count for, and how evenly the rest is spread."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbctl.ir.locality import Place
+from lbctl.ir.pools import Locality, PickPolicy, SlowStart
+from lbctl.pick.affinity import Affinity
+from lbctl.pick.books import REQUEST_TOKENS, Books
+from lbctl.pick.decide import SLACK, Pick, pick
+from lbctl.pick.features import Features
+from lbctl.pick.table import Candidate, PoolTable
+
+
+def candidate(name: str, **changes: object) -> Candidate:
+    return replace(Candidate(name, f"10.0.0.{ord(name[0])}:8000"), **changes)  # type: ignore[arg-type]
+
+
+def table(*candidates: Candidate, bound: float = 1.25, **changes: object) -> PoolTable:
+    return PoolTable("p", PickPolicy((), bound=bound), candidates, **changes)  # type: ignore[arg-type]
+
+
+class World:
+    """A table with books and memory; `ask` picks and records, as the service does."""
+
+    def __init__(self, table: PoolTable, seed: int = 1) -> None:
+        self.table, self.books, self.memory, self.random = table, Books(), Affinity(), Random(seed)
+        self.now, self.number = 0.0, 0
+
+    def look(self, **features: object) -> Pick:
+        request = Features("p", **{"prompt_tokens": 1000.0, **features})  # type: ignore[arg-type]
+        return pick(request, self.table, self.books, self.memory, self.now, self.random)
+
+    def ask(self, **features: object) -> Pick:
+        found = self.look(**features)
+        self.number += 1
+        if found.ordered:
+            self.books.started(str(self.number), "p", found.ordered[0].name, found.tokens, self.now)
+            request = Features("p", **{"prompt_tokens": 1000.0, **features})  # type: ignore[arg-type]
+            self.memory.remember(request, found.ordered[0].name, self.now)
+        return found
+
+
+def names(found: Pick) -> list[str]:
+    return [item.name for item in found.ordered]
+
+
+THREE = (candidate("a"), candidate("b"), candidate("c"))
+
+# ── Who may be picked ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_no_replica_is_fit_nothing_is_picked() -> None:
+    found = World(table(candidate("a", fit=False, reason="drained"), candidate("b", weight=0.0))).look()
+    assert (found.ordered, found.reason) == ((), "none")
+
+
+def test_a_session_whose_replica_is_drained_goes_elsewhere() -> None:
+    world = World(table(*THREE))
+    holder = names(world.ask(session="s"))[0]
+    world.table = table(*(replace(item, fit=item.name != holder) for item in THREE))
+    found = world.ask(session="s")
+    assert holder not in names(found)
+    assert found.reason == "session_gone"
+    assert world.ask(session="s").reason == "session"
+
+
+def test_a_replica_at_its_limit_gets_nothing_until_a_request_ends() -> None:
+    world = World(table(candidate("a", limit=1), candidate("b", limit=1)))
+    assert {names(world.ask())[0], names(world.ask())[0]} == {"a", "b"}
+    assert world.look().reason == "none"
+    world.books.finished("1")
+    assert len(world.look().ordered) == 1
+
+
+def test_regions_and_subsets_limit_the_choice() -> None:
+    world = World(table(candidate("a", region="eu"), candidate("b", region="us"), candidate("c")))
+    assert names(world.look(regions=frozenset({"eu"}))) == ["a"]
+    assert names(world.look(subset=frozenset({THREE[2].address}))) == ["c"]
+    assert world.look(subset=frozenset()).reason == "none"
+    assert world.look(regions=frozenset({"mars"})).reason == "none"
+
+
+def test_standbys_help_when_too_few_of_the_first_priority_are_fit() -> None:
+    standby = candidate("z", priority=1)
+    assert names(World(table(*THREE, standby)).look()) in [[*order] for order in _orders("abc")]
+    lost = [replace(item, fit=item.name == "a") for item in THREE]
+    assert set(names(World(table(*lost, standby)).look())) == {"a", "z"}
+    assert names(World(table(*(replace(item, fit=False) for item in THREE), standby)).look()) == ["z"]
+
+
+def test_near_replicas_are_used_first_as_seen_from_the_proxy() -> None:
+    zones = (candidate("a", region="eu", zone="eu-1"), candidate("b", region="eu", zone="eu-2"))
+    world = World(table(*zones, locality=Locality("zone", 70)))
+    assert names(world.look(place=Place("eu", "eu-1"))) == ["a"]
+    assert names(world.look(place=Place("eu", "eu-2"))) == ["b"]
+    assert set(names(world.look())) == {"a", "b"}
+
+
+CANDIDATES = st.lists(
+    st.tuples(st.booleans(), st.sampled_from([0.0, 0.5, 1.0, 5.0]), st.integers(0, 1), st.sampled_from(["eu", "us"])),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(CANDIDATES, st.lists(st.integers(0, 4), max_size=20), st.booleans())
+def test_what_is_not_fit_is_never_picked(
+    drawn: list[tuple[bool, float, int, str]], sessions: list[int], residency: bool
+) -> None:
+    members = [
+        candidate("abcdefgh"[index], fit=fit, weight=weight, priority=priority, region=region, limit=6)
+        for index, (fit, weight, priority, region) in enumerate(drawn)
+    ]
+    everybody = World(table(*(replace(item, fit=True, weight=1.0) for item in members)))
+    for number in sessions:
+        everybody.ask(session=str(number))
+    everybody.table = table(*members)
+    regions = frozenset({"eu"}) if residency else frozenset()
+    allowed = {item.name for item in members if item.fit and item.weight and (not residency or item.region == "eu")}
+    for number in sessions or [0]:
+        found = everybody.ask(session=str(number), regions=regions)
+        assert set(names(found)) <= allowed
+        for item in found.ordered[:1]:
+            assert everybody.books.load("p", item.name).requests <= 6
+
+
+def test_a_rank_without_a_fit_replica_is_passed_over_whatever_share_has_to_be_fit() -> None:
+    ranks = candidate("a", fit=False, reason="drained"), candidate("b", priority=1)
+    assert names(World(table(*ranks, locality=Locality(spill_below=0))).look()) == ["b"]
+
+
+# ── Load ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(st.integers(1, 12), st.integers(1, 60), st.integers(0, 1000))
+def test_equal_requests_are_spread_evenly_over_equal_replicas(replicas: int, requests: int, seed: int) -> None:
+    world = World(table(*(candidate("abcdefghijkl"[index]) for index in range(replicas))), seed)
+    for _ in range(requests):
+        world.ask()
+    counts = [world.books.load("p", item.name).requests for item in world.table.candidates]
+    assert max(counts) - min(counts) <= 1
+
+
+def test_equal_replicas_are_chosen_equally_often_when_all_are_idle() -> None:
+    world = World(table(*THREE))
+    firsts = [names(world.look())[0] for _ in range(3000)]
+    assert all(900 < firsts.count(name) < 1100 for name in "abc")
+
+
+def test_work_counts_and_not_requests() -> None:
+    world = World(table(candidate("a"), candidate("b")))
+    first = names(world.ask(prompt_tokens=10_000.0))[0]
+    others = [names(world.ask(prompt_tokens=100.0))[0] for _ in range(20)]
+    assert first not in others
+
+
+def test_replicas_get_work_by_what_they_can_do() -> None:
+    world = World(table(candidate("a", weight=4.0), candidate("b", weight=1.0, speed=2.0), candidate("c")))
+    for _ in range(700):
+        world.ask()
+    counts = [world.books.load("p", name).requests for name in "abc"]
+    assert counts == pytest.approx([400, 200, 100], abs=2)
+
+
+def test_a_new_replica_s_share_grows_in_its_slow_start() -> None:
+    fresh = table(candidate("a"), candidate("b", started=0.0), slow_start=SlowStart(60_000, 10.0, 1.0))
+
+    def share(now: float) -> float:
+        world = World(fresh)
+        world.now = now
+        for _ in range(110):
+            world.ask()
+        return world.books.load("p", "b").requests / 110
+
+    assert share(0) == pytest.approx(0.1 / 1.1, abs=0.02)
+    assert share(30) == pytest.approx(0.5 / 1.5, abs=0.02)
+    assert share(60) == pytest.approx(0.5, abs=0.02)
+
+
+# ── Caches ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_session_stays_with_its_replica_though_others_have_less_work() -> None:
+    world = World(table(*THREE))
+    holder = names(world.ask(session="s"))[0]
+    found = [world.ask(session="s") for _ in range(3)]
+    assert [(names(item)[0], item.reason) for item in found] == [(holder, "session")] * 3
+    assert found[0].tokens == 0, "its prompt is in the cache"
+
+
+def test_prompts_with_a_common_beginning_meet_on_one_replica() -> None:
+    world = World(table(*THREE))
+    holder = names(world.ask(prefix=(1, 2, 3, 4)))[0]
+    world.books.finished("1")
+    found = world.ask(prefix=(1, 2, 3, 5))
+    assert (names(found)[0], found.reason, found.tokens) == (holder, "prefix", 250)
+
+
+def test_a_common_beginning_that_is_short_does_not_hold_everybody() -> None:
+    """A shared system prompt of one block: findings of hashes that send all requests to one replica."""
+    world = World(table(*THREE))
+    for number in range(60):
+        world.ask(prefix=(1, *(number * 100 + block for block in range(30))), prompt_tokens=2000.0)
+    counts = [world.books.load("p", item.name).requests for item in THREE]
+    assert max(counts) - min(counts) <= 3
+
+
+def test_a_replica_with_a_queue_is_left_while_others_have_none() -> None:
+    world = World(table(*THREE))
+    holder = names(world.ask(session="s"))[0]
+    world.table = table(*(replace(item, queue=3.0 if item.name == holder else 0.0) for item in THREE))
+    found = world.ask(session="s")
+    assert names(found)[0] != holder
+    assert found.reason == "session_busy"
+
+
+@given(st.integers(2, 8), st.floats(1.05, 3.0), st.lists(st.integers(10, 4000), min_size=1, max_size=80))
+def test_affinity_never_takes_a_replica_over_its_bound(replicas: int, bound: float, prompts: list[int]) -> None:
+    world = World(table(*(candidate("abcdefgh"[index]) for index in range(replicas)), bound=bound))
+    for tokens in prompts:
+        before = {item.name: world.books.load("p", item.name).work for item in world.table.candidates}
+        found = world.ask(session="everybody's", prompt_tokens=float(tokens))
+        if found.reason == "session":
+            own = tokens + REQUEST_TOKENS
+            mean = (sum(before.values()) + own) / replicas
+            assert before[names(found)[0]] <= bound * mean + SLACK * own
+
+
+def test_an_adapter_s_requests_go_where_it_is_loaded_as_long_as_that_has_room() -> None:
+    world = World(table(candidate("a", adapters=frozenset({"sql"})), candidate("b", adapters=frozenset())))
+    assert [names(world.ask(adapter="sql", prompt_tokens=500.0))[0] for _ in range(4)] == ["a"] * 4
+    assert "b" in [names(world.ask(adapter="sql", prompt_tokens=500.0))[0] for _ in range(4)]
+
+
+def test_sessions_move_only_from_the_replica_that_left() -> None:
+    """10,000 sessions of unlike length on 8 replicas; one is added, then one is removed."""
+    rng = Random(3)
+    eight = [candidate("abcdefgh"[index]) for index in range(8)]
+    world = World(table(*eight))
+    sizes = [min(40_000.0, rng.lognormvariate(6, 1.2)) for _ in range(10_000)]
+
+    def round_of_all() -> list[str]:
+        found = []
+        for number in rng.sample(range(10_000), 10_000):
+            found.append((number, names(world.ask(session=str(number), prompt_tokens=sizes[number]))[0]))
+            world.books.first_token(str(world.number - 4))
+            world.books.finished(str(world.number - 30))
+        return [name for _, name in sorted(found)]
+
+    first = round_of_all()
+    settled = round_of_all()
+    world.table = table(*eight, candidate("i"))
+    added = round_of_all()
+    moved = sum(before != after for before, after in zip(settled, added, strict=True))
+    assert moved <= 1.5 * 10_000 / 9
+    world.table = table(*eight[1:], candidate("i"))
+    removed = round_of_all()
+    moved = sum(before != after for before, after in zip(added, removed, strict=True))
+    assert moved <= 1.5 * added.count("a")
+    assert "a" not in removed
+    load = {item.name: 0.0 for item in eight}
+    for name, size in zip(first, sizes, strict=True):
+        load[name] += size
+    assert max(load.values()) <= 1.25 * sum(load.values()) / 8
+
+
+def _orders(letters: str) -> list[str]:
+    from itertools import permutations
+
+    return ["".join(order) for order in permutations(letters)]

@@ -1,0 +1,171 @@
+"""What is read of a request: sessions, prompts, sizes; and that nothing a client sends breaks it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbctl.ir.pools import PickPolicy, Prefix, SessionKey
+from lbctl.pick import partial_json
+from lbctl.pick.features import BODY_LIMIT, Features, read
+from lbctl.pick.prompt import MOST_TOKENS
+from lbctl.pick.table import PoolTable
+
+SESSION = (SessionKey(header="x-session-id"), SessionKey(body="$.prompt_cache_key"), SessionKey(body="$.meta.user"))
+TABLE = PoolTable("llama", PickPolicy(SESSION, Prefix(block=16, blocks=8)), (), "llama-3", frozenset({"sql"}))
+WITHOUT_BODIES = PoolTable("llama", PickPolicy((SESSION[0],), prefix=None), ())
+
+
+def chat(*texts: str, **more: object) -> bytes:
+    messages = [{"role": "user", "content": text} for text in texts]
+    return json.dumps({"model": "llama-3", "messages": messages, **more}).encode()
+
+
+def features(body: bytes, headers: dict[str, list[str]] | None = None) -> Features:
+    return read(TABLE, headers or {}, body, len(body))
+
+
+# ── Sessions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_first_session_key_that_a_request_has_counts() -> None:
+    body = chat("hi", prompt_cache_key="key", meta={"user": "u1"})
+    assert features(body, {"x-session-id": ["s1", "s2"]}).session == "s1"
+    assert features(body, {"x-session-id": [""]}).session == "key"
+    assert features(chat("hi", meta={"user": 17})).session == "17"
+    assert features(chat("hi", meta=["user"])).session is None
+
+
+@pytest.mark.parametrize("value", ["x" * 1_000_000, "\x00\r\n\x1b" * 100])
+def test_a_long_session_key_is_shortened_and_still_distinct(value: str) -> None:
+    first, second = (features(b"", {"x-session-id": [value + end]}).session or "" for end in "ab")
+    assert first != second
+    assert len(first) < 100
+
+
+def test_without_reasons_to_read_bodies_none_is_read() -> None:
+    seen = read(WITHOUT_BODIES, {"x-session-id": ["s"]}, chat("hi"), 4000)
+    assert (seen.session, seen.prefix, seen.model, seen.prompt_tokens) == ("s", (), None, 1000)
+
+
+# ── Prompts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_conversation_that_goes_on_begins_with_the_blocks_that_it_had() -> None:
+    first, second = features(chat("a" * 50)), features(chat("a" * 50, "b" * 90))
+    assert len(first.prefix) > 2
+    assert second.prefix[: len(first.prefix)] == first.prefix
+    assert len(second.prefix) > len(first.prefix)
+
+
+def test_prompts_of_other_adapters_and_other_texts_share_no_block() -> None:
+    plain = features(chat("a" * 100))
+    adapted = features(json.dumps({**json.loads(chat("a" * 100)), "model": "sql"}).encode())
+    assert (plain.adapter, adapted.adapter) == (None, "sql")
+    assert not set(plain.prefix) & set(adapted.prefix)
+    assert not set(plain.prefix) & set(features(chat("b" + "a" * 99)).prefix)
+
+
+def test_a_body_that_is_cut_off_has_the_same_blocks_as_the_whole() -> None:
+    body = chat("word " * 100, "more " * 1000)
+    whole = features(body)
+    cut = read(TABLE, {}, body[:400], len(body))
+    assert cut.prefix == whole.prefix
+    assert cut.prompt_tokens == pytest.approx(len(body) / 4)
+    assert cut.model == "llama-3"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "once upon a time " * 8},
+        {"prompt": ["once upon a time " * 8]},
+        {"prompt": [list(range(100, 200))]},
+        {"input": "once upon a time " * 8, "instructions": "be brief"},
+        {"system": "be brief", "messages": [{"role": "user", "content": [{"type": "text", "text": "once upon " * 9}]}]},
+    ],
+)
+def test_prompts_of_every_api_are_read(body: dict[str, object]) -> None:
+    assert len(features(json.dumps(body).encode()).prefix) > 3
+
+
+def test_a_picture_is_no_text_but_tells_prompts_apart() -> None:
+    def about(url: str) -> Features:
+        parts = [{"type": "image_url", "image_url": {"url": url * 1000}}, {"type": "text", "text": "what is it?" * 9}]
+        return features(json.dumps({"messages": [{"role": "user", "content": parts}]}).encode())
+
+    assert about("data:1").prompt_tokens == pytest.approx(1000 + 99 / 4)
+    assert about("data:1").prefix[-1] != about("data:2").prefix[-1]
+
+
+def test_a_length_that_a_client_claims_counts_no_more_than_a_model_reads() -> None:
+    assert read(TABLE, {}, b"", 10**15).prompt_tokens == MOST_TOKENS
+    pictures = [{"type": "image_url"}] * 1000
+    body = json.dumps({"messages": [{"role": "user", "content": pictures}]}).encode()
+    assert features(body).prompt_tokens == MOST_TOKENS
+
+
+# ── What clients may send ────────────────────────────────────────────────────────────────────────────────────────────
+
+NESTED = b'{"a":' * 100 + b"1" + b"}" * 100
+BAD = {
+    "no JSON": b"hello",
+    "compressed": b"\x1f\x8b\x08\x00\x00" * 100,
+    "list": b"[1, 2]",
+    "nested": NESTED,
+    "deep": b"[" * 60_000,
+    "deep objects": b'{"messages":' * 5_000,
+    "long number": b'{"model": ' + b"9" * 50_000 + b"}",
+    "surrogates": b'{"model": "\\ud800", "prompt": "\\udfff' + b"x" * 100 + b'"}',
+    "half a string": b'{"prompt": "abc\\u12',
+    "only a key": b'{"prompt',
+    "BOM": b"\xef\xbb\xbf" + chat("hi"),
+    "10 MB": chat("x" * 10_000_000),
+    "NaN": b'{"prompt": NaN, "messages": {"role": []}}',
+}
+
+
+@pytest.mark.parametrize("body", BAD.values(), ids=BAD)
+def test_no_body_is_too_odd_to_be_read(body: bytes) -> None:
+    seen = features(body)
+    assert seen.body_bytes == len(body)
+    assert seen.prompt_tokens >= 0
+
+
+@given(st.binary(max_size=400), st.text(max_size=300))
+def test_nothing_a_client_sends_raises(body: bytes, value: str) -> None:
+    read(TABLE, {"x-session-id": [value]}, body, None)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(max_size=8), VALUES, max_size=5), st.data())
+def test_json_that_is_cut_off_gives_what_stands_before_the_cut(
+    document: dict[str, object], data: st.DataObject
+) -> None:
+    text = json.dumps(document)
+    cut = data.draw(st.integers(0, len(text)))
+    seen = partial_json.read(text[:cut].encode())
+    assert isinstance(seen, dict) or not cut
+    for key, value in list((seen if isinstance(seen, dict) else {}).items())[:-1]:
+        assert document[key] == value
+
+
+def test_of_a_long_body_only_the_beginning_is_read() -> None:
+    body = chat("x" * BODY_LIMIT, prompt_cache_key="behind")
+    assert features(body).session is None
+    assert len(features(body).prefix) == 8
+
+
+def test_of_a_list_that_is_cut_off_and_very_long_only_the_beginning_is_kept() -> None:
+    kept = partial_json.read(b'{"prompt": [' + b"1," * 30_000)
+    assert isinstance(kept, dict)
+    assert len(kept["prompt"]) == 1024
