@@ -12,6 +12,7 @@ import heapq
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 BUDGET = 2048
 """The largest number of prompt tokens in an iteration."""
@@ -52,6 +53,10 @@ class SimulatedRequest:
     """When its last token was generated, if it was."""
     left: bool = False
     """Whether the client gave up."""
+    blocks: tuple[int, ...] = ()
+    """The blocks of the prompt's beginning, each named by everything up to its end."""
+    cached: int = 0
+    """The tokens of the prompt that were in the engine's prefix cache when it was admitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,29 @@ class Counters:
     waiting: int = 0
 
 
+class PrefixCache:
+    """The blocks that an engine still holds, the least recently used ones dropped first."""
+
+    def __init__(self, blocks: float, block_tokens: int) -> None:
+        self._limit, self._block_tokens = blocks, block_tokens
+        self._held: dict[int, None] = {}
+
+    def use(self, request: SimulatedRequest) -> int:
+        """Take the request's blocks into the cache; return how many of its tokens were there before."""
+        tokens = self.hits(request)
+        for block in request.blocks:
+            self._held.pop(block, None)
+            self._held[block] = None
+        while len(self._held) > self._limit:
+            del self._held[next(iter(self._held))]
+        return tokens
+
+    def hits(self, request: SimulatedRequest) -> int:
+        """Return how many of the request's tokens are in the cache."""
+        blocks = sum(1 for _ in takewhile(self._held.__contains__, request.blocks))
+        return min(blocks * self._block_tokens, request.prompt - 1)
+
+
 @dataclass(slots=True)
 class Engine:
     """The state of one engine."""
@@ -87,6 +115,7 @@ class Engine:
     """Relative to the cost model."""
     faults: tuple[Fault, ...] = ()
     curve: CostModel = CostModel()
+    prefix_cache: PrefixCache | None = None
     counters: Counters = field(default_factory=Counters)
     busy: bool = False
     _waiting: deque[SimulatedRequest] = field(default_factory=deque)
@@ -100,6 +129,16 @@ class Engine:
     def context(self) -> int:
         """The tokens in its cache."""
         return self._context
+
+    def wait(self, request: SimulatedRequest, now: float) -> float:
+        """Return about how long the request would wait for its first token, knowing everything."""
+        begin, factor = self._factor(now)
+        unread = sum(left for _, left in self._reading) + sum(item.prompt for item in self._waiting)
+        tokens = unread + request.prompt - (self.prefix_cache.hits(request) if self.prefix_cache else 0)
+        count, curve = len(self._running), self.curve
+        steps = math.ceil(tokens / max(1, BUDGET - count))
+        seconds = steps * (curve.a + curve.b * count + curve.c * self._context) + curve.p * tokens
+        return begin - now + seconds / (self.speed * factor)
 
     def add(self, request: SimulatedRequest) -> None:
         """Queue a request."""
@@ -139,7 +178,7 @@ class Engine:
         while self._running and self._running[0][0] <= step:
             request = heapq.heappop(self._running)[2]
             request.last = now
-            self._context -= request.prompt + request.answer - 1
+            self._context -= request.prompt - request.cached + request.answer - 1
             done.append(request)
         counters.running, counters.waiting = len(self._running) + len(self._reading), len(self._waiting)
         return done
@@ -162,8 +201,9 @@ class Engine:
             if self._context + prefilling + request.prompt > limit and self._context + prefilling:
                 return
             self._waiting.popleft()
-            prefilling += request.prompt
-            self._reading.append((request, request.prompt))
+            request.cached = self.prefix_cache.use(request) if self.prefix_cache else 0
+            prefilling += request.prompt - request.cached
+            self._reading.append((request, request.prompt - request.cached))
 
     def _read(self, budget: int) -> tuple[int, list[SimulatedRequest]]:
         """Return (prompt tokens of this iteration, the requests whose prefill it completes)."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from lbctl.control.effects import Effect, HealthChanged, ModeChanged, WeightsChanged
 from lbctl.control.events import FleetChanged, Observed
 from lbctl.control.inputs import Observation
-from lbctl.control.slow_start import factor
 from lbctl.control.state import State
 from lbctl.control.step import step
 from lbctl.ir.address import Address
@@ -298,7 +297,7 @@ class _Simulation:
         rules = self._scenario.slow_start
         if rules is None:
             return {}
-        factors = {name: factor(rules, now - joined) for name, joined in self._joined.items()}
+        factors = {name: rules.factor(now - joined) for name, joined in self._joined.items()}
         return {name: value for name, value in factors.items() if value < 1.0}
 
     def _weight(self, name: str) -> Weight | None:

@@ -1,0 +1,147 @@
+"""What a fleet carries: engines of a pool, the stability bound Σλ < Σμ, service levels, the search for a rate."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lbctl.base.quantities import parse_duration
+from lbctl.ir.pools import Pool, Replica
+from lbctl.simulate.engine import CostModel, saturated_rate
+from lbctl.simulate.results import Latency, Summary
+from lbctl.simulate.trace import Trace
+
+_CACHE_EXPONENT = 0.86
+"""How the KV cache grows with the speed: 400k, 180k and 100k tokens for speeds of 5 : 2 : 1."""
+_TERM = re.compile(r"\s*(ttft|tpot|total)\s+(p50|p95|p99)\s*<\s*(\S+)\s*|\s*(failed)\s*<\s*([\d.]+)\s*%\s*")
+
+
+def engines_of(
+    pool: Pool, reference: CostModel, speeds: Mapping[str, float], largest: float | None = None
+) -> tuple[CostModel, ...]:
+    """Return the engine of each replica: `reference` for the capacity `largest`, the others in proportion.
+
+    `speeds`: replica → factor on its speed. `largest` is by default that of the pool.
+    """
+    whole = max(item.capacity for item in pool.replicas) if largest is None else largest
+    return tuple(_scaled(reference, item.capacity / whole * speeds.get(item.name, 1.0)) for item in pool.replicas)
+
+
+def _scaled(cost: CostModel, speed: float) -> CostModel:
+    return CostModel(
+        cost.a / speed,
+        cost.b / speed,
+        cost.c / speed,
+        cost.p / speed,
+        cost.sequences,
+        int(cost.cache * speed**_CACHE_EXPONENT),
+    )
+
+
+def load_of(costs: Sequence[CostModel], trace: Trace) -> float:
+    """Return the offered load: Σλ ÷ Σμ, where μ is the rate of an engine that is never idle at the trace's lengths.
+
+    At 1 and above queues grow without end, whatever the algorithm is.
+    """
+    count = len(trace.times)
+    prompt, answer = sum(trace.prompts) / count, sum(trace.answers) / count
+    carried = sum(saturated_rate(1.0, prompt, answer, cost) for cost in costs)
+    return trace.rate / carried
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """One limit of a service level."""
+
+    figure: str
+    """`ttft`, `tpot`, `total` or `failed`."""
+    percentile: str
+    """`p50`, `p95` or `p99`; empty for `failed`."""
+    limit: float
+    """Seconds, or for `failed` a part of the requests."""
+
+    def is_met(self, summary: Summary) -> bool:
+        """Return whether the figures of a replay stay below the limit."""
+        if self.figure == "failed":
+            return summary.failed < self.limit
+        latency: Latency = getattr(summary, self.figure)
+        value: float = getattr(latency, self.percentile)
+        return value < self.limit
+
+    def __str__(self) -> str:
+        if self.figure == "failed":
+            return f"failed < {100 * self.limit:g}%"
+        return f"{self.figure} {self.percentile} < {self.limit:g}s"
+
+
+def objectives(text: str) -> tuple[Objective, ...]:
+    """Return the limits of `ttft p99 < 2s, failed < 1%`. Raises ValueError."""
+    found = []
+    for term in text.split(","):
+        match = _TERM.fullmatch(term)
+        if match is None:
+            raise ValueError(
+                f"{term.strip()!r} is not a limit: write 'ttft p99 < 2s', 'tpot p95 < 50ms' or 'failed < 1%'"
+            )
+        if match[4]:
+            found.append(Objective("failed", "", float(match[5]) / 100))
+        else:
+            found.append(Objective(match[1], match[2], parse_duration(match[3]) / 1000))
+    return tuple(found)
+
+
+def largest_rate(meets: Callable[[float], bool], start: float, precision: float = 0.02) -> float | None:
+    """Return the largest factor on the trace's rate that meets the limits, by bisection; None: none down to 1/64.
+
+    `start`: a factor near the one that is expected. The answer is right within `precision`.
+    """
+    low, high = 0.0, start
+    while meets(high):
+        low, high = high, high * 2
+        if high > start * 64:
+            return low
+    while low == 0.0:
+        middle = high / 2
+        if meets(middle):
+            low = middle
+        elif middle < start / 64:
+            return None
+        else:
+            high = middle
+    while high / low > 1 + precision:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if meets(middle) else (low, middle)
+    return low
+
+
+def fewest_replicas(meets: Callable[[int], bool], start: int, most: int) -> int | None:
+    """Return the smallest number of replicas that meets the limits; None where `most` are too few."""
+    low, high = 0, start
+    while not meets(high):
+        if high >= most:
+            return None
+        low, high = high, min(most, high * 2)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if meets(middle) else (middle, high)
+    return high
+
+
+def with_replicas(pool: Pool, count: int) -> Pool:
+    """Return the pool with so many replicas: the first ones, or copies of all of them in turn."""
+    originals = pool.replicas
+    replicas = [
+        originals[index] if index < len(originals) else _copy(originals[index % len(originals)], index)
+        for index in range(count)
+    ]
+    return replace(pool, replicas=tuple(sorted(replicas, key=lambda item: item.name)))
+
+
+def _copy(original: Replica, index: int) -> Replica:
+    return replace(original, name=f"{original.name}-copy{index}")
+
+
+def without(pool: Pool, lost: Callable[[Replica], bool]) -> Pool:
+    """Return the pool without the replicas that are lost."""
+    return replace(pool, replicas=tuple(item for item in pool.replicas if not lost(item)))

@@ -1,0 +1,175 @@
+"""How each proxy chooses a replica, as that proxy implements it. Each proxy knows only its own requests.
+
+The rules are those of nginx 1.22 (`ngx_http_upstream_round_robin.c`, `ngx_http_upstream_least_conn_module.c`), of
+HAProxy 2.6 (`lb_fwlc.c`, `lb_fwrr.c`) and of Envoy 1.40 (`load_balancing_policies`).
+"""
+
+from __future__ import annotations
+
+from lbctl.simulate.columns import Proxies, Requests, Settings
+from lbctl.simulate.compiled import jit
+
+SMOOTH, LEAST_CONN, LEASTCONN, DEADLINES, DEADLINES_BY_WEIGHT, RANDOM, RING, PICKED = range(8)
+"""Smooth weighted round robin (nginx, HAProxy); nginx's least_conn; HAProxy's leastconn; Envoy's least request, and its
+round robin; random by weight; a hash ring with or without bounded load; the picker, which is no part of the loops."""
+NONE = -1
+"""No replica gets requests."""
+
+
+@jit
+def choose(proxies: Proxies, requests: Requests, settings: Settings, request: int) -> int:
+    """Return the replica for a request, NONE where no replica has a weight."""
+    base = requests.proxy[request] * settings.replicas
+    if settings.policy == SMOOTH:
+        return smooth(proxies, settings, base, -1.0)
+    if settings.policy == LEAST_CONN:
+        return least_conn(proxies, settings, base)
+    if settings.policy == LEASTCONN:
+        return leastconn(proxies, settings, base)
+    if settings.policy == DEADLINES:
+        return least_request(proxies, requests, settings, request, base)
+    if settings.policy == DEADLINES_BY_WEIGHT:
+        return earliest(proxies, settings, requests.proxy[request], False)
+    if settings.policy == RING:
+        return ring(proxies, requests, settings, request, base)
+    return by_weight(proxies, settings, requests.draw[request])
+
+
+@jit
+def smooth(proxies: Proxies, settings: Settings, base: int, tied: float) -> int:
+    """Smooth weighted round robin; `tied`: only among replicas with this load in `due`, negative: among all."""
+    total, best = 0.0, NONE
+    for replica in range(settings.replicas):
+        weight = proxies.weight[replica]
+        if weight <= 0.0 or (tied >= 0.0 and proxies.due[base + replica] != tied):
+            continue
+        total += weight
+        proxies.current[base + replica] += weight
+        if best == NONE or proxies.current[base + replica] > proxies.current[base + best]:
+            best = replica
+    if best != NONE:
+        proxies.current[base + best] -= total
+    return best
+
+
+@jit
+def least_conn(proxies: Proxies, settings: Settings, base: int) -> int:
+    """nginx: the fewest requests in flight for the weight; smooth round robin among equals."""
+    least, ties = -1.0, 0
+    best = NONE
+    for replica in range(settings.replicas):
+        weight = proxies.weight[replica]
+        if weight <= 0.0:
+            continue
+        load = proxies.active[base + replica] / weight
+        proxies.due[base + replica] = load
+        if least < 0.0 or load < least:
+            least, ties, best = load, 1, replica
+        elif load == least:
+            ties += 1
+    return smooth(proxies, settings, base, least) if ties > 1 else best
+
+
+@jit
+def leastconn(proxies: Proxies, settings: Settings, base: int) -> int:
+    """HAProxy: (requests in flight + 1) ÷ weight, 0 for every idle server; equals in the order of their last change."""
+    best, least, oldest = NONE, 0.0, 0
+    for replica in range(settings.replicas):
+        weight = proxies.weight[replica]
+        if weight <= 0.0:
+            continue
+        active = proxies.active[base + replica]
+        load = (active + 1) / weight if active else 0.0
+        turn = proxies.turn[base + replica]
+        if best == NONE or load < least or (load == least and turn < oldest):
+            best, least, oldest = replica, load, turn
+    return best
+
+
+@jit
+def least_request(proxies: Proxies, requests: Requests, settings: Settings, request: int, base: int) -> int:
+    """Envoy: the less busy of two where all weights are equal, else the earliest deadline by weight ÷ (active + 1)."""
+    count, equal, common = 0, True, -1.0
+    for replica in range(settings.replicas):
+        weight = proxies.weight[replica]
+        if weight > 0.0:
+            count += 1
+            equal = equal and (common < 0.0 or weight == common)
+            common = weight
+    if count and equal:
+        first = nth(proxies, settings, int(requests.draw[request] * count))
+        second = nth(proxies, settings, int(requests.second_draw[request] * count))
+        return second if proxies.active[base + second] < proxies.active[base + first] else first
+    return earliest(proxies, settings, requests.proxy[request], True)
+
+
+@jit
+def earliest(proxies: Proxies, settings: Settings, proxy: int, by_active: bool) -> int:
+    """Envoy's queue: the earliest deadline; the next one is 1 ÷ weight later, or (active + 1) ÷ weight."""
+    base, best = proxy * settings.replicas, NONE
+    for replica in range(settings.replicas):
+        if proxies.weight[replica] > 0.0 and (best == NONE or proxies.due[base + replica] < proxies.due[base + best]):
+            best = replica
+    if best != NONE:
+        proxies.now[proxy] = proxies.due[base + best]
+        load = proxies.active[base + best] + 1 if by_active else 1
+        proxies.due[base + best] += load / proxies.weight[best]
+    return best
+
+
+@jit
+def nth(proxies: Proxies, settings: Settings, number: int) -> int:
+    """Return the replica with this number among those with a weight."""
+    for replica in range(settings.replicas):
+        if proxies.weight[replica] > 0.0:
+            if number == 0:
+                return replica
+            number -= 1
+    return NONE
+
+
+@jit
+def by_weight(proxies: Proxies, settings: Settings, draw: float) -> int:
+    """Return a replica with the probability of its weight."""
+    total = 0.0
+    for replica in range(settings.replicas):
+        total += max(0.0, proxies.weight[replica])
+    last = NONE
+    draw *= total
+    for replica in range(settings.replicas):
+        weight = proxies.weight[replica]
+        if weight > 0.0:
+            last = replica
+            draw -= weight
+            if draw < 0.0:
+                return replica
+    return last
+
+
+@jit
+def ring(proxies: Proxies, requests: Requests, settings: Settings, request: int, base: int) -> int:
+    """Return the replica of the next point that gets requests; with a bound, that is not over its part of them."""
+    points, key = proxies.ring_point, requests.key[request]
+    size = len(points)
+    low, high = 0, size
+    while low < high:
+        middle = (low + high) // 2
+        if points[middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    active, total = 1.0, 0.0
+    for replica in range(settings.replicas):
+        active += proxies.active[base + replica]
+        total += max(0.0, proxies.weight[replica])
+    first = NONE
+    for ahead in range(size):
+        replica = int(proxies.ring_replica[(low + ahead) % size])
+        weight = proxies.weight[replica]
+        if weight <= 0.0:
+            continue
+        limit = max(1.0, settings.bound * active * weight / total)
+        if settings.bound <= 0.0 or proxies.active[base + replica] + 1 <= limit:
+            return replica
+        first = replica if first == NONE else first
+    return first

@@ -1,0 +1,101 @@
+"""The control loop of `serve` in a simulation: samples of the engines in, weights out, by the real `control.step`.
+
+Samples are taken at the telemetry's interval and arrive `DELAY` later. Weights reach the proxies at once, or no more
+often than a reload allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lbctl.control.effects import HealthChanged, WeightsChanged
+from lbctl.control.events import FleetChanged, Observed
+from lbctl.control.inputs import Observation
+from lbctl.control.state import State
+from lbctl.control.step import step
+from lbctl.ir.pools import Pool
+from lbctl.ir.weight import Weight, from_capacity
+from lbctl.signals.derive import TokenEvidence
+from lbctl.signals.merge import Signal, Signals
+from lbctl.simulate import engines as engine_functions
+from lbctl.simulate.columns import DECODE, Engines
+
+DELAY = 1.0
+"""Seconds from a sample to its use."""
+
+
+class ControlLoop:
+    """Decides the weights of one pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._names = [replica.name for replica in pool.replicas]
+        self._state, _ = step(State(), FleetChanged(0.0, (pool,)))
+        self._weights = {replica.name: from_capacity(replica.capacity) for replica in pool.replicas}
+        self._out: set[str] = set()
+        self._drained = {replica.name for replica in pool.replicas if replica.drain}
+        self._before: dict[str, tuple[float, ...]] = {}
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds between two samples; None where the pool has no telemetry."""
+        return self._pool.telemetry.interval / 1000 if self._pool.telemetry else None
+
+    def weights(self) -> list[Weight | None]:
+        """Return the weight of each replica; None: it gets nothing."""
+        unfit = self._out | self._drained
+        return [None if name in unfit else self._weights[name] for name in self._names]
+
+    def sample(self, engines: Engines, active: Sequence[int], now: float) -> dict[str, Observation]:
+        """Return what the engines publish now. `active`: the requests in flight of each replica, as proxies count."""
+        return {
+            name: self._observation(name, _counters(engines, replica, now), int(active[replica]), now)
+            for replica, name in enumerate(self._names)
+        }
+
+    def observe(self, observations: dict[str, Observation], now: float) -> None:
+        """Decide with these samples."""
+        self._state, effects = step(self._state, Observed(now, self._pool.name, observations))
+        for effect in effects:
+            if isinstance(effect, WeightsChanged):
+                self._weights = dict(effect.weights)
+            elif isinstance(effect, HealthChanged):
+                (self._out.add if effect.verdict == "out" else self._out.discard)(effect.replica)
+
+    def _observation(self, name: str, counters: tuple[float, ...], active: int, now: float) -> Observation:
+        steps, *_, running, waiting = counters
+        before, self._before[name] = self._before.get(name), counters
+        values = {
+            "progress": Signal(steps, now, 0),
+            "running": Signal(running, now, 0),
+            "queue": Signal(waiting, now, 0),
+        }
+        return Observation(now, Signals(values, {}, _evidence(before, counters, now), (), by_steps=True), active, True)
+
+
+def _counters(engines: Engines, replica: int, now: float) -> tuple[float, ...]:
+    """Return (iterations, prompt tokens, generated tokens, Σ seconds and number of inter-token times, running, queue).
+
+    A run of iterations counts as far as its iterations have ended.
+    """
+    running = int(engines.running[replica])
+    done, seconds = 0, 0.0
+    if engines.kind[replica] == DECODE and now > engines.begun[replica]:
+        done = engine_functions.iterations_until(engines, replica, now) - 1
+        seconds = engine_functions.duration(engines, replica, done, 0) if done else 0.0
+    return (
+        float(engines.step[replica] + done),
+        float(engines.prefill_tokens[replica]),
+        float(engines.decode_tokens[replica] + running * done),
+        float(engines.itl_seconds[replica] + running * seconds),
+        float(engines.itl_count[replica] + running * done),
+        float(running + engines.reading[replica]),
+        float(engines.waiting[replica] - engines.left[replica]),
+    )
+
+
+def _evidence(before: tuple[float, ...] | None, counters: tuple[float, ...], now: float) -> TokenEvidence | None:
+    if before is None or counters[4] <= before[4]:
+        return None
+    steps, prompt, generated, seconds, count = (new - old for new, old in zip(counters[:5], before[:5], strict=True))
+    return TokenEvidence(now, count, seconds, generated / steps, prompt / steps)

@@ -1,0 +1,290 @@
+"""Traces of requests: Azure's CSV, Mooncake's JSONL, and a CSV of our own; read strictly, with the place of each error.
+
+| format | columns |
+|---|---|
+| Azure | `TIMESTAMP` (date and time), `ContextTokens`, `GeneratedTokens` |
+| Mooncake | `timestamp` (ms), `input_length`, `output_length`, `hash_ids` (ids of prefix blocks of 512 tokens) |
+| lbctl | `time` (s), `prompt`, `answer` (tokens), and perhaps `session` |
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import stat
+import zlib
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
+from lbctl.base.errors import reason_of
+
+MOONCAKE_BLOCK = 512
+"""Tokens of a prefix block."""
+_LARGEST_FILE = 1 << 30
+_MAX_ERRORS = 20
+_MAX_TOKENS = 10_000_000
+_MAX_TIME = 1e9
+_MAX_LINE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Requests in the order of their arrival."""
+
+    times: Sequence[float]
+    """Seconds since the first request."""
+    prompts: Sequence[int]
+    """Tokens of each prompt; at least 1."""
+    answers: Sequence[int]
+    """Tokens of each answer; at least 1."""
+    keys: Sequence[int] = ()
+    """A number of 32 bits for each session, or for each beginning of a prompt; empty where the trace has neither."""
+    blocks: Sequence[tuple[int, ...]] = ()
+    """The ids of each prompt's prefix blocks; empty where the trace has none."""
+    block: int = 0
+    """Tokens of a prefix block; 0 where there are none."""
+
+    @property
+    def rate(self) -> float:
+        """The mean requests per second."""
+        return (len(self.times) - 1) / self.times[-1] if len(self.times) > 1 and self.times[-1] > 0 else 0.0
+
+    def faster(self, factor: float) -> Trace:
+        """Return the same requests at `factor` times the rate."""
+        times = array("d", (time / factor for time in self.times))
+        return Trace(times, self.prompts, self.answers, self.keys, self.blocks, self.block)
+
+    def first(self, count: int) -> Trace:
+        """Return the first `count` requests."""
+        return Trace(
+            self.times[:count],
+            self.prompts[:count],
+            self.answers[:count],
+            self.keys[:count],
+            self.blocks[:count],
+            self.block,
+        )
+
+
+@dataclass(slots=True)
+class _Rows:
+    times: array[float] = field(default_factory=lambda: array("d"))
+    prompts: array[int] = field(default_factory=lambda: array("i"))
+    answers: array[int] = field(default_factory=lambda: array("i"))
+    keys: array[int] = field(default_factory=lambda: array("L"))
+    blocks: list[tuple[int, ...]] = field(default_factory=list)
+
+
+class _RowError(ValueError):
+    """A row cannot be used; `column` counts from 1, 0 where the whole row is meant."""
+
+    def __init__(self, message: str, column: int = 0, hint: str = "") -> None:
+        super().__init__(message)
+        self.column = column
+        self.hint = hint
+
+
+def read(name: str, diagnostics: Diagnostics) -> Trace | None:
+    """Return the trace in a file, or None where it has errors (LB030); at most 20 of them are reported."""
+    if "://" in name:
+        diagnostics.add(_error(name, 0, "a trace is a file, and this is a URL", hint="download it first"))
+        return None
+    try:
+        status = Path(name).stat()
+        if not stat.S_ISREG(status.st_mode):
+            diagnostics.add(_error(name, 0, "it is not a regular file"))
+            return None
+        if status.st_size > _LARGEST_FILE:
+            size = f"it has {status.st_size / 1e9:.1f} GB, and at most {_LARGEST_FILE / 1e9:.1f} GB are read"
+            diagnostics.add(_error(name, 0, size, hint="take a part of it: head -n 1000000"))
+            return None
+        with Path(name).open("rb") as file:
+            return _parse(name, file, diagnostics)
+    except OSError as error:
+        diagnostics.add(_error(name, 0, f"it cannot be read: {reason_of(error)}"))
+    return None
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Return the lines; one of more than 1 MiB comes in pieces, of which none is a row."""
+    while line := file.readline(_MAX_LINE):
+        yield line
+
+
+def _parse(name: str, file: BinaryIO, diagnostics: Diagnostics) -> Trace | None:
+    lines = enumerate(_lines(file), 1)
+    _, first = next(lines, (1, b""))
+    json_lines = first.lstrip().startswith(b"{")
+    reader = _json_row if json_lines else _csv_reader(name, first, diagnostics)
+    if reader is None:
+        return None
+    rows, errors = _Rows(), 0
+    for number, line in chain([(1, first)] if json_lines else [], lines):
+        if line.strip():
+            errors += _take(name, number, line, reader, rows, diagnostics)
+        if errors >= _MAX_ERRORS:
+            diagnostics.add(_error(name, number, f"{_MAX_ERRORS} rows have errors; the rest is not read"))
+            return None
+    if not errors and not rows.times:
+        diagnostics.add(_error(name, 0, "it has no requests"))
+    return None if errors or not rows.times else _trace(rows, MOONCAKE_BLOCK if rows.blocks else 0)
+
+
+def _trace(rows: _Rows, block: int) -> Trace:
+    start = rows.times[0]
+    times = array("d", (time - start for time in rows.times))
+    return Trace(times, rows.prompts, rows.answers, rows.keys, rows.blocks, block)
+
+
+_Reader = Callable[[str, _Rows], None]
+
+
+def _take(name: str, number: int, line: bytes, reader: _Reader, rows: _Rows, diagnostics: Diagnostics) -> int:
+    """Append one row; return 1 where it has an error, else 0."""
+    try:
+        reader(_text(line), rows)
+        _check_order(rows)
+    except _RowError as error:
+        diagnostics.add(_error(name, number, str(error), error.column, error.hint))
+        return 1
+    return 0
+
+
+def _text(line: bytes) -> str:
+    if len(line) >= _MAX_LINE:
+        raise _RowError(f"the line has {_MAX_LINE} characters and more")
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise _RowError("it is not UTF-8 text", error.start + 1) from None
+
+
+def _check_order(rows: _Rows) -> None:
+    if len(rows.times) > 1 and rows.times[-1] < rows.times[-2]:
+        earlier = rows.times[-2] - rows.times[-1]
+        rows.times[-1] = rows.times[-2]
+        raise _RowError(f"it arrives {earlier:g} s before the row above it", 1, "sort the trace by time")
+
+
+def _cells(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error as error:
+        raise _RowError(f"it is not CSV: {error}") from None
+
+
+def _csv_reader(name: str, header: bytes, diagnostics: Diagnostics) -> _Reader | None:
+    try:
+        columns = [column.strip() for column in _cells(_text(header).removeprefix("\ufeff"))]
+    except _RowError as error:
+        diagnostics.add(_error(name, 1, str(error), error.column, error.hint))
+        return None
+    for wanted, time in (
+        (("TIMESTAMP", "ContextTokens", "GeneratedTokens"), _date),
+        (("time", "prompt", "answer"), _seconds),
+    ):
+        if wanted[0] in columns:
+            missing = [column for column in wanted if column not in columns]
+            if missing:
+                diagnostics.add(_error(name, 1, f"the column {', '.join(missing)} is missing", 1))
+                return None
+            session = columns.index("session") if "session" in columns else None
+            return _csv_row([columns.index(column) for column in wanted], time, session)
+    shown = ", ".join(columns[:6])[:80] or "nothing"
+    hint = "columns time,prompt,answer, or TIMESTAMP,ContextTokens,GeneratedTokens, or JSON lines with timestamp"
+    diagnostics.add(_error(name, 1, f"the first line names no known columns, but {shown}", 1, hint))
+    return None
+
+
+def _csv_row(places: list[int], time: Callable[[str, int], float], session: int | None) -> _Reader:
+    def reader(line: str, rows: _Rows) -> None:
+        cells = _cells(line)
+        short = max(places if session is None else [*places, session])
+        if len(cells) <= short:
+            raise _RowError(f"it has {len(cells)} columns, not {short + 1}")
+        at = time(cells[places[0]], places[0] + 1)
+        prompt, answer = (_tokens(cells[place], place + 1) for place in places[1:])
+        rows.times.append(at)
+        rows.prompts.append(prompt)
+        rows.answers.append(answer)
+        if session is not None:
+            rows.keys.append(zlib.crc32(cells[session].encode()))
+
+    return reader
+
+
+def _json_row(line: str, rows: _Rows) -> None:
+    row = _json_object(line)
+    missing = [key for key in ("timestamp", "input_length", "output_length") if key not in row]
+    if missing:
+        raise _RowError(f"it has no {', '.join(missing)}")
+    at = _seconds(row["timestamp"], 0) / 1000
+    prompt, answer = _tokens(row["input_length"], 0), _tokens(row["output_length"], 0)
+    blocks = _blocks(row.get("hash_ids"))
+    if bool(blocks) != bool(rows.blocks) and rows.times:
+        raise _RowError("some rows have hash_ids and others have none")
+    rows.times.append(at)
+    rows.prompts.append(prompt)
+    rows.answers.append(answer)
+    if blocks:
+        rows.blocks.append(blocks)
+        rows.keys.append(zlib.crc32(str(blocks[:2]).encode()))
+
+
+def _json_object(line: str) -> dict[str, object]:
+    try:
+        row = json.loads(line)
+    except RecursionError:
+        raise _RowError("it is nested too deeply") from None
+    except ValueError as error:
+        raise _RowError(f"it is not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise _RowError("it is not a JSON object")
+    return row
+
+
+def _blocks(value: object) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(type(item) is int and 0 <= item < 1 << 62 for item in value):
+        raise _RowError("hash_ids is not a list of numbers")
+    return tuple(value)
+
+
+def _date(text: str, column: int) -> float:
+    try:
+        at = datetime.fromisoformat(text.strip()[:26])
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise _RowError(f"{text[:40]!r} is not a date and time", column, "as 2023-11-16 18:15:46.68") from None
+
+
+def _seconds(value: object, column: int) -> float:
+    try:
+        number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else -1.0
+    except (ValueError, OverflowError):
+        number = -1.0
+    if not 0 <= number <= _MAX_TIME:
+        raise _RowError(f"{str(value)[:40]!r} is not a time of at least 0", column)
+    return number
+
+
+def _tokens(value: object, column: int) -> int:
+    try:
+        number = int(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else -1
+    except ValueError:
+        number = -1
+    if not 0 <= number <= _MAX_TOKENS:
+        raise _RowError(f"{str(value)[:40]!r} is not a number of tokens", column)
+    return max(1, number)
+
+
+def _error(name: str, line: int, message: str, column: int = 0, hint: str = "") -> Diagnostic:
+    position = Position(name, line, max(1, column)) if line else Position(name)
+    return Diagnostic("LB030", message, position, hint=hint)

@@ -1,0 +1,59 @@
+"""Small pools, traces and replays for the simulation."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from lbctl.ir.address import Address
+from lbctl.ir.pools import Pool, Replica
+from lbctl.simulate.capacity import engines_of
+from lbctl.simulate.engine import CostModel
+from lbctl.simulate.policies import POLICIES
+from lbctl.simulate.replay import Replay, Setup, SpeedChange, replay
+from lbctl.simulate.trace import Trace
+
+EASY = CostModel(a=0.01, b=0.0, c=1e-12, p=0.0, sequences=256, cache=1_000_000)
+"""An engine whose iterations take 10 ms, whatever they do."""
+
+
+def pool(*capacities: float) -> Pool:
+    """A pool with the replicas r0, r1 …."""
+    return Pool(
+        "p", tuple(Replica(f"r{index}", Address("127.0.0.1", 1), each) for index, each in enumerate(capacities))
+    )
+
+
+def load(count: int, rate: float, prompt: int = 500, answer: int = 50, seed: int = 3) -> Trace:
+    """Poisson arrivals; lengths are up to twice the given ones."""
+    rng, now, times = random.Random(seed), 0.0, []
+    for _ in range(count):
+        times.append(now)
+        now += rng.expovariate(rate)
+    prompts = [rng.randint(1, 2 * prompt) for _ in times]
+    return Trace(times, prompts, [rng.randint(1, 2 * answer) for _ in times])
+
+
+def replayed(
+    where: Pool,
+    trace: Trace,
+    policy: str = "haproxy:round_robin",
+    *changes: SpeedChange,
+    cost: CostModel | None = None,
+    proxies: int = 1,
+    seed: int = 1,
+) -> Replay:
+    """One run; every engine is as `cost`, or in proportion to its capacity."""
+    costs = (cost,) * len(where.replicas) if cost else engines_of(where, CostModel(), {})
+    return replay(Setup(where, POLICIES[policy], costs, proxies, changes=changes), trace, seed)
+
+
+def shares(result: Replay) -> list[float]:
+    """The part of the requests that each replica got."""
+    placed = [int(each) for each in result.requests.replica]
+    return [placed.count(index) / len(placed) for index in range(len(result.setup.pool.replicas))]
+
+
+def drained(where: Pool, name: str) -> Pool:
+    """The pool with this replica drained."""
+    return replace(where, replicas=tuple(replace(item, drain=item.name == name) for item in where.replicas))

@@ -1,0 +1,45 @@
+"""What a fleet carries: the bound, service levels and the searches."""
+
+from __future__ import annotations
+
+import pytest
+
+from lbctl.simulate import capacity
+from lbctl.simulate.engine import CostModel
+from lbctl.simulate.results import summarise
+from tests.support.simulate import load, pool, replayed
+
+
+def test_beyond_the_bound_requests_fail_and_below_it_they_do_not() -> None:
+    where = pool(1.0, 1.0)
+    costs = capacity.engines_of(where, CostModel(), {})
+    trace = load(2500, 10.0, 800, 150)
+    once = capacity.load_of(costs, trace)
+    below, above = trace.faster(0.8 / once), trace.faster(2.5 / once)
+    assert capacity.load_of(costs, below) == pytest.approx(0.8)
+    assert summarise(replayed(where, below, "nginx:least_request")).failed == 0
+    assert summarise(replayed(where, above, "nginx:least_request")).failed > 0.02
+
+
+def test_limits() -> None:
+    limits = capacity.objectives("ttft p99 < 2s, tpot p50<50ms ,failed < 0.5%")
+    assert [str(limit) for limit in limits] == ["ttft p99 < 2s", "tpot p50 < 0.05s", "failed < 0.5%"]
+    for text in ("", "ttft < 2s", "ttft p98 < 2s", "ttft p99 < soon", "failed < 1..0%", "ttft p99 > 2s"):
+        with pytest.raises(ValueError, match=r"\S"):
+            capacity.objectives(text)
+
+
+def test_the_searches_find_the_border() -> None:
+    for start in (0.1, 1.0, 3.0, 8.0):
+        assert capacity.largest_rate(lambda factor: factor < 3.0, start) == pytest.approx(3.0, rel=0.03)
+    assert capacity.largest_rate(lambda _: False, 1.0) is None
+    for start in (1, 7, 50):
+        assert capacity.fewest_replicas(lambda count: count >= 7, start, 100) == 7
+    assert capacity.fewest_replicas(lambda _: False, 3, 100) is None
+
+
+def test_more_replicas_are_copies_of_those_that_there_are() -> None:
+    grown = capacity.with_replicas(pool(5.0, 2.0), 5)
+    assert sorted(item.capacity for item in grown.replicas) == [2.0, 2.0, 5.0, 5.0, 5.0]
+    assert len({item.name for item in grown.replicas}) == 5
+    assert len(capacity.with_replicas(pool(5.0, 2.0), 1).replicas) == 1

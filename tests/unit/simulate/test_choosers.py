@@ -1,0 +1,105 @@
+"""How each proxy chooses: cases by hand, and the shares that it gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lbctl.ir.pools import Balance
+from lbctl.simulate import choosers
+from lbctl.simulate.columns import Proxies, Settings
+from lbctl.simulate.engine import CostModel
+from lbctl.simulate.policies import POLICIES
+from lbctl.simulate.replay import SpeedChange
+from lbctl.simulate.trace import Trace
+from tests.support.simulate import EASY, drained, load, pool, replayed, shares
+
+WANTED = [5 / 8, 2 / 8, 1 / 8]
+
+
+def books(weights: list[float], active: list[int] | None = None, turn: list[int] | None = None) -> Proxies:
+    size = len(weights)
+    zeros = [0.0] * size
+    return Proxies(active or [0] * size, weights, [*zeros], [*zeros], [0.0], turn or [0] * size, [0], [0])
+
+
+def chosen_by(size: int) -> Settings:
+    return Settings(size, 2048, 1, 60.0, 0, 0.0, 0, 1)
+
+
+def test_smooth_round_robin_is_that_of_nginx() -> None:
+    proxies = books([5.0, 1.0, 1.0])
+    assert [choosers.smooth(proxies, chosen_by(3), 0, -1.0) for _ in range(7)] == [0, 0, 1, 0, 2, 0, 0]
+
+
+def test_nginx_takes_the_least_connections_for_the_weight() -> None:
+    assert choosers.least_conn(books([4.0, 2.0, 1.0], [4, 1, 1]), chosen_by(3), 0) == 1
+    ties = books([2.0, 1.0], [2, 1])
+    assert [choosers.least_conn(ties, chosen_by(2), 0) for _ in range(3)] == [0, 1, 0]
+
+
+def test_haproxy_takes_an_idle_server_whatever_its_weight() -> None:
+    assert choosers.leastconn(books([256.0, 1.0], [1, 0]), chosen_by(2), 0) == 1
+    assert choosers.leastconn(books([4.0, 1.0], [5, 1]), chosen_by(2), 0) == 0
+    assert choosers.leastconn(books([1.0, 1.0], turn=[9, 3]), chosen_by(2), 0) == 1
+
+
+def test_envoys_queue_takes_the_earliest_deadline() -> None:
+    proxies = books([2.0, 1.0])
+    proxies.due[:] = [0.5, 1.0]
+    assert [choosers.earliest(proxies, chosen_by(2), 0, False) for _ in range(6)] == [0, 0, 1, 0, 0, 1]
+    busy = books([2.0, 1.0], [5, 0])
+    busy.due[:] = [0.5, 1.0]
+    assert [choosers.earliest(busy, chosen_by(2), 0, True) for _ in range(3)] == [0, 1, 1]
+
+
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name.endswith((":round_robin", ":random"))])
+def test_shares_of_arrivals_are_those_of_the_capacities(policy: str) -> None:
+    result = replayed(pool(5.0, 2.0, 1.0), load(4000, 100.0, 10, 2), policy, cost=EASY, proxies=2)
+    assert shares(result) == pytest.approx(WANTED, abs=0.03)
+
+
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name.endswith((":least_request", ":pick"))])
+def test_a_busy_fleet_is_shared_by_capacity(policy: str) -> None:
+    """The strongest gets somewhat more: it answers sooner, so that it has fewer requests in flight."""
+    result = replayed(pool(5.0, 2.0, 1.0), load(1500, 9.0, 800, 150), policy, cost=None)
+    assert shares(result) == pytest.approx(WANTED, abs=0.12)
+
+
+@pytest.mark.parametrize("policy", ["envoy:hash", "haproxy:hash", "nginx:hash"])
+def test_a_hash_keeps_keys_and_shares(policy: str) -> None:
+    trace = load(3000, 100.0, 10, 2)
+    keys = [(index % 1000) * 4_294_967 for index in range(3000)]
+    result = replayed(pool(5.0, 2.0, 1.0), replace(trace, keys=keys), policy, cost=EASY)
+    placed = list(result.requests.replica)
+    assert placed[:1000] == placed[1000:2000] == placed[2000:]
+    assert shares(result) == pytest.approx(WANTED, abs=0.06)
+
+
+def test_a_bound_leaves_a_hot_replica_except_behind_nginx() -> None:
+    trace = Trace([0.001 * index for index in range(300)], [10] * 300, [100] * 300, [7] * 300)
+    bounded = replace(pool(1.0, 1.0, 1.0), balance=Balance("hash", bounded_load=1.25))
+    for policy, largest in {"envoy:hash": 0.5, "haproxy:hash": 0.5, "nginx:hash": 1.0}.items():
+        assert max(shares(replayed(bounded, trace, policy, cost=EASY))) == pytest.approx(largest, abs=0.1)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_drained_replica_gets_nothing(policy: str) -> None:
+    result = replayed(drained(pool(2.0, 2.0, 1.0), "r1"), load(200, 20.0, 100, 20), policy)
+    assert shares(result)[1] == 0
+    assert sum(shares(result)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_without_a_replica_that_is_fit_requests_fail(policy: str) -> None:
+    result = replayed(drained(pool(1.0), "r0"), load(20, 20.0), policy)
+    assert shares(result) == [0]
+    assert set(result.requests.first) == {-1.0}
+
+
+def test_work_in_flight_leaves_a_replica_that_stands_still() -> None:
+    wedged = SpeedChange(10.0, "r1", 0.0)
+    for policy, most in {"nginx:round_robin": 0.36, "nginx:least_request": 0.3, "envoy:least_request": 0.3}.items():
+        result = replayed(pool(1.0, 1.0, 1.0), load(600, 8.0), policy, wedged, cost=CostModel())
+        assert shares(result)[1] < most, policy

@@ -1,0 +1,149 @@
+"""Engines of `lbctl simulate`: what a request takes, and what holds whatever the load is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lbctl.simulate import kernel
+from lbctl.simulate.columns import DONE, GAVE_UP
+from lbctl.simulate.engine import CostModel
+from lbctl.simulate.replay import SpeedChange
+from lbctl.simulate.trace import Trace
+from tests.support.simulate import EASY, load, pool, replayed
+
+ONE = pool(1.0)
+TIGHT = replace(CostModel(), sequences=8, cache=3000)
+
+
+def test_a_request_alone_takes_what_its_iterations_take() -> None:
+    cost = CostModel(a=0.03, b=0.002, c=1e-6, p=1e-4)
+    result = replayed(ONE, Trace([0.0], [1000], [3]), cost=cost)
+    first = 0.03 + 0.1
+    assert result.requests.first[0] == pytest.approx(first)
+    assert result.requests.last[0] == pytest.approx(first + 2 * 0.032 + 1e-6 * (1000 + 1001))
+
+
+def test_an_answer_of_one_token_ends_with_its_prompt() -> None:
+    result = replayed(ONE, Trace([0.0], [10], [1]), cost=EASY)
+    assert result.requests.state[0] == DONE
+    assert result.requests.first[0] == result.requests.last[0] == pytest.approx(0.01)
+
+
+def test_long_prompts_are_read_in_chunks_while_others_generate() -> None:
+    result = replayed(ONE, Trace([0.0, 0.015], [10, 4096], [10, 2]), cost=EASY)
+    assert result.requests.last[0] == pytest.approx(0.1)
+    # From 20 ms on there are three iterations: one sequence generates, so that 2047 tokens are read in each of two.
+    assert result.requests.first[1] == pytest.approx(0.05)
+
+
+def test_an_arrival_waits_for_the_end_of_the_iteration_and_no_longer() -> None:
+    result = replayed(ONE, Trace([0.0, 0.234], [10, 10], [1000, 1]), cost=EASY)
+    assert result.requests.first[1] == pytest.approx(0.25)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10_000), st.sampled_from([2.0, 10.0, 50.0]))
+def test_what_holds_whatever_the_load_is(seed: int, rate: float) -> None:
+    """No token is lost, requests are admitted in their order, and the cache is never over its size but for one."""
+    trace = load(60, rate, prompt=300, answer=120, seed=seed)
+    seen = _Watched()
+    with seen:
+        result = replayed(ONE, trace, cost=TIGHT)
+    requests, engines = result.requests, result.engines
+    done = [index for index in range(60) if requests.state[index] == DONE]
+    assert done or GAVE_UP in requests.state
+    if len(done) == 60:
+        assert engines.decode_tokens[0] == sum(trace.answers)
+        assert engines.context[0] == 0
+    assert all(requests.first[index] <= requests.last[index] for index in done)
+    firsts = [requests.first[index] for index in done]
+    assert firsts == sorted(firsts)
+    assert engines.busy_seconds[0] <= result.end + 1e-6
+    assert seen.over == []
+
+
+class _Watched:
+    """Notes when the cache of an engine holds too much at the beginning of an iteration."""
+
+    def __init__(self) -> None:
+        self.over: list[tuple[int, int]] = []
+        self._begin = kernel.begin
+
+    def __enter__(self) -> None:
+        def begin(engines, requests, settings, progress, replica, now) -> None:  # type: ignore[no-untyped-def]
+            self._begin(engines, requests, settings, progress, replica, now)
+            together = engines.running[replica] + engines.reading[replica]
+            needed = engines.context[replica] + engines.running[replica] * engines.planned[replica]
+            needed += engines.tokens[replica]
+            if together > 1 and needed > engines.cache[replica]:
+                self.over.append((together, needed))
+
+        kernel.begin = begin
+
+    def __exit__(self, *_: object) -> None:
+        kernel.begin = self._begin
+
+
+def test_preemption_ends_and_nothing_is_generated_twice() -> None:
+    trace = Trace([0.0] * 8, [200] * 8, [500] * 8)
+    result = replayed(ONE, trace, cost=TIGHT)
+    assert result.engines.preempted[0] > 0
+    assert set(result.requests.state) == {DONE}
+    assert result.engines.decode_tokens[0] == 8 * 500
+
+
+def test_a_prompt_larger_than_the_cache_runs_alone() -> None:
+    result = replayed(ONE, Trace([0.0, 0.0], [5000, 10], [20, 5]), cost=TIGHT)
+    assert set(result.requests.state) == {DONE}
+
+
+def test_clients_leave_after_their_patience_and_are_no_work_any_more() -> None:
+    wedged = SpeedChange(0.0, "r0", 0.0)
+    again = SpeedChange(100.0, "r0", 1.0)
+    result = replayed(
+        ONE, Trace([0.0, 1.0, 50.0], [10, 10, 10], [5, 5, 5]), "haproxy:round_robin", wedged, again, cost=EASY
+    )
+    assert [int(each) for each in result.requests.state] == [DONE, GAVE_UP, DONE]
+    assert result.requests.first[2] >= 100.0
+    assert result.engines.decode_tokens[0] == 5 + 5
+
+
+def test_a_change_of_speed_counts_from_the_next_iteration_on() -> None:
+    half = SpeedChange(0.105, "r0", 0.5)
+    result = replayed(ONE, Trace([0.0], [10], [20]), "haproxy:round_robin", half, cost=EASY)
+    assert result.requests.last[0] == pytest.approx(0.11 + 9 * 0.02)
+
+
+def test_an_engine_that_stands_still_goes_on_where_it_was() -> None:
+    stop, go = SpeedChange(0.055, "r0", 0.0), SpeedChange(7.0, "r0", 1.0)
+    result = replayed(ONE, Trace([0.0], [10], [10]), "haproxy:round_robin", stop, go, cost=EASY)
+    assert result.requests.last[0] == pytest.approx(7.0 + 4 * 0.01)
+
+
+def test_runs_of_iterations_add_up_to_what_single_ones_take() -> None:
+    """Arrivals that only wait end no run; one that is admitted does: the answer of the first is as long either way."""
+    cost = CostModel(sequences=1)
+    alone = replayed(ONE, Trace([0.0], [100], [400]), cost=cost)
+    times = [0.0, *(0.1 * index for index in range(1, 40))]
+    crowded = replayed(ONE, Trace(times, [100] * 40, [400] + [1] * 39), cost=cost)
+    assert crowded.requests.last[0] == pytest.approx(alone.requests.last[0])
+    assert all(one <= two for one, two in pairwise(crowded.requests.first))
+
+
+def test_a_prefix_is_read_once() -> None:
+    trace = Trace([0.0, 10.0, 20.0], [1024, 1024, 1024], [2, 2, 2], [1, 1, 2], [(1, 2), (1, 2), (1, 9)], 512)
+    result = replayed(ONE, trace)
+    assert list(result.requests.hit) == [0, 1023, 512]
+    assert result.engines.prefill_tokens[0] == 1024 + 1 + 512
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    trace, where = load(300, 20.0), pool(5.0, 2.0, 1.0)
+    one, same, other = (replayed(where, trace, "envoy:least_request", seed=seed, proxies=3) for seed in (1, 1, 2))
+    assert list(one.requests.last) == list(same.requests.last)
+    assert list(one.requests.replica) != list(other.requests.replica)

@@ -1,0 +1,104 @@
+"""Traces are read strictly: what is wrong is reported with its line, and nothing of such a file is used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.simulate.trace import Trace, read
+
+
+def found(path: Path | str) -> tuple[Trace | None, list[str]]:
+    diagnostics = Diagnostics()
+    trace = read(str(path), diagnostics)
+    return trace, [f"{item.position.line}: {item.message}" if item.position else item.message for item in diagnostics]
+
+
+def wrong(tmp_path: Path, content: str | bytes) -> str:
+    file = tmp_path / "trace"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    trace, said = found(file)
+    assert trace is None
+    assert said
+    return "\n".join(said)
+
+
+def test_the_three_forms(tmp_path: Path) -> None:
+    file = tmp_path / "trace"
+    file.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.6805900,374,44\r\n"
+        "2023-11-16 18:15:50.1805900,396,0"
+    )
+    trace, _ = found(file)
+    assert trace is not None
+    assert (list(trace.times), list(trace.prompts), list(trace.answers)) == ([0.0, 3.5], [374, 396], [44, 1])
+    rows = [{"timestamp": at, "input_length": 600, "output_length": 5, "hash_ids": [0, at]} for at in (0, 1500)]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    trace, _ = found(file)
+    assert trace is not None
+    assert (list(trace.times), trace.blocks, trace.block) == ([0.0, 1.5], [(0, 0), (0, 1500)], 512)
+    file.write_text("\ufeffanswer,time,prompt,session\n5,2,100,a\n6,3,100,b\n\n7,3,100,a\n")
+    trace, _ = found(file)
+    assert trace is not None
+    assert (list(trace.times), list(trace.answers)) == ([0.0, 1.0, 1.0], [5, 6, 7])
+    assert trace.keys[0] == trace.keys[2] != trace.keys[1]
+    assert (trace.rate, list(trace.faster(2).times)) == (2.0, [0.0, 0.5, 0.5])
+
+
+HEAD = "time,prompt,answer\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "1: the first line names no known columns, but nothing"),
+        (HEAD, "it has no requests"),
+        ("a,b\n1,2\n", "1: the first line names no known columns, but a, b"),
+        ("time,prompt\n1,2\n", "1: the column answer is missing"),
+        (HEAD + "0,1,1\n1,2\n", "3: it has 2 columns, not 3"),
+        (HEAD + "0,1,1\n1,,2\n", "3: '' is not a number of tokens"),
+        (HEAD + "0,1,1\n1,-5,2\n", "3: '-5' is not a number of tokens"),
+        (HEAD + "-1,1,1\n", "2: '-1' is not a time of at least 0"),
+        (HEAD + "nan,1,1\n", "2: 'nan' is not a time of at least 0"),
+        (HEAD + "5,1,1\n3,1,1\n", "3: it arrives 2 s before the row above it"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n", "2: 'yesterday' is not a date and time"),
+        ('{"timestamp": 0}\n', "1: it has no input_length, output_length"),
+        ('{"timestamp": 0,\n', "1: it is not JSON"),
+        ('{"timestamp": 0, "input_length": 5, "output_length": 5}\n[1]\n', "2: it is not a JSON object"),
+        ('{"timestamp": 0, "input_length": true, "output_length": 5}\n', "1: 'True' is not a number of tokens"),
+        ('{"timestamp": 0, "input_length": 1, "output_length": 5, "hash_ids": "x"}\n', "1: hash_ids is not a list"),
+        ("{" + "[" * 100_000, "1: it is"),
+        (b"\x7fELF\x02\x01\x01\x00\x00\xff\xfe", "1: it is not UTF-8 text"),
+        ((HEAD + "0,1,1\n1,\u00e9,").encode("latin-1"), "3: it is not UTF-8 text"),
+        (b"\x00" * 3_000_000, "1: the line has"),
+        (HEAD + "0,1," + "1" * 200_000 + "\n", "2: it is not CSV"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, content: str | bytes, said: str) -> None:
+    assert said in wrong(tmp_path, content)
+
+
+def test_errors_of_many_rows_are_cut_off(tmp_path: Path) -> None:
+    said = wrong(tmp_path, HEAD + "x,1,1\n" * 1000).splitlines()
+    assert len(said) == 21
+    assert said[-1] == "21: 20 rows have errors; the rest is not read"
+
+
+def test_what_is_no_file_of_a_usable_size(tmp_path: Path) -> None:
+    huge = tmp_path / "huge"
+    with huge.open("wb") as file:
+        file.truncate(10 << 30)
+    for name, said in {
+        "https://example.com/trace.csv": "this is a URL",
+        str(tmp_path): "not a regular file",
+        str(tmp_path / "nowhere"): "cannot be read: No such file",
+        "/dev/zero": "not a regular file",
+        str(huge): "it has 10.7 GB",
+    }.items():
+        trace, messages = found(name)
+        assert trace is None
+        assert len(messages) == 1
+        assert said.replace("this is a URL", "this is a URL") in messages[0]
