@@ -1,0 +1,139 @@
+"""`lbctl simulate`: figures for each algorithm, searches, what-if, and errors that name what is wrong."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lbctl.cli import run
+from tests.support.simulate import load
+
+FLEET = """\
+version: 1
+listeners: {l: {bind: "127.0.0.1:8000"}}
+routes: {r: {match: {path_prefix: /v1/}, pool: p}}
+pools:
+  p:
+    replicas:
+      - {name: big, address: "127.0.0.1:8001", weight: 5, zone: a}
+      - {name: middle, address: "127.0.0.1:8002", weight: 2, zone: a}
+      - {name: small, address: "127.0.0.1:8003", weight: 1, zone: b}
+"""
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    (tmp_path / "fleet.yaml").write_text(FLEET)
+    trace = load(300, 5.0, 500, 80)
+    rows = zip(trace.times, trace.prompts, trace.answers, strict=True)
+    (tmp_path / "trace.csv").write_text("time,prompt,answer\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows))
+    return ["simulate", str(tmp_path / "fleet.yaml"), "--trace", str(tmp_path / "trace.csv")]
+
+
+def result(capsys: pytest.CaptureFixture[str], arguments: list[str], *more: str) -> dict[str, Any]:
+    assert run([*arguments, *more, "-o", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    value: dict[str, Any] = json.loads(out)
+    return value
+
+
+def test_every_algorithm_has_its_row_and_the_best_is_named(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert {line.split()[0] for line in out.splitlines()} >= {"envoy:least_request", "haproxy:pick", "nginx:random"}
+    assert "(Σλ < Σμ)" in out
+
+
+def test_figures_as_json_are_the_same_each_time(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = (result(capsys, arguments, "--policy", "envoy:round_robin") for _ in range(2))
+    assert one == two
+    (policy,) = one["policies"]
+    assert policy["share"]["big"] == pytest.approx(5 / 8, abs=0.02)
+    assert policy["failed"] == 0
+    assert 0 < policy["ttft"]["p50"] <= policy["ttft"]["p99"]
+
+
+def test_the_rate_and_the_replicas_that_meet_a_limit(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ["--policy", "nginx:least_request", "--slo", "ttft p99 < 2s"]
+    rate = result(capsys, arguments, *chosen, "--find", "rate")
+    assert rate["found"]["nginx:least_request"] > 1
+    assert rate["policies"][0]["ttft"]["p99"] < 2
+    few = result(capsys, arguments, *chosen, "--find", "replicas")["found"]["nginx:least_request"]
+    many = result(capsys, arguments, *chosen, "--find", "replicas", "--speedup", "4")["found"]["nginx:least_request"]
+    assert few < many
+    assert run([*arguments, "--find", "rate", "--slo", "ttft p50 < 1ms", "--policy", "nginx:random"]) == 1
+    assert "nothing meets" in capsys.readouterr().out
+
+
+def test_a_loss_or_a_slow_replica_costs_time(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    def p99(*more: str) -> float:
+        value = result(capsys, arguments, "--policy", "haproxy:round_robin", *more)["policies"][0]["total"]["p99"]
+        assert isinstance(value, float)
+        return value
+
+    assert p99("--lose", "largest") > p99()
+    assert p99("--lose", "zone=a") > p99("--lose", "big") > p99("--lose", "small")
+    assert p99("--slow", "small=0.3") > p99()
+
+
+def test_the_picture_is_svg(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result(capsys, arguments, "--policy", "nginx:random", "--plot", str(tmp_path / "out.svg"))
+    text = "".join(ET.parse(tmp_path / "out.svg").getroot().itertext())
+    assert "nginx:random" in text
+    assert run([*arguments, "--requests", "5", "--plot", str(tmp_path / "no" / "out.svg")]) == 1
+    assert "the picture cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--policy", "envoy:leastrequest"], "envoy:least_request"),
+        (["--pool", "q"], "no pool 'q'"),
+        (["--lose", "nobody"], "has no nobody"),
+        (["--slow", "bigg=1"], "big"),
+        (["--slow", "big=fast"], "REPLICA=FACTOR"),
+        (["--engine", "z=1"], "none of a, b, c"),
+        (["--engine", "a=-1"], "above 0"),
+        (["--find", "rate"], "--find and --slo go together"),
+        (["--find", "rate", "--slo", "soon"], "not a limit"),
+        (["--speedup", "nan"], "--speedup"),
+    ],
+)
+def test_wrong_options_are_refused(
+    arguments: list[str], more: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*arguments, *more]) == 64
+    assert said in capsys.readouterr().err
+
+
+def test_errors_of_the_trace_are_diagnostics(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "trace.csv").write_text("time,prompt,answer\n0,1,1\n1,x,1\n")
+    assert run(arguments) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"{tmp_path}/trace.csv:3:2: error LB030: 'x' is not a number of tokens" in err
+
+
+def test_one_request_is_enough_and_a_pool_without_replicas_is_not(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert result(capsys, arguments, "--requests", "1")["policies"][0]["requests"] == 1
+    for find in ("rate", "replicas"):
+        run([*arguments, "--requests", "1", "--find", find, "--slo", "ttft p99 < 2s", "--policy", "nginx:random"])
+        assert "Traceback" not in capsys.readouterr().err
+    text = FLEET[: FLEET.index("    replicas:")]
+    (tmp_path / "fleet.yaml").write_text(
+        text + '    discovery: {dns: {name: "a.example", port: 80, resolvers: ["127.0.0.1"]}}\n'
+    )
+    assert run(arguments) != 0
+    assert "Traceback" not in capsys.readouterr().err
