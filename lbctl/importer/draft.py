@@ -1,0 +1,87 @@
+"""The fleet while it is being built: plain values by path, and the directives that each value came from."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.ledger import Ledger
+from lbctl.importer.statement import Statement
+
+_NOT_IN_A_NAME = re.compile(r"[^a-z0-9._-]+")
+_MAX_NAME = 63
+CLOSED_STATUS = 501
+"""The status of a route that could not be carried over: closed, so that no other route takes its requests."""
+
+
+class Draft:
+    """A fleet under construction."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.fleet: dict[str, Any] = {"version": 1, "listeners": {}, "routes": {}, "pools": {}}
+        self.origins: dict[Path, Statement] = {}
+        """The object of the fleet → the directive whose position its comment shows."""
+
+    def add(self, section: str, wanted: str, origin: Statement, value: dict[str, Any] | None = None) -> Path:
+        """Add an object under a free name like `wanted`, and return its path."""
+        path: Path = (section, self.free_name(section, wanted))
+        self.fleet[section][path[1]] = value if value is not None else {}
+        self.origins[path] = origin
+        self.ledger.carry(path, origin)
+        return path
+
+    def free_name(self, section: str, wanted: str) -> str:
+        """Return a name of the fleet's grammar that no object of the section has."""
+        base = sane_name(wanted)
+        name, number = base, 2
+        while name in self.fleet[section]:
+            name = f"{base[: _MAX_NAME - 4]}-{number}"
+            number += 1
+        return name
+
+    def put(self, path: Path, value: Any, *statements: Statement) -> None:
+        """Set the value at `path`, creating the maps above it, and record where it came from."""
+        node: Any = self.fleet
+        for step in path[:-1]:
+            node = node.setdefault(step, {}) if isinstance(step, str) else node[step]
+        node[path[-1]] = value
+        self.ledger.carry(path, *statements)
+
+    def get(self, path: Path) -> Any:
+        """Return the value at `path`, or None."""
+        node: Any = self.fleet
+        for step in path:
+            try:
+                node = node[step]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return node
+
+    def drop(self, path: Path) -> list[Statement]:
+        """Remove the value at `path`; returns the directives that nothing carries any more."""
+        container = self.get(path[:-1])
+        if isinstance(container, dict):
+            container.pop(path[-1], None)
+        elif isinstance(container, list) and isinstance(path[-1], int) and path[-1] < len(container):
+            del container[path[-1]]
+        return self.ledger.revoke(path)
+
+    def close(self, path: Path, why: str) -> None:
+        """Have a route refuse its requests, so that none of them falls to a route for others."""
+        route = self.get(path)
+        kept = {key: route[key] for key in ("listeners", "match") if key in route}
+        route.clear()
+        body = f"lbctl import: {why}"
+        route.update(kept | {"respond": {"status": CLOSED_STATUS, "body": printable(body)}})
+
+
+def sane_name(wanted: str, otherwise: str = "unnamed") -> str:
+    """Return the text as a name of the fleet's grammar."""
+    return _NOT_IN_A_NAME.sub("-", wanted.lower()).strip("._-")[:_MAX_NAME].rstrip("._-") or otherwise
+
+
+def printable(text: str) -> str:
+    """Return the text without characters that a body of a fleet cannot hold, shortened."""
+    return "".join(character for character in text if character.isprintable())[:500]

@@ -1,0 +1,179 @@
+"""The account of an import: what became of every directive of the source.
+
+Each directive is carried over to a key, done by lbctl anyway, or kept as a comment with a reason. One that no part of
+the importer has claimed is kept as a comment too, so that nothing is lost without a word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Position
+from lbctl.importer.statement import Statement, walk
+
+UNKNOWN = "lbctl has no key that means this"
+_SECRET = re.compile(
+    r"(?i)(\b(?:bearer|basic)\s+)(?!\$|%)[^\s\"']+"
+    r"|((?:authorization|api[_-]?key|token|secret|password|passwd)[\"')]*(?:\s*[:=~^!]+\s*|\s+)[\"']?)"
+    r"(?!zone=|rate=|\$|%|if\b|unless\b|-[a-z]\b|len\b|\()[^\s\"',}{]+"
+    r"|\b(?:sk|pk|hf|ghp|xox[bp])[-_][A-Za-z0-9_-]{6,}"
+)
+_PASSWORD = re.compile(r"(?i)\b((?:insecure-)?password\s+)\S+")
+_CREDENTIAL = re.compile(r"(?i)authorization|token|secret|api[-_]?key|password|credential")
+_INLINE = frozenset({"inline_string", "inlineString", "inline_bytes", "inlineBytes"})
+_MAX_TEXT = 160
+REDACTED = "(a secret)"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A directive, or a part of one, that was not carried over."""
+
+    position: Position
+    """Where it is in the source."""
+    text: str
+    """The directive as one line, without secrets."""
+    reason: str
+    """Why it was not carried over."""
+    place: Path
+    """The object of the fleet at which the comment stands; empty: the head of the file."""
+
+
+class Ledger:
+    """Collects what becomes of the directives of one import."""
+
+    def __init__(self, statements: Iterable[Statement], diagnostics: Diagnostics) -> None:
+        self._statements = tuple(walk(statements))
+        self._carried: dict[Statement, list[Path]] = {}
+        self._implied: dict[Statement, str] = {}
+        self._noted: set[Statement] = set()
+        self._parents = {child: item for item in self._statements for child in item.block}
+        self._places: dict[Statement, Path] = {}
+        self.diagnostics = diagnostics
+        self.notes: list[Note] = []
+
+    def carry(self, path: Path, *statements: Statement) -> None:
+        """Record that the directives became the key at `path`."""
+        for item in statements:
+            self._carried.setdefault(item, []).append(path)
+
+    def revoke(self, path: Path) -> list[Statement]:
+        """Take back what was recorded for `path` and below; returns the directives that nothing else carries."""
+        lost = []
+        for item, paths in self._carried.items():
+            paths[:] = [each for each in paths if each[: len(path)] != path]
+            if not paths:
+                lost.append(item)
+        for item in lost:
+            del self._carried[item]
+        return lost
+
+    def imply(self, reason: str, *statements: Statement) -> None:
+        """Record that lbctl does the same without a key."""
+        for item in statements:
+            self._implied.setdefault(item, reason)
+
+    def omit(self, statement: Statement, reason: str, place: Path = (), part: str = "") -> None:
+        """Keep the directive as a comment at `place`; with `part`, only these words of it."""
+        self._noted.add(statement)
+        note = Note(statement.position, redacted(part or statement.text), reason, place)
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def home(self, statement: Statement, place: Path) -> None:
+        """Name the object that the block of a directive became: comments on its content stand there."""
+        self._places.setdefault(statement, place)
+
+    def advise(self, statement: Statement, message: str, hint: str) -> None:
+        """Report a setting that is bad for inference, with what lbctl does instead."""
+        self.diagnostics.add(Diagnostic("LB985", message, statement.position, hint=hint, severity="warning"))
+
+    def secret(self, statement: Statement, message: str, hint: str) -> None:
+        """Report a secret that was not copied."""
+        self.diagnostics.add(Diagnostic("LB984", message, statement.position, hint=hint, severity="warning"))
+
+    def settle(self, reasons: Mapping[str, str] | None = None, *, whole_blocks: bool = False) -> None:
+        """Keep every directive that nobody has claimed as a comment.
+
+        `reasons` are those by a directive's name. With `whole_blocks` one comment stands for a block and its content.
+        """
+        for item in self._statements:
+            parent = self._parents.get(item)
+            if self._claimed(item) or (whole_blocks and parent in self._noted and parent not in self._implied):
+                if parent in self._noted and not self._claimed(item):
+                    self._noted.add(item)
+                continue
+            if item.is_block and not item.block and whole_blocks:
+                self.imply("it is empty", item)
+                continue
+            if item.is_block and any(self._claimed(child) for child in walk(item.block)):
+                self.imply("its content is accounted for", item)
+                continue
+            reason = (reasons or {}).get(item.name) or self._inherited_reason(item)
+            part = content(item) if whole_blocks and item.is_block else ""
+            self.omit(item, reason, self._place(item), part)
+
+    def omit_secret(self, statement: Statement, reason: str) -> None:
+        """Keep a directive that is a secret as a comment without its words, unless it has a fate already."""
+        if not self._claimed(statement):
+            self.omit(statement, reason, self._place(statement), part=REDACTED)
+
+    def _claimed(self, item: Statement) -> bool:
+        return item in self._carried or item in self._implied or item in self._noted
+
+    def _inherited_reason(self, item: Statement) -> str:
+        parent = self._parents.get(item)
+        notes = {note.position: note.reason for note in self.notes} if parent else {}
+        while parent is not None:
+            if parent in self._noted and parent.position in notes:
+                return notes[parent.position]
+            parent = self._parents.get(parent)
+        return UNKNOWN
+
+    def _place(self, item: Statement) -> Path:
+        parent: Statement | None = item
+        while parent is not None:
+            if parent in self._places:
+                return self._places[parent]
+            parent = self._parents.get(parent)
+        return ()
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return how many directives were carried over, are done anyway, and are comments only."""
+        carried = set(self._carried)
+        noted = self._noted - carried
+        return len(carried), len(set(self._implied) - carried - noted), len(noted)
+
+    def fates(self) -> Iterator[tuple[Statement, str]]:
+        """Yield each directive with what became of it: `key`, `lbctl` or `comment`; empty if nothing did."""
+        for item in self._statements:
+            if item in self._carried:
+                yield item, "key"
+            elif item in self._noted:
+                yield item, "comment"
+            else:
+                yield item, "lbctl" if item in self._implied else ""
+
+
+def is_credential(name: str) -> bool:
+    """Whether a header or variable of that name holds a key or a password."""
+    return _CREDENTIAL.search(name) is not None
+
+
+def content(item: Statement) -> str:
+    """Return a directive with all that its block holds, as one line."""
+    if item.name in _INLINE:
+        return f"{item.name} {REDACTED}"
+    if not item.is_block:
+        return " ".join(item.words)
+    return f"{item.name} {{{', '.join(map(content, item.block))}}}"
+
+
+def redacted(text: str) -> str:
+    """Return the text for a comment: one printable line, without what looks like a secret."""
+    text = _PASSWORD.sub(rf"\1{REDACTED}", text)
+    text = _SECRET.sub(lambda match: f"{match[1] or match[2] or ''}{REDACTED}", text)
+    text = "".join(character if character.isprintable() else " " for character in text)
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"

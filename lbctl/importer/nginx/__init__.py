@@ -1,0 +1,1 @@
+"""nginx: read by crossplane, understood as nginx's manual describes the directives."""

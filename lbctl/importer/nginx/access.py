@@ -1,0 +1,104 @@
+"""Who may send requests to a `location`: keys compared in `if`, lists of addresses, and what a fleet cannot say.
+
+What protects is never lost: a route whose protection cannot be carried over refuses its requests.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.nginx import values
+from lbctl.importer.nginx.context import Context, Scope, flat
+from lbctl.importer.statement import Statement
+
+_KEY_FILE = "secrets/api-keys.yaml"
+_CLOSING = {
+    "auth_basic": "basic authentication is not carried over",
+    "auth_request": "authentication by another service is not carried over",
+    "auth_jwt": "JWT by nginx's commercial module is not carried over: write `auth.jwt`",
+    "secure_link": "links with a hash are not carried over",
+}
+_REFUSALS = frozenset({"401", "403", "444"})
+_CREDENTIAL = re.compile(r"^\$\{?(http_(?:authorization|x_api_key|api_key|x_auth_token|apikey))\}?$")
+
+
+def protect(context: Context, route: Path, scope: Scope) -> None:
+    """Carry the protection of a location over, or close its route."""
+    for name, why in _CLOSING.items():
+        item = scope.last(name)
+        if item is not None and item.args[:1] != ("off",):
+            context.draft.ledger.omit(item, f"{why}, so the route refuses its requests", route)
+            context.draft.close(route, why)
+    _addresses(context, route, scope)
+
+
+def _addresses(context: Context, route: Path, scope: Scope) -> None:
+    rules = _rules(scope)
+    if not rules:
+        return
+    if "status" in (context.draft.get((*route, "respond")) or {}):
+        context.draft.ledger.imply("the route answers everybody alike", *rules)
+        return
+    allowed, denied = list[str](), list[str]()
+    for item in rules:
+        word = item.args[0] if item.args else ""
+        if word != "all":
+            (allowed if item.name == "allow" else denied).append(_network(word))
+    closing = rules[-1]
+    draft = context.draft
+    if closing.name == "deny" and closing.args == ("all",):
+        draft.put((*route, "allow_from"), allowed or ["255.255.255.255/32"], *rules)
+    if denied:
+        draft.put((*route, "deny_from"), denied, *rules)
+    for item in rules:
+        if item.args == ("all",):
+            draft.ledger.imply("the lists of the route say the same", item)
+
+
+def _rules(scope: Scope) -> list[Statement]:
+    for level in scope.levels:
+        rules = list(flat(level, "allow", "deny"))
+        if rules:
+            return rules
+    return []
+
+
+def _network(word: str) -> str:
+    return word if "/" in word else f"{word}/{128 if ':' in word else 32}"
+
+
+def keys(context: Context, route: Path, block: Statement) -> bool:
+    """Carry an `if` that refuses requests without a key over as `auth.api_keys`; returns whether it is one."""
+    refusal = next(flat(block, "return"), None)
+    if refusal is None or not refusal.args or refusal.args[0] not in _REFUSALS:
+        return False
+    found = _compared(context, block)
+    if found is None:
+        return False
+    header, statements = found
+    draft = context.draft
+    draft.put((*route, "auth"), {"api_keys": {"file": _KEY_FILE, "header": header}}, block, refusal, *statements)
+    for item in statements or [block]:
+        draft.ledger.secret(
+            item,
+            f"the keys in {header} are secrets and were not copied",
+            f"`lbctl key new TENANT -f {_KEY_FILE}` makes new ones; until the file has one, every request is refused",
+        )
+    return True
+
+
+def _compared(context: Context, block: Statement) -> tuple[str, list[Statement]] | None:
+    """Return the header whose value decides, and the statements of a map that holds the keys."""
+    text = " ".join(block.args).strip("() ")
+    match = re.match(r"(\$\{?\w+\}?)\s*(!=|=|!~\*?|~)?", text)
+    if match is None:
+        return None
+    direct = _CREDENTIAL.match(match[1])
+    if direct is not None and match[2] in {"!=", "!~", "!~*"}:
+        return values.header_of(match[1]) or "authorization", []
+    table = context.maps.get(match[1])
+    if table is None or table.name != "map" or not table.args:
+        return None
+    source = _CREDENTIAL.match(table.args[0])
+    return (values.header_of(table.args[0]) or "authorization", [table, *table.block]) if source else None

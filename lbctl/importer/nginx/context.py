@@ -1,0 +1,68 @@
+"""What the parts of the nginx importer share: the draft, the tables of variables, and the levels above a directive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.draft import Draft
+from lbctl.importer.statement import Statement
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A block of nginx with the blocks around it."""
+
+    levels: tuple[Statement, ...]
+    """The block itself first, `http` last."""
+
+    def inside(self, block: Statement) -> Scope:
+        """Return the scope of a block within this one."""
+        return Scope((block, *self.levels))
+
+    @property
+    def block(self) -> Statement:
+        """The innermost block."""
+        return self.levels[0]
+
+    @property
+    def server(self) -> Scope:
+        """The scope of the `server` around this one."""
+        depth = next((index for index, level in enumerate(self.levels) if level.name == "server"), 0)
+        return Scope(self.levels[depth:])
+
+    def last(self, name: str) -> Statement | None:
+        """Return the directive that holds here: the last one of the innermost level that has it."""
+        return next((item for level in self.levels for item in reversed(list(flat(level, name)))), None)
+
+    def all(self, name: str) -> list[Statement]:
+        """Return the directives that hold here together: all of the innermost level that has one."""
+        return next((items for level in self.levels if (items := list(flat(level, name)))), [])
+
+
+@dataclass(slots=True)
+class Context:
+    """One import of an nginx configuration."""
+
+    draft: Draft
+    http: Scope
+    upstreams: dict[str, Path] = field(default_factory=dict)
+    """The name of an `upstream` → its pool."""
+    maps: dict[str, Statement] = field(default_factory=dict)
+    """A variable → the `map`, `geo` or `split_clients` that sets it."""
+    zones: dict[str, Statement] = field(default_factory=dict)
+    """The name of a zone → its `limit_req_zone` or `limit_conn_zone`."""
+    addresses: dict[tuple[str, str], Path] = field(default_factory=dict)
+    """Scheme and address of a `proxy_pass` without an upstream → its pool."""
+    pool_of_upstream: dict[tuple[str, str], Path] = field(default_factory=dict)
+    """Upstream and scheme → its pool: one that is used by several protocols becomes several pools."""
+
+
+def flat(block: Statement, *names: str) -> Iterator[Statement]:
+    """Yield the directives of a block with one of the names, or all, includes replaced by their content."""
+    for item in block.block:
+        if item.name == "include":
+            yield from flat(item, *names)
+        elif not names or item.name in names:
+            yield item

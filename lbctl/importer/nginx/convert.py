@@ -1,0 +1,112 @@
+"""An nginx configuration as a draft of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
+from lbctl.importer.draft import Draft
+from lbctl.importer.ledger import Ledger, is_credential
+from lbctl.importer.nginx import pools
+from lbctl.importer.nginx.context import Context, Scope, flat
+from lbctl.importer.nginx.listeners import Listeners
+from lbctl.importer.nginx.match import hosts_of
+from lbctl.importer.nginx.routes import Server, routes
+from lbctl.importer.statement import Statement
+
+_PROCESS = "lbctl writes this part of the configuration itself"
+_OWN = {
+    "user": _PROCESS, "worker_processes": _PROCESS, "worker_rlimit_nofile": _PROCESS, "pid": _PROCESS,
+    "events": _PROCESS, "worker_connections": _PROCESS, "multi_accept": _PROCESS, "use": _PROCESS,
+    "error_log": _PROCESS, "daemon": _PROCESS, "load_module": "modules are the operator's", "sendfile": _PROCESS,
+    "tcp_nopush": _PROCESS, "types": _PROCESS, "default_type": _PROCESS, "server_tokens": _PROCESS,
+    "types_hash_max_size": _PROCESS, "log_format": "the access log has fields of its own, in JSON",
+    "gzip": "responses of models are not compressed", "stream": "lbctl balances HTTP, not TCP",
+    "mail": "lbctl balances HTTP", "ssl_ciphers": "ciphers are the proxy's own for the oldest version",
+    "ssl_session_cache": _PROCESS, "ssl_session_timeout": _PROCESS, "ssl_prefer_server_ciphers": _PROCESS,
+    "ssl_dhparam": _PROCESS, "ssl_session_tickets": _PROCESS, "ssl_ecdh_curve": _PROCESS,
+    "client_body_timeout": "a client that stops sending ends with `timeouts.idle` of the route",
+    "send_timeout": "a client that stops reading ends with `timeouts.idle` of the route",
+    "client_body_buffer_size": _PROCESS, "large_client_header_buffers": _PROCESS, "client_header_buffer_size": _PROCESS,
+    "proxy_buffers": _PROCESS, "proxy_buffer_size": _PROCESS, "proxy_busy_buffers_size": _PROCESS,
+    "proxy_cache_path": "nothing is cached", "proxy_cache_bypass": "nothing is cached",
+    "proxy_max_temp_file_size": "responses are never held back", "map_hash_bucket_size": _PROCESS,
+    "auth_basic_user_file": "basic authentication is not carried over", "include": "it was not read",
+    "ssl_stapling": _PROCESS, "index": "lbctl serves no files", "root": "lbctl serves no files",
+    "stub_status": "lbctl has metrics of its own", "proxy_intercept_errors": "errors of replicas are passed on",
+    "internal": "the location is not one for clients",
+    "resolver": "names are looked up by the proxy or by `lbctl serve`", "server_names_hash_bucket_size": _PROCESS,
+}  # fmt: skip
+
+
+def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics) -> Draft:
+    """Return the draft of a fleet; without a server that forwards anything there is a diagnostic."""
+    ledger = Ledger(statements, diagnostics)
+    draft = Draft(ledger)
+    root = Statement(Position(file, 1, 1), ("",), tuple(statements), True)
+    http = next(flat(root, "http"), root)
+    context = Context(draft, Scope((http, root)))
+    _collect(context, http)
+    servers = list(flat(http, "server"))
+    if not any(_is_server(item) for item in servers):
+        hint = "give the main file, or a file of conf.d with `server` and `upstream` blocks"
+        diagnostics.add(Diagnostic("LB982", "there is no `server` to import", Position(file, 1, 1), hint=hint))
+        return draft
+    _servers(context, [item for item in servers if _is_server(item)])
+    _unused_upstreams(context, http)
+    for table in context.maps.values():
+        for entry in table.block if is_credential(table.args[0]) else ():
+            ledger.omit_secret(entry, "a map of keys")
+    ledger.settle(_OWN)
+    return draft
+
+
+def _is_server(item: Statement) -> bool:
+    return item.is_block
+
+
+def _collect(context: Context, http: Statement) -> None:
+    for item in flat(http):
+        if item.name in {"map", "geo", "split_clients"} and len(item.args) > 1:
+            context.maps[item.args[1]] = item
+        elif item.name in {"limit_req_zone", "limit_conn_zone"}:
+            zone = next((word[5:].split(":")[0] for word in item.args if word.startswith("zone=")), "")
+            context.zones[zone] = item
+    upgrade = [item for item in context.maps.values() if item.args[0] == "$http_upgrade"]
+    for item in upgrade:
+        context.draft.ledger.imply("`websocket: true` upgrades connections", item, *item.block)
+
+
+def _servers(context: Context, blocks: Sequence[Statement]) -> None:
+    listeners = Listeners(context)
+    found = []
+    for block in blocks:
+        scope = context.http.inside(block)
+        names = list(flat(block, "server_name"))
+        hosts, others = hosts_of(names)
+        paths = listeners.of(scope, hosts)
+        found.append((scope, paths, hosts))
+        if paths:
+            context.draft.ledger.imply("a route compares the Host", *names)
+        for word in others:
+            reason = "a route compares whole hosts, or what follows a leading `*.`"
+            context.draft.ledger.omit(names[0], reason, (), part=f"server_name {word}")
+    every = list(context.draft.fleet["listeners"])
+    for scope, paths, hosts in found:
+        if not paths:
+            continue
+        own = tuple(str(path[1]) for path in paths)
+        default = all(listeners.defaults[path] is scope for path in paths)
+        if not default and not hosts:
+            context.draft.ledger.omit(scope.block, "another server takes all hosts of this address")
+            continue
+        routes(context, Server(scope, () if set(own) == set(every) else own, () if default else tuple(hosts)))
+
+
+def _unused_upstreams(context: Context, http: Statement) -> None:
+    used = {name for _, name in context.addresses}
+    for block in flat(http, "upstream"):
+        if block.args and block.args[0] not in used:
+            pools.upstream(context, block)
+            reason = "nothing here sends requests to this upstream"
+            context.draft.ledger.omit(block, reason, ("pools", block.args[0]))

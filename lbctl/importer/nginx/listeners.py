@@ -1,0 +1,207 @@
+"""`listen` and what a `server` says of its clients, as listeners."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Sequence
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.nginx import values
+from lbctl.importer.nginx.context import Context, Scope, flat
+from lbctl.importer.statement import Statement
+
+_MAX_BODY_OF_NGINX = "nginx's default of 1 MiB for a request's body answers 413 to long prompts and images"
+_LISTEN_IMPLIED = frozenset({"default_server", "default", "reuseport", "http2", "ssl", "proxy_protocol", "deferred"})
+
+
+class Listeners:
+    """The listeners of an import by their address: servers of one address share one."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._by_bind: dict[str, Path] = {}
+        self.defaults: dict[Path, Scope] = {}
+        """Listener → the server that takes requests of unknown hosts."""
+
+    def of(self, server: Scope, names: Sequence[str]) -> list[Path]:
+        """Return the listeners of a server; its settings are laid into them."""
+        found = []
+        listens = list(flat(server.block, "listen"))
+        for item in listens or [server.block]:
+            path = self._listener(item, server, listens)
+            if path is not None and path not in found:
+                found.append(path)
+                if path not in self.defaults or {"default_server", "default"} & set(item.args):
+                    self.defaults[path] = server
+                _tls(self._context, path, server, item, names)
+                for name, settle in _SETTINGS.items():
+                    _apply(self._context, path, server, name, settle)
+                _body(self._context, path, server)
+                _trusted(self._context, path, server)
+        return found
+
+    def _listener(self, item: Statement, server: Scope, listens: Sequence[Statement]) -> Path | None:
+        draft = self._context.draft
+        bind = bind_of(item.args[0] if item.name == "listen" and item.args else "80")
+        if bind is None:
+            draft.ledger.omit(item, "a listener binds an address, not a name")
+            return None
+        if bind not in self._by_bind:
+            path = draft.add("listeners", _name(bind, listens), item, {"bind": bind})
+            self._by_bind[bind] = path
+        path = self._by_bind[bind]
+        draft.ledger.carry(path, item)
+        if item.name == "listen":
+            self._words(item, path)
+        draft.ledger.home(server.block, path)
+        return path
+
+    def _words(self, item: Statement, path: Path) -> None:
+        if "proxy_protocol" in item.args:
+            self._context.draft.put((*path, "proxy_protocol"), True, item)
+        for word in item.args[1:]:
+            if word not in _LISTEN_IMPLIED and not word.startswith("ipv6only="):
+                reason = "lbctl sets the options of sockets itself"
+                self._context.draft.ledger.omit(item, reason, path, part=f"listen {item.args[0]} {word}")
+
+
+def bind_of(text: str) -> str | None:
+    """Return the address of a `listen` as a fleet writes it; None for a name."""
+    if text.startswith("unix:"):
+        return text
+    if text.isdigit():
+        return f"0.0.0.0:{text}"
+    host, _, port = text.rpartition(":") if ":" in text and not text.endswith("]") else (text, "", "80")
+    host = {"*": "0.0.0.0", "localhost": "127.0.0.1"}.get(host, host)
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+    return f"{host}:{port}"
+
+
+def _name(bind: str, listens: Sequence[Statement]) -> str:
+    del listens
+    if bind.startswith("unix:"):
+        return "socket"
+    host, _, port = bind.rpartition(":")
+    name = {"80": "http", "443": "https"}.get(port, f"port-{port}")
+    return f"{name}-v6" if host.startswith("[") else name
+
+
+def _tls(context: Context, path: Path, server: Scope, listen: Statement, names: Sequence[str]) -> None:
+    draft, on = context.draft, server.last("ssl")
+    if "ssl" not in listen.args and not (on is not None and on.args == ("on",)):
+        return
+    certificate, key = server.last("ssl_certificate"), server.last("ssl_certificate_key")
+    if certificate is None or key is None or not certificate.args or not key.args:
+        return
+    pair: dict[str, object] = {"certificate": certificate.args[0], "key": key.args[0]}
+    pairs = list(draft.get((*path, "tls", "certificates")) or [])
+    if pairs and names:
+        pair["hosts"] = list(names)
+    if not any(item["certificate"] == pair["certificate"] for item in pairs):
+        pairs.append(pair)
+    draft.put((*path, "tls", "certificates"), pairs, certificate, key, *([on] if on else []))
+    for name, settle in _TLS.items():
+        _apply(context, path, server, name, settle)
+
+
+def _apply(
+    context: Context, path: Path, server: Scope, name: str, settle: Callable[[Context, Path, Statement], None]
+) -> None:
+    item = server.last(name)
+    if item is not None and item.args:
+        settle(context, path, item)
+
+
+def _min_version(context: Context, path: Path, item: Statement) -> None:
+    oldest = min((word for word in item.args if word.startswith("TLSv1")), default="")
+    if oldest in {"TLSv1", "TLSv1.1"}:
+        context.draft.ledger.omit(item, "TLS before 1.2 is not accepted", path)
+    elif oldest:
+        context.draft.put((*path, "tls", "min_version"), oldest.removeprefix("TLSv"), item)
+
+
+def _client_ca(context: Context, path: Path, item: Statement) -> None:
+    context.draft.put((*path, "tls", "client_ca"), item.args[0], item)
+
+
+def _verify_client(context: Context, path: Path, item: Statement) -> None:
+    mode = {"on": "required", "optional": "optional"}.get(item.args[0])
+    if mode:
+        context.draft.put((*path, "tls", "client_certificate"), mode, item)
+    else:
+        context.draft.ledger.omit(item, "client certificates are required, optional, or not asked for", path)
+
+
+def _timeout(*keys: str) -> Callable[[Context, Path, Statement], None]:
+    def settle(context: Context, path: Path, item: Statement) -> None:
+        value = values.time(item.args[0])
+        if value is None or value == "0ms":
+            context.draft.ledger.omit(item, "a fleet has no value that means this", path)
+        else:
+            context.draft.put((*path, *keys), value, item)
+
+    return settle
+
+
+def _access_log(context: Context, path: Path, item: Statement) -> None:
+    if item.args[0] == "off":
+        context.draft.put((*path, "access_log", "format"), "none", item)
+    elif ":" in item.args[0]:
+        context.draft.ledger.omit(item, "lbctl writes to files; `control.logs` takes lines by syslog", path)
+    else:
+        context.draft.put((*path, "access_log", "path"), item.args[0], item)
+
+
+def _body(context: Context, path: Path, server: Scope) -> None:
+    item = server.last("client_max_body_size")
+    locations = [inner for block in flat(server.block, "location") for inner in flat(block, "client_max_body_size")]
+    largest = _largest([*([item] if item else []), *locations])
+    if largest is None:
+        context.draft.ledger.advise(server.block, _MAX_BODY_OF_NGINX, "without `max_body` a listener has no limit")
+        return
+    draft, written = context.draft, values.size(largest.args[0]) if largest.args else None
+    if written is None:
+        return
+    if written.startswith("0"):
+        draft.ledger.imply("without `max_body` a listener has no limit", largest)
+    else:
+        draft.put((*path, "max_body"), written, largest)
+    for other in {*locations, *([item] if item else [])} - {largest}:
+        draft.ledger.omit(other, "a listener has one limit for bodies, the largest one", path)
+
+
+def _largest(items: Sequence[Statement]) -> Statement | None:
+    def bytes_of(item: Statement) -> float:
+        text = item.args[0].lower() if item.args else "0"
+        factor = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(text[-1:], 1)
+        number = int(text.rstrip("kmg")) if text.rstrip("kmg").isdigit() else 0
+        return number * factor or float("inf")
+
+    return max(items, key=bytes_of, default=None)
+
+
+def _trusted(context: Context, path: Path, server: Scope) -> None:
+    networks, header = server.all("set_real_ip_from"), server.last("real_ip_header")
+    if not networks:
+        return
+    trusted = [word for item in networks for word in item.args[:1]]
+    context.draft.put((*path, "client_address", "trusted"), trusted, *networks)
+    if header is not None and header.args and header.args[0].lower() != "proxy_protocol":
+        context.draft.put((*path, "client_address", "header"), header.args[0].lower(), header)
+    if (recursive := server.last("real_ip_recursive")) is not None:
+        context.draft.ledger.imply("the last address that is not trusted is the client's", recursive)
+
+
+_TLS: dict[str, Callable[[Context, Path, Statement], None]] = {
+    "ssl_protocols": _min_version,
+    "ssl_client_certificate": _client_ca,
+    "ssl_verify_client": _verify_client,
+}
+_SETTINGS: dict[str, Callable[[Context, Path, Statement], None]] = {
+    "keepalive_timeout": _timeout("timeouts", "idle"),
+    "client_header_timeout": _timeout("timeouts", "request_headers"),
+    "access_log": _access_log,
+}

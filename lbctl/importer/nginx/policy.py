@@ -1,0 +1,252 @@
+"""How a `location` treats requests: timeouts, retries, headers, limits, as a route's and a pool's settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.ledger import is_credential
+from lbctl.importer.nginx import values
+from lbctl.importer.nginx.context import Context, Scope, flat
+from lbctl.importer.statement import Statement
+
+_SHORT = 300_000
+"""Timeouts of silence below this end generations that think long before their first token."""
+_FORWARDED = "the address, the scheme and the host of the client are always passed on"
+CLIENT_HOST = frozenset({"$host", "$http_host", "$host:$server_port", "$server_name"})
+"""Values of Host that stand for what the client sent."""
+_ALWAYS = {
+    "x-forwarded-for": frozenset({"$proxy_add_x_forwarded_for", "$remote_addr"}),
+    "x-forwarded-proto": frozenset({"$scheme", "$http_x_forwarded_proto"}),
+    "x-real-ip": frozenset({"$remote_addr"}),
+    "connection": frozenset({"", "keep-alive"}),
+    "x-request-id": frozenset({"$request_id"}),
+}
+_IMPLIED = {
+    "proxy_http_version": "replicas are asked by HTTP/1.1",
+    "proxy_buffering": "responses are never held back",
+    "proxy_request_buffering": "requests are passed on as they come, unless a route reads the body",
+    "proxy_cache": "nothing is cached",
+    "chunked_transfer_encoding": "responses keep their framing",
+    "proxy_redirect": "Location headers of replicas are not changed",
+    "tcp_nodelay": "tokens leave when they come",
+}
+_RETRY_WORDS = {"error", "timeout", "off"}
+
+
+def carry(context: Context, route: Path, pools: Iterable[Path], scope: Scope, prefix: str = "proxy") -> None:
+    """Lay the settings that hold in a location into its route and pools."""
+    for name, settle in _ROUTE.items():
+        item = scope.last(name.replace("proxy_", f"{prefix}_"))
+        if item is not None and item.args:
+            settle(context, route, item)
+    connect = scope.last(f"{prefix}_connect_timeout")
+    for pool in pools:
+        if connect is not None and connect.args and (value := values.time(connect.args[0])):
+            _pool_setting(context, pool, ("timeouts", "connect"), value, connect)
+    _implied(context, route, scope)
+    _request_headers(context, route, scope, prefix)
+    _response_headers(context, route, scope, prefix)
+    _limits(context, route, scope)
+
+
+def _pool_setting(context: Context, pool: Path, keys: tuple[str, ...], value: object, item: Statement) -> None:
+    present = context.draft.get((*pool, *keys))
+    if present is None or present == value:
+        context.draft.put((*pool, *keys), value, item)
+    else:
+        context.draft.ledger.omit(item, f"another location of this pool has {present}", pool)
+
+
+# ── Timeouts and retries ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _idle(context: Context, route: Path, item: Statement) -> None:
+    written = values.milliseconds(item.args[0])
+    if written is None:
+        return
+    context.draft.put((*route, "timeouts", "idle"), values.duration(written), item)
+    if item.name.endswith("read_timeout") and written < _SHORT:
+        message = f"{item.name} {item.args[0]}: a model that is silent for longer before its first token gets cut off"
+        context.draft.ledger.advise(item, message, "`timeouts.idle` is 5m where nothing else is written")
+
+
+def _send(context: Context, route: Path, item: Statement) -> None:
+    context.draft.ledger.carry((*route, "timeouts", "idle"), item)
+
+
+def _retry(context: Context, route: Path, item: Statement) -> None:
+    ledger, words = context.draft.ledger, set(item.args)
+    if words == {"off"}:
+        context.draft.put((*route, "retry"), {"attempts": 0}, item)
+        return
+    ledger.carry((*route, "retry"), item)
+    repeated = sorted(words - _RETRY_WORDS)
+    if repeated:
+        part = f"{item.name} … {' '.join(repeated)}"
+        ledger.omit(item, "lbctl repeats only what no replica has begun to work on", route, part=part)
+    if "non_idempotent" in words or any(word.startswith("http_5") for word in repeated):
+        message = (
+            f"{part}: a generation that has begun is paid for twice, and a request that kills one replica kills all"
+        )
+        ledger.advise(item, message, "a request is tried again only where it never reached the model")
+
+
+def _tries(context: Context, route: Path, item: Statement) -> None:
+    if item.args[0].isdigit() and 0 < int(item.args[0]) <= 11:
+        retry = dict(context.draft.get((*route, "retry")) or {})
+        context.draft.put((*route, "retry"), retry | {"attempts": int(item.args[0]) - 1}, item)
+
+
+def _next_timeout(context: Context, route: Path, item: Statement) -> None:
+    context.draft.ledger.omit(item, "retries end with `attempts`; lbctl bounds their time by itself", route)
+
+
+def _http_version(context: Context, route: Path, item: Statement) -> None:
+    del route
+    if item.args[0] == "1.0":
+        message = "HTTP/1.0 to replicas: a new connection for every request, and no chunked streams"
+        context.draft.ledger.advise(item, message, "replicas are asked by HTTP/1.1 with connections that are kept")
+
+
+def _buffering(context: Context, route: Path, item: Statement) -> None:
+    del route
+    if item.args[0] == "on":
+        message = "proxy_buffering on: tokens wait until a buffer is full"
+        context.draft.ledger.advise(item, message, "responses are never held back")
+
+
+_ROUTE: dict[str, Callable[[Context, Path, Statement], None]] = {
+    "proxy_read_timeout": _idle,
+    "proxy_send_timeout": _send,
+    "proxy_next_upstream": _retry,
+    "proxy_next_upstream_tries": _tries,
+    "proxy_next_upstream_timeout": _next_timeout,
+    "proxy_http_version": _http_version,
+    "proxy_buffering": _buffering,
+}
+
+
+def _implied(context: Context, route: Path, scope: Scope) -> None:
+    for name, reason in _IMPLIED.items():
+        if (item := scope.last(name)) is not None:
+            context.draft.ledger.imply(reason, item)
+    log = next(flat(scope.block, "access_log"), None)
+    if log is not None and log.args == ("off",):
+        context.draft.put((*route, "access_log"), "off", log)
+    elif log is not None:
+        context.draft.ledger.omit(log, "the access log is the listener's", route)
+
+
+def advise_defaults(context: Context, scope: Scope, statement: Statement, prefix: str) -> None:
+    """Report what nginx does where nothing is written, and what is bad for inference."""
+    ledger = context.draft.ledger
+    if scope.last(f"{prefix}_read_timeout") is None:
+        message = "nginx's default read timeout of 60s cuts off a model that is silent for longer"
+        ledger.advise(statement, message, "`timeouts.idle` is 5m")
+    if prefix == "proxy" and scope.last("proxy_http_version") is None:
+        message = "nginx's default of HTTP/1.0 to replicas: a new connection for every request"
+        ledger.advise(statement, message, "replicas are asked by HTTP/1.1 with connections that are kept")
+    if prefix == "proxy" and scope.last("proxy_buffering") is None:
+        ledger.advise(statement, "nginx's default buffers responses: tokens come in lumps", "nothing is held back")
+
+
+# ── Headers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _request_headers(context: Context, route: Path, scope: Scope, prefix: str) -> None:
+    for item in scope.all(f"{prefix}_set_header"):
+        if len(item.args) >= 1:
+            _request_header(context, route, item, item.args[0].lower(), item.args[1] if len(item.args) > 1 else "")
+
+
+def _request_header(context: Context, route: Path, item: Statement, name: str, value: str) -> None:
+    draft, ledger = context.draft, context.draft.ledger
+    if name == "host":
+        return
+    if value in _ALWAYS.get(name, ()):
+        ledger.imply(_FORWARDED, item)
+    elif name in {"upgrade", "connection"} and "upgrade" in value.lower():
+        draft.put((*route, "websocket"), True, item)
+    elif value == "":
+        _remove(context, route, item, name)
+    elif is_credential(name) and "$" not in value:
+        secret_header(context, route, item, name)
+        _remove(context, route, item, name)
+    elif value == f"$http_{name.replace('-', '_')}":
+        ledger.imply("headers of clients are passed on", item)
+    elif "$" in value:
+        ledger.omit(item, "a header with variables of nginx", route)
+    else:
+        draft.put((*route, "headers", "request", "set", name), value, item)
+
+
+def _remove(context: Context, route: Path, item: Statement, name: str) -> None:
+    """Remove a header of requests; also where a secret took its place, so that the client's own is not passed on."""
+    path = (*route, "headers", "request", "remove")
+    context.draft.put(path, list(dict.fromkeys([*(context.draft.get(path) or []), name])), item)
+
+
+def secret_header(context: Context, route: Path, item: Statement, name: str) -> None:
+    """Report a header whose value is a secret, and keep its name alone."""
+    ledger = context.draft.ledger
+    ledger.secret(item, f"the value of {name} is a secret and was not copied", "keep secrets in files of mode 0600")
+    ledger.omit(
+        item,
+        "a secret is not copied: write the header by hand, or let replicas do without it",
+        route,
+        part=f"{item.name} {name} (a secret)",
+    )
+
+
+def _response_headers(context: Context, route: Path, scope: Scope, prefix: str) -> None:
+    draft = context.draft
+    for item in scope.all("add_header"):
+        if len(item.args) < 2 or "$" in item.args[1]:
+            draft.ledger.omit(item, "a header with variables of nginx", route)
+            continue
+        draft.put((*route, "headers", "response", "set", item.args[0].lower()), item.args[1], item)
+        if item.args[-1] != "always":
+            draft.ledger.imply("headers are set whatever the status", item)
+    for item in scope.all(f"{prefix}_hide_header"):
+        removed = [*(draft.get((*route, "headers", "response", "remove")) or []), item.args[0].lower()]
+        draft.put((*route, "headers", "response", "remove"), list(dict.fromkeys(removed)), item)
+
+
+# ── Limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _limits(context: Context, route: Path, scope: Scope) -> None:
+    limits = list(context.draft.get((*route, "rate_limit")) or [])
+    for item in (*scope.all("limit_req"), *scope.all("limit_conn")):
+        name = next((word[5:] for word in item.args if word.startswith("zone=")), item.args[0] if item.args else "")
+        zone = context.zones.get(name)
+        limit = _limit(item, zone) if zone is not None else None
+        if limit is None or zone is None:
+            context.draft.ledger.omit(item, "a fleet limits by client, header, tenant, or altogether", route)
+            continue
+        limits.append(limit)
+        context.draft.put((*route, "rate_limit"), limits, item, zone)
+        if item.name == "limit_req" and "nodelay" not in item.args and "burst" in " ".join(item.args):
+            context.draft.ledger.omit(item, "nothing is delayed: above the burst it is 429", route, part="no `nodelay`")
+    for name in ("limit_req_status", "limit_conn_status"):
+        if (status := scope.last(name)) is not None:
+            context.draft.ledger.imply("what is over a limit gets 429", status)
+
+
+def _limit(item: Statement, zone: Statement) -> dict[str, object] | None:
+    key = zone.args[0]
+    by: object = "client_ip" if key in {"$binary_remote_addr", "$remote_addr"} else None
+    by = "all" if key in {"$server_name", "$host", "$http_host", "1"} else by
+    by = {"header": header} if (header := values.header_of(key)) and header != "host" else by
+    if by is None:
+        return None
+    if item.name == "limit_conn":
+        return {"by": by, "concurrent": int(item.args[1])} if item.args[1:] and item.args[1].isdigit() else None
+    rate = next((re.fullmatch(r"rate=(\d+)r/([sm])", word) for word in zone.args if word.startswith("rate=")), None)
+    if rate is None:
+        return None
+    burst = next((word[6:] for word in item.args if word.startswith("burst=")), "")
+    extra = {"burst": int(burst) + 1} if burst.isdigit() else {"burst": 1}
+    return {"by": by, "rate": f"{rate[1]}/{rate[2]}", **extra}

@@ -1,0 +1,217 @@
+"""`upstream` blocks, and addresses in `proxy_pass`, as pools."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.nginx import values
+from lbctl.importer.nginx.context import Context, flat
+from lbctl.importer.statement import Statement
+
+_PROCESS = "lbctl sizes what the processes share by itself"
+_IMPLIED = {
+    "zone": "every pool gets a zone",
+    "keepalive": "connections to replicas are always kept, as many as the limits allow",
+    "resolver": "names are looked up by the proxy or by `lbctl serve`",
+    "resolver_timeout": "names are looked up by the proxy or by `lbctl serve`",
+}
+_HUGE_FAIL_TIMEOUT = 600_000
+
+
+def upstream(context: Context, block: Statement, *, port: int = 80) -> Path:
+    """Add the pool of an `upstream` block."""
+    pool = context.draft.add("pools", block.args[0] if block.args else "pool", block)
+    context.draft.ledger.home(block, pool)
+    context.draft.put((*pool, "balance"), {"algorithm": "round_robin"})
+    servers = [item for item in flat(block, "server") if item.args]
+    _replicas(context, pool, servers, port)
+    for item in flat(block):
+        if item.name in _ALGORITHMS:
+            _ALGORITHMS[item.name](context, pool, item)
+        elif item.name in _IMPLIED:
+            context.draft.ledger.imply(_IMPLIED[item.name], item)
+        elif item.name in _SETTINGS:
+            _setting(context, pool, item)
+    _advise(context, block, servers)
+    return pool
+
+
+def single(context: Context, address: str, origin: Statement, name: str) -> Path:
+    """Add the pool of a `proxy_pass` to one address."""
+    pool = context.draft.add("pools", name or re.sub(r"[^A-Za-z0-9.-]", "-", address), origin)
+    context.draft.put((*pool, "replicas"), [{"address": address}], origin)
+    return pool
+
+
+# ── The servers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _replicas(context: Context, pool: Path, servers: Iterable[Statement], port: int) -> None:
+    draft, replicas = context.draft, list[dict[str, Any]]()
+    weights = {_parameter(item, "weight") or "1" for item in servers}
+    for item in servers:
+        address = values.address(item.args[0], port)
+        if address is None:
+            draft.ledger.omit(item, "this is not an address of a replica", pool)
+            continue
+        replicas.append({"address": address})
+        path = (*pool, "replicas", len(replicas) - 1)
+        draft.ledger.carry(path, item)
+        for word in item.args[1:]:
+            _server_word(context, path, item, word, weighted=len(weights) > 1)
+        if len(weights) > 1:
+            replicas[-1].setdefault("weight", _number(_parameter(item, "weight") or "1"))
+        replicas[-1].update(_flags(item))
+    draft.put((*pool, "replicas"), replicas)
+    _shared_parameters(context, pool, list(servers))
+
+
+def _flags(item: Statement) -> dict[str, Any]:
+    return {
+        key: value for word, key, value in (("backup", "priority", 1), ("down", "drain", True)) if word in item.args
+    }
+
+
+def _server_word(context: Context, path: Path, item: Statement, word: str, *, weighted: bool) -> None:
+    name, _, _ = word.partition("=")
+    del weighted
+    if name in {"weight", "backup", "down", "max_fails", "fail_timeout", "max_conns"}:
+        return
+    if name in {"resolve", "slow_start"}:
+        reason = "use `discovery: {dns: …}` to follow a name" if name == "resolve" else "slow start is on by default"
+        context.draft.ledger.omit(item, reason, path[:2], part=f"server {item.args[0]} {word}")
+        return
+    context.draft.ledger.omit(item, "a fleet has no key for this", path[:2], part=f"server {item.args[0]} {word}")
+
+
+def _shared_parameters(context: Context, pool: Path, servers: list[Statement]) -> None:
+    """Carry parameters that a fleet has for the whole pool: the value of the first server that has one."""
+    targets: tuple[tuple[str, tuple[str, ...], Callable[[str], object]], ...] = (
+        ("max_fails", ("health", "passive", "consecutive_connect_failures"), _positive),
+        ("fail_timeout", ("health", "passive", "ejection_time"), _bounded_time),
+        ("max_conns", ("circuit_breaker", "per_replica", "max_connections"), _positive),
+    )
+    for name, keys, convert in targets:
+        holders = [(item, text) for item in servers if (text := _parameter(item, name)) is not None]
+        if not holders:
+            continue
+        value = convert(holders[0][1])
+        if value is not None:
+            context.draft.put((*pool, *keys), value, holders[0][0])
+        for item, written in holders:
+            if value is None or written != holders[0][1]:
+                reason = "a fleet has one value for the pool" if value is not None else "lbctl's own value is kept"
+                context.draft.ledger.omit(item, reason, pool, part=f"server {item.args[0]} {name}={written}")
+
+
+def _parameter(item: Statement, name: str) -> str | None:
+    return next((word.partition("=")[2] for word in item.args[1:] if word.startswith(f"{name}=")), None)
+
+
+def _number(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
+
+
+def _positive(text: str) -> int | None:
+    return int(text) if text.isdigit() and int(text) > 0 else None
+
+
+def _bounded_time(text: str) -> str | None:
+    value = values.milliseconds(text)
+    return values.duration(value) if value is not None and 0 < value < _HUGE_FAIL_TIMEOUT else None
+
+
+# ── The algorithm ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _named(algorithm: str) -> Callable[[Context, Path, Statement], None]:
+    def put(context: Context, pool: Path, item: Statement) -> None:
+        context.draft.put((*pool, "balance"), {"algorithm": algorithm}, item)
+
+    return put
+
+
+def _random(context: Context, pool: Path, item: Statement) -> None:
+    two = bool(item.args) and item.args[0] == "two"
+    context.draft.put((*pool, "balance"), {"algorithm": "least_request" if two else "random"}, item)
+
+
+def _ip_hash(context: Context, pool: Path, item: Statement) -> None:
+    balance = {"algorithm": "hash", "hash": {"key": {"source_ip": {}}}}
+    context.draft.put((*pool, "balance"), balance, item)
+    context.draft.ledger.advise(
+        item,
+        "ip_hash sends all clients behind one address to one replica, however busy it is",
+        "it became `hash` by `source_ip`; a session's header, or `prompt_prefix` with `bounded_load`, spreads them",
+    )
+
+
+def _hash(context: Context, pool: Path, item: Statement) -> None:
+    key = _hash_key(item.args[0] if item.args else "")
+    if key is None:
+        reason = "a fleet hashes a header, cookie, query parameter, client address, or a part of the body"
+        context.draft.ledger.omit(item, reason, pool)
+        context.draft.put((*pool, "balance"), {"algorithm": "least_request"})
+        return
+    context.draft.put((*pool, "balance"), {"algorithm": "hash", "hash": {"key": key}}, item)
+
+
+def _hash_key(variable: str) -> dict[str, Any] | None:
+    if variable in {"$remote_addr", "$binary_remote_addr"}:
+        return {"source_ip": {}}
+    if header := values.header_of(variable):
+        return {"header": header}
+    if cookie := values.cookie_of(variable):
+        return {"cookie": cookie}
+    match = re.fullmatch(r"\$\{?arg_([A-Za-z0-9_]+)\}?", variable)
+    return {"query": match[1]} if match else None
+
+
+def _sticky(context: Context, pool: Path, item: Statement) -> None:
+    if len(item.args) < 2 or item.args[0] != "cookie":
+        context.draft.ledger.omit(item, "a fleet's affinity is a cookie that the proxy sets", pool)
+        return
+    expires = next((word[8:] for word in item.args if word.startswith("expires=")), "")
+    ttl = {"ttl": ttl} if (ttl := values.time(expires)) else {}
+    context.draft.put((*pool, "affinity"), {"cookie": item.args[1], **ttl}, item)
+
+
+_ALGORITHMS: dict[str, Callable[[Context, Path, Statement], None]] = {
+    "least_conn": _named("least_request"),
+    "least_time": _named("least_time"),
+    "round_robin": _named("round_robin"),
+    "random": _random,
+    "ip_hash": _ip_hash,
+    "hash": _hash,
+    "sticky": _sticky,
+}
+_SETTINGS: dict[str, tuple[tuple[str, ...], Callable[[str], object]]] = {
+    "keepalive_timeout": (("connections", "idle"), values.time),
+    "keepalive_requests": (("connections", "max_requests"), _positive),
+}
+
+
+def _setting(context: Context, pool: Path, item: Statement) -> None:
+    keys, convert = _SETTINGS[item.name]
+    value = convert(item.args[0]) if item.args else None
+    if value is not None:
+        context.draft.put((*pool, *keys), value, item)
+
+
+def _advise(context: Context, block: Statement, servers: list[Statement]) -> None:
+    ledger = context.draft.ledger
+    if next(flat(block, "zone"), None) is None and len(servers) > 1:
+        message = "an upstream without `zone`: each worker counts connections and failures for itself"
+        ledger.advise(block, message, "every pool gets a zone")
+    for item in servers:
+        written = values.milliseconds(_parameter(item, "fail_timeout") or "")
+        if written is not None and written >= _HUGE_FAIL_TIMEOUT:
+            message = (
+                f"fail_timeout={_parameter(item, 'fail_timeout')}: one failure keeps the replica out for that long"
+            )
+            ledger.advise(item, message, "`ejection_time` is 30s, and at most half of a pool is ejected")
+        if _parameter(item, "max_fails") == "0":
+            ledger.advise(item, "max_fails=0: a dead replica keeps its share", "three failed connections eject it")

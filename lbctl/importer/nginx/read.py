@@ -1,0 +1,141 @@
+"""Reads an nginx configuration with its includes into statements.
+
+`crossplane` parses each file. It knows lines but no columns, so the column of a directive is looked up in its line.
+Includes are resolved here and not by crossplane: a file outside the directory of the main one is reported instead of
+read, as are missing files, cycles, and more files than any configuration has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
+from lbctl.importer.limits import MAX_FILES, read_text
+from lbctl.importer.statement import Statement
+
+_MAX_DEPTH = 64
+_MIN_ARGUMENTS = {
+    **dict.fromkeys(
+        ("location", "return", "upstream", "listen", "proxy_pass", "grpc_pass", "include", "if", "mirror"), 1
+    ),
+    **dict.fromkeys(("set", "map", "geo", "split_clients", "limit_req_zone", "limit_conn_zone", "rewrite"), 2),
+    **dict.fromkeys(("allow", "deny", "access_log", "error_page", "proxy_hide_header", "proxy_set_header"), 1),
+}
+"""crossplane counts arguments in whole files only, not in those of conf.d."""
+Parsed = Mapping[str, Any]
+
+
+def read(file: str, diagnostics: Diagnostics) -> tuple[Statement, ...]:
+    """Return the directives of the file, with those of its includes in their place."""
+    return tuple(_Reader(Path(file).parent, diagnostics).file(Path(file), file))
+
+
+class _Reader:
+    """Reads the files of one configuration."""
+
+    def __init__(self, root: Path, diagnostics: Diagnostics) -> None:
+        self._root = root
+        self._diagnostics = diagnostics
+        self._open: list[Path] = []
+        self._count = 0
+
+    def file(self, path: Path, name: str) -> Iterator[Statement]:
+        """Yield the directives of one file."""
+        self._count += 1
+        text = read_text(path, name, self._diagnostics)
+        parsed = self._parsed(path, name, text) if text is not None else None
+        if parsed is None or text is None:
+            return
+        self._open.append(path.resolve())
+        yield from self._statements(parsed, name, _Columns(text), 0)
+        self._open.pop()
+
+    def _parsed(self, path: Path, name: str, text: str) -> list[Parsed] | None:
+        import crossplane
+
+        if _depth(text) > _MAX_DEPTH:
+            self._fail(Position(name, 1, 1), f"blocks are nested more than {_MAX_DEPTH} deep")
+            return None
+        result = crossplane.parse(str(path), single=True, strict=False, check_ctx=False)
+        for error in result["errors"]:
+            message = str(error["error"]).partition(f" in {path}")[0]
+            self._fail(Position(name, error.get("line") or 1, 1), f"nginx would not read this: {message}")
+        return None if result["errors"] else list(result["config"][0]["parsed"])
+
+    def _statements(self, parsed: Iterable[Parsed], name: str, columns: _Columns, depth: int) -> Iterator[Statement]:
+        for item in parsed:
+            position = Position(name, item["line"], columns.of(item["line"], item["directive"]))
+            if item["directive"] == "include" and len(item["args"]) == 1:
+                yield Statement(
+                    position, ("include", *item["args"]), tuple(self._included(item["args"][0], position)), True
+                )
+                continue
+            words = (item["directive"], *item["args"])
+            if len(item["args"]) < _MIN_ARGUMENTS.get(item["directive"], 0):
+                self._fail(position, f"nginx would not read this: {item['directive']} needs an argument")
+            block = tuple(self._statements(item.get("block", ()), name, columns, depth + 1))
+            yield Statement(position, words, block, "block" in item)
+
+    def _included(self, pattern: str, position: Position) -> Iterator[Statement]:
+        if re.search(r"[*?\[]", pattern) and not pattern.startswith("/"):
+            matches = sorted(map(str, self._root.glob(pattern)))
+        else:
+            matches = [str(self._root / pattern)]
+        for match in matches:
+            path = Path(match)
+            problem = self._problem(path)
+            if problem:
+                self._diagnostics.add(
+                    Diagnostic(
+                        "LB983", f"the include {pattern!r} is not read: {problem}", position, severity="warning",
+                        hint="copy it below the directory of the main file, and import again",
+                    )
+                )  # fmt: skip
+            else:
+                yield from self.file(path, match)
+
+    def _problem(self, path: Path) -> str:
+        try:
+            resolved = path.resolve()
+        except (OSError, RuntimeError) as error:
+            return str(error)
+        if not resolved.is_relative_to(self._root.resolve()):
+            return "it leads out of the directory of the main file"
+        if resolved in self._open:
+            return "it includes itself"
+        if self._count >= MAX_FILES:
+            return f"there are more than {MAX_FILES} files"
+        return "" if resolved.is_file() else "there is no such file"
+
+    def _fail(self, position: Position, message: str) -> None:
+        self._diagnostics.add(Diagnostic("LB980", message, position))
+
+
+class _Columns:
+    """Finds the column of each directive: the next occurrence of its name in its line."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = text.split("\n")
+        self._end: dict[int, int] = {}
+
+    def of(self, line: int, name: str) -> int:
+        """Return the column, from 1, of the next directive with that name in the line."""
+        text = self._lines[line - 1] if line <= len(self._lines) else ""
+        start = self._end.get(line, 0)
+        found = text.find(name, start)
+        if found < 0:
+            return len(text) - len(text.lstrip()) + 1
+        self._end[line] = found + len(name)
+        return found + 1
+
+
+def _depth(text: str) -> int:
+    """Return an upper bound of how deep blocks are nested."""
+    depth = deepest = 0
+    for character in text:
+        depth += (character == "{") - (character == "}")
+        deepest = max(deepest, depth)
+    return deepest

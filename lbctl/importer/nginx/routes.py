@@ -1,0 +1,292 @@
+"""`server` and `location` blocks as routes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.ledger import is_credential
+from lbctl.importer.nginx import access, forward, policy
+from lbctl.importer.nginx.context import Context, Scope, flat
+from lbctl.importer.nginx.match import label, path_of
+from lbctl.importer.statement import Statement
+
+_HTTPS = re.compile(r"https://(?:\$host|\$http_host|\$server_name|\$\{host\})(?::443)?(?:\$request_uri|\$uri.*)?/?")
+_PASSES = {"proxy_pass": "proxy", "grpc_pass": "grpc"}
+_FILES = ("root", "alias", "try_files", "index", "autoindex")
+_OTHER_PASSES = ("fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server with what its routes have in common."""
+
+    scope: Scope
+    """The block and those around it."""
+    listeners: tuple[str, ...]
+    """The names of its listeners; empty: all of the fleet."""
+    hosts: tuple[str, ...]
+    """The hosts of its routes; empty where it takes all."""
+
+
+def routes(context: Context, server: Server) -> None:
+    """Add the routes of a server."""
+    block = server.scope.block
+    action = next(flat(block, "return"), None)
+    if action is not None:
+        path = _add(context, server, block, {})
+        _respond(context, path, action)
+        for inner in flat(block, "location"):
+            context.draft.ledger.omit(inner, "the server answers before it looks for a location")
+        return
+    guards = list(flat(block, "if"))
+    locations = list(_locations(server.scope))
+    for scope in locations:
+        _location(context, server, scope, guards)
+    _server_conditions(context, server, guards)
+    if server.hosts and not any(path_of(scope.block) == {} for scope in locations):
+        path = _add(context, server, block, {}, suffix="others")
+        context.draft.put((*path, "respond"), {"status": 404, "body": "not found"})
+
+
+def _locations(scope: Scope) -> Iterator[Scope]:
+    """Yield the locations of a block and those within them."""
+    for block in flat(scope.block, "location"):
+        inner = scope.inside(block)
+        yield inner
+        yield from _locations(inner)
+
+
+def _add(context: Context, server: Server, origin: Statement, match: dict[str, Any], *, suffix: str = "") -> Path:
+    hosts = match.pop("hosts", None) or list(server.hosts)
+    route: dict[str, Any] = {"match": ({"hosts": hosts} if hosts else {}) | match}
+    if server.listeners:
+        route = {"listeners": list(server.listeners)} | route
+    name = label(origin if origin.name == "location" else Statement(origin.position, ()), server.hosts)
+    path = context.draft.add("routes", "-".join(filter(None, (name, suffix))), origin, route)
+    context.draft.ledger.home(origin, path)
+    return path
+
+
+def _location(context: Context, server: Server, scope: Scope, guards: Sequence[Statement]) -> None:
+    match = path_of(scope.block)
+    ledger = context.draft.ledger
+    if match is None or next(flat(scope.block, "internal"), None) is not None:
+        return
+    if not any(flat(scope.block)) or (not _has_action(scope.block) and next(flat(scope.block, "location"), None)):
+        ledger.imply("it holds nothing by itself", scope.block)
+        return
+    answer = next(flat(scope.block, "return"), None)
+    passing = next((item for item in flat(scope.block, *_PASSES)), None)
+    if answer is not None:
+        path = _add(context, server, scope.block, match)
+        _respond(context, path, answer)
+        access.protect(context, path, scope)
+    elif passing is not None:
+        _forward(context, server, scope, passing, match, guards)
+    else:
+        path = _add(context, server, scope.block, match)
+        _refuse(context, path, scope)
+
+
+def _has_action(block: Statement) -> bool:
+    return any(flat(block, "return", *_PASSES, *_FILES, *_OTHER_PASSES, "if", "deny", "auth_request", "stub_status"))
+
+
+def _refuse(context: Context, path: Path, scope: Scope) -> None:
+    """Close a route whose location does something that no fleet does, as serving files."""
+    ledger = context.draft.ledger
+    item = next(flat(scope.block, *_FILES, *_OTHER_PASSES), None)
+    if item is not None and item.name in _FILES:
+        why = "this location serves files, and lbctl serves none"
+        ledger.omit(item, f"{why}: the route refuses its requests", path)
+    else:
+        why = "this location does what no route does"
+    context.draft.close(path, why)
+
+
+# ── Forwarding ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _forward(
+    context: Context,
+    server: Server,
+    scope: Scope,
+    passing: Statement,
+    match: dict[str, Any],
+    guards: Sequence[Statement],
+) -> None:
+    prefix = _PASSES[passing.name]
+    targets = [*forward.targets(context, scope, passing), *_passing_conditions(context, scope)]
+    if not targets:
+        path = _add(context, server, scope.block, match)
+        why = "where its requests go depends on variables that lbctl cannot follow"
+        context.draft.ledger.omit(passing, f"{why}: the route refuses its requests", path)
+        context.draft.close(path, why)
+        return
+    for target in targets:
+        path = _add(context, server, scope.block, dict(match) | target.match, suffix=_suffix(target.label))
+        _pools(context, path, target)
+        if target.path and "path_prefix" not in match and "path" not in match and "path_regex" not in match:
+            context.draft.put((*path, "match", "path_prefix"), "/")
+        forward.rewrite(context, path, scope, target, prefix, scope.block.args[-1])
+        policy.carry(context, path, target.pools, scope, prefix)
+        _mirror(context, path, scope)
+        _fallback(context, path, scope)
+        _conditions(context, server, path, scope, [*guards, *flat(scope.block, "if")])
+        access.protect(context, path, scope)
+    policy.advise_defaults(context, scope, passing, prefix)
+    if not any(target.label == "" for target in targets):
+        path = _add(context, server, scope.block, match)
+        context.draft.close(path, "its default could not be carried over")
+
+
+def _suffix(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")
+
+
+def _pools(context: Context, path: Path, target: forward.Target) -> None:
+    names = {str(pool[1]): share for pool, share in target.pools.items()}
+    if len(names) == 1:
+        context.draft.put((*path, "pool"), next(iter(names)), *target.statements)
+    else:
+        shares = names if any(share % 100 for share in names.values()) else {k: v // 100 for k, v in names.items()}
+        context.draft.put((*path, "split"), shares, *target.statements)
+
+
+def _passing_conditions(context: Context, scope: Scope) -> Iterator[forward.Target]:
+    """Yield the targets of `if (…) { proxy_pass …; }`."""
+    for block in flat(scope.block, "if"):
+        passing, extra = next(flat(block, *_PASSES), None), forward.condition(block)
+        if passing is None or extra is None:
+            continue
+        for target in forward.targets(context, scope, passing):
+            statements = (block, *target.statements)
+            yield forward.Target(target.pools, extra, target.path, target.host, statements, passing.args[0])
+
+
+def _mirror(context: Context, path: Path, scope: Scope) -> None:
+    item = scope.last("mirror")
+    if item is None or item.args in {(), ("off",)}:
+        return
+    for inner in _locations(scope.server):
+        if path_of(inner.block) in ({"path": item.args[0]}, {"path_prefix": item.args[0]}):
+            passing = next(flat(inner.block, "proxy_pass"), None)
+            targets = forward.targets(context, inner, passing) if passing is not None else []
+            if targets and passing is not None:
+                pool = next(iter(targets[0].pools))
+                statements = [item, inner.block, passing, *flat(inner.block, "internal")]
+                context.draft.put((*path, "mirror"), {"pool": pool[1]}, *statements)
+
+
+def _fallback(context: Context, path: Path, scope: Scope) -> None:
+    """Carry `error_page 502 503 504 = @name` over as a fallback pool."""
+    for item in scope.all("error_page"):
+        name = item.args[-1] if item.args else ""
+        block = next((each for each in flat(scope.server.block, "location") if each.args == (name,)), None)
+        passing = next(flat(block, "proxy_pass"), None) if block is not None else None
+        if block is None or passing is None:
+            context.draft.ledger.omit(item, "lbctl answers with JSON bodies of its own", path)
+            continue
+        own = [inner for inner in flat(block, "proxy_set_header") if _is_own(inner)]
+        if own:
+            reason = "the fallback needs a Host or a key of its own, which a route does not have for its fallback alone"
+            context.draft.ledger.omit(item, reason, path)
+            context.draft.ledger.home(block, path)
+            _secrets(context, path, own)
+            continue
+        targets = forward.targets(context, scope.inside(block), passing)
+        if targets:
+            pool = next(iter(targets[0].pools))
+            context.draft.put((*path, "fallback"), pool[1], item, block, passing)
+            reason = "the fallback serves while no replica is fit; a request that failed is not sent again"
+            context.draft.ledger.omit(item, reason, path)
+
+
+def _is_own(item: Statement) -> bool:
+    """Whether a header of a request names another service: a Host or a key."""
+    return (
+        len(item.args) > 1
+        and "$" not in item.args[1]
+        and (item.args[0].lower() == "host" or is_credential(item.args[0]))
+    )
+
+
+def _secrets(context: Context, path: Path, items: Sequence[Statement]) -> None:
+    for item in items:
+        if is_credential(item.args[0]):
+            policy.secret_header(context, path, item, item.args[0].lower())
+
+
+# ── Answers and conditions ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _respond(context: Context, path: Path, item: Statement) -> None:
+    """Set what the route answers by itself."""
+    draft, words = context.draft, item.args
+    status, text = (words[0], words[1] if len(words) > 1 else "") if words and words[0].isdigit() else ("302", words[0])
+    if _HTTPS.fullmatch(text) and status in {"301", "302", "307", "308"}:
+        draft.put((*path, "respond"), {"redirect": "https"}, item)
+        return
+    if status in {"301", "302", "303", "307", "308"}:
+        draft.ledger.omit(item, "a fleet redirects to https only", path)
+        draft.close(path, "its redirect could not be carried over")
+        return
+    text = text.replace("\\n", "\n").replace("\\t", "\t")
+    if "$" in text:
+        draft.ledger.omit(item, "a body with variables", path)
+        draft.close(path, "its answer could not be carried over")
+        return
+    if status == "444":
+        draft.ledger.omit(item, "it is answered 403 and not cut off", path)
+    respond: dict[str, Any] = {"status": 403 if status == "444" else int(status)}
+    draft.put((*path, "respond"), respond | ({"body": text} if text else {}), item)
+    for kind in flat(context.draft.origins[path], "default_type", "add_header"):
+        if kind.args[0].lower() in {"content-type", "text/plain", "application/json", "text/html"}:
+            draft.ledger.imply("the content type is derived from the body", kind)
+    for log in flat(context.draft.origins[path], "access_log"):
+        if log.args == ("off",):
+            draft.put((*path, "access_log"), "off", log)
+
+
+def _conditions(context: Context, server: Server, path: Path, scope: Scope, blocks: Sequence[Statement]) -> None:
+    """Carry the `if` blocks that hold for a location."""
+    for block in blocks:
+        if access.keys(context, path, block) or _method(context, path, block):
+            continue
+        if next(flat(block, *_PASSES, "set"), None) is not None:
+            continue
+        answer, extra = next(flat(block, "return"), None), forward.condition(block)
+        if answer is None:
+            continue
+        if extra is not None and block in tuple(flat(scope.block, "if")):
+            match = {key: value for key, value in context.draft.get((*path, "match")).items() if key != "hosts"}
+            inner = _add(context, server, block, match | extra, suffix=f"{path[1]}-{answer.args[0]}")
+            _respond(context, inner, answer)
+        elif extra is None:
+            why = "a condition that protects it could not be carried over"
+            context.draft.ledger.omit(block, f"{why}: the route refuses its requests", path)
+            context.draft.close(path, why)
+
+
+def _method(context: Context, path: Path, block: Statement) -> bool:
+    """Carry `if ($request_method !~ ^(GET|POST)$) { return 405; }` over as the methods of the match."""
+    text = " ".join(block.args)
+    match = re.search(r"\$request_method\s+!~\*?\s+\"?\^?\(?([A-Z|]+)\)?\$?", text)
+    if match is None or context.draft.get((*path, "respond")) is not None:
+        return False
+    methods = match[1].split("|")
+    context.draft.put((*path, "match", "methods"), methods, block, *flat(block, "return"))
+    return True
+
+
+def _server_conditions(context: Context, server: Server, blocks: Sequence[Statement]) -> None:
+    """Add the routes of `if` blocks of a server that answer by themselves, as certbot writes them."""
+    for block in blocks:
+        answer, extra = next(flat(block, "return"), None), forward.condition(block)
+        if answer is not None and extra is not None:
+            path = _add(context, server, block, dict(extra), suffix="if")
+            _respond(context, path, answer)

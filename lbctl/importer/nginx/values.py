@@ -1,0 +1,60 @@
+"""Values of nginx as values of a fleet: times, sizes, addresses, header variables."""
+
+from __future__ import annotations
+
+import re
+
+_TIME = re.compile(r"(?:(\d+)d)?\s*(?:(\d+)h)?\s*(?:(\d+)m(?!s))?\s*(?:(\d+)s?(?!\w))?\s*(?:(\d+)ms)?")
+_SIZE = re.compile(r"(\d+)([kKmMgG]?)")
+_UNITS = {"": "B", "k": "KiB", "m": "MiB", "g": "GiB"}
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:/\s\[\]]+)(?::(?P<port>\d{1,5}))?")
+_DAY, _HOUR, _MINUTE, _SECOND = 86_400_000, 3_600_000, 60_000, 1_000
+
+
+def milliseconds(text: str) -> int | None:
+    """Return a time of nginx in milliseconds: `60`, `60s`, `1h30m`, `500ms`; None if it is none."""
+    match = _TIME.fullmatch(text.strip())
+    if not match or not any(match.groups()):
+        return None
+    factors = (_DAY, _HOUR, _MINUTE, _SECOND, 1)
+    return sum(int(part) * factor for part, factor in zip(match.groups(), factors, strict=True) if part)
+
+
+def duration(value: int) -> str:
+    """Return milliseconds as a fleet writes them, in the largest unit without a fraction."""
+    for unit, size in (("h", _HOUR), ("m", _MINUTE), ("s", _SECOND)):
+        if value >= size and value % size == 0:
+            return f"{value // size}{unit}"
+    return f"{value}ms"
+
+
+def time(text: str) -> str | None:
+    """Return a time of nginx as a duration of a fleet, or None."""
+    value = milliseconds(text)
+    return duration(value) if value is not None else None
+
+
+def size(text: str) -> str | None:
+    """Return a size of nginx as one of a fleet; None if it is none."""
+    match = _SIZE.fullmatch(text)
+    return f"{int(match[1])}{_UNITS[match[2].lower()]}" if match else None
+
+
+def address(text: str, port: int = 80) -> str | None:
+    """Return `host:port` or `unix:/path` as a fleet writes it, with the port that nginx assumes; None if unreadable."""
+    if text.startswith("unix:"):
+        return f"unix:{text[5:].removesuffix(':')}"
+    match = _ADDRESS.fullmatch(text)
+    return f"{match['host']}:{match['port'] or port}" if match else None
+
+
+def header_of(variable: str) -> str | None:
+    """Return the name of the header that an nginx variable as `$http_x_user` holds."""
+    match = re.fullmatch(r"\$\{?http_([a-z0-9_]+)\}?", variable)
+    return match[1].replace("_", "-") if match else None
+
+
+def cookie_of(variable: str) -> str | None:
+    """Return the name of the cookie that an nginx variable holds."""
+    match = re.fullmatch(r"\$\{?cookie_([A-Za-z0-9_]+)\}?", variable)
+    return match[1] if match else None

@@ -1,0 +1,72 @@
+"""One import from files to the text of a fleet, for each kind of proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
+from lbctl.importer import sound, write
+from lbctl.importer.draft import Draft
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The result of an import."""
+
+    text: str
+    """The fleet file."""
+    draft: Draft
+    """The fleet as values, with the account of every directive."""
+
+
+def run(kind: str, files: Sequence[str], diagnostics: Diagnostics) -> Imported | None:
+    """Import the files; None if they hold nothing that could be imported, which `diagnostics` explains."""
+    draft = _READERS[kind](files, diagnostics)
+    if draft is None or diagnostics.failed:
+        return None
+    remaining = sound.settle(draft)
+    diagnostics.extend(remaining)
+    if not draft.fleet["routes"]:
+        hint = "the comments say why each directive was left out"
+        diagnostics.add(
+            Diagnostic("LB982", "nothing here makes a route of a fleet", Position(files[0], 1, 1), hint=hint)
+        )
+        return None
+    return None if remaining else Imported(write.text(draft, kind, " ".join(files)), draft)
+
+
+def _nginx(files: Sequence[str], diagnostics: Diagnostics) -> Draft | None:
+    from lbctl.importer.nginx.convert import convert
+    from lbctl.importer.nginx.read import read
+
+    statements = [item for file in files for item in read(file, diagnostics)]
+    return None if diagnostics.failed else convert(statements, files[0], diagnostics)
+
+
+def _haproxy(files: Sequence[str], diagnostics: Diagnostics) -> Draft | None:
+    from lbctl.importer.haproxy.convert import convert
+    from lbctl.importer.haproxy.read import read
+
+    statements = read(files, diagnostics)
+    return None if diagnostics.failed else convert(statements, files[0], diagnostics)
+
+
+def _envoy(files: Sequence[str], diagnostics: Diagnostics) -> Draft | None:
+    from lbctl.importer.envoy.convert import convert
+    from lbctl.importer.envoy.read import read
+
+    for file in files[1:]:
+        message = "an Envoy has one configuration: give one file"
+        diagnostics.add(Diagnostic("LB980", message, Position(file, 1, 1)))
+    root = read(files[0], diagnostics)
+    return None if root is None or diagnostics.failed else convert(root, files[0], diagnostics)
+
+
+_READERS: dict[str, Callable[[Sequence[str], Diagnostics], Draft | None]] = {
+    "nginx": _nginx,
+    "haproxy": _haproxy,
+    "envoy": _envoy,
+}
+KINDS = tuple(_READERS)
+"""The kinds whose configurations can be imported."""

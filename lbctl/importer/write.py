@@ -1,0 +1,154 @@
+"""Writes a draft as the text of a fleet file: sections in the model's order, comments where their object stands."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from lbctl.base.diagnostics import Path, Position
+from lbctl.importer.draft import Draft
+from lbctl.importer.ledger import Note
+
+_WIDTH = 118
+_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*|[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|%|KiB|MiB|GiB)|[0-9]+/[smh]")
+_WORDS_OF_YAML = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
+_TITLES = {
+    "listeners": "Where clients come in",
+    "routes": "Which request goes to which pool: the most specific route wins, wherever it stands",
+    "pools": "Replicas that serve the same model",
+    "proxies": "The proxies that run the result",
+}
+_HEAD = """\
+# yaml-language-server: $schema=./lbctl.schema.json
+# A fleet imported from {source} by `lbctl import {kind}`: {counts}.
+# Next: `lbctl lint FILE` reports what is unwise, `lbctl import {kind} {source} --compare` compares the two by requests.
+"""
+_ORDER = (
+    "bind", "tls", "proxy_protocol", "client_address", "listeners", "match", "pool", "split", "respond", "rewrite",
+    "pin", "mirror", "fallback", "websocket", "timeouts", "retry", "rate_limit", "auth", "headers", "model", "protocol",
+    "balance", "affinity", "replicas", "discovery", "drain_deadline", "connections", "circuit_breaker", "slow_start",
+    "health",
+)  # fmt: skip
+
+
+def text(draft: Draft, kind: str, source: str) -> str:
+    """Return the text of the fleet file."""
+    lines = [_head(draft, kind, source)]
+    notes = _by_place(draft, draft.ledger.notes)
+    if notes.get(()):
+        lines.append("#\n# Not carried over:\n")
+        lines += _notes(notes[()], 0)
+    lines.append("version: 1\n")
+    for section in (*_TITLES, *(key for key in draft.fleet if key not in _TITLES and key != "version")):
+        objects = draft.fleet.get(section)
+        if objects:
+            lines += _section(draft, section, objects, notes)
+    return "".join(lines)
+
+
+def _head(draft: Draft, kind: str, source: str) -> str:
+    carried, implied, noted = draft.ledger.counts()
+    counts = f"{carried + implied + noted} directives, {carried} carried over, {implied} done anyway, {noted} comments"
+    name = source if source.isprintable() else ascii(source)
+    return _HEAD.format(kind=kind, source=name, counts=counts)
+
+
+def _by_place(draft: Draft, notes: Iterable[Note]) -> dict[Path, list[Note]]:
+    """Group the notes by the object at which they stand; those of objects that are gone go to the head."""
+    places: dict[Path, list[Note]] = {}
+    for note in sorted(notes, key=lambda item: item.position):
+        place = note.place[:2] if draft.get(note.place[:2]) is not None else ()
+        places.setdefault(place, []).append(note)
+    return places
+
+
+def _section(draft: Draft, section: str, objects: Mapping[str, Any], notes: Mapping[Path, list[Note]]) -> Iterator[str]:
+    title = _TITLES.get(section, section)
+    yield f"\n# ── {title} {'─' * max(0, _WIDTH - 6 - len(title))}\n{section}:\n"
+    for name, value in objects.items():
+        origin = draft.origins.get((section, name))
+        yield f"  {_key(name)}:" + (f"      # {place_of(origin.position)}" if origin else "") + "\n"
+        yield from _notes(notes.get((section, name), ()), 4)
+        yield from _block(value, 4)
+
+
+def _notes(notes: Iterable[Note], indent: int) -> Iterator[str]:
+    """Yield the comments; directives with the same reason stand together."""
+    reasons: dict[str, list[Note]] = {}
+    for note in notes:
+        reasons.setdefault(note.reason, []).append(note)
+    start = f"{' ' * indent}# "
+    for reason, group in reasons.items():
+        if len(group) > 1:
+            yield from _wrapped(f"{reason}:", start, start)
+        for note in group:
+            text = f"{place_of(note.position)} {note.text}" + (f": {reason}" if len(group) == 1 else "")
+            yield from _wrapped(text, start if len(group) == 1 else f"{start}  ", f"{start}    ")
+
+
+def _wrapped(text: str, first: str, rest: str) -> Iterator[str]:
+    lines = textwrap.wrap(
+        text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
+    return (f"{line}\n" for line in lines)
+
+
+def place_of(position: Position) -> str:
+    """Return the position as comments show it: the file's name without its directory, and the line."""
+    return f"{position.file.rpartition('/')[2]}:{position.line}"
+
+
+def _block(value: Mapping[str, Any], indent: int) -> Iterator[str]:
+    spaces = " " * indent
+    for key in sorted(value, key=_rank):
+        child = value[key]
+        flow = f"{spaces}{_key(key)}: {_flow(child)}"
+        if not isinstance(child, dict | list) or not child or (len(flow) <= _WIDTH and not _is_long(child)):
+            yield f"{flow}\n"
+        elif isinstance(child, dict):
+            yield f"{spaces}{_key(key)}:\n"
+            yield from _block(child, indent + 2)
+        elif not any(isinstance(item, dict | list) for item in child):
+            yield from _wrapped(flow, "", f"{spaces}  ")
+        else:
+            yield f"{spaces}{_key(key)}:\n"
+            yield from (f"{spaces}  - {_flow(item)}\n" for item in child)
+
+
+def _is_long(value: Any) -> bool:
+    """Whether a value is easier to read in lines: a list of maps, or a map with several maps."""
+    if isinstance(value, list):
+        return len(value) > 1 and any(isinstance(item, dict) for item in value)
+    maps = [item for item in value.values() if isinstance(item, dict | list)]
+    return len(maps) > 1 or any(_is_long(item) for item in maps)
+
+
+def _rank(key: str) -> int:
+    return _ORDER.index(key) if key in _ORDER else len(_ORDER)
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(key)}: {_flow(value[key])}" for key in sorted(value, key=_rank)) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return _scalar(value)
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = str(value)
+    if isinstance(value, int) or (_PLAIN.fullmatch(text) and text.lower() not in _WORDS_OF_YAML):
+        return text
+    return json.dumps(text)
+
+
+def _key(name: str) -> str:
+    plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", name) is not None
+    return name if plain and name.lower() not in _WORDS_OF_YAML else json.dumps(name)

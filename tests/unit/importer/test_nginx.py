@@ -1,0 +1,197 @@
+"""What directives of nginx become, and how bad input is reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.cli import run as command
+from lbctl.importer.run import run
+from tests.support.importer import SAMPLES, imported
+
+NGINX = SAMPLES / "nginx"
+
+
+def fleet(text: str, tmp_path: Path) -> dict[str, Any]:
+    file = tmp_path / "nginx.conf"
+    file.write_text(text)
+    return imported("nginx", file)[0].draft.fleet
+
+
+def server(body: str) -> str:
+    return f"upstream up {{ server 10.0.0.1:80; }}\nserver {{ listen 80; {body} }}"
+
+
+@pytest.mark.parametrize(
+    ("body", "match"),
+    [
+        ("location / { proxy_pass http://up; }", {}),
+        ("location = /health { proxy_pass http://up; }", {"path": "/health"}),
+        ("location /v1/ { proxy_pass http://up; }", {"path_prefix": "/v1/"}),
+        ("location ^~ /v1/ { proxy_pass http://up; }", {"path_prefix": "/v1/"}),
+        ("location ~ ^/v1/(.*)$ { proxy_pass http://up; }", {"path_prefix": "/v1/"}),
+        ("location ~ ^/v1/chat$ { proxy_pass http://up; }", {"path": "/v1/chat"}),
+        (r"location ~ \.json$ { proxy_pass http://up; }", {"path_regex": r".*\.json"}),
+        ("location ~* ^/Models { proxy_pass http://up; }", {"path_regex": "/[Mm][Oo][Dd][Ee][Ll][Ss].*"}),
+    ],
+)
+def test_a_location_becomes_a_match(body: str, match: dict[str, str], tmp_path: Path) -> None:
+    (route,) = fleet(server(body), tmp_path)["routes"].values()
+    assert route["match"] == match
+
+
+@pytest.mark.parametrize(
+    ("passing", "rewrite"),
+    [
+        ("location /api/ { proxy_pass http://up/; proxy_set_header Host $host; }", {"path_prefix": "/"}),
+        ("location / { proxy_pass http://up/v1/; proxy_set_header Host $host; }", {"path_prefix": "/v1/"}),
+        ("location /api/ { proxy_pass http://up/api/; proxy_set_header Host $host; }", None),
+        ("location /api/ { rewrite ^/api/(.*)$ /$1 break; proxy_pass http://up; proxy_set_header Host $host; }",
+         {"path_prefix": "/"}),
+        ("location / { proxy_pass http://up; }", {"host": "up"}),
+        ("location / { proxy_pass http://up; proxy_set_header Host localhost:11434; }", {"host": "localhost:11434"}),
+    ],
+)  # fmt: skip
+def test_path_and_host_reach_the_replica_as_before(
+    passing: str, rewrite: dict[str, str] | None, tmp_path: Path
+) -> None:
+    (route,) = fleet(server(passing), tmp_path)["routes"].values()
+    assert route.get("rewrite") == rewrite
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "location / { auth_basic a; auth_basic_user_file /etc/x; proxy_pass http://up; }",
+        "location / { auth_request /check; proxy_pass http://up; }",
+        "auth_request /check; location / { proxy_pass http://up; }",
+        "location / { if ($ssl_client_verify != SUCCESS) { return 403; } proxy_pass http://up; }",
+        "location / { proxy_pass http://$unknown; }",
+        "location / { root /srv; }",
+        "location / { rewrite ^/(a|b)/(.*)$ /$2 break; proxy_pass http://up; }",
+        "location / { fastcgi_pass unix:/run/php.sock; }",
+    ],
+)
+def test_what_protects_or_cannot_be_said_closes_the_route(body: str, tmp_path: Path) -> None:
+    (route,) = fleet(server(body), tmp_path)["routes"].values()
+    assert route["respond"]["status"] == 501
+    assert "pool" not in route
+
+
+def test_a_secret_that_a_header_held_is_not_replaced_by_the_clients_own(tmp_path: Path) -> None:
+    body = 'location / { proxy_pass http://up; proxy_set_header Authorization "Bearer sk-abcdefgh"; }'
+    (route,) = fleet(server(body), tmp_path)["routes"].values()
+    assert route["headers"]["request"] == {"remove": ["authorization"]}
+
+
+def test_a_server_with_names_answers_404_where_it_has_no_location(tmp_path: Path) -> None:
+    text = (
+        "server { listen 80; location / { return 200 a; } }"
+        "server { listen 80; server_name b.example.com; location /v1/ { return 200 b; } }"
+    )
+    routes = fleet(text, tmp_path)["routes"]
+    assert routes["b-others"] == {
+        "match": {"hosts": ["b.example.com"]},
+        "respond": {"status": 404, "body": "not found"},
+    }
+    assert routes["default"]["match"] == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("http {\n  server {\n", ':2:1: error LB980: nginx would not read this: unexpected end of file, expecting "}"'),
+        ("http {}\n", ":1:1: error LB982: there is no `server` to import"),
+        ("server { listen 80; location / { } }", ":1:1: error LB982: nothing here makes a route"),
+        ("{" * 100, ":1:1: error LB980: blocks are nested more than 64 deep"),
+        ("a\0b", ":1:1: error LB980: the file holds a NUL byte"),
+    ],
+)
+def test_bad_input_is_reported_at_its_place(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "nginx.conf"
+    file.write_text(text)
+    assert command(["import", "nginx", str(file)]) == 1
+    output = capsys.readouterr()
+    assert message in output.err.replace(str(file), "")
+    assert output.out == ""
+
+
+def test_a_missing_file_and_one_that_is_too_large(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    large = tmp_path / "large.conf"
+    large.write_bytes(b"#" * (4 << 20) + b"\n")
+    assert command(["import", "nginx", str(tmp_path / "none.conf")]) == 1
+    assert command(["import", "nginx", str(large)]) == 1
+    assert command(["import", "nginx", str(tmp_path)]) == 1
+    errors = capsys.readouterr().err
+    assert "none.conf:1:1: error LB001" in errors
+    assert "large.conf:1:1: error LB980: the file is too large" in errors
+    assert "error LB002" in errors
+
+
+def test_includes_that_climb_or_are_missing_or_loop_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "secret.conf").write_text("server { listen 80; location / { return 200 leaked; } }")
+    (tmp_path / "inner" / "link.conf").symlink_to(tmp_path / "secret.conf")
+    main = tmp_path / "inner" / "nginx.conf"
+    main.write_text(
+        "include ../secret.conf;\ninclude link.conf;\ninclude nginx.conf;\ninclude none.conf;\n"
+        "server { listen 80; location / { return 200 own; } }"
+    )
+    result, diagnostics = imported("nginx", main)
+    reasons = [
+        (item.position.line if item.position else 0, item.message) for item in diagnostics if item.code == "LB983"
+    ]
+    assert [line for line, _ in reasons] == [1, 2, 3, 4]
+    assert "leads out" in reasons[0][1]
+    assert "leads out" in reasons[1][1]
+    assert "includes itself" in reasons[2][1]
+    assert "no such file" in reasons[3][1]
+    assert "leaked" not in result.text
+
+
+def test_import_writes_over_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample, out = str(NGINX / "vllm-two-replicas.conf"), tmp_path / "fleet.yaml"
+    assert command(["import", "nginx", sample, "-f", str(out)]) == 0
+    written = out.read_text()
+    assert command(["validate", str(out)]) == 0
+    assert command(["import", "nginx", sample, "-f", str(out)]) == 1
+    assert out.read_text() == written
+    assert "LB961" in capsys.readouterr().err
+
+
+def test_settings_that_harm_inference_are_reported_at_their_line() -> None:
+    _, diagnostics = imported("nginx", NGINX / "vllm-two-replicas.conf")
+    findings = [(item.position.line, item.message.split(":")[0]) for item in diagnostics if item.position]
+    assert findings == [
+        (2, "an upstream without `zone`"),
+        (4, "fail_timeout=10000s"),
+        (5, "fail_timeout=10000s"),
+        (7, "nginx's default of 1 MiB for a request's body answers 413 to long prompts and images"),
+        (10, "nginx's default buffers responses"),
+        (10, "nginx's default of HTTP/1.0 to replicas"),
+        (10, "nginx's default read timeout of 60s cuts off a model that is silent for longer"),
+    ]
+
+
+TEXT = """
+server location upstream proxy_pass http://a { } ; /v1/ ~ if ($a = 1) map $x $http_y listen 80 return 301 weight=x
+split_clients 5% * include *.conf " error_page @f limit_req zone=z:1m deny all rewrite ^/( set mirror add_header
+"""
+WORDS = st.sampled_from(TEXT.split())
+
+
+@settings(max_examples=150, deadline=None)
+@given(words=st.lists(WORDS, max_size=40))
+def test_no_text_brings_the_import_down(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.mktemp("fuzz") / "nginx.conf"
+    file.write_text("server { listen 80; location / { return 200 a; } " + " ".join(words) + " }")
+    diagnostics = Diagnostics()
+    result = run("nginx", [str(file)], diagnostics)
+    assert result is not None or diagnostics.failed
