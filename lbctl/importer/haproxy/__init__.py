@@ -1,0 +1,1 @@
+"""HAProxy: read by the grammar that its configuration manual describes, section by section."""

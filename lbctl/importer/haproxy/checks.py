@@ -1,0 +1,108 @@
+"""`option httpchk`, `http-check` and the timing of `check`, as active health checks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.haproxy import values
+from lbctl.importer.haproxy.context import Context, Section
+from lbctl.importer.haproxy.servers import Server
+from lbctl.importer.statement import Statement
+
+_TIMES = {"inter": "interval"}
+_COUNTS = {"rise": "healthy_threshold", "fall": "unhealthy_threshold", "port": "port"}
+
+
+def active(context: Context, path: Path, section: Section, servers: Sequence[Server]) -> None:
+    """Set the active check of a pool whose servers have `check`."""
+    checked = next((server for server in servers if server.has("check")), None)
+    lines = _lines(section)
+    if checked is None:
+        for item in lines:
+            context.draft.ledger.omit(item, "no server of the section has `check`", path)
+        if servers:
+            message = "servers without `check`: one that is gone keeps its share until a request fails on it"
+            context.draft.ledger.advise(servers[0].line, message, "write `health.active`")
+        return
+    check: dict[str, Any] = {"interval": "2s", "unhealthy_threshold": 3, "healthy_threshold": 2}
+    check |= {"http": _http(context, path, lines)} if section.last("option", "httpchk") else {"tcp": {}}
+    check |= _timing(checked)
+    timeout = section.last("timeout", "check")
+    if timeout is not None and len(timeout.args) > 1 and (limit := values.time(timeout.args[1])):
+        check["timeout"] = limit
+        context.draft.ledger.carry((*path, "health", "active", "timeout"), timeout)
+    context.draft.put((*path, "health", "active"), check, checked.line)
+    for word in ("fastinter", "downinter"):
+        if checked.has(word):
+            part = f"server {checked.name} {word} {checked.get(word, '')}"
+            context.draft.ledger.omit(checked.line, "one interval holds in all states", path, part=part)
+
+
+def _timing(server: Server) -> dict[str, Any]:
+    times = {key: value for word, key in _TIMES.items() if (value := values.time(server.get(word, "")))}
+    return times | {key: int(server.get(word, "")) for word, key in _COUNTS.items() if server.get(word, "").isdigit()}
+
+
+def _lines(section: Section) -> list[Statement]:
+    own = [item for item in section.block.block if item.name == "http-check"]
+    inherited = [item for level in section.defaults for item in level.block if item.name == "http-check"]
+    option = section.last("option", "httpchk")
+    return [*([option] if option else []), *(own or inherited)]
+
+
+def _http(context: Context, path: Path, lines: Sequence[Statement]) -> dict[str, Any]:
+    http: dict[str, Any] = {}
+    for item in lines:
+        words = item.args[1:]
+        if item.name == "option":
+            http |= _request([word for word in words if not word.startswith("HTTP/")])
+        elif item.args[:1] == ("send",):
+            http |= _send(words)
+        elif item.args[:1] == ("expect",):
+            found = _expect(words)
+            if found is None:
+                context.draft.ledger.omit(item, "a check expects statuses, or a text in the body", path)
+                continue
+            http |= found
+        else:
+            context.draft.ledger.omit(item, "a check is one GET", path)
+            continue
+        context.draft.ledger.carry((*path, "health", "active", "http"), item)
+    http.setdefault("path", "/")
+    return http
+
+
+def _request(words: Sequence[str]) -> dict[str, Any]:
+    if not words:
+        return {}
+    return {"path": words[0] if len(words) == 1 else words[1]}
+
+
+def _send(words: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for index, word in enumerate(words):
+        following = words[index + 1 :]
+        if word == "uri" and following:
+            found["path"] = following[0]
+        if word == "hdr" and len(following) > 1 and following[0].lower() == "host":
+            found["host"] = following[1]
+    return found
+
+
+def _expect(words: Sequence[str]) -> dict[str, Any] | None:
+    if len(words) < 2:
+        return None
+    if words[0] == "status":
+        statuses: list[int] = []
+        for part in words[1].split(","):
+            match = re.fullmatch(r"(\d{3})(?:-(\d{3}))?", part)
+            if match is None:
+                return None
+            statuses += range(int(match[1]), int(match[2] or match[1]) + 1)
+        return {"statuses": statuses}
+    if words[0] == "rstatus" and re.fullmatch(r"\^?2\.\.\$?|2\[0-9\]\[0-9\]|2\.\*?|\(2\|3\)\[0-9\]\[0-9\]", words[1]):
+        return {"statuses": list(range(200, 300 if "3" not in words[1] else 400))}
+    return {"body_contains": " ".join(words[1:])} if words[0] == "string" else None

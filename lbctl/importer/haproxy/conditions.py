@@ -1,0 +1,175 @@
+"""ACLs and the conditions made of them, as matches of routes.
+
+A condition is an alternative of conjunctions. Each ACL is read into alternatives of a match, one for each of its
+values; what a match cannot say is None, and the rule that uses it is not carried over as a route.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from lbctl.importer.matching import Match, merge
+from lbctl.importer.statement import Statement
+
+_HOST_FETCHES = {
+    "hdr(host)",
+    "req.hdr(host)",
+    "hdr_dom(host)",
+    "hdr_beg(host)",
+    "req.hdr(Host)",
+    "hdr(Host)",
+    "ssl_fc_sni",
+}
+_HEADER = re.compile(r"(?:req\.)?f?hdr\(([A-Za-z0-9_-]+)\)")
+_MODEL = re.compile(r"req\.body,json_query\(['\"]?\$\.model['\"]?\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One ACL in a condition."""
+
+    words: tuple[str, ...]
+    """Its criterion, flags and values."""
+    negated: bool
+    """Whether it must not hold."""
+    statements: tuple[Statement, ...] = ()
+    """The lines that define it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """The condition of a rule."""
+
+    terms: tuple[tuple[Term, ...], ...] = field(default=((),))
+    """Alternatives of conjunctions; one without terms always holds."""
+
+    @property
+    def statements(self) -> tuple[Statement, ...]:
+        """The lines of all its ACLs."""
+        return tuple(dict.fromkeys(item for terms in self.terms for term in terms for item in term.statements))
+
+    def matches(self) -> list[Match] | None:
+        """Return the matches of which one must hold; None if a match cannot say the condition."""
+        found: list[Match] = []
+        for terms in self.terms:
+            alternatives = [None if term.negated else alternatives_of(term.words) for term in terms]
+            if None in alternatives:
+                return None
+            for combination in product(*[item or [] for item in alternatives]):
+                merged = merge(combination)
+                if merged is None:
+                    return None
+                found.append(merged)
+        return found
+
+
+def condition(words: Sequence[str], acls: Mapping[str, Sequence[Statement]]) -> Condition:
+    """Read what follows `if` or `unless`; a named ACL may be defined by several lines, of which one must hold."""
+    alternatives: list[list[Term]] = [[]]
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word in {"or", "||"}:
+            alternatives.append([])
+            continue
+        negated = word.startswith("!")
+        word = word[1:] if negated else word
+        if word == "" and rest:
+            word = rest.pop(0)
+        if word == "{":
+            end = rest.index("}") if "}" in rest else len(rest)
+            alternatives[-1].append(Term(tuple(rest[:end]), negated))
+            del rest[: end + 1]
+        else:
+            lines = tuple(acls.get(word, ()))
+            alternatives[-1].append(Term(_joined(word, lines), negated, lines))
+    return Condition(tuple(map(tuple, alternatives)))
+
+
+def _joined(name: str, lines: Sequence[Statement]) -> tuple[str, ...]:
+    """Return the words of an ACL: the values of further lines with the same criterion are added to the first."""
+    if not lines:
+        return _PREDEFINED.get(name, (name,))
+    first = lines[0].words[2:]
+    same = [item.words[2:] for item in lines[1:] if item.words[2:3] == first[:1]]
+    if len(same) != len(lines) - 1:
+        return ("several criteria",)
+    return (*first, *(word for item in same for word in item[1:] if not word.startswith("-")))
+
+
+_PREDEFINED = {
+    "TRUE": ("always_true",), "FALSE": ("always_false",), "METH_GET": ("method", "GET", "HEAD"),
+    "METH_POST": ("method", "POST"), "METH_OPTIONS": ("method", "OPTIONS"), "LOCALHOST": ("src", "127.0.0.1/8"),
+    "METH_PUT": ("method", "PUT"), "METH_DELETE": ("method", "DELETE"), "HTTP": ("always_true",),
+}  # fmt: skip
+
+
+def alternatives_of(words: Sequence[str]) -> list[Match] | None:
+    """Return the matches of one ACL, of which one must hold; None if a match cannot say it."""
+    if not words:
+        return None
+    fetch, kind, values = split(words)
+    if fetch == "always_true":
+        return [{}]
+    if fetch in {"path", "path_beg", "path_reg", "path_end", "path_dir", "url_beg", "url", "path_sub"}:
+        return _paths(fetch, kind, values)
+    if fetch == "method":
+        return [{"methods": list(values)}] if values else None
+    if fetch.lower() in _HOST_FETCHES or fetch == "hdr_end(host)":
+        return _hosts(fetch, kind, values)
+    header = _HEADER.fullmatch(fetch)
+    if header is not None and kind == "str":
+        return [{"headers": {header[1].lower(): value}} for value in values] or None
+    if _MODEL.fullmatch(fetch) and kind in {"str", "beg"}:
+        return [{"model": [f"{value}*" if kind == "beg" else value for value in values]}]
+    return None
+
+
+def split(words: Sequence[str]) -> tuple[str, str, list[str]]:
+    """Return the fetch, the kind of comparison, and the values of an ACL."""
+    fetch, kind, values = words[0], "str", list[str]()
+    rest = list(words[1:])
+    while rest:
+        word = rest.pop(0)
+        if word == "-m" and rest:
+            kind = rest.pop(0)
+        elif word == "-f":
+            kind = "file"
+        elif word == "--":
+            values += rest
+            break
+        elif not (word.startswith("-") and len(word) == 2 and not values):
+            values.append(word)
+    return fetch, kind, values
+
+
+def _paths(fetch: str, kind: str, values: Sequence[str]) -> list[Match] | None:
+    kind = {"path_beg": "beg", "url_beg": "beg", "path_reg": "reg", "path_end": "end", "path_dir": "dir"}.get(
+        fetch, kind
+    )
+    if kind == "str":
+        return [{"path": value} for value in values]
+    if kind == "beg":
+        return [{"path_prefix": value} if value != "/" else {} for value in values]
+    if kind == "end":
+        return [{"path_regex": f".*{re.escape(value)}"} for value in values]
+    if kind == "reg":
+        return [{"path_regex": _whole(value)} for value in values]
+    return None
+
+
+def _whole(pattern: str) -> str:
+    """Return an expression that matches the whole path: HAProxy's may match anywhere."""
+    start = pattern[1:] if pattern.startswith("^") else f".*{pattern}"
+    return start[:-1] if start.endswith("$") and not start.endswith("\\$") else f"{start}.*"
+
+
+def _hosts(fetch: str, kind: str, values: Sequence[str]) -> list[Match] | None:
+    if fetch == "hdr_end(host)" or kind == "end":
+        return [{"hosts": [f"*{value}" if value.startswith(".") else f"*.{value}" for value in values]}]
+    if kind != "str":
+        return None
+    return [{"hosts": [value.partition(":")[0].lower() for value in values]}]

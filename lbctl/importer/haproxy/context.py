@@ -1,0 +1,73 @@
+"""What the parts of the HAProxy importer share: the draft, the sections, and which `defaults` hold for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.draft import Draft
+from lbctl.importer.statement import Statement
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section with the `defaults` that it inherits, the nearest first."""
+
+    block: Statement
+    """The section."""
+    defaults: tuple[Statement, ...] = ()
+    """The `defaults` sections that hold for it."""
+
+    @property
+    def name(self) -> str:
+        """The name of the section; empty for one without."""
+        return self.block.args[0] if self.block.args else ""
+
+    def own(self, *words: str) -> Iterator[Statement]:
+        """Yield the lines of the section itself that begin with the words."""
+        return (item for item in self.block.block if item.words[: len(words)] == words)
+
+    def last(self, *words: str) -> Statement | None:
+        """Return the line that holds: the last one that begins with the words, `defaults` included."""
+        for level in (self.block, *self.defaults):
+            for item in reversed(level.block):
+                if item.words[: len(words)] == words:
+                    return item
+                if item.words[: len(words) + 1] == ("no", *words):
+                    return None
+        return None
+
+    @property
+    def is_http(self) -> bool:
+        """Whether the section is for HTTP; HAProxy's own default is TCP."""
+        mode = self.last("mode")
+        return mode is not None and mode.args == ("http",)
+
+
+@dataclass(slots=True)
+class Context:
+    """One import of an HAProxy configuration."""
+
+    draft: Draft
+    sections: dict[str, Section] = field(default_factory=dict)
+    """The name of a backend or listen section → the section."""
+    pools: dict[str, Path] = field(default_factory=dict)
+    """The name of a backend → its pool."""
+
+
+def sections(statements: tuple[Statement, ...]) -> list[Section]:
+    """Return the sections that carry traffic, each with its `defaults`."""
+    named: dict[str, Section] = {}
+    latest: tuple[Statement, ...] = ()
+    found = []
+    for item in statements:
+        source = item.args[item.args.index("from") + 1] if "from" in item.args[:-1] else None
+        inherited = (named[source].block, *named[source].defaults) if source in named else ()
+        if item.name == "defaults":
+            latest = (item, *inherited)
+            if item.args and item.args[0] != "from":
+                named[item.args[0]] = Section(item, inherited)
+        elif item.name in {"frontend", "backend", "listen"}:
+            found.append(Section(item, inherited if source is not None else latest))
+    return found

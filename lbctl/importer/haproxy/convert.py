@@ -1,0 +1,103 @@
+"""An HAProxy configuration as a draft of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
+from lbctl.importer.draft import Draft
+from lbctl.importer.haproxy.context import Context, Section, sections
+from lbctl.importer.haproxy.listeners import listeners
+from lbctl.importer.haproxy.pools import pool
+from lbctl.importer.haproxy.routes import frontend
+from lbctl.importer.ledger import Ledger
+from lbctl.importer.statement import Statement, walk
+
+_OWN = "lbctl writes this part of the configuration itself"
+_REASONS = {
+    "resolvers": "names are looked up by the proxy or by `lbctl serve`", "peers": "limits are divided by `instances`",
+    "global": _OWN, "log": "the access log has fields of its own, in JSON",
+    "log-format": "the access log has its own fields",
+    "stats": "lbctl has a dashboard, metrics and `lbctl status` of its own",
+    "errorfile": "lbctl answers with JSON bodies",
+    "userlist": "authentication by a list of users is not carried over", "compression": "responses are not compressed",
+    "stick-table": "a fleet counts by `rate_limit`", "stick": "a fleet keeps clients by `affinity`",
+    "maxconn": _OWN, "fullconn": "limits do not grow with the load", "filter": "a fleet has no filters",
+    "capture": "the access log has fields of its own", "unique-id-format": "lbctl makes the id of a request itself",
+    "unique-id-header": "lbctl makes the id of a request itself", "timeout": "a fleet has no timeout that means this",
+}  # fmt: skip
+_IMPLIED = {
+    ("mode", "http"): "lbctl balances HTTP",
+    ("option", "forwardfor"): "the client's address is always passed on",
+    ("option", "http-keep-alive"): "connections are kept",
+    ("option", "http-no-delay"): "tokens leave when they come",
+    ("option", "http-buffer-request"): "bodies are read where a route needs them",
+    ("option", "httplog"): "every request has a line in the access log",
+    ("option", "dontlognull"): "connections without a request have no line",
+    ("option", "log-health-checks"): "changes of health are in the log of `serve`",
+    ("http-reuse",): "connections to replicas are shared safely",
+    ("timeout", "client"): "a client that stops reading ends with `timeouts.idle`",
+    ("timeout", "client-fin"): "closed connections end by themselves",
+    ("timeout", "server-fin"): "closed connections end by themselves",
+    ("log", "global"): "every request has a line in the access log",
+}
+
+
+def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics) -> Draft:
+    """Return the draft of a fleet; without a frontend for HTTP there is a diagnostic."""
+    ledger = Ledger(statements, diagnostics)
+    draft = Draft(ledger)
+    context = Context(draft)
+    found = sections(tuple(statements))
+    http = [item for item in found if item.is_http]
+    for item in found:
+        if not item.is_http:
+            ledger.omit(item.block, "its mode is TCP, and lbctl balances HTTP")
+    for item in filter(_is_statistics, http):
+        ledger.omit(item.block, _REASONS["stats"])
+    context.sections.update({item.name: item for item in http if item.block.name in {"backend", "listen"}})
+    entries = [item for item in http if item.block.name in {"frontend", "listen"} and not _is_statistics(item)]
+    if not entries:
+        hint = "give the files with `frontend` or `listen` sections of `mode http`"
+        diagnostics.add(Diagnostic("LB982", "there is no frontend to import", Position(file, 1, 1), hint=hint))
+        return draft
+    bound = [(item, *listeners(context, item)) for item in entries]
+    for item, plain, encrypted in bound:
+        frontend(context, item, plain, encrypted)
+        _advise(context, item)
+    _unused(context, http)
+    _imply(context, statements)
+    ledger.settle(_REASONS)
+    return draft
+
+
+def _is_statistics(section: Section) -> bool:
+    """Whether a section only shows statistics."""
+    names = {item.name for item in section.block.block}
+    return "stats" in names and not names & {"server", "server-template", "use_backend", "default_backend"}
+
+
+def _advise(context: Context, section: Section) -> None:
+    ledger = context.draft.ledger
+    if section.last("option", "http-no-delay") is None:
+        message = "without `option http-no-delay` the first token waits up to 0.2 s for a second one"
+        ledger.advise(section.block, message, "tokens leave when they come")
+    for option in ("httpclose", "http-server-close", "forceclose"):
+        if (item := section.last("option", option)) is not None:
+            ledger.advise(item, f"option {option}: a new connection for every request", "connections are kept")
+            ledger.imply("connections are kept", item)
+
+
+def _unused(context: Context, http: Sequence[Section]) -> None:
+    for item in http:
+        if item.block.name == "backend" and item.name not in context.pools:
+            context.pools[item.name] = pool(context, item)
+            reason = "nothing here sends requests to this backend"
+            context.draft.ledger.omit(item.block, reason, context.pools[item.name])
+
+
+def _imply(context: Context, statements: Sequence[Statement]) -> None:
+    for item in walk(statements):
+        for words, reason in _IMPLIED.items():
+            if item.words[: len(words)] == words and (item.block or not item.is_block):
+                context.draft.ledger.imply(reason, item)

@@ -1,0 +1,158 @@
+"""How requests of a route are treated: headers, paths, timeouts and retries of its frontend and backend."""
+
+from __future__ import annotations
+
+import re
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.haproxy import values
+from lbctl.importer.haproxy.conditions import condition
+from lbctl.importer.haproxy.context import Context, Section
+from lbctl.importer.haproxy.rules import acls, parted
+from lbctl.importer.ledger import is_credential
+from lbctl.importer.matching import covers
+from lbctl.importer.statement import Statement
+
+_SHORT = 300_000
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*(:\d{1,5})?")
+_FORWARDED = frozenset({"x-forwarded-for", "x-forwarded-proto", "x-real-ip"})
+_OWN_VALUES = frozenset({"%[src]", "%ci", "%[ssl_fc,iif(https,http)]", "https", "http", "%[unique-id]"})
+_REWRITE = re.compile(r"\^(?P<old>/[A-Za-z0-9._/-]*?)(?:/?\(\.\*\)|\(/\.\*\))\$?")
+
+
+def carry(context: Context, route: Path, section: Section) -> None:
+    """Lay the rules of a section into a route that leads through it."""
+    for item in section.block.block:
+        if item.name == "http-request":
+            _request(context, route, section, item)
+        elif item.name in {"http-response", "http-after-response"}:
+            _response(context, route, item)
+
+
+def times(context: Context, route: Path, section: Section) -> None:
+    """Set what a backend says about the times and the retries of its requests."""
+    draft, ledger = context.draft, context.draft.ledger
+    idle = section.last("timeout", "server")
+    if idle is not None and len(idle.args) > 1 and (value := values.time(idle.args[1])):
+        draft.put((*route, "timeouts", "idle"), value, idle)
+        if (values.milliseconds(idle.args[1]) or 0) < _SHORT:
+            message = (
+                f"timeout server {idle.args[1]}: a model that is silent for longer before its first token gets cut off"
+            )
+            ledger.advise(idle, message, "`timeouts.idle` is 5m where nothing else is written")
+    tunnel = section.last("timeout", "tunnel")
+    if tunnel is not None:
+        draft.put((*route, "websocket"), True, tunnel)
+    _retries(context, route, section)
+
+
+def _retries(context: Context, route: Path, section: Section) -> None:
+    draft, item, on = context.draft, section.last("retries"), section.last("retry-on")
+    if item is not None and item.args[:1] and item.args[0].isdigit():
+        draft.put((*route, "retry", "attempts"), min(int(item.args[0]), 10), item)
+    if (redispatch := section.last("option", "redispatch")) is not None:
+        draft.ledger.imply("each retry goes to another replica", redispatch)
+    if on is None:
+        return
+    repeated = [word for word in on.args if word not in {"conn-failure", "none"}]
+    if not repeated:
+        draft.ledger.imply("failed connections are tried again", on)
+        return
+    draft.ledger.omit(on, "lbctl repeats only what no replica has begun to work on", route)
+    if {"all-retryable-errors", "empty-response", "junk-response", "response-timeout"} & set(repeated) or any(
+        word.startswith("5") for word in repeated
+    ):
+        message = f"retry-on {' '.join(repeated)}: a generation that has begun is paid for twice, also a POST"
+        draft.ledger.advise(on, message, "a request is tried again only where it never reached the model")
+
+
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _request(context: Context, route: Path, section: Section, item: Statement) -> None:
+    words, when, negated = parted(item.args)
+    name = words[0] if words else ""
+    if name not in {"set-header", "add-header", "del-header", "set-path", "replace-path", "replace-uri", "set-uri"}:
+        return
+    if when and not _applies(context, route, section, when, negated):
+        if not (name.endswith("header") and len(words) > 1 and words[1].lower() in _FORWARDED):
+            return
+        context.draft.ledger.imply("the address and the scheme of the client are always passed on", item)
+        return
+    if name.endswith("-header"):
+        _header(context, route, item, words)
+    else:
+        _path(context, route, item, words)
+
+
+def _applies(context: Context, route: Path, section: Section, when: tuple[str, ...], negated: bool) -> bool:
+    """Whether the condition of a rule holds for all requests of a route."""
+    matches = condition(when, acls(section)).matches()
+    match = context.draft.get((*route, "match")) or {}
+    return not negated and matches is not None and any(covers(item, match) for item in matches)
+
+
+def _header(context: Context, route: Path, item: Statement, words: tuple[str, ...]) -> None:
+    draft, ledger = context.draft, context.draft.ledger
+    name = words[1].lower() if len(words) > 1 else ""
+    value = words[2] if len(words) > 2 else ""
+    if words[0] == "del-header":
+        _remove(context, route, item, name, "request")
+    elif name in _FORWARDED and value in _OWN_VALUES:
+        ledger.imply("the address and the scheme of the client are always passed on", item)
+    elif is_credential(name) and "%" not in value:
+        hint = "keep secrets in files of mode 0600"
+        ledger.secret(item, f"the value of {name} is a secret and was not copied", hint)
+        reason = "a secret is not copied: write the header by hand, or let replicas do without it"
+        ledger.omit(item, reason, route, part=f"http-request set-header {name} (a secret)")
+        _remove(context, route, item, name, "request")
+    elif "%" in value.replace("%%", "") or words[0] == "add-header":
+        ledger.omit(item, "a header with variables of HAProxy", route)
+    elif name == "host" and _HOST.fullmatch(value):
+        draft.put((*route, "rewrite", "host"), value, item)
+    else:
+        draft.put((*route, "headers", "request", "set", name), value.replace("%%", "%"), item)
+
+
+def _remove(context: Context, route: Path, item: Statement, name: str, side: str) -> None:
+    path = (*route, "headers", side, "remove")
+    context.draft.put(path, list(dict.fromkeys([*(context.draft.get(path) or []), name])), item)
+
+
+def _path(context: Context, route: Path, item: Statement, words: tuple[str, ...]) -> None:
+    draft = context.draft
+    match = draft.get((*route, "match")) or {}
+    found = _replaced(words)
+    prefix = match.get("path_prefix", "")
+    if found is not None and prefix and found[0].rstrip("/") == prefix.rstrip("/"):
+        draft.put((*route, "rewrite", "path_prefix"), found[1] or "/", item)
+        return
+    if found is not None and not (prefix or "path" in match or "path_regex" in match):
+        return
+    if found is not None and prefix and not prefix.startswith(found[0]):
+        return
+    draft.ledger.omit(item, "a fleet replaces the prefix that matched, and nothing else", route)
+    draft.close(route, "its rewrite could not be carried over")
+
+
+def _replaced(words: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return the prefix that a rule takes off and the one that it puts in its place."""
+    if words[0] in {"replace-path", "replace-uri"} and len(words) > 2:
+        old, new = _REWRITE.fullmatch(words[1]), re.fullmatch(r"(/?[A-Za-z0-9._/-]*?)\\1", words[2])
+        return (old["old"], new[1]) if old and new else None
+    text = " ".join(words[1:])
+    match = re.fullmatch(r"%\[path,regsub\(\^(/[A-Za-z0-9._/-]*),(/[A-Za-z0-9._/-]*)\)\]", text)
+    return (match[1], match[2]) if match else None
+
+
+def _response(context: Context, route: Path, item: Statement) -> None:
+    words, when, _ = parted(item.args)
+    name = words[1].lower() if len(words) > 1 else ""
+    if when or not words or words[0] not in {"set-header", "del-header"}:
+        return
+    if words[0] == "del-header":
+        _remove(context, route, item, name, "response")
+    elif len(words) > 2 and "%" not in words[2].replace("%%", ""):
+        context.draft.put((*route, "headers", "response", "set", name), words[2].replace("%%", "%"), item)
+    else:
+        context.draft.ledger.omit(item, "a header with variables of HAProxy", route)

@@ -1,0 +1,200 @@
+"""`backend` and `listen` sections as pools."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.draft import sane_name
+from lbctl.importer.haproxy import checks, values
+from lbctl.importer.haproxy.context import Context, Section
+from lbctl.importer.haproxy.servers import Server, template
+
+_ALGORITHMS = {"roundrobin": "round_robin", "static-rr": "round_robin", "leastconn": "least_request"}
+
+
+def pool(context: Context, section: Section) -> Path:
+    """Add the pool of a section."""
+    path = context.draft.add("pools", section.name, section.block)
+    context.draft.ledger.home(section.block, path)
+    _balance(context, path, section)
+    _members(context, path, section)
+    _cookie(context, path, section)
+    for name, keys in (("connect", "connect"), ("queue", "queue")):
+        _timeout(context, path, section, name, keys)
+    return path
+
+
+def _timeout(context: Context, path: Path, section: Section, name: str, key: str) -> None:
+    item = section.last("timeout", name)
+    value = values.time(item.args[1]) if item is not None and len(item.args) > 1 else None
+    if item is not None and value is not None:
+        context.draft.put((*path, "timeouts", key), value, item)
+
+
+# ── The algorithm ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _balance(context: Context, path: Path, section: Section) -> None:
+    draft, item = context.draft, section.last("balance")
+    if item is None or not item.args:
+        draft.put((*path, "balance"), {"algorithm": "round_robin"})
+        return
+    word = item.args[0]
+    if word in _ALGORITHMS:
+        draft.put((*path, "balance"), {"algorithm": _ALGORITHMS[word]}, item)
+    elif word.startswith("random"):
+        # The manual: two draws by default, of which the less loaded server is taken.
+        draft.put((*path, "balance"), {"algorithm": "random" if word == "random(1)" else "least_request"}, item)
+    elif (key := _hash_key(item.args)) is not None:
+        draft.put((*path, "balance"), {"algorithm": "hash", "hash": {"key": key}}, item)
+        _hash_settings(context, path, section)
+        if "source_ip" in key:
+            message = "balance source sends all clients behind one address to one server, however busy it is"
+            draft.ledger.advise(
+                item, message, "a session's header, or `prompt_prefix` with `bounded_load`, spreads them"
+            )
+    else:
+        draft.put((*path, "balance"), {"algorithm": "least_request"})
+        draft.ledger.omit(item, "no algorithm of a fleet means this: `least_request` stands in its place", path)
+
+
+def _hash_key(words: Sequence[str]) -> dict[str, Any] | None:
+    if words[0] == "source":
+        return {"source_ip": {}}
+    header = re.fullmatch(r"hdr\(([A-Za-z0-9_-]+)\)", words[0])
+    if header is None and words[0] == "hash" and len(words) > 1:
+        header = re.fullmatch(r"(?:req\.)?f?hdr\(([A-Za-z0-9_-]+)\)", words[1])
+    if header:
+        return {"header": header[1].lower()}
+    if words[0] == "hash" and len(words) > 1 and (cookie := re.fullmatch(r"req\.cook\((\w+)\)", words[1])):
+        return {"cookie": cookie[1]}
+    return {"query": words[1]} if words[0] == "url_param" and len(words) > 1 else None
+
+
+def _hash_settings(context: Context, path: Path, section: Section) -> None:
+    factor = section.last("hash-balance-factor")
+    if factor is not None and factor.args[:1] and factor.args[0].isdigit() and int(factor.args[0]) > 100:
+        context.draft.put((*path, "balance", "hash", "bounded_load"), int(factor.args[0]) / 100, factor)
+    if (kind := section.last("hash-type")) is not None:
+        context.draft.ledger.imply("hashes are always consistent", kind)
+
+
+# ── The servers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _members(context: Context, path: Path, section: Section) -> None:
+    ledger = context.draft.ledger
+    templates = list(section.own("server-template"))
+    lines = list(section.own("server"))
+    base = Server.defaults(section)
+    ledger.carry(path, *base.statements)
+    if templates and not lines:
+        found = template(context, path, templates[0], base)
+        for item in templates[1:]:
+            ledger.omit(item, "a pool is discovered by one name", path)
+        servers = [found] if found else []
+    else:
+        servers = [server for item in lines if (server := base.of(item))]
+        _replicas(context, path, servers)
+        for item in templates:
+            ledger.omit(item, "a pool has replicas by hand or by discovery", path)
+    _shared(context, path, servers)
+    checks.active(context, path, section, servers)
+
+
+def _replicas(context: Context, path: Path, servers: Sequence[Server]) -> None:
+    draft, replicas = context.draft, list[dict[str, Any]]()
+    weighted = len({server.get("weight", "1") for server in servers if server.get("weight", "1") != "0"}) > 1
+    for server in servers:
+        address = values.server_address(server.address)
+        if address is None:
+            reason = "a replica has a host and a port"
+            draft.ledger.omit(server.line, reason, path)
+            continue
+        replica: dict[str, Any] = {"name": server.name, "address": address}
+        weight = server.get("weight", "1")
+        if weighted and weight.isdigit() and int(weight) > 0:
+            replica["weight"] = int(weight)
+        elif weighted:
+            replica["weight"] = 1
+        if server.has("backup"):
+            replica["priority"] = 1
+        if server.has("disabled") or weight == "0":
+            replica["drain"] = True
+        replica["name"] = _unique_name(replica["name"], replicas)
+        replicas.append(replica)
+        draft.ledger.carry((*path, "replicas", len(replicas) - 1), server.line)
+    draft.put((*path, "replicas"), replicas)
+
+
+def _unique_name(name: str, replicas: Sequence[dict[str, Any]]) -> str:
+    base = sane_name(name, "replica")
+    taken = {item["name"] for item in replicas}
+    return next(item for item in (base, *(f"{base[:58]}-{n}" for n in range(2, 9999))) if item not in taken)
+
+
+def _per_replica(value: str) -> int | None:
+    return int(value) if value.isdigit() and int(value) > 0 else None
+
+
+_SHARED: dict[str, tuple[tuple[str, ...], Callable[[str], object]]] = {
+    "maxconn": (("circuit_breaker", "per_replica", "max_requests"), _per_replica),
+    "slowstart": (("slow_start", "window"), values.time),
+    "error-limit": (("health", "passive", "consecutive_5xx"), _per_replica),
+}
+
+
+def _shared(context: Context, path: Path, servers: Sequence[Server]) -> None:
+    """Carry settings of servers that a fleet has for the pool, and say what no fleet has."""
+    draft = context.draft
+    for word, (keys, convert) in _SHARED.items():
+        holders = [server for server in servers if server.get(word, "")]
+        value = convert(holders[0].get(word, "")) if holders else None
+        if value is None:
+            continue
+        draft.put((*path, *keys), value, holders[0].line)
+        for server in holders:
+            if server.get(word, "") != holders[0].get(word, ""):
+                part = f"server {server.name} {word} {server.get(word, '')}"
+                draft.ledger.omit(server.line, "a fleet has one value for the pool", path, part=part)
+    _tls(context, path, servers)
+    for server in servers:
+        for part in server.unknown:
+            text = f"server {server.name} {part}"
+            draft.ledger.omit(server.line, "no key of a fleet means this", path, part=text)
+
+
+def _tls(context: Context, path: Path, servers: Sequence[Server]) -> None:
+    draft = context.draft
+    first = next((server for server in servers if server.has("ssl")), None)
+    if any("proto h2" in server.text or "alpn h2" in server.text for server in servers):
+        draft.put((*path, "protocol"), "http2", servers[0].line)
+    if first is None:
+        return
+    tls: dict[str, Any] = {}
+    if first.get("verify", "") == "required" and first.get("ca-file", ""):
+        tls["ca"] = first.get("ca-file", "")
+    elif first.get("verify", "") != "required":
+        message = "certificates of replicas are not verified: anybody on the way can read and change prompts"
+        draft.ledger.advise(first.line, message, "write `tls.ca`, and a certificate must be signed by it")
+    name = re.fullmatch(r"str\((.+)\)", first.get("sni", ""))
+    if name or first.get("verifyhost", ""):
+        tls["server_name"] = name[1] if name else first.get("verifyhost", "")
+    if first.get("crt", ""):
+        tls |= {"certificate": first.get("crt", ""), "key": first.get("crt", "")}
+    draft.put((*path, "tls"), tls, first.line)
+
+
+def _cookie(context: Context, path: Path, section: Section) -> None:
+    item = section.last("cookie")
+    if item is None or not item.args:
+        return
+    if "insert" not in item.args:
+        context.draft.ledger.omit(item, "a fleet's affinity is a cookie that the proxy sets", path)
+        return
+    life = item.args[item.args.index("maxlife") + 1] if "maxlife" in item.args[:-1] else ""
+    ttl = {"ttl": ttl} if (ttl := values.time(life if not life.isdigit() else f"{life}s")) else {}
+    context.draft.put((*path, "affinity"), {"cookie": item.args[0], **ttl}, item)

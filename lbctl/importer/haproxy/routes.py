@@ -1,0 +1,224 @@
+"""The rules of a frontend as routes.
+
+HAProxy takes the first rule that holds, a fleet the most specific route. Where the two disagree, requests that both of
+two rules would take get a route of their own, to where the first one leads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.haproxy import policy, rules
+from lbctl.importer.haproxy.conditions import Condition, alternatives_of
+from lbctl.importer.haproxy.context import Context, Section
+from lbctl.importer.haproxy.pools import pool
+from lbctl.importer.matching import Match, covers, overlaps
+from lbctl.importer.statement import Statement
+
+_KEY_FILE = "secrets/api-keys.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a frontend does with some requests."""
+
+    match: Match
+    """Which requests."""
+    rule: rules.Rule
+    """The rule that decides."""
+
+
+def frontend(context: Context, section: Section, plain: Sequence[str], encrypted: Sequence[str]) -> None:
+    """Add the routes of a frontend or listen section."""
+    found = list(rules.rules(section))
+    own = [*plain, *encrypted]
+    redirects = [rule for rule in found if rule.action == "redirect"]
+    if redirects and plain:
+        for rule in redirects:
+            for match in rule.when.matches() or []:
+                path = _add(context, section, Entry(match, rule), plain)
+                context.draft.put((*path, "respond"), {"redirect": "https"}, rule.line, *rule.statements)
+        whole = any(match == {} for rule in redirects for match in rule.when.matches() or [])
+        own = list(encrypted) if whole else own
+    if not own:
+        return
+    entries = list(_entries(context, section, found))
+    entries += [Entry(match, entries[index].rule) for match, index in overlaps([item.match for item in entries])]
+    paths = [_route(context, section, entry, own) for entry in entries]
+    _protect(context, found, paths)
+    _fallbacks(context, found, entries, paths)
+
+
+def _entries(context: Context, section: Section, found: Sequence[rules.Rule]) -> Iterator[Entry]:
+    """Yield what the rules decide, in their order, without what an earlier rule takes already."""
+    taken: list[Match] = []
+    for rule in (*found, *_default(section)):
+        if rule.action == "skipped":
+            context.draft.ledger.omit(rule.line, _UNREADABLE)
+        matches = _matches(rule)
+        if matches is None and rule.action in {"pool", "preferred"}:
+            context.draft.ledger.omit(rule.line, _UNREADABLE)
+        for match in matches or []:
+            if any(covers(earlier, match) for earlier in taken):
+                context.draft.ledger.omit(rule.line, "an earlier rule takes these requests")
+                continue
+            yield Entry(match, rule)
+            if rule.action != "preferred":
+                taken.append(match)
+
+
+_UNREADABLE = "no match of a route says this condition: its requests take the next rule"
+
+
+def _matches(rule: rules.Rule) -> list[Match] | None:
+    """Return the requests that a rule decides about; of a condition that cannot be read, all that it might refuse."""
+    if rule.action in {"pool", "preferred"}:
+        return rule.when.matches()
+    if rule.action == "respond" and (found := rule.when.matches()) is not None:
+        return found
+    if rule.action not in {"respond", "auth", "unknown"}:
+        return None
+    readable = [
+        tuple(term for term in terms if not term.negated and alternatives_of(term.words) is not None)
+        for terms in rule.when.terms
+    ]
+    return Condition(tuple(readable)).matches() or [{}]
+
+
+def _default(section: Section) -> list[rules.Rule]:
+    line = section.last("default_backend")
+    if line is not None and line.args:
+        return [rules.Rule(line, "pool", Condition(), line.args[0])]
+    if section.block.name == "listen":
+        return [rules.Rule(section.block, "pool", Condition(), section.name)]
+    return []
+
+
+def _add(context: Context, section: Section, entry: Entry, listeners: Sequence[str]) -> Path:
+    every = set(context.draft.fleet["listeners"])
+    route: dict[str, Any] = {"match": dict(entry.match)}
+    if set(listeners) != every:
+        route = {"listeners": list(listeners)} | route
+    path = context.draft.add("routes", _label(section, entry), entry.rule.line, route)
+    context.draft.ledger.carry(path, *entry.rule.statements, *entry.rule.when.statements)
+    return path
+
+
+def _label(section: Section, entry: Entry) -> str:
+    match = entry.match
+    path = match.get("path") or match.get("path_prefix") or ""
+    text = re.sub(r"[^A-Za-z0-9]+", "-", path).strip("-")
+    host = (match.get("hosts") or [""])[0].removeprefix("*.").split(".")[0]
+    values = "-".join(match.get("headers", {}).values()) if not text else ""
+    name = "-".join(filter(None, (host, text, values)))
+    return name or ("redirect" if entry.rule.action == "redirect" else section.name)
+
+
+def _route(context: Context, section: Section, entry: Entry, listeners: Sequence[str]) -> Path:
+    rule = entry.rule
+    path = _add(context, section, entry, listeners)
+    if rule.action not in {"pool", "preferred"}:
+        _answer(context, path, rule)
+        return path
+    target = context.sections.get(rule.value)
+    if target is None:
+        reason = f"the fleet has no backend {rule.value!r}" if "%" not in str(rule.value) else "a name with variables"
+        context.draft.ledger.omit(rule.line, f"{reason}: the route refuses its requests", path)
+        context.draft.close(path, "its backend is not known")
+        return path
+    if rule.value not in context.pools:
+        context.pools[rule.value] = pool(context, target)
+    context.draft.put((*path, "pool"), context.pools[rule.value][1], rule.line)
+    policy.carry(context, path, section)
+    policy.times(context, path, target)
+    if target.block is not section.block:
+        policy.carry(context, path, target)
+        _protect(context, list(rules.rules(target)), [path])
+        _refused_in_backend(context, path, target)
+    return path
+
+
+def _refused_in_backend(context: Context, path: Path, target: Section) -> None:
+    """Close a route whose backend refuses requests by a condition: only those of a frontend become routes."""
+    for rule in rules.rules(target):
+        if rule.action in {"auth", "unknown", "respond"}:
+            why = "its backend answers some requests by a rule that could not be carried over"
+            context.draft.ledger.omit(rule.line, f"{why}: the route refuses its requests", path)
+            context.draft.close(path, why)
+
+
+def _answer(context: Context, path: Path, rule: rules.Rule) -> None:
+    """Set what the proxy itself answers; a refusal that cannot be read refuses everybody."""
+    if rule.action == "respond" and rule.value is not None and rule.when.matches() is not None:
+        context.draft.put((*path, "respond"), rule.value, rule.line)
+        return
+    why = "a rule that protects it could not be carried over"
+    if rule.action == "auth":
+        why = "authentication by a list of users is not carried over"
+    for item in (rule.line, *rule.when.statements):
+        context.draft.ledger.omit(item, f"{why}: the route refuses its requests", path)
+    context.draft.close(path, why)
+
+
+# ── Protection ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _protect(context: Context, found: Sequence[rules.Rule], paths: Sequence[Path]) -> None:
+    """Lay what refuses clients into all routes, and close them where it cannot be carried over."""
+    for rule in found:
+        for path in paths:
+            if rule.action in {"allow", "deny", "keys", "limit"}:
+                _lay(context, path, rule)
+
+
+def _lay(context: Context, path: Path, rule: rules.Rule) -> None:
+    draft = context.draft
+    if "respond" in (draft.get(path) or {}):
+        draft.ledger.carry(path, rule.line, *rule.statements)
+    elif rule.action in {"allow", "deny"}:
+        networks = [item if "/" in item else f"{item}/{128 if ':' in item else 32}" for item in rule.value]
+        draft.put((*path, f"{rule.action}_from"), networks, rule.line, *rule.statements)
+    elif rule.action == "keys":
+        draft.put((*path, "auth"), {"api_keys": {"file": _KEY_FILE, "header": rule.value}}, rule.line, *rule.statements)
+        for item in rule.statements or (rule.line,):
+            draft.ledger.secret(
+                item,
+                f"the keys in {rule.value} are secrets and were not copied",
+                f"`lbctl key new TENANT -f {_KEY_FILE}` makes new ones; until it has one, every request is refused",
+            )
+    else:
+        limits = [*(draft.get((*path, "rate_limit")) or []), rule.value]
+        draft.put((*path, "rate_limit"), limits, rule.line, *rule.statements)
+
+
+def _fallbacks(context: Context, found: Sequence[rules.Rule], entries: Sequence[Entry], paths: Sequence[Path]) -> None:
+    """Set the pool that serves while the route's own has no server, as `nbsrv` decides it."""
+    for rule in (rule for rule in found if rule.action == "fallback"):
+        watched, spare = rule.value
+        for path in paths:
+            own = context.pools.get(watched)
+            if own is not None and context.draft.get((*path, "pool")) == own[1]:
+                _fallback(context, path, spare, rule.line, *rule.statements)
+    for index, entry in enumerate(entries):
+        if entry.rule.action != "preferred" or index >= len(paths):
+            continue
+        spare_rule = next((e.rule for e in entries[index + 1 :] if covers(e.match, entry.match)), None)
+        if spare_rule is not None and spare_rule.action == "pool":
+            _fallback(context, paths[index], str(spare_rule.value), entry.rule.line, *entry.rule.statements)
+            same = next((i for i, e in enumerate(entries) if i > index and e.match == entry.match), None)
+            if same is not None:
+                lost = context.draft.drop(paths[same])
+                context.draft.ledger.carry((*paths[index], "fallback"), *lost)
+
+
+def _fallback(context: Context, path: Path, spare: str, *statements: Statement) -> None:
+    target = context.sections.get(spare)
+    if target is None:
+        return
+    if spare not in context.pools:
+        context.pools[spare] = pool(context, target)
+    context.draft.put((*path, "fallback"), context.pools[spare][1], *statements)

@@ -1,0 +1,174 @@
+"""The rules of a frontend in their order: what refuses, answers, redirects, or chooses a backend."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from lbctl.importer.haproxy.conditions import Condition, Term, condition, split
+from lbctl.importer.haproxy.context import Section
+from lbctl.importer.haproxy.values import milliseconds
+from lbctl.importer.statement import Statement
+
+_NBSRV = re.compile(r"nbsrv\((.+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule with its condition."""
+
+    line: Statement
+    """The line."""
+    action: str
+    """`pool`, `preferred` (a pool while it has servers), `respond`, `redirect`, `fallback`, `skipped`, or what
+    protects: `unknown`, `auth`, `keys`, `allow`, `deny`, `limit`."""
+    when: Condition
+    """When it holds."""
+    value: Any = None
+    """The backend, the response, or what else the action needs."""
+    statements: tuple[Statement, ...] = field(default=())
+    """Other lines that it is made of."""
+
+
+def acls(section: Section) -> dict[str, list[Statement]]:
+    """Return the ACLs of a section by their names."""
+    found: dict[str, list[Statement]] = {}
+    for item in section.own("acl"):
+        if len(item.args) > 1:
+            found.setdefault(item.args[0], []).append(item)
+    return found
+
+
+def rules(section: Section) -> Iterator[Rule]:
+    """Yield the rules of a section: those of `http-request` come before `use_backend`, as HAProxy evaluates them."""
+    names = acls(section)
+    for item in section.block.block:
+        if item.name in {"http-request", "redirect", "block", "monitor-uri"}:
+            rule = _request(item, section, names)
+            if rule is not None:
+                yield rule
+    for item in section.own("use_backend"):
+        words, when, negated = parted(item.args)
+        yield _backend(item, words[0] if words else "", condition(when, names), negated)
+
+
+def parted(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+    """Return the words before `if` or `unless`, those after it, and whether it was `unless`."""
+    for index, word in enumerate(words):
+        if word in {"if", "unless"} and index:
+            return words[:index], words[index + 1 :], word == "unless"
+    return words, (), False
+
+
+def _backend(item: Statement, name: str, when: Condition, negated: bool) -> Rule:
+    if negated:
+        return Rule(item, "skipped", when)
+    for terms in when.terms if len(when.terms) == 1 else ():
+        others = tuple(term for term in terms if _pool_of(term) is None)
+        watched = [watched for term in terms if (watched := _pool_of(term)) is not None]
+        if watched:
+            pool, empty = watched[0]
+            rest = Condition((others,))
+            if empty:
+                return Rule(item, "fallback", rest, (pool, name), when.statements)
+            return Rule(item, "preferred", rest, name, when.statements)
+    return Rule(item, "pool", when, name)
+
+
+def _pool_of(term: Term) -> tuple[str, bool] | None:
+    """Return the backend that an ACL with `nbsrv` watches, and whether it holds while that one is empty."""
+    match = _NBSRV.fullmatch(term.words[0]) if term.words else None
+    if match is None:
+        return None
+    operator = " ".join(term.words[1:])
+    empty = operator in {"lt 1", "eq 0", "0", "le 0"}
+    return match[1], empty != term.negated
+
+
+def _request(item: Statement, section: Section, names: dict[str, list[Statement]]) -> Rule | None:
+    if item.name == "monitor-uri" and item.args:
+        found = Condition(((Term(("path", item.args[0]), False),),))
+        return Rule(item, "respond", found, {"status": 200})
+    words, when, negated = parted(item.args)
+    found = condition(when, names)
+    if item.name == "redirect" or words[:1] == ("redirect",):
+        return _redirect(item, words, found, negated)
+    if words[:1] in {("deny",), ("reject",), ("tarpit",)} or item.name == "block":
+        return _deny(item, words, found, negated, section)
+    if words[:1] == ("return",):
+        return Rule(item, "unknown" if negated else "respond", found, _return(words))
+    if words[:1] == ("auth",):
+        return Rule(item, "auth", found)
+    if words[:1] == ("allow",):
+        return Rule(item, "unknown", found)
+    return None
+
+
+def _redirect(item: Statement, words: tuple[str, ...], when: Condition, negated: bool) -> Rule:
+    to_https = "scheme" in words and "https" in words
+    encrypted = [term.negated for terms in when.terms for term in terms if term.words[:1] == ("ssl_fc",)]
+    if to_https and (not encrypted or encrypted[0] != negated):
+        rest = Condition(tuple(tuple(t for t in terms if t.words[:1] != ("ssl_fc",)) for terms in when.terms))
+        return Rule(item, "redirect", rest, None, when.statements)
+    return Rule(item, "unknown", when)
+
+
+def _return(words: tuple[str, ...]) -> dict[str, Any] | None:
+    status = words[words.index("status") + 1] if "status" in words[:-1] else "200"
+    body = next((words[words.index(word) + 1] for word in ("string", "lf-string") if word in words[:-1]), "")
+    if not status.isdigit() or "file" in words or ("lf-string" in words and "%" in body):
+        return None
+    return {"status": int(status)} | ({"body": body} if body else {})
+
+
+# ── Refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _deny(item: Statement, words: tuple[str, ...], when: Condition, negated: bool, section: Section) -> Rule:
+    status = words[words.index("deny_status") + 1] if "deny_status" in words[:-1] else "403"
+    only = when.terms[0] if len(when.terms) == 1 else ()
+    if len(only) == 1:
+        term = Term(only[0].words, only[0].negated != negated, only[0].statements)
+        special = _special(item, term, when, section)
+        if special is not None:
+            return special
+    if negated or not status.isdigit():
+        return Rule(item, "unknown", when)
+    return Rule(item, "respond", when, {"status": int(status)})
+
+
+def _special(item: Statement, term: Term, when: Condition, section: Section) -> Rule | None:
+    """Return the rule of a refusal by address, by key or by rate."""
+    fetch, _, values = split(term.words)
+    if fetch == "src" and values:
+        return Rule(item, "allow" if term.negated else "deny", Condition(), values, when.statements)
+    header = re.fullmatch(r"(?:req\.)?f?hdr\((authorization|x-api-key|api-key)\)", fetch.lower())
+    if (header is not None or fetch.startswith("http_auth_bearer")) and term.negated:
+        name = header[1] if header else "authorization"
+        return Rule(item, "keys", Condition(), name, when.statements)
+    if fetch == "http_auth" or fetch.startswith("http_auth("):
+        return Rule(item, "auth", Condition(), None, when.statements)
+    rate = re.fullmatch(r"sc(?:_http_req_rate\(0\)|0_http_req_rate)", fetch)
+    if rate is not None and len(values) > 1 and values[0] in {"gt", "ge"} and values[1].isdigit():
+        return _limit(item, int(values[1]), when, section)
+    return None
+
+
+def _limit(item: Statement, count: int, when: Condition, section: Section) -> Rule | None:
+    table = next(section.own("stick-table"), None)
+    track = next((each for each in section.own("http-request") if each.args[0].startswith("track-sc0")), None)
+    period = re.search(r"http_req_rate\((\d+(?:ms|s|m|h)?)\)", table.text) if table is not None else None
+    if table is None or track is None or period is None or len(track.args) < 2:
+        return None
+    header = re.fullmatch(r"(?:req\.)?f?hdr\(([A-Za-z0-9_-]+)\)", track.args[1])
+    by: object = "client_ip" if track.args[1] == "src" else {"header": header[1].lower()} if header else None
+    seconds = (milliseconds(period[1]) or 0) / 1000
+    if by is None or seconds <= 0:
+        return None
+    per = next(((unit, size) for unit, size in (("s", 1), ("m", 60), ("h", 3600)) if count * size % seconds == 0), None)
+    if per is None:
+        return None
+    limit = {"by": by, "rate": f"{int(count * per[1] / seconds)}/{per[0]}", "burst": count}
+    return Rule(item, "limit", Condition(), limit, (table, track, *when.statements))

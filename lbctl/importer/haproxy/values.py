@@ -1,0 +1,54 @@
+"""Values of HAProxy as values of a fleet: times, addresses."""
+
+from __future__ import annotations
+
+import re
+
+from lbctl.importer.nginx.values import duration
+
+_TIME = re.compile(r"(\d+)(us|ms|s|m|h|d)?")
+_FACTORS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, None: 1}
+
+
+def milliseconds(text: str) -> int | None:
+    """Return a time of HAProxy in milliseconds, its unit without another one; None if it is none."""
+    match = _TIME.fullmatch(text)
+    return int(int(match[1]) * _FACTORS[match[2]]) if match else None
+
+
+def time(text: str) -> str | None:
+    """Return a time of HAProxy as a duration of a fleet, or None."""
+    value = milliseconds(text)
+    return duration(value) if value else None
+
+
+def binds(text: str) -> list[str | None]:
+    """Return the addresses of a `bind`, each as a fleet writes it; None for one that no fleet can say."""
+    return [_bind(item) for item in text.split(",")]
+
+
+def _bind(text: str) -> str | None:
+    text = re.sub(r"^(?:ipv4@|ipv6@|tcp@|tcp4@|tcp6@)", "", text)
+    if text.startswith(("unix@", "/")):
+        return f"unix:{text.removeprefix('unix@')}"
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]")
+    if not port.isdigit():
+        return None
+    if host in {"", "*"}:
+        return f"0.0.0.0:{port}"
+    if ":" in host:
+        return f"[{host}]:{port}"
+    return f"{host}:{port}" if re.fullmatch(r"[0-9.]+", host) else None
+
+
+def server_address(text: str) -> str | None:
+    """Return the address of a `server`; one without a port has the client's, which no fleet can say."""
+    text = re.sub(r"^(?:ipv4@|ipv6@|tcp@)", "", text)
+    if text.startswith(("unix@", "/")):
+        return f"unix:{text.removeprefix('unix@')}"
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or not host:
+        return None
+    host = host.strip("[]")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
