@@ -1,0 +1,250 @@
+"""Clusters as pools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.draft import sane_name
+from lbctl.importer.envoy.context import Context, Handler, handle
+from lbctl.importer.envoy.view import EMPTY, View
+from lbctl.importer.nginx.values import duration
+
+_POLICIES = {
+    "ROUND_ROBIN": "round_robin", "LEAST_REQUEST": "least_request", "RANDOM": "random", "RING_HASH": "hash",
+    "MAGLEV": "hash",
+}  # fmt: skip
+_TYPED_POLICIES = {
+    "RoundRobin": "round_robin", "LeastRequest": "least_request", "Random": "random", "RingHash": "hash",
+    "Maglev": "hash",
+}  # fmt: skip
+_SINGLE_TYPES = frozenset({"", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "EDS"})
+
+
+def pool(context: Context, cluster: View) -> Path | None:
+    """Add the pool of a cluster; None for a kind of cluster that no pool can be."""
+    name = cluster.get("name").text
+    if name in context.pools:
+        return context.pools[name]
+    assignment = cluster.get("load_assignment") or context.endpoints.get(name, EMPTY)
+    replicas = list(_replicas(context, assignment))
+    kind = cluster.get("type").text
+    if kind not in _SINGLE_TYPES or (cluster.get("cluster_type") and not replicas) or not replicas:
+        return None
+    path = context.draft.add("pools", name, cluster.statement)
+    context.pools[name] = path
+    context.draft.ledger.home(cluster.statement, path)
+    algorithm = _POLICIES.get(cluster.get("lb_policy").text, "round_robin")
+    context.put((*path, "balance"), {"algorithm": algorithm}, cluster.get("lb_policy"))
+    context.put((*path, "replicas"), _weighted(replicas), *_endpoint_parts(assignment))
+    context.imply("replicas are the endpoints", assignment.get("cluster_name"))
+    handle(context, path, cluster, _HANDLERS, "name", "type", "dns_lookup_family", "alt_stat_name", "cluster_type")
+    if not cluster.get("connect_timeout"):
+        message = "Envoy's default of 5s for connecting: a replica that is gone costs every request that long"
+        context.draft.ledger.advise(cluster.statement, message, "`timeouts.connect` is 2s")
+    return path
+
+
+def aggregate(cluster: View) -> list[str]:
+    """Return the clusters of an aggregate cluster, the first one first; none for another cluster."""
+    typed = cluster.get("cluster_type", "typed_config")
+    return [item.text for item in typed.get("clusters")] if typed.type.endswith(".aggregate.v3.ClusterConfig") else []
+
+
+# ── Endpoints ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _replicas(context: Context, assignment: View) -> Iterator[dict[str, Any]]:
+    del context
+    names: set[str] = set()
+    for group in assignment.get("endpoints"):
+        place = {key: group.get("locality", key).text for key in ("region", "zone") if group.get("locality", key).text}
+        priority = group.get("priority").number or 0
+        for item in group.get("lb_endpoints"):
+            address = _address(item.get("endpoint", "address"))
+            if address is None:
+                continue
+            replica: dict[str, Any] = {"address": address, **place}
+            hostname = sane_name(item.get("endpoint", "hostname").text, "")
+            if hostname and hostname not in names:
+                names.add(hostname)
+                replica = {"name": hostname, **replica}
+            if weight := item.get("load_balancing_weight").number:
+                replica["weight"] = weight
+            if priority:
+                replica["priority"] = priority
+            if item.get("health_status").text in {"DRAINING", "UNHEALTHY"}:
+                replica["drain"] = True
+            yield replica
+
+
+def _address(view: View) -> str | None:
+    if view.get("pipe", "path"):
+        return f"unix:{view.get('pipe', 'path').text}"
+    host, port = view.get("socket_address", "address").text, view.get("socket_address", "port_value").text
+    if not host or not port:
+        return None
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _weighted(replicas: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the replicas with a weight for all of them or for none."""
+    if not any("weight" in item for item in replicas):
+        return replicas
+    return [{**item, "weight": item.get("weight", 1)} for item in replicas]
+
+
+def _endpoint_parts(assignment: View) -> Iterator[View]:
+    """Yield what of the endpoints became replicas."""
+    for group in assignment.get("endpoints"):
+        yield from (group.get(name) for name in ("locality", "priority"))
+        for item in group.get("lb_endpoints"):
+            yield from (item.get("endpoint", name) for name in ("address", "hostname"))
+            yield from (item.get(name) for name in ("load_balancing_weight", "health_status"))
+
+
+def _assignment(context: Context, path: Path, view: View) -> None:
+    """Carry what endpoints say beside their addresses: the port of health checks."""
+    ports = [
+        item.get("endpoint", "health_check_config")
+        for group in view.get("endpoints")
+        for item in group.get("lb_endpoints")
+    ]
+    for item in filter(None, ports):
+        if item.get("port_value").number:
+            context.put((*path, "health", "active", "port"), item.get("port_value").number, item)
+
+
+# ── Settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _connect(context: Context, path: Path, view: View) -> None:
+    context.time((*path, "timeouts", "connect"), view)
+
+
+def _typed_policy(context: Context, path: Path, view: View) -> None:
+    for item in view.get("policies"):
+        typed = item.get("typed_extension_config", "typed_config")
+        algorithm = _TYPED_POLICIES.get(typed.type.rpartition(".")[2])
+        if algorithm:
+            context.put((*path, "balance", "algorithm"), algorithm, view)
+            return
+    context.omit(view, "no algorithm of a fleet means this: `least_request` stands in its place", path)
+    context.draft.put((*path, "balance"), {"algorithm": "least_request"})
+
+
+def _breakers(context: Context, path: Path, view: View) -> None:
+    for item in view.get("thresholds"):
+        if item.get("priority").text not in {"", "DEFAULT"}:
+            context.omit(item, "a fleet has one priority of requests", path)
+            continue
+        for name in ("max_connections", "max_pending_requests", "max_requests", "max_retries"):
+            if (number := item.get(name).number) is not None and number > 0:
+                context.put((*path, "circuit_breaker", name), min(number, 2**31 - 1), item.get(name))
+        context.imply("limits are the pool's", item.get("priority"), item.get("track_remaining"))
+    for item in view.get("per_host_thresholds"):
+        if (number := item.get("max_connections").number) is not None:
+            context.put((*path, "circuit_breaker", "per_replica", "max_connections"), number, item)
+
+
+def _checks(context: Context, path: Path, view: View) -> None:
+    checks = list(view)
+    for item in checks[1:]:
+        context.omit(item, "a pool has one active check", path)
+    for item in checks[:1]:
+        context.put((*path, "health", "active"), _check(item), item)
+
+
+def _check(item: View) -> dict[str, Any]:
+    check: dict[str, Any] = {}
+    for name, key in (("timeout", "timeout"), ("interval", "interval")):
+        if value := item.get(name).milliseconds:
+            check[key] = duration(value)
+    for name in ("unhealthy_threshold", "healthy_threshold"):
+        if number := item.get(name).number:
+            check[name] = number
+    http, grpc = item.get("http_health_check"), item.get("grpc_health_check")
+    if http:
+        host = {"host": http.get("host").text} if http.get("host").text else {}
+        return check | {"http": {"path": http.get("path").text or "/"} | host}
+    if grpc:
+        return check | {"grpc": {"service": grpc.get("service_name").text} if grpc.get("service_name").text else {}}
+    return check | {"tcp": {}}
+
+
+def _outliers(context: Context, path: Path, view: View) -> None:
+    passive = (*path, "health", "passive")
+    if (number := view.get("consecutive_5xx").number) and number > 0:
+        context.put((*passive, "consecutive_5xx"), number, view.get("consecutive_5xx"))
+    context.time((*passive, "ejection_time"), view.get("base_ejection_time"))
+    if (percent := view.get("max_ejection_percent").number) is not None:
+        context.put((*passive, "max_ejection"), f"{percent}%", view.get("max_ejection_percent"))
+    if view.get("interval"):
+        context.imply("ejections are decided as they happen", view.get("interval"))
+
+
+def _protocol(context: Context, path: Path, view: View) -> None:
+    for name, options in view.fields():
+        if not name.endswith("http_protocol_options"):
+            continue
+        explicit = options.get("explicit_http_config")
+        if explicit.get("http2_protocol_options"):
+            context.put((*path, "protocol"), "http2", explicit, options.get("@type"))
+        elif explicit:
+            context.imply("replicas are asked by HTTP/1.1", explicit, options.get("@type"))
+        common = options.get("common_http_protocol_options")
+        context.time((*path, "connections", "idle"), common.get("idle_timeout"))
+        if number := common.get("max_requests_per_connection").number:
+            context.put((*path, "connections", "max_requests"), number, common.get("max_requests_per_connection"))
+
+
+def _http2(context: Context, path: Path, view: View) -> None:
+    context.put((*path, "protocol"), "http2", view)
+
+
+def _tls(context: Context, path: Path, view: View) -> None:
+    typed, tls = view.get("typed_config"), dict[str, Any]()
+    common = typed.get("common_tls_context")
+    ca = common.get("validation_context", "trusted_ca", "filename")
+    pair = next(iter(common.get("tls_certificates")), EMPTY)
+    for key, item in (
+        ("ca", ca),
+        ("server_name", typed.get("sni")),
+        ("certificate", pair.get("certificate_chain", "filename")),
+        ("key", pair.get("private_key", "filename")),
+    ):
+        if item.text:
+            tls[key] = item.text
+    context.put((*path, "tls"), tls, view)
+    if not ca:
+        message = "certificates of replicas are not verified: anybody on the way can read and change prompts"
+        context.draft.ledger.advise(view.statement, message, "write `tls.ca`, and a certificate must be signed by it")
+
+
+def _slow_start(context: Context, path: Path, view: View) -> None:
+    context.time((*path, "slow_start", "window"), view.get("slow_start_config", "slow_start_window"))
+    if view.get("choice_count"):
+        context.imply("of two or more the least busy one is chosen", view.get("choice_count"))
+
+
+def _common(context: Context, path: Path, view: View) -> None:
+    del path
+    panic = view.get("healthy_panic_threshold")
+    context.imply("requests never go to replicas that are known to be unhealthy", panic)
+
+
+_HANDLERS: dict[str, Handler] = {
+    "connect_timeout": _connect,
+    "load_assignment": _assignment,
+    "load_balancing_policy": _typed_policy,
+    "circuit_breakers": _breakers,
+    "health_checks": _checks,
+    "outlier_detection": _outliers,
+    "typed_extension_protocol_options": _protocol,
+    "http2_protocol_options": _http2,
+    "transport_socket": _tls,
+    "least_request_lb_config": _slow_start,
+    "round_robin_lb_config": _slow_start,
+    "common_lb_config": _common,
+}

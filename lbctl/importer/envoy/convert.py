@@ -1,0 +1,72 @@
+"""An Envoy configuration as a draft of a fleet."""
+
+from __future__ import annotations
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
+from lbctl.importer.draft import Draft
+from lbctl.importer.envoy.clusters import aggregate, pool
+from lbctl.importer.envoy.context import Context
+from lbctl.importer.envoy.filters import filters
+from lbctl.importer.envoy.listeners import Manager, managers
+from lbctl.importer.envoy.routes import routes
+from lbctl.importer.envoy.view import EMPTY, View
+from lbctl.importer.ledger import Ledger
+from lbctl.model.node import Node
+
+_OWN = "lbctl writes this part of the configuration itself"
+_REASONS = {
+    "admin": "`proxies` names the admin address", "node": "`lbctl bootstrap` writes the node",
+    "tracing": "write `tracing`",
+    "dynamic_resources": "`lbctl bootstrap` connects to `lbctl serve`", "layered_runtime": _OWN, "stats_sinks": _OWN,
+    "overload_manager": _OWN, "stats_config": _OWN, "dns_resolution_config": _OWN, "stream_idle_timeout": _OWN,
+    "typed_per_filter_config": "a fleet has no filters", "server_name": _OWN, "per_connection_buffer_limit_bytes": _OWN,
+    "response_headers_to_add": "a header with variables of Envoy",
+    "eds_cluster_config": "endpoints come from elsewhere",
+}  # fmt: skip
+
+
+def convert(root: Node, file: str, diagnostics: Diagnostics) -> Draft:
+    """Return the draft of a fleet; without a listener for HTTP there is a diagnostic."""
+    view = View(root, "")
+    ledger = Ledger(view.statement.block, diagnostics)
+    context = Context(Draft(ledger))
+    static = view.get("static_resources")
+    context.clusters.update({item.get("name").text: item for item in static.get("clusters")})
+    context.endpoints.update({item.get("cluster_name").text: item for item in static.get("endpoints")})
+    context.route_configs.update({item.get("name").text: item for item in static.get("route_configs")})
+    found = [manager for item in static.get("listeners") for manager in managers(context, item)]
+    if not found:
+        hint = "give a static configuration, or the `config_dump` of a running Envoy"
+        diagnostics.add(Diagnostic("LB982", "there is no HTTP listener to import", Position(file, 1, 1), hint=hint))
+        return context.draft
+    for manager in found:
+        _routes(context, manager)
+    _unused(context)
+    types = [item for item in view.all if item.name == "@type"]
+    ledger.imply("it only names the message", *types)
+    ledger.settle(_REASONS, whole_blocks=True)
+    return context.draft
+
+
+def _routes(context: Context, manager: Manager) -> None:
+    config = manager.view.get("route_config")
+    named = manager.view.get("rds", "route_config_name").text
+    if not config and named in context.route_configs:
+        config = context.route_configs[named]
+        context.imply("its routes are those of the dump", manager.view.get("rds"))
+    if not config:
+        reason = "its routes come from a control plane: give the `config_dump` of the running Envoy"
+        context.omit(manager.view.get("rds") or manager.view, reason, manager.path)
+        return
+    for name in ("name", "validate_clusters"):
+        context.imply("it only names or selects", config.get(name))
+    routes(context, manager.path, config, filters(context, manager))
+
+
+def _unused(context: Context) -> None:
+    for name, cluster in context.clusters.items():
+        if name in context.pools or aggregate(cluster):
+            continue
+        path = pool(context, cluster)
+        reason = "nothing here sends requests to this cluster" if path else "a cluster that no pool can be"
+        context.omit(cluster if path is None else cluster.get("name") or EMPTY, reason, path or ())

@@ -1,0 +1,101 @@
+"""HTTP filters: what refuses clients, limits them, or does something that a fleet says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from lbctl.importer.envoy.context import Context
+from lbctl.importer.envoy.listeners import Manager
+from lbctl.importer.envoy.view import View
+
+_PROTECTING = {
+    "ext_authz": "authentication by another service", "jwt_authn": "authentication by tokens (write `auth.jwt`)",
+    "rbac": "a list of who may do what", "basic_auth": "basic authentication", "oauth2": "authentication by OAuth",
+    "api_key_auth": "authentication by keys (write `auth.api_keys`)", "csrf": "a check of the origin",
+    "credential_injector": "a credential for replicas", "geoip": "a choice by place", "lua": "a program of its own",
+    "wasm": "a program of its own", "golang": "a program of its own",
+}  # fmt: skip
+"""Filters that may refuse a request, in words."""
+_OTHERS = {
+    "ext_proc": "an external processor is not carried over: `balance.algorithm: pick` chooses replicas by request",
+    "cors": "headers for browsers are `headers.response` of a route",
+    "compressor": "responses of models are not compressed", "grpc_web": "gRPC-Web is not translated",
+    "json_to_metadata": "`match.model` reads the model of the body",
+    "ratelimit": "limits by another service are not carried over: write `rate_limit`",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Filters:
+    """What the filters of a connection manager mean for its routes."""
+
+    closing: list[tuple[View, str]] = field(default_factory=list)
+    """Filters that may refuse requests, with the reason why routes are closed."""
+    limits: list[dict[str, Any]] = field(default_factory=list)
+    """Limits for all routes."""
+    limit_views: list[View] = field(default_factory=list)
+    """Where they come from."""
+    answers: list[tuple[dict[str, Any], View]] = field(default_factory=list)
+    """Matches that a filter answers with 200."""
+    reads_model: bool = False
+    """Whether a filter reads the model of the body."""
+
+
+def filters(context: Context, manager: Manager) -> Filters:
+    """Read the HTTP filters of a connection manager."""
+    found = Filters()
+    for item in manager.view.get("http_filters"):
+        if item.get("disabled").text == "true":
+            context.omit(item, "it is disabled", manager.path)
+            continue
+        _filter(context, manager, item, found)
+    return found
+
+
+def _filter(context: Context, manager: Manager, item: View, found: Filters) -> None:
+    typed, kind = item.get("typed_config"), _kind(item)
+    if kind == "router":
+        context.imply("the last filter sends requests to replicas", item)
+    elif kind == "health_check" and typed.get("pass_through_mode").text == "false":
+        found.answers += [(match, item) for match in _paths(typed)]
+    elif kind == "local_ratelimit" and (limit := _limit(typed)) is not None:
+        found.limits.append(limit)
+        found.limit_views.append(item)
+    elif kind == "buffer" and (number := typed.get("max_request_bytes").number):
+        context.put((*manager.path, "max_body"), f"{number}B", item)
+    elif kind in _PROTECTING:
+        why = f"{_PROTECTING[kind]} is not carried over"
+        context.omit(item, f"{why}: routes refuse their requests", manager.path)
+        found.closing.append((item, why))
+    else:
+        found.reads_model |= kind == "json_to_metadata"
+        context.omit(item, _OTHERS.get(kind, "a fleet has no filters"), manager.path)
+
+
+def _kind(item: View) -> str:
+    parts = item.get("typed_config").type.split(".")
+    if len(parts) > 5 and parts[:4] == ["envoy", "extensions", "filters", "http"]:
+        return parts[4]
+    return item.get("name").text.rpartition(".")[2]
+
+
+def _paths(typed: View) -> Iterator[dict[str, Any]]:
+    for header in typed.get("headers"):
+        path = header.get("string_match", "exact").text or header.get("exact_match").text
+        if header.get("name").text == ":path" and path:
+            yield {"path": path}
+
+
+def _limit(typed: View) -> dict[str, Any] | None:
+    bucket = typed.get("token_bucket")
+    tokens = bucket.get("tokens_per_fill").number or 1
+    interval = bucket.get("fill_interval").milliseconds
+    if not interval or typed.get("descriptors"):
+        return None
+    for unit, size in (("s", 1000), ("m", 60_000), ("h", 3_600_000)):
+        if tokens * size % interval == 0:
+            burst = {"burst": number} if (number := bucket.get("max_tokens").number) else {}
+            return {"by": "all", "rate": f"{tokens * size // interval}/{unit}", **burst}
+    return None

@@ -1,0 +1,156 @@
+"""Listeners with an HTTP connection manager, as listeners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.envoy.context import Context, Handler, handle
+from lbctl.importer.envoy.view import View
+
+_MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+_VERSIONS = {"TLSv1_2": "1.2", "TLSv1_3": "1.3"}
+_LISTENER_FILTERS = {
+    "tls_inspector": "the server name is read where it decides",
+    "http_inspector": "the protocol is read",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """An HTTP connection manager with the listener that it became."""
+
+    path: Path
+    """The listener."""
+    view: View
+    """The typed configuration."""
+
+
+def managers(context: Context, listener: View) -> Iterator[Manager]:
+    """Add the listener, and yield its connection manager; listeners for TCP are comments."""
+    chains = [*listener.get("filter_chains"), *filter(None, [listener.get("default_filter_chain")])]
+    found = [
+        (chain, item) for chain in chains for item in chain.get("filters") if item.get("typed_config").type == _MANAGER
+    ]
+    bind = _bind(listener)
+    if not found or bind is None:
+        reason = "it has no HTTP connection manager" if not found else "it binds no address"
+        context.omit(listener, reason, ())
+        return
+    path = context.draft.add("listeners", listener.get("name").text or "listener", listener.statement, {"bind": bind})
+    context.draft.ledger.home(listener.statement, path)
+    context.imply("it is the listener's address", listener.get("address"))
+    handle(context, path, listener, _HANDLERS, "name", "stat_prefix", "traffic_direction")
+    for chain, item in found[:1]:
+        _transport(context, path, chain)
+        context.imply("it is the filter for HTTP", item.get("name"), item.get("typed_config", "@type"))
+        manager = item.get("typed_config")
+        handle(context, path, manager, _MANAGER_HANDLERS, "stat_prefix", "codec_type")
+        yield Manager(path, manager)
+    for chain, _ in found[1:]:
+        _further_chain(context, path, chain)
+
+
+def _bind(listener: View) -> str | None:
+    address = listener.get("address")
+    if address.get("pipe", "path"):
+        return f"unix:{address.get('pipe', 'path').text}"
+    host, port = address.get("socket_address", "address").text, address.get("socket_address", "port_value").text
+    if not host or not port:
+        return None
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _further_chain(context: Context, path: Path, chain: View) -> None:
+    """Carry the certificate of a further chain; its routes would have to be those of the first one."""
+    _transport(context, path, chain)
+    context.omit(chain, "a listener has one set of routes: only its certificate is carried over", path)
+
+
+def _transport(context: Context, path: Path, chain: View) -> None:
+    socket, match = chain.get("transport_socket"), chain.get("filter_chain_match")
+    names = [item.text for item in match.get("server_names")]
+    typed = socket.get("typed_config")
+    if not typed:
+        if match:
+            context.omit(match, "a listener takes all connections", path)
+        return
+    common = typed.get("common_tls_context")
+    pairs = list(context.draft.get((*path, "tls", "certificates")) or [])
+    for item in common.get("tls_certificates"):
+        pair: dict[str, Any] = {
+            "certificate": item.get("certificate_chain", "filename").text,
+            "key": item.get("private_key", "filename").text,
+        }
+        pairs.append(pair | ({"hosts": names} if names and pairs else {}))
+    context.put((*path, "tls", "certificates"), pairs, socket, match)
+    ca = common.get("validation_context", "trusted_ca", "filename")
+    if ca:
+        required = typed.get("require_client_certificate").text == "true"
+        context.put((*path, "tls", "client_ca"), ca.text, ca)
+        context.draft.put((*path, "tls", "client_certificate"), "required" if required else "optional")
+    if (version := _VERSIONS.get(common.get("tls_params", "tls_minimum_protocol_version").text)) is not None:
+        context.draft.put((*path, "tls", "min_version"), version)
+
+
+def _listener_filters(context: Context, path: Path, view: View) -> None:
+    for item in view:
+        name = item.get("typed_config").type.split(".")[-2:-1] or [""]
+        kind = item.get("name").text.rpartition(".")[2]
+        if "proxy_protocol" in item.get("typed_config").type:
+            context.put((*path, "proxy_protocol"), True, item)
+        elif kind in _LISTENER_FILTERS:
+            context.imply(_LISTENER_FILTERS[kind], item)
+        else:
+            context.omit(item, f"no key of a listener means this{' (' + name[0] + ')' if name[0] else ''}", path)
+
+
+_HANDLERS: dict[str, Handler] = {"listener_filters": _listener_filters}
+
+
+# ── The connection manager ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _idle(context: Context, path: Path, view: View) -> None:
+    context.time((*path, "timeouts", "idle"), view.get("idle_timeout"))
+
+
+def _headers(context: Context, path: Path, view: View) -> None:
+    context.time((*path, "timeouts", "request_headers"), view)
+
+
+def _implied(reason: str) -> Handler:
+    def imply(context: Context, path: Path, view: View) -> None:
+        del path
+        context.imply(reason, view)
+
+    return imply
+
+
+def _log(context: Context, path: Path, view: View) -> None:
+    for item in view:
+        target = item.get("typed_config", "path").text
+        kind = item.get("typed_config").type
+        if target:
+            context.draft.put((*path, "access_log", "path"), target, item.get("typed_config", "path").statement)
+        elif kind.endswith("StdoutAccessLog"):
+            context.imply("it is the default", item)
+            continue
+        context.omit(item, "the access log has fields of its own, in JSON", path)
+
+
+_MANAGER_HANDLERS: dict[str, Handler] = {
+    "common_http_protocol_options": _idle,
+    "request_headers_timeout": _headers,
+    "access_log": _log,
+    "use_remote_address": _implied("the client is the peer, unless `client_address` names trusted ones"),
+    "generate_request_id": _implied("every request gets an id"),
+    "normalize_path": _implied("paths that mean different things to proxies are refused"),
+    "merge_slashes": _implied("paths that mean different things to proxies are refused"),
+    "skip_xff_append": _implied("the client's address is always passed on"),
+    "path_with_escaped_slashes_action": _implied("paths that mean different things to proxies are refused"),
+    "strip_any_host_port": _implied("a route compares the host without its port"),
+    "http2_protocol_options": _implied("HTTP/2 has safe limits"),
+}

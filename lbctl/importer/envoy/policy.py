@@ -1,0 +1,175 @@
+"""What a route of Envoy does with its requests: times, retries, headers, rewrites, mirrors, hashes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.envoy.clusters import pool
+from lbctl.importer.envoy.context import Context, Handler, handle
+from lbctl.importer.envoy.view import EMPTY, View
+from lbctl.importer.ledger import is_credential
+
+_SAFE = frozenset({"connect-failure", "refused-stream", "reset-before-request", "unavailable"})
+_SCALE = {"": 1.0, "HUNDRED": 1.0, "TEN_THOUSAND": 0.01, "MILLION": 0.0001}
+
+
+def carry(context: Context, path: Path, levels: Sequence[View], view: View) -> None:
+    """Lay the action of a route, and the headers of all levels around it, into the route."""
+    handle(context, path, view, _HANDLERS, "cluster", "weighted_clusters", "cluster_not_found_response_code")
+    if not view.get("timeout"):
+        message = "Envoy's default of 15s for a whole response cuts off generations"
+        context.draft.ledger.advise(view.statement, message, "without `timeouts.request` a response may take any time")
+    for level in reversed(levels):
+        for side in ("request", "response"):
+            _added(context, path, level.get(f"{side}_headers_to_add"), side)
+            _removed(context, path, level.get(f"{side}_headers_to_remove"), side)
+
+
+# ── Headers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _added(context: Context, path: Path, view: View, side: str) -> None:
+    for item in view:
+        name, value = item.get("header", "key").text.lower(), item.get("header", "value").text
+        if is_credential(name) and "%" not in value:
+            hint = "keep secrets in files of mode 0600"
+            message = f"the value of {name} is a secret and was not copied"
+            context.draft.ledger.secret(item.statement, message, hint)
+            reason = "a secret is not copied: write the header by hand, or let replicas do without it"
+            context.draft.ledger.omit(item.statement, reason, path, part=f"{name}: (a secret)")
+            _remove(context, path, name, side)
+        elif "%" in value.replace("%%", ""):
+            context.omit(item, "a header with variables of Envoy", path)
+        elif value:
+            context.put((*path, "headers", side, "set", name), value.replace("%%", "%"), item)
+
+
+def _removed(context: Context, path: Path, view: View, side: str) -> None:
+    for item in view:
+        _remove(context, path, item.text.lower(), side, item)
+
+
+def _remove(context: Context, path: Path, name: str, side: str, *views: View) -> None:
+    present = context.draft.get((*path, "headers", side, "remove")) or []
+    context.put((*path, "headers", side, "remove"), list(dict.fromkeys([*present, name])), *views)
+
+
+# ── The action ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _timeout(context: Context, path: Path, view: View) -> None:
+    value = view.milliseconds
+    if value == 0:
+        context.imply("without `timeouts.request` there is no limit", view)
+        return
+    context.time((*path, "timeouts", "request"), view)
+    if value is not None and value < 120_000:
+        message = f"timeout {view.text}: a response that takes longer is cut off, however well it streams"
+        context.draft.ledger.advise(
+            view.statement, message, "leave `timeouts.request` out; `timeouts.idle` ends silence"
+        )
+
+
+def _idle(context: Context, path: Path, view: View) -> None:
+    context.time((*path, "timeouts", "idle"), view)
+
+
+def _retry(context: Context, path: Path, view: View) -> None:
+    draft, number = context.draft, view.get("num_retries").number
+    words = [word.strip() for word in view.get("retry_on").text.split(",") if word.strip()]
+    context.put((*path, "retry", "attempts"), min(1 if number is None else number, 10), view.get("num_retries"))
+    repeated = sorted(set(words) - _SAFE)
+    if repeated:
+        context.omit(view.get("retry_on"), "lbctl repeats only what no replica has begun to work on", path)
+        message = f"retry_on {', '.join(repeated)}: a generation that has begun is paid for twice"
+        hint = "a request is tried again only where it never reached the model"
+        draft.ledger.advise(view.get("retry_on").statement, message, hint)
+    else:
+        context.imply("these are retried by default", view.get("retry_on"))
+    for name in ("retry_host_predicate", "host_selection_retry_max_attempts"):
+        context.imply("each retry goes to another replica", view.get(name))
+
+
+def _prefix(context: Context, path: Path, view: View) -> None:
+    match = context.draft.get((*path, "match"))
+    if not match.get("path_prefix"):
+        context.draft.put((*path, "match", "path_prefix"), match.get("path_prefix", "/"))
+    if "path" in match or "path_regex" in match:
+        _closing(context, path, view)
+        return
+    context.put((*path, "rewrite", "path_prefix"), view.text, view)
+
+
+def _closing(context: Context, path: Path, view: View) -> None:
+    context.omit(view, "a fleet replaces the prefix that matched, and nothing else", path)
+    context.draft.close(path, "its rewrite could not be carried over")
+
+
+def _host(context: Context, path: Path, view: View) -> None:
+    context.put((*path, "rewrite", "host"), view.text, view)
+
+
+def _auto_host(context: Context, path: Path, view: View) -> None:
+    if view.text != "true":
+        context.imply("it is off", view)
+        return
+    name = str(context.draft.get((*path, "pool")) or "")
+    replicas = context.draft.get(("pools", name, "replicas")) or []
+    hosts = {str(item["address"]).rpartition(":")[0] for item in replicas}
+    host = next(iter(hosts), "")
+    if len(hosts) == 1 and re.fullmatch(r"[A-Za-z0-9.-]+", host):
+        context.put((*path, "rewrite", "host"), host, view)
+    else:
+        context.omit(view, "a route sends one Host to all replicas", path)
+
+
+def _mirror(context: Context, path: Path, view: View) -> None:
+    for item in view:
+        found = pool(context, context.clusters.get(item.get("cluster").text, EMPTY))
+        if found is None or context.draft.get((*path, "mirror")):
+            context.omit(item, "a route has one mirror", path)
+            continue
+        share = item.get("runtime_fraction", "default_value")
+        percent = (share.get("numerator").number or 0) * _SCALE.get(share.get("denominator").text, 1.0)
+        value = {"pool": found[1]} | ({"percent": f"{percent:g}%"} if share else {})
+        context.put((*path, "mirror"), value, item)
+
+
+def _hash(context: Context, path: Path, view: View) -> None:
+    """Set the key of the pool's hash: in a fleet it is the pool's, in Envoy the route's."""
+    name = context.draft.get((*path, "pool"))
+    path_of_pool = ("pools", str(name))
+    if name is None or context.draft.get((*path_of_pool, "balance", "algorithm")) != "hash":
+        context.omit(view, "the pool has no hash, or the route has several pools", path)
+        return
+    for item in view:
+        header, cookie = item.get("header", "header_name").text, item.get("cookie", "name").text
+        query = item.get("query_parameter", "name").text
+        key: dict[str, object] = {"header": header.lower()} if header else {"cookie": cookie} if cookie else {}
+        key = key or ({"query": query} if query else {"source_ip": {}})
+        if context.draft.get((*path_of_pool, "balance", "hash")) is None:
+            context.put((*path_of_pool, "balance", "hash"), {"key": key}, item)
+        else:
+            context.omit(item, "a pool hashes by one key", path)
+
+
+def _upgrades(context: Context, path: Path, view: View) -> None:
+    for item in view:
+        if item.get("upgrade_type").text.lower() == "websocket":
+            context.put((*path, "websocket"), True, item)
+
+
+_HANDLERS: dict[str, Handler] = {
+    "timeout": _timeout,
+    "idle_timeout": _idle,
+    "retry_policy": _retry,
+    "prefix_rewrite": _prefix,
+    "regex_rewrite": _closing,
+    "host_rewrite_literal": _host,
+    "auto_host_rewrite": _auto_host,
+    "request_mirror_policies": _mirror,
+    "hash_policy": _hash,
+    "upgrade_configs": _upgrades,
+}

@@ -1,0 +1,221 @@
+"""Virtual hosts and their routes, as routes; Envoy takes the first one that matches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.envoy import policy
+from lbctl.importer.envoy.clusters import aggregate, pool
+from lbctl.importer.envoy.context import Context
+from lbctl.importer.envoy.filters import Filters
+from lbctl.importer.envoy.view import EMPTY, View
+from lbctl.importer.matching import Match, covers, overlaps
+
+_METHOD, _AUTHORITY = ":method", ":authority"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A route of Envoy with what surrounds it."""
+
+    match: Match
+    """Which requests."""
+    view: View
+    """The route; empty for what a filter answers."""
+    host: View
+    """Its virtual host."""
+
+
+def routes(context: Context, listener: Path, config: View, found: Filters) -> None:
+    """Add the routes of a route configuration."""
+    entries = list(_entries(context, config))
+    entries += [
+        Entry(match, entries[index].view, entries[index].host)
+        for match, index in overlaps([entry.match for entry in entries])
+    ]
+    paths = [path for match, view in found.answers if (path := _answer(context, listener, match, view))]
+    for entry in entries:
+        path = _route(context, listener, config, entry)
+        paths.append(path)
+        for view, why in found.closing:
+            context.omit(view, f"{why}: routes refuse their requests", listener)
+            context.draft.close(path, why)
+        if found.limits and "respond" not in context.draft.get(path):
+            context.put((*path, "rate_limit"), list(found.limits), *found.limit_views)
+    _others(context, listener, config, entries)
+
+
+def _entries(context: Context, config: View) -> Iterator[Entry]:
+    for host in config.get("virtual_hosts"):
+        domains = _domains(context, host)
+        if domains is None:
+            context.omit(host, "a route compares whole hosts, or what follows a leading `*.`", ())
+            continue
+        taken: list[Match] = []
+        for item in host.get("routes"):
+            matches = _matches(item.get("match"))
+            if matches is None:
+                context.omit(item, "no match of a route says this: its requests take the next route", ())
+                continue
+            for match in matches:
+                whole = {**domains, **match}
+                if any(covers(earlier, whole) for earlier in taken):
+                    context.omit(item, "an earlier route takes these requests", ())
+                    continue
+                taken.append(whole)
+                yield Entry(whole, item, host)
+
+
+def _domains(context: Context, host: View) -> Match | None:
+    domains = [item.text for item in host.get("domains")]
+    context.imply("a route compares the host", host.get("domains"), host.get("name"))
+    if "*" in domains:
+        return {}
+    names = [domain for domain in domains if re.fullmatch(r"(\*\.)?[A-Za-z0-9.-]+(:\d+)?", domain)]
+    hosts = [re.sub(r":\d+$", "", name).lower() for name in names]
+    return {"hosts": list(dict.fromkeys(hosts))} if hosts else None
+
+
+def _matches(view: View) -> list[Match] | None:
+    """Return the matches of a route, of which one must hold; None if a fleet cannot say it."""
+    match = _path(view)
+    if match is None or any(view.get(name) for name in ("query_parameters", "tls_context", "filter_state", "cookies")):
+        return None
+    if _partial(view.get("runtime_fraction")):
+        return None
+    for item in view.get("headers"):
+        name, value = (
+            item.get("name").text.lower(),
+            item.get("string_match", "exact").text or item.get("exact_match").text,
+        )
+        if not value or item.get("invert_match").text == "true":
+            return None
+        if name == _METHOD:
+            match["methods"] = [value]
+        elif name in {_AUTHORITY, "host"}:
+            match["hosts"] = [value.partition(":")[0]]
+        elif name == "content-type" or name.startswith(":"):
+            return None
+        else:
+            match.setdefault("headers", {})[name] = value
+    for item in view.get("dynamic_metadata"):
+        model = item.get("value", "string_match")
+        keys = [step.get("key").text for step in item.get("path")]
+        name = model.get("exact").text or (f"{model.get('prefix').text}*" if model.get("prefix").text else "")
+        if keys[-1:] != ["model"] or not name:
+            return None
+        match["model"] = [name]
+    return [match]
+
+
+def _path(view: View) -> Match | None:
+    prefix = view.get("prefix").text or view.get("path_separated_prefix").text
+    if prefix:
+        return {} if prefix == "/" else {"path_prefix": prefix}
+    if view.get("path"):
+        return {"path": view.get("path").text}
+    if view.get("safe_regex", "regex"):
+        return {"path_regex": view.get("safe_regex", "regex").text}
+    return None
+
+
+def _partial(view: View) -> bool:
+    """Whether a runtime fraction is less than all."""
+    scale = {"": 100, "HUNDRED": 100, "TEN_THOUSAND": 10_000, "MILLION": 1_000_000}
+    value = view.get("default_value")
+    numerator = value.get("numerator").number
+    return bool(view) and numerator != scale.get(value.get("denominator").text, 100)
+
+
+# ── One route ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _add(context: Context, listener: Path, match: Match, origin: View) -> Path:
+    route: dict[str, Any] = {"match": dict(match)}
+    if len(context.draft.fleet["listeners"]) > 1:
+        route = {"listeners": [listener[1]]} | route
+    return context.draft.add("routes", _label(match, origin, str(listener[1])), origin.statement, route)
+
+
+def _label(match: Match, origin: View, otherwise: str) -> str:
+    path = match.get("path") or match.get("path_prefix") or ""
+    text = re.sub(r"[^A-Za-z0-9]+", "-", path).strip("-")
+    host = (match.get("hosts") or [""])[0].removeprefix("*.").split(".")[0]
+    values = "-".join(map(str, (match.get("model") or match.get("headers", {}).values())))
+    return origin.get("name").text or "-".join(filter(None, (host, text, values))) or otherwise
+
+
+def _answer(context: Context, listener: Path, match: Match, view: View) -> Path:
+    path = _add(context, listener, match, View(None, ""))
+    context.draft.origins[path] = view.statement
+    context.put((*path, "respond"), {"status": 200}, view)
+    return path
+
+
+def _route(context: Context, listener: Path, config: View, entry: Entry) -> Path:
+    path, view = _add(context, listener, entry.match, entry.view), entry.view
+    context.draft.ledger.home(view.statement, path)
+    context.imply("it is the match of the route", view.get("match"), view.get("name"))
+    if view.get("direct_response"):
+        _respond(context, path, view.get("direct_response"))
+    elif view.get("redirect"):
+        _redirect(context, path, view.get("redirect"))
+    else:
+        _forward(context, path, view.get("route"))
+    if "respond" not in context.draft.get(path):
+        policy.carry(context, path, [view, entry.host, config], view.get("route"))
+    return path
+
+
+def _respond(context: Context, path: Path, view: View) -> None:
+    body = view.get("body", "inline_string").text
+    if view.get("body") and not view.get("body", "inline_string"):
+        context.omit(view, "a body from a file", path)
+        context.draft.close(path, "its answer could not be carried over")
+        return
+    respond: dict[str, Any] = {"status": view.get("status").number or 200}
+    context.put((*path, "respond"), respond | ({"body": body} if body else {}), view)
+
+
+def _redirect(context: Context, path: Path, view: View) -> None:
+    if view.get("https_redirect").text == "true" and len(list(view.fields())) == 1:
+        context.put((*path, "respond"), {"redirect": "https"}, view)
+        return
+    context.omit(view, "a fleet redirects to https only", path)
+    context.draft.close(path, "its redirect could not be carried over")
+
+
+def _forward(context: Context, path: Path, view: View) -> None:
+    weighted = view.get("weighted_clusters", "clusters")
+    names = [(item.get("name").text, item.get("weight").number or 0) for item in weighted]
+    names = names or [(view.get("cluster").text, 1)]
+    shares: dict[str, int] = {}
+    for name, weight in names:
+        cluster = context.clusters.get(name, EMPTY)
+        parts = aggregate(cluster)
+        found = pool(context, context.clusters.get(parts[0], EMPTY) if parts else cluster)
+        if found is None:
+            context.omit(view, "its cluster is none of known endpoints: the route refuses its requests", path)
+            context.draft.close(path, "its cluster could not be carried over")
+            return
+        shares[str(found[1])] = shares.get(str(found[1]), 0) + weight
+        if len(parts) > 1 and (spare := pool(context, context.clusters.get(parts[1], EMPTY))) is not None:
+            context.put((*path, "fallback"), spare[1], cluster)
+    if len(shares) == 1:
+        context.put((*path, "pool"), next(iter(shares)), view.get("cluster"), view.get("weighted_clusters"))
+    else:
+        context.put((*path, "split"), shares, view.get("weighted_clusters"))
+
+
+def _others(context: Context, listener: Path, config: View, entries: list[Entry]) -> None:
+    """Answer 404 for the rest of a virtual host with names of its own, where another one takes all hosts."""
+    wide = any("hosts" not in entry.match for entry in entries)
+    for host in config.get("virtual_hosts"):
+        own = [entry for entry in entries if entry.host is host and "hosts" in entry.match]
+        if wide and own and not any(set(entry.match) == {"hosts"} for entry in own):
+            path = _add(context, listener, {"hosts": own[0].match["hosts"]}, host)
+            context.draft.put((*path, "respond"), {"status": 404, "body": "not found"})

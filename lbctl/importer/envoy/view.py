@@ -1,0 +1,93 @@
+"""A value of an Envoy configuration with its position and its statement, read by the names of its fields.
+
+Fields may be written as protobuf's text names (`connect_timeout`) or in its JSON form (`connectTimeout`). A view of a
+field that is not there is empty, so that a path of fields needs no questions on the way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lbctl.base.diagnostics import Position
+from lbctl.importer.statement import Statement, walk
+from lbctl.model.node import Node, Scalar
+
+_NOWHERE = Statement(Position(""), ())
+
+
+class View:
+    """A value, or the absence of one."""
+
+    __slots__ = ("_children", "_items", "scalar", "statement")
+    statement: Statement
+
+    def __init__(self, node: Node | None, key: str) -> None:
+        value = node.value if node is not None else None
+        self._children = {name: View(child, name) for name, child in value.items()} if isinstance(value, dict) else {}
+        self._items = [View(child, "-") for child in value] if isinstance(value, list) else []
+        self.scalar: Scalar = None if isinstance(value, dict | list) else value
+        inner: tuple[Statement, ...] = tuple(item.statement for item in (*self._children.values(), *self._items))
+        if node is None:
+            self.statement = _NOWHERE
+            return
+        words = (key,) if isinstance(value, dict | list) else (key, _text(self.scalar))
+        self.statement = Statement(node.key_position, words, inner, isinstance(value, dict | list))
+
+    def __bool__(self) -> bool:
+        return self.statement is not _NOWHERE
+
+    def __iter__(self) -> Iterator[View]:
+        return iter(self._items)
+
+    def get(self, *path: str) -> View:
+        """Return the view of a field of a field."""
+        view: View = self
+        for name in path:
+            view = view._field(name)
+        return view
+
+    def _field(self, name: str) -> View:
+        camel = re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), name)
+        return self._children.get(name) or self._children.get(camel) or EMPTY
+
+    def fields(self) -> Iterator[tuple[str, View]]:
+        """Yield the fields of a map, by their text names."""
+        for name, child in self._children.items():
+            yield re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", name), child
+
+    @property
+    def text(self) -> str:
+        """The value as text; empty if there is none."""
+        return "" if self.scalar is None else _text(self.scalar)
+
+    @property
+    def number(self) -> int | None:
+        """The value as a whole number, or None; numbers of 64 bits are texts in protobuf's JSON form."""
+        return int(self.text) if re.fullmatch(r"\d{1,15}", self.text) else None
+
+    @property
+    def milliseconds(self) -> int | None:
+        """The value as a duration of protobuf, or None."""
+        match = re.fullmatch(r"(\d{1,12})(?:\.(\d{1,9}))?s", self.text)
+        return int(match[1]) * 1000 + int((match[2] or "0").ljust(3, "0")[:3]) if match else None
+
+    @property
+    def type(self) -> str:
+        """The name of the message in a `typed_config`; empty if it names none."""
+        return self.get("@type").text.rpartition("/")[2]
+
+    @property
+    def all(self) -> tuple[Statement, ...]:
+        """The statement with all that it contains."""
+        return tuple(walk([self.statement])) if self else ()
+
+
+def _text(value: Scalar) -> str:
+    return (
+        {True: "true", False: "false", None: "null"}[value] if value is None or isinstance(value, bool) else str(value)
+    )
+
+
+EMPTY = View(None, "")
+"""The view of a field that is not there."""
