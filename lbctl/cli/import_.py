@@ -1,0 +1,71 @@
+"""`lbctl import`: an existing configuration of nginx, HAProxy or Envoy as a fleet file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import click
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
+from lbctl.base.errors import reason_of
+from lbctl.cli.fleet import show
+from lbctl.cli.options import completions, options_of
+
+option = options_of("import")
+
+
+@click.command("import")
+@click.argument("kind", type=click.Choice(["nginx", "haproxy", "envoy"]))
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, shell_complete=completions)
+@option("-f", "out", metavar="OUT", help="Write the fleet there, where no file is yet; default: to standard output.")
+@option("--compare", is_flag=True, help="Start both on loopback, and compare what sample requests meet there.")
+def command(kind: str, files: tuple[str, ...], out: str | None, compare: bool) -> int:
+    """Write a fleet file that does what an existing configuration does.
+
+    Each directive becomes the key that means the same, or a comment at its place with file, line and reason; standard
+    error has the counts, secrets that were not copied, and settings that harm inference. Nothing is changed.
+    A route whose protection or destination cannot be carried over refuses its requests with 501.
+
+    With --compare the configuration and the fleet run on this machine's proxy, before servers that say what reached
+    them; no address of the configuration is asked. Exit code 1 if a request is treated otherwise.
+    """
+    from lbctl.importer.run import run
+
+    diagnostics = Diagnostics()
+    if out is not None and os.path.lexists(out):
+        hint = "another name, or without -f to compare"
+        diagnostics.add(
+            Diagnostic("LB961", "there is a file already, and import writes over none", Position(out), hint=hint)
+        )
+    imported = None if diagnostics.failed else run(kind, files, diagnostics)
+    if imported is not None and out is None:
+        click.echo(imported.text, nl=False)
+    elif imported is not None and out is not None:
+        _write(imported.text, out, diagnostics)
+    code = 0
+    if imported is not None and compare:
+        from lbctl.cli.import_compare import report
+
+        code = report(kind, files, imported, diagnostics)
+    show(diagnostics)
+    if imported is not None:
+        carried, implied, noted = imported.draft.ledger.counts()
+        total = carried + implied + noted
+        summary = f"{carried} carried over, {implied} done anyway, {noted} kept as comments"
+        click.echo(f"lbctl: {total} directives: {summary}", err=True)
+    return code or (1 if diagnostics.failed else 0)
+
+
+def _write(text: str, file: str, diagnostics: Diagnostics) -> None:
+    """Write the file as a whole, and never over an existing one: it is linked into place, which fails then."""
+    place = Path(file)
+    try:
+        with tempfile.NamedTemporaryFile("wb", prefix=".lbctl-import.", dir=place.parent) as temporary:
+            temporary.write(text.encode())
+            temporary.flush()
+            os.fchmod(temporary.fileno(), 0o644)
+            place.hardlink_to(temporary.name)
+    except OSError as error:
+        diagnostics.add(Diagnostic("LB961", f"cannot be written: {reason_of(error)}", Position(file)))

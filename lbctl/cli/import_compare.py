@@ -1,0 +1,84 @@
+"""`lbctl import --compare`: a table of what agrees, and which route each request takes in the fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.cli.proxy import unnamed
+from lbctl.importer.compare.processes import NotStartedError
+from lbctl.importer.compare.run import MissingProxyError, Row, Seen, compare
+from lbctl.importer.run import Imported
+from lbctl.model.fleet import parse
+from lbctl.model.load import SourceText
+from lbctl.targets.load import complete
+from lbctl.targets.reading import Message
+from lbctl.targets.route_trace import explain
+
+
+def report(kind: str, files: Sequence[str], imported: Imported, diagnostics: Diagnostics) -> int:
+    """Print the table to standard error, and return the exit code: 0 if all compared requests agree."""
+    try:
+        rows = compare(kind, files, imported.draft)
+    except MissingProxyError as error:
+        click.echo(f"lbctl: {error}", err=True)
+        return 4
+    except NotStartedError as error:
+        diagnostics.add(Diagnostic("LB987", f"this did not start on loopback: {error}"))
+        return 1
+    routes = _explained(kind, imported, rows)
+    for line in table(rows, routes):
+        click.echo(line, err=True)
+    for row in rows:
+        if row.differences:
+            origin = imported.draft.origins.get(("routes", row.sample.route))
+            message = f"{row.sample.label}: {'; '.join(row.differences)}"
+            path = ("routes", row.sample.route) if row.sample.route else ()
+            diagnostics.add(Diagnostic("LB986", message, origin.position if origin else None, path))
+    return 1 if any(row.differences for row in rows) else 0
+
+
+def _explained(kind: str, imported: Imported, rows: Sequence[Row]) -> list[str]:
+    """Return the route that each request takes in the fleet, as `lbctl explain route` finds it."""
+    source = parse([SourceText("import", imported.text.encode(), ".")], diagnostics := Diagnostics())
+    loaded = complete(source, diagnostics) if source is not None else None
+    if loaded is None:
+        return ["" for _ in rows]
+    topology = loaded.compiled.topology
+    listeners = {item.name: item for item in topology.listeners}
+    version = unnamed(topology, kind).version
+    found = []
+    for sample in (row.sample for row in rows):
+        headers = tuple({"host": sample.host, **sample.headers}.items())
+        message = Message(sample.method, sample.host, sample.path, headers, sample.body.encode())
+        winner = explain(listeners[sample.listener], message, kind, version).winner
+        found.append(winner.route if winner is not None else "none")
+    return found
+
+
+def table(rows: Sequence[Row], routes: Sequence[str]) -> list[str]:
+    """Return the table as lines: the request, its route by `explain`, what answered, and what differs."""
+    cells = [("request", "route", "before", "after", "")]
+    cells += [(row.sample.label, route, *_answers(row), _verdict(row)) for row, route in zip(rows, routes, strict=True)]
+    widths = [max(len(line[column]) for line in cells) for column in range(4)]
+    lines = ["  ".join((*map(str.ljust, line[:4], widths), line[4])).rstrip() for line in cells]
+    compared = [row for row in rows if not row.skipped]
+    agree = sum(not row.differences for row in compared)
+    return [
+        *lines,
+        f"{agree} of {len(compared)} compared requests agree, {len(rows) - len(compared)} were not compared",
+    ]
+
+
+def _answers(row: Row) -> tuple[str, str]:
+    return ("", "") if row.skipped else (_answer(row.before), _answer(row.after))
+
+
+def _answer(seen: Seen) -> str:
+    return f"{seen.status or 'no answer'}" + (f" {seen.replica}" if seen.replica else "")
+
+
+def _verdict(row: Row) -> str:
+    return row.skipped or "; ".join(row.differences) or "agrees"

@@ -1,0 +1,77 @@
+"""Echo servers on loopback, one for each replica: the answer says which replica it was and what reached it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+LOOPBACK = "127.0.0.1"
+
+
+@contextmanager
+def echoes(addresses: Iterable[str]) -> Iterator[dict[str, int]]:
+    """Run an echo server for each address of the source; yields the port that stands in for it."""
+    servers = {address: _Server((LOOPBACK, 0), address) for address in sorted(set(addresses))}
+    for server in servers.values():
+        threading.Thread(target=server.serve_forever, daemon=True, kwargs={"poll_interval": 0.05}).start()
+    try:
+        yield {address: server.server_address[1] for address, server in servers.items()}
+    finally:
+        for server in servers.values():
+            server.shutdown()
+            server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, place: tuple[str, int], replica: str) -> None:
+        super().__init__(place, _Handler)
+        self.replica = replica
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: a proxy that ends closes its connections."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def handle_one_request(self) -> None:
+        self.close_connection = True
+        self.raw_requestline = self.rfile.readline(65537)
+        if self.raw_requestline and self.parse_request():
+            self.close_connection = False
+            self._answer()
+
+    def _answer(self) -> None:
+        seen = {
+            "replica": self.server.replica,
+            "method": self.command,
+            "path": self.path,
+            "headers": [[name.lower(), value] for name, value in self.headers.items()],
+            "body": self._body().decode("latin-1"),
+        }
+        content = json.dumps(seen).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def _body(self) -> bytes:
+        if self.headers.get("transfer-encoding", "").lower() == "chunked":
+            parts = []
+            while size := int(self.rfile.readline().split(b";")[0] or b"0", 16):
+                parts.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+            return b"".join(parts)
+        return self.rfile.read(int(self.headers.get("content-length") or 0))
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the name is the server's
+        """Say nothing."""

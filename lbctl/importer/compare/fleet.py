@@ -1,0 +1,63 @@
+"""The fleet of an import, changed for loopback and rendered for the same kind of proxy."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from lbctl.apply.check import version_of
+from lbctl.apply.files import write_bundle
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.compile.proxies import version_text
+from lbctl.importer.compare.echo import LOOPBACK
+from lbctl.importer.compare.places import Places
+from lbctl.importer.draft import Draft
+from lbctl.importer.write import text
+from lbctl.ir.snapshot import Snapshot
+from lbctl.model.fleet import parse
+from lbctl.model.load import SourceText
+from lbctl.targets import target
+from lbctl.targets.load import complete
+from lbctl.targets.prepare import prepare
+
+
+def configuration(kind: str, binary: str, draft: Draft, places: Places) -> str:
+    """Write the configuration of the fleet for the proxy of this machine, and return the path of its main file."""
+    local = Draft(draft.ledger)
+    local.fleet = _local(draft.fleet, places)
+    version = ".".join(version_text(version_of(binary)).split(".")[:2])
+    local.fleet["proxies"] = {
+        "compared": {"kind": kind, "version": version, "config": f"{places.directory}/{kind}.conf"}
+    }
+    diagnostics = Diagnostics()
+    source = parse([SourceText("compared.yaml", text(local, kind, "").encode(), str(places.directory))], diagnostics)
+    loaded = complete(source, diagnostics) if source is not None else None
+    if loaded is None:
+        raise ValueError("; ".join(str(item) for item in diagnostics if item.severity == "error"))
+    topology = loaded.compiled.topology
+    prepared = prepare(target(kind), loaded.compiled, topology.proxies[0], Snapshot(topology, secrets=loaded.secrets))
+    bundle = prepared.target.render(prepared.rooted(str(places.directory)))
+    write_bundle(bundle, str(places.directory))
+    return str(Path(places.directory) / bundle.main.name)
+
+
+def _local(fleet: dict[str, Any], places: Places) -> dict[str, Any]:
+    local = copy.deepcopy(fleet)
+    for listener in local["listeners"].values():
+        listener["bind"] = f"{LOOPBACK}:{places.binds[listener['bind']]}"
+        listener["access_log"] = {"format": "none"}
+        for key in ("client_address", "proxy_protocol"):
+            listener.pop(key, None)
+        if "tls" in listener:
+            pair = {"certificate": places.pem, "key": places.pem}
+            listener["tls"] = {"certificates": [pair]}
+    for pool in local["pools"].values():
+        for key in ("tls", "health", "slow_start"):
+            pool.pop(key, None)
+        if "discovery" in pool:
+            dns = pool.pop("discovery")["dns"]
+            pool["replicas"] = [{"address": f"{dns['name']}:{dns['port']}"}]
+        for replica in pool["replicas"]:
+            replica["address"] = places.replica(replica["address"])
+    return local

@@ -1,0 +1,228 @@
+"""The comparison itself: both proxies up, the same requests to each, what differs in a table."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lbctl.apply.binaries import find_binary
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.importer.compare import fleet, sources
+from lbctl.importer.compare.echo import LOOPBACK, echoes
+from lbctl.importer.compare.places import Places, free_ports
+from lbctl.importer.compare.processes import NotStartedError, running
+from lbctl.importer.compare.samples import Sample, samples
+from lbctl.importer.draft import CLOSED_STATUS, Draft
+from lbctl.targets import target
+
+_TIMEOUT = 10.0
+_NOT_COMPARED = frozenset(
+    {
+        "connection", "keep-alive", "x-request-id", "content-length", "transfer-encoding",
+        "x-envoy-expected-rq-timeout-ms", "x-envoy-attempt-count", "x-envoy-internal", "x-envoy-external-address",
+        "x-forwarded-proto", "x-forwarded-for", "x-real-ip", "x-envoy-original-path", "x-envoy-original-host", "te"
+    }
+)  # fmt: skip
+"""Headers that every proxy writes in its own way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a request met behind one of the proxies."""
+
+    status: int
+    """The status of the response; 0 if there was none."""
+    replica: str = ""
+    """The replica that answered; empty if the proxy itself did."""
+    method: str = ""
+    """The method at the replica."""
+    path: str = ""
+    """The path at the replica."""
+    host: str = ""
+    """The Host at the replica."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Its other headers at the replica, without those that every proxy writes in its own way."""
+    body: str = ""
+    """The body at the replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request with what both proxies did."""
+
+    sample: Sample
+    """The request."""
+    before: Seen
+    """Behind the configuration."""
+    after: Seen
+    """Behind the fleet."""
+    differences: tuple[str, ...]
+    """What differs, in words; empty where they agree."""
+    skipped: str = ""
+    """Why the request was not compared."""
+
+
+class MissingProxyError(Exception):
+    """The proxy's program is not on this machine."""
+
+
+def compare(kind: str, files: Sequence[str], draft: Draft) -> list[Row]:
+    """Compare a configuration with its fleet. Raises MissingProxyError and NotStartedError."""
+    binary = find_binary(target(kind))
+    if binary is None:
+        raise MissingProxyError(f"--compare needs the program {target(kind).binary}, and it is not on this machine")
+    addresses = [address for pool in draft.fleet["pools"].values() for address in _addresses(pool)]
+    binds = {name: str(item["bind"]) for name, item in draft.fleet["listeners"].items()}
+    with ExitStack() as stack:
+        base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lbctl-compare-")))
+        base.chmod(0o755)
+        echo_ports = stack.enter_context(echoes(addresses))
+        old, new = (_places(base / name, binds.values(), echo_ports) for name in ("before", "after"))
+        (old.directory / "main").write_text(_source(kind, files, old))
+        _start(stack, kind, binary, old, str(old.directory / "main"), "the configuration")
+        try:
+            config = fleet.configuration(kind, binary, draft, new)
+        except ValueError as error:
+            raise NotStartedError(f"the fleet: {error}") from None
+        _start(stack, kind, binary, new, config, "the fleet")
+        return [_row(draft, sample, old.binds[binds[sample.listener]], new.binds[binds[sample.listener]])
+                for sample in samples(draft.fleet)]  # fmt: skip
+
+
+def _addresses(pool: dict[str, Any]) -> Iterator[str]:
+    yield from (str(item["address"]) for item in pool.get("replicas", []))
+    if dns := pool.get("discovery", {}).get("dns"):
+        yield f"{dns['name']}:{dns['port']}"
+
+
+def _places(directory: Path, binds: Any, replicas: dict[str, int]) -> Places:
+    directory.mkdir(mode=0o755)
+    places = Places(directory, free_ports(binds), replicas)
+    places.write_certificates()
+    return places
+
+
+def _source(kind: str, files: Sequence[str], places: Places) -> str:
+    """Return the source for loopback."""
+    diagnostics = Diagnostics()
+    if kind == "nginx":
+        from lbctl.importer.nginx.read import read as read_nginx
+
+        return sources.nginx([item for file in files for item in read_nginx(file, diagnostics)], places)
+    if kind == "haproxy":
+        from lbctl.importer.haproxy.read import read as read_haproxy
+
+        return sources.haproxy(read_haproxy(files, diagnostics), places)
+    from lbctl.importer.envoy.read import read as read_envoy
+    from lbctl.model.node import plain_value
+
+    root = read_envoy(files[0], diagnostics)
+    return sources.envoy(plain_value(root) if root is not None else {}, places)
+
+
+def _start(stack: ExitStack, kind: str, binary: str, places: Places, config: str, what: str) -> None:
+    if kind == "envoy" and not config.endswith((".yaml", ".json")):
+        Path(config).rename(f"{config}.yaml")
+        config = f"{config}.yaml"
+    try:
+        stack.enter_context(running(kind, binary, places.directory, config, places.binds.values()))
+    except NotStartedError as error:
+        raise NotStartedError(f"{what}: {error}") from None
+
+
+# ── One request ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _row(draft: Draft, sample: Sample, before: int, after: int) -> Row:
+    route = draft.fleet["routes"].get(sample.route, {})
+    tls = "tls" in draft.fleet["listeners"][sample.listener]
+    nothing = Seen(0)
+    if route.get("respond", {}).get("status") == CLOSED_STATUS:
+        return Row(sample, nothing, nothing, (), "the import closed the route")
+    if "auth" in route:
+        return Row(sample, nothing, nothing, (), "it needs a key, which was not copied")
+    pools = {route.get("pool"), *route.get("split", {})} & set(draft.fleet["pools"])
+    if any(draft.fleet["pools"][name].get("protocol", "http1") != "http1" for name in pools):
+        return Row(sample, nothing, nothing, (), "the echo servers speak HTTP/1.1 only")
+    one, other = (_ask(sample, port, tls=tls) for port in (before, after))
+    if other.status == CLOSED_STATUS:
+        return Row(sample, one, other, (), "the import closed the route")
+    if one.status == 0 and _speaks_http2(draft, sample.listener):
+        return Row(sample, one, other, (), "the listener speaks HTTP/2 only")
+    return Row(sample, one, other, tuple(_differences(draft, one, other)))
+
+
+def _speaks_http2(draft: Draft, listener: str) -> bool:
+    """Whether a listener leads to a pool that is asked by HTTP/2."""
+    routes = [item for item in draft.fleet["routes"].values() if listener in item.get("listeners", [listener])]
+    pools = [draft.fleet["pools"].get(item.get("pool"), {}) for item in routes]
+    return any(pool.get("protocol", "http1") != "http1" for pool in pools)
+
+
+def _ask(sample: Sample, port: int, *, tls: bool) -> Seen:
+    context = ssl._create_unverified_context() if tls else None
+    connection = (
+        http.client.HTTPSConnection(LOOPBACK, port, timeout=_TIMEOUT, context=context)
+        if context is not None
+        else http.client.HTTPConnection(LOOPBACK, port, timeout=_TIMEOUT)
+    )
+    try:
+        connection.request(sample.method, sample.path, sample.body or None, {"host": sample.host, **sample.headers})
+        response = connection.getresponse()
+        content = response.read()
+    except (OSError, http.client.HTTPException):
+        return Seen(0)
+    finally:
+        connection.close()
+    return _seen(response.status, content)
+
+
+def _seen(status: int, content: bytes) -> Seen:
+    try:
+        found = json.loads(content)
+        headers = dict(found["headers"])
+        shown = sorted((name, value) for name, value in headers.items() if name not in {*_NOT_COMPARED, "host"})
+        return Seen(
+            status,
+            found["replica"],
+            found["method"],
+            found["path"],
+            headers.get("host", ""),
+            tuple(shown),
+            found["body"],
+        )
+    except (ValueError, KeyError, TypeError):
+        return Seen(status)
+
+
+def _differences(draft: Draft, before: Seen, after: Seen) -> Iterator[str]:
+    if before.status != after.status:
+        yield f"status {before.status} → {after.status}"
+    if bool(before.replica) != bool(after.replica) or (before.replica and not _same_pool(draft, before, after)):
+        yield f"replica {before.replica or 'none'} → {after.replica or 'none'}"
+    if not before.replica or not after.replica:
+        return
+    for name in ("method", "path", "host", "body"):
+        one, other = getattr(before, name), getattr(after, name)
+        if one != other:
+            yield f"{name} {one!r} → {other!r}"
+    lost = [name for name, value in before.headers if dict(after.headers).get(name) != value]  # never a value: a secret
+    if lost:
+        yield f"headers lost: {', '.join(lost)}"
+
+
+def _same_pool(draft: Draft, before: Seen, after: Seen) -> bool:
+    pools = [set(_addresses(pool)) for pool in draft.fleet["pools"].values()]
+    splits = [
+        set().union(*(set(_addresses(draft.fleet["pools"][name])) for name in route["split"]))
+        for route in draft.fleet["routes"].values()
+        if "split" in route
+    ]
+    return any({before.replica, after.replica} <= pool for pool in (*pools, *splits))

@@ -1,0 +1,108 @@
+"""Requests that show what a fleet's routes do: one for each, and one that no route was written for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+_BODY = {"model": "sample", "messages": [{"role": "user", "content": "hello"}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A request to one listener."""
+
+    route: str
+    """The route that it was made for; empty for none."""
+    listener: str
+    """The name of the listener."""
+    method: str
+    """The method."""
+    host: str
+    """The Host."""
+    path: str
+    """The path."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Further headers."""
+    body: str = ""
+    """The body."""
+
+    @property
+    def label(self) -> str:
+        """The request in a few words."""
+        extra = "".join(f" {name}={value}" for name, value in self.headers.items() if name != "content-type")
+        return f"{self.method} {self.host}{self.path}{extra}"
+
+
+def samples(fleet: dict[str, Any]) -> Iterator[Sample]:
+    """Yield the requests for a fleet, in the order of its routes."""
+    for name, route in fleet["routes"].items():
+        for listener in route.get("listeners") or list(fleet["listeners"]):
+            method = "GET" if "redirect" in route.get("respond", {}) else "POST"
+            yield from _of_route(name, listener, route.get("match", {}), method)
+    for listener in fleet["listeners"]:
+        yield Sample("", listener, "GET", "unknown.example", "/no/route/was/written/for/this")
+
+
+def _of_route(name: str, listener: str, match: dict[str, Any], method: str) -> Iterator[Sample]:
+    hosts = [host.replace("*.", "some.") for host in match.get("hosts", [])][:2] or ["sample.example"]
+    methods = match.get("methods", [])[:2] or [method]
+    headers, body = dict(match.get("headers", {})), dict(_BODY)
+    if match.get("model"):
+        body["model"] = match["model"][0].replace("*", "-sample")
+    for path in _paths(match):
+        for host in hosts:
+            for each in methods:
+                has_body = each in {"POST", "PUT", "PATCH"}
+                extra = {"content-type": "application/json"} if has_body else {}
+                content = json.dumps(body) if has_body else ""
+                yield Sample(name, listener, each, host, path, headers | extra, content)
+
+
+def _paths(match: dict[str, Any]) -> list[str]:
+    if "path" in match:
+        return [match["path"]]
+    if "path_regex" in match:
+        return [example(match["path_regex"])]
+    prefix = match.get("path_prefix", "/")
+    return [f"{prefix.rstrip('/')}/sample?n=1"]
+
+
+def example(pattern: str) -> str:
+    """Return a text that the regular expression matches."""
+    from re import _parser  # type: ignore[attr-defined]
+
+    return "".join(_generated(_parser.parse(pattern)))
+
+
+def _generated(parsed: Iterable[Any]) -> Iterator[str]:
+    for operation, argument in parsed:
+        name = str(operation)
+        if name == "LITERAL":
+            yield chr(argument)
+        elif name in {"ANY", "NOT_LITERAL"}:
+            yield "y" if argument == ord("x") else "x"
+        elif name == "IN":
+            yield from _one_of(argument)
+        elif name in {"MAX_REPEAT", "MIN_REPEAT"}:
+            yield from "".join(_generated(argument[2])) * max(
+                1 if argument[0] == 0 and argument[1] > 1 else 0, argument[0]
+            )
+        elif name == "BRANCH":
+            yield from _generated(argument[1][0])
+        elif name == "SUBPATTERN":
+            yield from _generated(argument[3])
+
+
+def _one_of(members: list[Any]) -> Iterator[str]:
+    kind, value = str(members[0][0]), members[0][1]
+    if kind == "NEGATE":
+        yield "x"
+    elif kind == "LITERAL":
+        yield chr(value)
+    elif kind == "RANGE":
+        yield chr(value[0])
+    else:
+        yield "1" if "DIGIT" in str(value) else "a"

@@ -1,0 +1,68 @@
+"""Imports of the samples, and what an independent reader finds in their source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import crossplane
+import yaml
+
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.importer.run import Imported, run
+from tests.support.paths import FIXTURES
+
+SAMPLES = FIXTURES / "import"
+
+
+def samples(kind: str) -> list[Path]:
+    """The main files of the samples of a kind."""
+    return sorted(item for item in (SAMPLES / kind).iterdir() if item.is_file())
+
+
+def imported(kind: str, file: Path | str) -> tuple[Imported, Diagnostics]:
+    """Import a file that can be imported."""
+    diagnostics = Diagnostics()
+    result = run(kind, [str(file)], diagnostics)
+    assert result is not None, "\n".join(map(str, diagnostics))
+    return result, diagnostics
+
+
+def directives(kind: str, file: Path) -> list[tuple[str, int]]:
+    """File and line of every directive, as another reader than lbctl's counts them."""
+    return list(_READERS[kind](file))
+
+
+def _nginx(file: Path) -> Iterator[tuple[str, int]]:
+    payload = crossplane.parse(str(file), check_ctx=False, check_args=False)
+    for config in payload["config"]:
+        if Path(config["file"]).is_relative_to(file.parent) and Path(config["file"]).exists():
+            yield from _blocks(Path(config["file"]).name, config["parsed"])
+
+
+def _blocks(name: str, parsed: list[Mapping[str, Any]]) -> Iterator[tuple[str, int]]:
+    for item in parsed:
+        yield name, item["line"]
+        yield from _blocks(name, item.get("block", []))
+
+
+def _haproxy(file: Path) -> Iterator[tuple[str, int]]:
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        if line.strip() and not line.strip().startswith("#"):
+            yield file.name, number
+
+
+def _envoy(file: Path) -> Iterator[tuple[str, int]]:
+    def of(node: yaml.Node) -> Iterator[int]:
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            yield key.start_mark.line + 1
+            yield from of(value)
+        for item in node.value if isinstance(node, yaml.SequenceNode) else ():
+            yield item.start_mark.line + 1
+            yield from of(item)
+
+    yield from ((file.name, line) for line in of(yaml.compose(file.read_text(), Loader=yaml.SafeLoader)))
+
+
+_READERS = {"nginx": _nginx, "haproxy": _haproxy, "envoy": _envoy}

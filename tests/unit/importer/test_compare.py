@@ -1,0 +1,94 @@
+"""What `--compare` starts leads nowhere but to loopback, and what it prints holds no secret."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from pathlib import Path
+
+import pytest
+
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.importer.compare import sources
+from lbctl.importer.compare.places import Places
+from lbctl.importer.compare.run import Seen, _differences
+from lbctl.importer.compare.samples import example, samples
+from lbctl.importer.envoy.read import read as read_envoy
+from lbctl.importer.haproxy.read import read as read_haproxy
+from lbctl.importer.nginx.read import read as read_nginx
+from lbctl.importer.run import KINDS
+from lbctl.model.node import plain_value
+from tests.support.importer import imported
+from tests.support.importer import samples as files
+
+CASES = [pytest.param(kind, file, id=f"{kind}-{file.stem}") for kind in KINDS for file in files(kind)]
+ADDRESS = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(?![\w.])")
+NOT_DESTINATIONS = re.compile(r"^\s*(allow|deny|set_real_ip_from|acl|http-request|hostname:|#)")
+DESTINATIONS = {
+    "nginx": re.compile(r"^\s*(?:server|\w+_pass|listen) (?:\w+://)?([\w.\[\]-]+(?::\d+)?)(?=[\s;/$])", re.MULTILINE),
+    "haproxy": re.compile(r"^\s*(?:bind|server \S+) (\S+)", re.MULTILINE),
+    "envoy": re.compile(r"^\s*(?:- )?address: (\S+)", re.MULTILINE),
+}
+
+
+def rewritten(kind: str, file: Path, places: Places) -> str:
+    diagnostics = Diagnostics()
+    if kind == "nginx":
+        return sources.nginx(read_nginx(str(file), diagnostics), places)
+    if kind == "haproxy":
+        return sources.haproxy(read_haproxy([str(file)], diagnostics), places)
+    root = read_envoy(str(file), diagnostics)
+    assert root is not None
+    return sources.envoy(plain_value(root), places)
+
+
+@pytest.mark.parametrize(("kind", "file"), CASES)
+def test_every_destination_of_the_rewritten_source_is_loopback(kind: str, file: Path, tmp_path: Path) -> None:
+    fleet = imported(kind, file)[0].draft.fleet
+    binds = {str(item["bind"]): 20000 + number for number, item in enumerate(fleet["listeners"].values())}
+    text = rewritten(kind, file, Places(tmp_path, binds, {}))
+    upstreams = set(re.findall(r"^\s*upstream (\S+)", text, re.MULTILINE))
+    found = [item for item in DESTINATIONS[kind].findall(text) if item not in {*upstreams, "{"}]
+    assert found
+    assert [item for item in found if not item.startswith("127.0.0.1")] == []
+    lines = [line for line in text.splitlines() if not NOT_DESTINATIONS.match(line)]
+    others = {item for line in lines for item in ADDRESS.findall(line) if not ipaddress.ip_address(item).is_loopback}
+    assert others == set()
+
+
+@pytest.mark.parametrize(("kind", "file"), CASES)
+def test_every_route_has_a_sample_that_it_would_take(kind: str, file: Path) -> None:
+    fleet = imported(kind, file)[0].draft.fleet
+    found = list(samples(fleet))
+    assert {item.route for item in found} >= set(fleet["routes"])
+    for item in found:
+        match = fleet["routes"].get(item.route, {}).get("match", {})
+        path = item.path.partition("?")[0]
+        assert path.startswith(match.get("path_prefix", "/").rstrip("/"))
+        assert match.get("path", path) == path
+        assert "path_regex" not in match or re.fullmatch(match["path_regex"], path)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["/v1/(chat/)?completions", r"/a/[0-9]+\.json", "/(x|y)/.*", r"/\d{3}/[^/]+", "/[Mm]"]
+)
+def test_an_example_of_an_expression_matches_it(pattern: str) -> None:
+    assert re.fullmatch(pattern, example(pattern))
+
+
+def test_a_header_that_is_lost_is_named_without_its_value() -> None:
+    file = next(item for item in files("nginx") if item.stem == "provider-fallback")
+    draft = imported("nginx", file)[0].draft
+    before = Seen(200, "10.4.0.1:8000", headers=(("authorization", "Bearer sk-secret"),))
+    assert list(_differences(draft, before, Seen(200, "10.4.0.2:8000"))) == ["headers lost: authorization"]
+
+
+def test_a_source_that_writes_files_or_runs_code_is_compared_without_that(tmp_path: Path) -> None:
+    source = tmp_path / "nginx.conf"
+    source.write_text(
+        "events {} http { server { listen 80; location / { proxy_pass http://10.0.0.1:80; proxy_store /tmp/kept; "
+        "dav_methods PUT; proxy_temp_path /tmp/kept; access_by_lua_file /tmp/kept; } } }"
+    )
+    text = rewritten("nginx", source, Places(tmp_path / "own", {"0.0.0.0:80": 20000}, {}))
+    assert "proxy_pass" in text
+    assert [word for word in ("/tmp/kept", "dav_methods", "by_lua") if word in text] == []

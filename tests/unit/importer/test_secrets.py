@@ -1,0 +1,33 @@
+"""Secrets of a source are in no fleet and in no comment, wherever they stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.importer import imported
+
+NGINX = "server {{ listen 80; location / {{ {0} proxy_pass http://10.0.0.1:80; }} }}"
+HAPROXY = (
+    "defaults\n mode http\nuserlist u\n user a password $6$abc$s3cr3tvalue\n user b insecure-password s3cr3tvalue\n"
+    "frontend f\n bind :80\n http-request set-header X-Auth-Token s3cr3tvalue\n default_backend b\n"
+    "backend b\n server s 10.0.0.1:80\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("nginx", NGINX.format("proxy_set_header X-Auth-Token s3cr3tvalue;")),
+        ("nginx", NGINX.format('proxy_set_header Authorization "Basic s3cr3tvalue";')),
+        ("nginx", "map $http_x_team_token $ok { default 0; s3cr3tvalue 1; }" + NGINX.format("")),
+        ("nginx", NGINX.format('set $api_key "s3cr3tvalue";')),
+        ("haproxy", HAPROXY),
+    ],
+)
+def test_a_secret_is_neither_in_the_fleet_nor_in_a_message(kind: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / "source.conf"
+    file.write_text(text)
+    result, diagnostics = imported(kind, file)
+    assert "s3cr3tvalue" not in "\n".join([result.text, *map(str, diagnostics)])
