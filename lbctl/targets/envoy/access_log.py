@@ -6,12 +6,16 @@ A field is `null` where a request did not get that far.
 from __future__ import annotations
 
 from envoy.extensions.access_loggers.file.v3 import file_pb2
+from envoy.extensions.access_loggers.filters.cel.v3 import cel_pb2
+from envoy.extensions.access_loggers.grpc.v3 import als_pb2 as grpc_pb2
 from envoy.extensions.access_loggers.stream.v3 import stream_pb2
 from envoy.extensions.filters.http.set_filter_state.v3 import set_filter_state_pb2
 
+from lbctl.ir.latencies import measured
 from lbctl.ir.listeners import Listener
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import auth
+from lbctl.targets.envoy.bootstrap import CONTROL_PLANE
 from lbctl.targets.envoy.protos import extension, struct
 from lbctl.targets.envoy.sources import NAMESPACE
 
@@ -68,17 +72,50 @@ def _rewrites(view: View, listener: Listener) -> bool:
 
 def access_logs(view: View, listener: Listener) -> list[dict[str, object]]:
     """Return the access loggers of a connection manager; the list is empty where the fleet wants no log."""
+    return [{**item, **_condition(view, listener)} for item in _loggers(view, listener)]
+
+
+def _condition(view: View, listener: Listener) -> dict[str, object]:
+    """Return the filter that leaves out requests of routes without access log; empty where all routes have one."""
+    silent = sorted({rule.route for rule in listener.rules if not view.routes[rule.route].logged})
+    if not silent:
+        return {}
+    names = ", ".join(f"'{name}'" for name in silent)
+    return _filter(f"!(xds.route_name in [{names}])")
+
+
+def _filter(expression: str) -> dict[str, object]:
+    condition = extension("envoy.access_loggers.extension_filters.cel", cel_pb2.ExpressionFilter(expression=expression))
+    return {"filter": {"extension_filter": condition}}
+
+
+def _loggers(view: View, listener: Listener) -> list[dict[str, object]]:
     log = listener.access_log
     if log.format == "none":
         return []
     path = _PATH_AS_SENT if _rewrites(view, listener) else _PATH
     log_format = _json(listener, path) if log.format == "json" else _text(listener, path)
-    stream = _STREAMS.get(log.path)
+    stream = _STREAMS.get(log.path or "/dev/stdout")
     if stream == "stdout":
         return [extension("envoy.access_loggers.stdout", stream_pb2.StdoutAccessLog(log_format=log_format))]
     if stream == "stderr":
         return [extension("envoy.access_loggers.stderr", stream_pb2.StderrAccessLog(log_format=log_format))]
     return [extension("envoy.access_loggers.file", file_pb2.FileAccessLog(path=log.path, log_format=log_format))]
+
+
+def request_log(view: View) -> list[dict[str, object]]:
+    """Return the logger that sends the requests of measured pools to the control plane; the list is empty without any.
+
+    Envoy buffers them, and drops those that the control plane does not read in time.
+    """
+    pools = sorted({item.pool for item in measured(view.routes.values())})
+    if not pools:
+        return []
+    expression = " || ".join(f"{_CLUSTER}['pool'] == '{pool}'" for pool in pools)
+    service = {"envoy_grpc": {"cluster_name": CONTROL_PLANE}}
+    common = {"log_name": "lbctl", "grpc_service": service, "transport_api_version": "V3"}
+    logger = extension("envoy.access_loggers.http_grpc", grpc_pb2.HttpGrpcAccessLogConfig(common_config=common))
+    return [{**logger, **_filter(expression)}]
 
 
 def _json(listener: Listener, path: str) -> dict[str, object]:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
+from envoy.config.accesslog.v3 import accesslog_pb2
 from envoy.config.cluster.v3 import cluster_pb2
 from envoy.config.endpoint.v3 import endpoint_pb2
 from envoy.config.listener.v3 import listener_components_pb2, listener_pb2
@@ -26,10 +28,10 @@ from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.proxies import Proxy
-from lbctl.ir.secrets import CREDENTIAL_HEADERS
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import from_capacity
-from lbctl.targets.envoy import auth, clusters, resources
+from lbctl.targets import credentials
+from lbctl.targets.envoy import access_log, auth, clusters, resources
 from lbctl.targets.envoy.endpoints import Hosts, Layout, Placement
 from lbctl.targets.envoy.plan import Upstream
 from lbctl.targets.envoy.protos import BY_ADS, extension
@@ -69,7 +71,7 @@ def shape(upstream: Upstream) -> Upstream:
 
 def listener(view: View, item: Listener) -> listener_pb2.Listener:
     """Return the listener, whose route table and TLS secrets the proxy requests by name."""
-    message = resources.listener(view, item, _DELIVERY)
+    message = resources.listener(view, item, replace(_DELIVERY, routes=partial(_routes_and_log, view)))
     if item.max_connections is not None:
         limit = connection_limit_pb2.ConnectionLimit(
             stat_prefix=item.name, max_connections={"value": item.max_connections}
@@ -130,16 +132,7 @@ def holds_credentials(view: View, listener: Listener) -> bool:
 
     Envoy compares API keys in plain text, and a header that is set or matched may itself be a credential.
     """
-    rules = listener.rules
-    return (
-        auth.holds_keys(view, listener)
-        or any(name in CREDENTIAL_HEADERS for rule in rules for name, _ in rule.headers)
-        or any(
-            name in CREDENTIAL_HEADERS
-            for route in {rule.route for rule in rules}
-            for name, _ in view.routes[route].request_headers.set
-        )
-    )
+    return auth.holds_keys(view, listener) or credentials.in_headers(view, listener.rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +189,11 @@ def secret(name: str, certificate: bytes, key: bytes | None = None) -> secret_pb
 
 def _routes(manager: hcm_pb2.HttpConnectionManager, name: str) -> None:
     manager.rds.CopyFrom(hcm_pb2.Rds(route_config_name=name, config_source=BY_ADS))
+
+
+def _routes_and_log(view: View, manager: hcm_pb2.HttpConnectionManager, name: str) -> None:
+    _routes(manager, name)
+    manager.access_log.extend([accesslog_pb2.AccessLog(**item) for item in access_log.request_log(view)])
 
 
 def _endpoints(message: cluster_pb2.Cluster, name: str) -> None:

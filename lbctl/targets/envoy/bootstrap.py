@@ -27,11 +27,21 @@ from lbctl.targets.envoy.runtime import add_limits
 from lbctl.targets.envoy.text import Writer
 from lbctl.targets.target import Bundle, File
 
-_CLUSTER = "xds|lbctl"
-"""No pool has such a name. Envoy ignores a cluster from a control plane that is named like one of its bootstrap."""
+CONTROL_PLANE = "xds|lbctl"
+"""The cluster of the control plane. No pool has such a name. Envoy ignores a cluster from a control plane
+that is named like one of its bootstrap."""
 _CA, _CERTIFICATE = "xds-ca", "xds-certificate"
 _CONNECT = 1_000
 _KEEPALIVE = {"interval": duration(10_000), "timeout": duration(5_000)}
+_FAILOVER = {
+    "consecutive_5xx": {"value": 2},
+    "interval": duration(500),
+    "base_ejection_time": duration(5_000),
+    "max_ejection_time": duration(5_000),
+    "max_ejection_percent": {"value": 100},
+    "enforcing_success_rate": {"value": 0},
+}
+"""A member that two streams could not reach is passed over for five seconds."""
 _BACK_OFF = {"base_interval": duration(100), "max_interval": duration(1_000)}
 """A restarted control plane is reached again within a second; Envoy's default backs off for up to 30."""
 
@@ -58,6 +68,8 @@ class Joining:
     certificate: str = ""
     key: str = ""
     directory: str | None = None
+    standbys: tuple[Address, ...] = ()
+    """Other members of the control plane, in the order in which they are tried while `xds` does not answer."""
 
 
 def bootstrap(joining: Joining) -> Bundle:
@@ -82,7 +94,7 @@ def _frame(joining: Joining) -> bootstrap_pb2.Bootstrap:
     """
     locality = {key: value for key, value in (("region", joining.region), ("zone", joining.zone)) if value}
     source = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": duration(0)}
-    service = {"envoy_grpc": {"cluster_name": _CLUSTER, "retry_policy": {"retry_back_off": _BACK_OFF}}}
+    service = {"envoy_grpc": {"cluster_name": CONTROL_PLANE, "retry_policy": {"retry_back_off": _BACK_OFF}}}
     ads = {
         "api_type": "DELTA_GRPC",
         "transport_api_version": "V3",
@@ -92,7 +104,7 @@ def _frame(joining: Joining) -> bootstrap_pb2.Bootstrap:
     load_reports = {
         "api_type": "GRPC",
         "transport_api_version": "V3",
-        "grpc_services": [{"envoy_grpc": {"cluster_name": _CLUSTER}}],
+        "grpc_services": [{"envoy_grpc": {"cluster_name": CONTROL_PLANE}}],
     }
     message = bootstrap_pb2.Bootstrap(
         node={"id": joining.node, "cluster": "lbctl", "locality": locality or None},
@@ -110,19 +122,24 @@ def _cluster(joining: Joining) -> cluster_pb2.Cluster:
     options = http_protocol_options_pb2.HttpProtocolOptions(
         explicit_http_config={"http2_protocol_options": {"connection_keepalive": _KEEPALIVE}}
     )
-    endpoint = {"endpoint": {"address": address(joining.xds)}}
+    members = (joining.xds, *joining.standbys)
+    endpoints = [
+        {"priority": priority, "lb_endpoints": [{"endpoint": {"address": address(member)}}]}
+        for priority, member in enumerate(members)
+    ]
     return cluster_pb2.Cluster(
-        name=_CLUSTER,
+        name=CONTROL_PLANE,
         connect_timeout=duration(_CONNECT),
-        load_assignment={"cluster_name": _CLUSTER, "endpoints": [{"lb_endpoints": [endpoint]}]},
+        load_assignment={"cluster_name": CONTROL_PLANE, "endpoints": endpoints},
+        outlier_detection=_FAILOVER if joining.standbys else None,
         typed_extension_protocol_options={"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": pack(options)},
         transport_socket=_socket(joining) if joining.ca else None,
-        **_discovery_type(joining.xds),
+        **_discovery_type(members),
     )
 
 
-def _discovery_type(server: Address) -> dict[str, object]:
-    if server.path or is_ip(server.host):
+def _discovery_type(members: tuple[Address, ...]) -> dict[str, object]:
+    if all(member.path or is_ip(member.host) for member in members):
         return {"type": "STATIC"}
     dns = dns_cluster_pb2.DnsCluster(
         dns_refresh_rate=duration(5_000),
@@ -160,11 +177,12 @@ def _validation(joining: Joining) -> dict[str, object]:
 
     It must be issued for the name or address that the control plane is reached by, not merely by the same authority.
     """
-    name = joining.xds.host
-    subject_name = {"san_type": "IP_ADDRESS" if is_ip(name) else "DNS", "matcher": {"exact": name}}
+    names = dict.fromkeys(member.host for member in (joining.xds, *joining.standbys) if member.host)
     return {
         "trusted_ca": {"filename": joining.ca},
-        "match_typed_subject_alt_names": [subject_name] if name else [],
+        "match_typed_subject_alt_names": [
+            {"san_type": "IP_ADDRESS" if is_ip(name) else "DNS", "matcher": {"exact": name}} for name in names
+        ],
     }
 
 

@@ -27,14 +27,15 @@ CAPABILITIES: dict[str, Capability] = {
         "Envoy parses whole JSON bodies", "bodies are held up to max_body, 1 MiB without it"
     ),
     "listener.timeouts": Rendered(),
+    "listener.access": Rendered(),
     "listener.access_log": Rendered("written every 10 s, or as --file-flush-interval-msec says"),
     "listener.tracing": Rendered("OTLP by gRPC"),
     "listener.request_id": Rendered("another header name gets a copy of x-request-id"),
     "route.match": Rendered("the path goes on as it was matched: %2F as /, %41 as A; the query is untouched"),
     "route.match.model": Rendered(
-        "x-model, else the body's `model`; a body that is JSON, a form or text by its content type, or has none, is "
-        "held on such a listener until it is whole; uploads of other types are not looked into; where it decides about "
-        "protection, 400 unless the request names one model clearly"
+        "x-model, else the `model` of a JSON body (not of a multipart form); a body that is JSON, a form or text by "
+        "its content type, or has none, is held on such a listener until it is whole; uploads of other types are not "
+        "looked into; where it decides about protection, 400 unless the request names one model clearly"
     ),
     "route.pool": Rendered(),
     "route.split": Rendered(),
@@ -78,6 +79,8 @@ CAPABILITIES: dict[str, Capability] = {
     ),
     "route.headers": Rendered(),
     "route.regions": Rendered(),
+    "route.access": Rendered(),
+    "route.access_log": Rendered(),
     "pool.replicas": Rendered(
         "with least_request the weight is the square of the capacity; in a pool with few slots the capacity"
     ),
@@ -136,7 +139,10 @@ CAPABILITIES: dict[str, Capability] = {
         "where all replicas have one rank; with priorities or locality not before all are down; a drained replica "
         "does not count"
     ),
-    "pool.discovery.dns": Rendered("every address of the name; Envoy knows no max_replicas"),
+    "pool.discovery.dns": Rendered(
+        "every address of the name; Envoy knows no max_replicas; a name that is gone (NXDOMAIN) or has no address "
+        "empties the pool: `lbctl serve` keeps the last answer"
+    ),
     "pool.discovery.file": Rendered("as the file is when it is rendered"),
     "pool.tls": Rendered(
         "without `ca` nothing is verified; an IP address is not compared with the certificate: give server_name; a "
@@ -145,5 +151,12 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.tls.client_certificate": Rendered(),
     "fleet": Rendered(),
     "proxies": Rendered(),
+    "pool.balance.pick": Rendered(
+        "`ext_proc` asks the picker; its answer counts for hosts of the cluster alone, and `otherwise` is the policy "
+        "for all other requests"
+    ),
+    "pool.balance.pick.body": Rendered(
+        "the body is held until it is whole or longer than 1 MiB; not on routes with WebSockets and not with gRPC"
+    ),
     **CONTROL_PLANE,
 }

@@ -14,7 +14,8 @@ from google.protobuf.any_pb2 import Any
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import access_log, affinity, auth, hashing, limits, matches, models, prompts, reading
+from lbctl.targets.envoy import access as clients
+from lbctl.targets.envoy import access_log, affinity, auth, hashing, limits, matches, models, picking, prompts, reading
 from lbctl.targets.envoy.protos import extension, pack
 from lbctl.targets.envoy.sources import NAMESPACE
 
@@ -28,7 +29,7 @@ def http_filters(view: View, listener: Listener, *, streams: bool = False) -> li
     Where the body decides about the route, it is read before authentication. Otherwise no body is held before its
     request is authenticated. `streams` selects the filters for requests whose body does not end.
     """
-    access = [*auth.http_filters(view, listener), *_limits(view, listener)]
+    access = [*clients.http_filters(view, listener), *auth.http_filters(view, listener), *_limits(view, listener)]
     bodies = [] if streams else [*_max_body(view, listener), *_body_fields(view, listener)]
     return [
         *access_log.filters(view, listener),
@@ -37,6 +38,7 @@ def http_filters(view: View, listener: Listener, *, streams: bool = False) -> li
         *prompts.http_filters(view, listener),
         *hashing.http_filters(view, listener),
         *affinity.http_filters(view, listener),
+        *picking.http_filters(view, listener),
         extension("envoy.filters.http.router", router_pb2.Router(suppress_envoy_headers=True)),
     ]
 

@@ -16,7 +16,7 @@ from lbctl.ir.listeners import Rule
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Retry, Route, Share, StickySplit
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import affinity, escapes, hashing, limits, matches
+from lbctl.targets.envoy import affinity, escapes, hashing, limits, matches, picking
 from lbctl.targets.envoy.plan import Plan
 from lbctl.targets.envoy.protos import duration, extension, metadata, percent
 
@@ -149,12 +149,13 @@ def _clusters(view: View, plan: Plan, route: Route, draw: Draw) -> dict[str, obj
 
 
 def _weighted(view: View, plan: Plan, route: Route, draw: Draw, share: Share) -> dict[str, object]:
+    pool = view.pools[share.pool]
     item: dict[str, object] = {
         "name": plan.names[route.name, share.pool],
         "weight": {"value": share.weight},
-        "typed_per_filter_config": affinity.per_route(view.pools[share.pool], route),
+        "typed_per_filter_config": {**affinity.per_route(pool, route), **picking.per_route(pool, route)},
     }
-    headers = affinity.set_cookie_headers(view.pools[share.pool], route)
+    headers = affinity.set_cookie_headers(pool, route)
     if draw.sticky and draw.sticky.kind == "cookie":
         cookie = f"{draw.sticky.name}={share.pool}; Path=/; Max-Age={max(1, draw.sticky.ttl // 1000)}"
         cookie += "; HttpOnly; SameSite=Lax" + ("; Secure" if draw.secure else "")

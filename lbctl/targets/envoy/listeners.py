@@ -7,7 +7,6 @@ cannot make that distinction within one chain.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -23,9 +22,9 @@ from envoy.extensions.http.original_ip_detection.xff.v3 import xff_pb2
 from lbctl.ir.listeners import Certificate, ClientAddress, Listener, Tracing
 from lbctl.ir.snapshot import View
 from lbctl.targets import client_headers
-from lbctl.targets.envoy import access_log, auth, filters, local_reply, matches, tls
+from lbctl.targets.envoy import access, access_log, auth, filters, local_reply, matches, picking, tls
 from lbctl.targets.envoy.clusters import BUFFER
-from lbctl.targets.envoy.protos import address, duration, extension
+from lbctl.targets.envoy.protos import address, cidr, duration, extension
 
 Specify = Callable[[hcm_pb2.HttpConnectionManager], None]
 """Writes the routes, or the place where they come from, into a connection manager."""
@@ -90,7 +89,7 @@ def _filter_chain(
 ) -> listener_components_pb2.FilterChain:
     match: dict[str, object] = {"server_names": chain.server_names} if chain.server_names else {}
     if chain.trusted and chain.believed:
-        match["source_prefix_ranges"] = [_cidr(network) for network in chain.trusted.trusted]
+        match["source_prefix_ranges"] = [cidr(network) for network in chain.trusted.trusted]
     manager = connection_manager(view, item, chain)
     specify(manager)
     return listener_components_pb2.FilterChain(
@@ -124,7 +123,7 @@ def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.Htt
         upgrade_configs=[filters.websocket(view, item)],
         early_header_mutation_extensions=[_early_mutations(view, item, chain)],
         access_log=access_log.access_logs(view, item),
-        local_reply_config=local_reply.local_replies(),
+        local_reply_config=local_reply.local_replies(by_address=bool(access.http_filters(view, item))),
         http_filters=filters.http_filters(view, item),
         http2_protocol_options=_http2() if item.http2 else None,
         tracing=_tracing(item, item.tracing) if item.tracing else None,
@@ -147,7 +146,7 @@ def _client_detection(chain: _Chain) -> dict[str, object]:
     if client is None or not chain.believed:
         return {"use_remote_address": {"value": True}}
     if client.header == matches.FORWARDED_FOR:
-        trusted = {"cidrs": [_cidr(network) for network in client.trusted]}
+        trusted = {"cidrs": [cidr(network) for network in client.trusted]}
         detection = extension(
             "envoy.http.original_ip_detection.xff",
             xff_pb2.XffConfig(xff_trusted_cidrs=trusted, skip_xff_append={"value": False}),
@@ -171,6 +170,7 @@ def _early_mutations(view: View, item: Listener, chain: _Chain) -> dict[str, obj
     """
     mutations: list[dict[str, object]] = [{"remove_on_match": {"key_matcher": {"prefix": _OWN}}}]
     mutations += auth.early_mutations(view, item)
+    mutations += picking.early_mutations(view, item)
     believed = chain.trusted is None or chain.believed
     if chain.trusted is None or not believed:
         names = [chain.trusted.header, *chain.trusted.forward] if chain.trusted else []
@@ -217,8 +217,3 @@ def _tracing(item: Listener, tracing: Tracing) -> dict[str, object]:
         "random_sampling": {"value": tracing.sample},
         "provider": extension("envoy.tracers.opentelemetry", config),
     }
-
-
-def _cidr(network: str) -> dict[str, object]:
-    parsed = ipaddress.ip_network(network, strict=False)
-    return {"address_prefix": str(parsed.network_address), "prefix_len": {"value": parsed.prefixlen}}

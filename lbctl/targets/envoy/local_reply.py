@@ -11,7 +11,8 @@ import json
 
 from envoy.extensions.access_loggers.filters.cel.v3 import cel_pb2
 
-from lbctl.targets import request_method
+from lbctl.targets import client_networks, request_method
+from lbctl.targets.envoy import access
 from lbctl.targets.envoy.protos import extension
 from lbctl.targets.envoy.sources import NAMESPACE
 from lbctl.targets.reading import UNCLEAR
@@ -36,6 +37,8 @@ _REFUSED = {
     "rbac_access_denied": ("the credentials name no tenant", "forbidden"),
 }
 """A part of the response code details with which Envoy's filters refuse a request → the message and its type."""
+_BY_ADDRESS = f"[{access.POLICY}]"
+"""The same for clients that are refused by their address."""
 _NO_ROOM = ["UO"]
 _NO_REPLICA = ["UH", "UF", "NC"]
 _SILENCE = ["SI", "UT", "DT"]
@@ -58,16 +61,17 @@ UNCLEAR_MODEL = _error(UNCLEAR, "bad_request")
 METHOD = _error(request_method.MESSAGE, "bad_request")
 
 
-def local_replies() -> dict[str, object]:
-    """Return the `LocalReplyConfig` of a connection manager."""
+def local_replies(*, by_address: bool) -> dict[str, object]:
+    """Return the `LocalReplyConfig` of a connection manager, which may refuse clients by their address."""
     flagged = [
         {**_flags(_NO_ROOM), "status_code": {"value": 503}, **_body(503), "headers_to_add": [_SOON]},
         {**_flags(_NO_REPLICA), "status_code": {"value": 503}, **_body(503), "headers_to_add": [_RETRY_AFTER]},
         {**_flags(_SILENCE), **_body(504)},
         {**_flags(_BROKEN), "status_code": {"value": 502}, **_body(502)},
     ]
+    addresses = [_by_details(_BY_ADDRESS, client_networks.BODY)] if by_address else []
     refused = [_by_details(detail, _error(*reply)) for detail, reply in _REFUSED.items()]
-    return {"mappers": [*flagged, *refused, *(_by_status(status) for status in _STATUSES)]}
+    return {"mappers": [*flagged, *addresses, *refused, *(_by_status(status) for status in _STATUSES)]}
 
 
 def _flags(names: list[str]) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 
 from google.protobuf.any_pb2 import Any
@@ -38,6 +39,12 @@ def address(target: Address) -> dict[str, object]:
     if target.path:
         return {"pipe": {"path": target.path}}
     return {"socket_address": {"address": target.host, "port_value": target.port}}
+
+
+def cidr(network: str) -> dict[str, object]:
+    """Return a `CidrRange`."""
+    parsed = ipaddress.ip_network(network, strict=False)
+    return {"address_prefix": str(parsed.network_address), "prefix_len": {"value": parsed.prefixlen}}
 
 
 def percent(value: float) -> dict[str, object]:

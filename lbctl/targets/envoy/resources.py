@@ -16,7 +16,7 @@ from envoy.extensions.filters.network.http_connection_manager.v3 import http_con
 
 from lbctl.ir.listeners import Listener
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import clusters, listeners, routes
+from lbctl.targets.envoy import clusters, listeners, picking, routes
 from lbctl.targets.envoy.plan import Plan, Upstream
 from lbctl.targets.envoy.tls import Keys
 
@@ -49,4 +49,5 @@ def cluster(upstream: Upstream, delivery: Delivery) -> cluster_pb2.Cluster:
     """Return the cluster, with its endpoints or the source of them."""
     message = clusters.cluster(upstream, delivery.keys)
     delivery.endpoints(message, upstream)
+    picking.obey(message, upstream.pool)
     return message

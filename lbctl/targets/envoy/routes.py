@@ -16,7 +16,18 @@ from envoy.config.route.v3 import route_components_pb2, route_pb2
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import affinity, auth, filters, forwards, local_reply, matches, models, reading
+from lbctl.targets.envoy import (
+    access,
+    affinity,
+    auth,
+    filters,
+    forwards,
+    local_reply,
+    matches,
+    models,
+    picking,
+    reading,
+)
 from lbctl.targets.envoy.plan import Plan
 from lbctl.targets.envoy.protos import header_option
 
@@ -111,7 +122,8 @@ def _everything() -> route_components_pb2.RouteMatch:
 
 def _rule(table: Table, rule: Rule) -> Iterator[route_components_pb2.Route]:
     if rule.clear_model:
-        yield _direct(table, models.unclear(matches.without_model(rule)), "", 400, local_reply.UNCLEAR_MODEL, _JSON)
+        unclear = _direct(table, models.unclear(matches.without_model(rule)), "", 400, local_reply.UNCLEAR_MODEL, _JSON)
+        yield _limited(table, unclear, table.view.routes[rule.route])
     for match in matches.route_matches(rule):
         yield from _matched(table, rule, match)
 
@@ -122,16 +134,23 @@ def _matched(table: Table, rule: Rule, match: route_components_pb2.RouteMatch) -
         body = route.action
         message = _direct(table, match, route.name, body.status, body.body, body.content_type)
         _headers(message, route)
-        yield message
+        yield _limited(table, message, route)
     elif isinstance(route.action, Redirect):
         for message in _redirects(table, match, route.name):
             _headers(message, route)
-            yield message
+            yield _limited(table, message, route)
     else:
         if not auth.admits_nobody(table.view, route):
             yield from _forward(table, rule, route, route.action, match)
         if auth.admits_nobody(table.view, route) or auth.demands_token(table.view, route):
-            yield _unauthorized(table, match, route)
+            yield _limited(table, _unauthorized(table, match, route), route)
+
+
+def _limited(table: Table, message: route_components_pb2.Route, route: Route) -> route_components_pb2.Route:
+    """Add to a route that Envoy answers itself which clients are refused."""
+    for name, config in access.per_route(table.listener, route).items():
+        message.typed_per_filter_config[name].CopyFrom(config)
+    return message
 
 
 def _unauthorized(table: Table, match: object, route: Route) -> route_components_pb2.Route:
@@ -182,8 +201,9 @@ def _forward(
             route=forwards.route_action(table.view, table.plan, route, rule, target),
             typed_per_filter_config={
                 **auth_filters,
+                **access.per_route(table.listener, route),
                 **filters.per_route(table.view, table.listener, route),
-                **(affinity.per_route(only, route) if only else {}),
+                **(affinity.per_route(only, route) | picking.per_route(only, route) if only else {}),
             },
             metadata=forwards.marks(route, action),
             response_headers_to_add=affinity.set_cookie_headers(only, route) if only else None,

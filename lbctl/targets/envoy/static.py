@@ -1,9 +1,9 @@
 """A bootstrap that contains everything: routes inside the listeners, and replicas inside the clusters.
 
-Only the listeners with API keys stand in a file of their own, which the bootstrap names. Envoy takes the path of that
-file as relative to the directory that it was started in, so the path is absolute where the fleet says where the proxy's
-configuration lies. The route tables are returned beside the messages, because they repeat themselves for each host and
-need not be written as often.
+Only the listeners with API keys or other credentials stand in a file of their own, which the bootstrap names. Envoy
+takes the path of that file as relative to the directory that it was started in, so the path is absolute where the fleet
+says where the proxy's configuration lies. The route tables are returned beside the messages, because they repeat
+themselves for each host and need not be written as often.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from envoy.service.discovery.v3 import discovery_pb2
 
 from lbctl.ir.pools import DnsDiscovery
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import auth, clusters, endpoints, listeners, resources, runtime
+from lbctl.targets import credentials
+from lbctl.targets.envoy import auth, clusters, endpoints, listeners, picking, resources, runtime
 from lbctl.targets.envoy.plan import Plan, Upstream, plan
 from lbctl.targets.envoy.protos import address, extension, pack
 from lbctl.targets.envoy.resources import Delivery
@@ -33,8 +34,8 @@ from lbctl.targets.envoy.tls import FILES
 class Static:
     """A static configuration.
 
-    `secret_listeners` are the listeners with API keys. The `route_config` of a listener holds only the name of one of
-    `tables`.
+    `secret_listeners` are the listeners with credentials. The `route_config` of a listener holds only the name of one
+    of `tables`.
     """
 
     bootstrap: bootstrap_pb2.Bootstrap
@@ -46,13 +47,13 @@ class Static:
 def static(view: View, secret_file: str) -> Static:
     """Return the static configuration of a view.
 
-    `secret_file` is the name of the file of the listeners with API keys, which lies beside that of the bootstrap.
+    `secret_file` is the name of the file of the listeners with credentials, which lies beside that of the bootstrap.
     """
     message, secret_listeners = frame(view), discovery_pb2.DiscoveryResponse()
     needed, delivery = plan(view), Delivery(_routes, lambda built, item: _endpoints(built, item, view), FILES)
     for item in view.listeners:
         built = resources.listener(view, item, delivery)
-        if auth.holds_keys(view, item):
+        if auth.holds_keys(view, item) or credentials.in_headers(view, item.rules):
             secret_listeners.resources.append(pack(built))
         else:
             message.static_resources.listeners.append(built)
@@ -65,6 +66,8 @@ def static(view: View, secret_file: str) -> Static:
 def _clusters(view: View, needed: Plan, delivery: Delivery) -> Iterator[cluster_pb2.Cluster]:
     yield from (resources.cluster(item, delivery) for item in needed.upstreams)
     yield from (clusters.fallback(item) for item in needed.fallbacks)
+    if view.picker is not None:
+        yield picking.cluster(view.picker)
     for item in view.listeners:
         if item.tracing:
             yield clusters.collector(listeners.tracing_cluster(item), item.tracing.otlp)

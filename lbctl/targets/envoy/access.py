@@ -1,0 +1,61 @@
+"""Clients that are refused by their address: a filter of its own before those that authenticate.
+
+It looks at the address that trusted peers name. A route with lists of its own has them in its configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from envoy.config.rbac.v3 import rbac_pb2
+from envoy.extensions.filters.http.rbac.v3 import rbac_pb2 as rbac_filter_pb2
+from google.protobuf.any_pb2 import Any
+
+from lbctl.ir.access import Access, access
+from lbctl.ir.listeners import Listener
+from lbctl.ir.routes import Route
+from lbctl.ir.snapshot import View
+from lbctl.targets import client_networks
+from lbctl.targets.envoy.protos import cidr, extension, pack
+
+POLICY = "client_address"
+"""The name of the policy in the details of a refusal."""
+_FILTER = "lbctl.client_address"
+
+
+def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
+    """Return the filter, if the listener or one of its routes refuses clients."""
+    lists = access(listener)
+    if not any(item.is_limited for item in (lists, *(lists.of(view.routes[rule.route]) for rule in listener.rules))):
+        return []
+    return [extension(_FILTER, rbac_filter_pb2.RBAC(rules=_rules(lists)))]
+
+
+def per_route(listener: Listener, route: Route) -> dict[str, Any]:
+    """Return the configuration of the filter on a route with lists of its own; without any, no client is refused."""
+    lists = access(listener)
+    if lists.of(route) == lists:
+        return {}
+    rules = _rules(lists.of(route))
+    return {_FILTER: pack(rbac_filter_pb2.RBACPerRoute(rbac={"rules": rules} if rules else None))}
+
+
+def _rules(lists: Access) -> rbac_pb2.RBAC | None:
+    """Return the policy that holds for the clients that are refused."""
+    principals: list[dict[str, object]] = list(map(_client, _networks(lists.deny)))
+    if lists.allow is not None:
+        principals.append({"not_id": {"or_ids": {"ids": list(map(_client, _networks(lists.allow)))}}})
+    if not principals:
+        return None
+    policy = rbac_pb2.Policy(permissions=[{"any": True}], principals=principals)
+    return rbac_pb2.RBAC(action="DENY", policies={POLICY: policy})
+
+
+def _networks(networks: Iterable[str]) -> list[str]:
+    """Return the networks as Envoy compares them, to which IPv4-mapped addresses are addresses of IPv6."""
+    listed = list(client_networks.unmapped(networks))
+    return [*listed, *filter(None, map(client_networks.mapped, listed))]
+
+
+def _client(network: str) -> dict[str, object]:
+    return {"remote_ip": cidr(network)}
