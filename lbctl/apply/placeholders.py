@@ -29,7 +29,7 @@ def stand_in(view: View, prefix: Path, locate: Locate) -> View:
     files = _Files(view, prefix, locate)
     local = replace(
         view,
-        proxy=replace(view.proxy, config=None),
+        proxy=replace(view.proxy, config=None, user=None, group=None, chroot=None),
         listeners=tuple(_listener(item, index, prefix) for index, item in enumerate(view.listeners)),
         pools={name: _pool(item) for name, item in view.pools.items()},
     )
@@ -62,7 +62,7 @@ def shortened(names: Sequence[str]) -> str:
 
 def _listener(listener: Listener, index: int, prefix: Path) -> Listener:
     log = listener.access_log
-    if not log.path.startswith("/dev/"):
+    if log.path is not None and not log.path.startswith("/dev/"):
         log = replace(log, path=str(prefix / f"access{index}.log"))
     tracing = listener.tracing and replace(listener.tracing, otlp=_with_local_host(listener.tracing.otlp))
     return replace(listener, bind=Address(path=str(prefix / f"{index}.sock")), access_log=log, tracing=tracing)
@@ -123,7 +123,7 @@ def _pairs(view: View) -> list[tuple[str, str]]:
     return listeners + pools
 
 
-_CERTIFICATE = """\
+STAND_IN_CERTIFICATE = """\
 -----BEGIN CERTIFICATE-----
 MIIBkzCCATigAwIBAgIUVETOj2KDOhn2YDk57FYndM6iokwwCgYIKoZIzj0EAwIw
 EzERMA8GA1UEAwwIc3RhbmQtaW4wIBcNMjYxMTIwMjA0NDQzWhgPMjEyNjEwMjcy
@@ -136,7 +136,7 @@ RgIhAKLyMEw0A8ysdvwDYw6loDHF+QzCdAZB1ObhMIDweweuAiEA7taL5KpG0wgz
 KmvDYCRqfPZWCaCizVWUTAhdmsyu1K0=
 -----END CERTIFICATE-----
 """
-_KEY = """\
+STAND_IN_KEY = """\
 -----BEGIN EC PRIVATE KEY-----
 MHcCAQEEIMslCC5YGQ6C1BYC8XkmH4zeVC+yS9Dfe0lopXKQ8ZpNoAoGCCqGSM49
 AwEHoUQDQgAEE+VLMQGxf7MicPyiTbCAUcS/XLmQELNwJShGSD3G0LYspHxgOAvo
@@ -150,9 +150,9 @@ _JWKS = """\
 """Generated for this purpose, valid for no name, and public because they are in this file."""
 
 _CONTENT = {
-    "certificate": _CERTIFICATE,
-    "key": _KEY,
-    "ca": _CERTIFICATE,
+    "certificate": STAND_IN_CERTIFICATE,
+    "key": STAND_IN_KEY,
+    "ca": STAND_IN_CERTIFICATE,
     "api_keys": "",
     "jwks": _JWKS,
 }

@@ -67,6 +67,10 @@ class Progress:
         """Record why the convergence cannot continue."""
         self.now, self.failure = None, reason
 
+    def has_slots(self, place: Place) -> bool:
+        """Return whether the backend of the server has slots."""
+        return self.now is not None and any(backend == place[0] for backend, _ in self.now.slots)
+
     def applied(self, wanted_digest: str = "", retry_after: float | None = None) -> Applied:
         """Return the result; a reload is needed where the loaded file's digest differs from `wanted_digest`."""
         plan, now = self.plan, self.now

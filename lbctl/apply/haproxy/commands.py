@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from lbctl.base.hosts import is_ip
+from lbctl.targets.haproxy import slots
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ARGUMENT = re.compile(r"[A-Za-z0-9._:/@%()\[\]\"=,+*-]+")
-_VARIABLE = re.compile(r"proc\.most_[0-9a-f]{12}")
+_VARIABLE = re.compile(r"proc\.(?:most|least)_[0-9a-f]{12}")
 _MAX_WEIGHT = 256
 
 
@@ -54,7 +55,20 @@ def enable(backend: str, server: str, *, checked: bool) -> list[str]:
     can be marked down only once it is enabled, so its weight must be 0 until then.
     """
     at = _at(backend, server)
-    return [f"enable health {at}", f"enable server {at}", *([f"set server {at} health down"] if checked else [])]
+    return [f"enable health {at}", f"enable server {at}", *([down(backend, server)] if checked else [])]
+
+
+def down(backend: str, server: str) -> str:
+    """Return the command that marks a server as down until its checks succeed."""
+    return f"set server {_at(backend, server)} health down"
+
+
+def occupant(slot: str, replica: str) -> str:
+    """Return the command that notes which replica a slot has; its own name stands for none."""
+    for name in (slot, replica):
+        if not _NAME.fullmatch(name):
+            raise UnsafeError(f"not a name: {name!r}")
+    return f"set map {slots.MAP} {slot} {replica}"
 
 
 UNLOCK = "experimental-mode on"

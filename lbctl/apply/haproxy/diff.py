@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from lbctl.apply.haproxy import commands, running
+from lbctl.apply.haproxy import commands, running, slots
 from lbctl.apply.haproxy.running import Place, Running
 from lbctl.base.hosts import is_ip
 from lbctl.targets.haproxy import desired
@@ -39,28 +39,40 @@ def plan(
     cut: Cut = (),
     addresses: Addresses | None = None,
     undeletable: Collection[Place] = (),
+    unaddable: Collection[Place] = (),
 ) -> Plan:
-    """Compute the plan. `undeletable` servers, which HAProxy cannot delete, stay in maintenance until a reload."""
-    places = {(item.backend, item.name): item for item in wanted.servers}
+    """Compute the plan.
+
+    `undeletable` servers, which HAProxy cannot delete, stay in maintenance until a reload. `unaddable` ones, which it
+    has refused to add, need a slot.
+    """
+    hosts = addresses or {}
+    nowhere = {(item.backend, item.name) for item in wanted.servers if _host(item, hosts) is None}
+    placed = tuple(slots.place(wanted, now, unaddable, nowhere))
+    places = {(each.item.backend, each.item.name): each.item for each in placed}
     current = {place: item for place, item in now.servers.items() if place[0] in wanted.backends}
-    pairs = [(item, current[place]) for place, item in places.items() if place in current]
+    taken = [each for each in placed if slots.is_taken_anew(each, now)]
+    starting = {(each.item.backend, each.item.name) for each in taken}
+    pairs = [(item, current[place]) for place, item in places.items() if place in current and place not in starting]
     new = [item for place, item in places.items() if place not in current]
     unwanted = [(place, item) for place, item in current.items() if place not in places]
-    hosts = addresses or {}
     sequence = [
         *_limits(wanted, now),
-        *(command for item in new for command in _add(item, hosts)),
+        *(command for item in new for command in _add(item, hosts, unaddable)),
+        *(command for each in taken for command in slots.take(each, _host(each.item, hosts))),
         *(command for item, server in pairs for command in _address_change(item, server, hosts)),
         *(command for item, server in pairs if item.state == "ready" for command in _make_ready(item, server)),
         *(command for item, server in pairs if item.state != "ready" for command in _drain(item, server)),
-        *(command for place, server in reversed(unwanted) for command in _remove(place, server, place in undeletable)),
+        *(command for place, server in reversed(unwanted) for command in _remove(place, server, now, undeletable)),
         *_end_sessions(
-            [*unwanted, *(((item.backend, item.name), server) for item, server in pairs if item.state != "ready")], cut
+            [*unwanted, *(((item.backend, item.name), server) for item, server in pairs if item.state != "ready")],
+            now,
+            cut,
         ),
     ]
-    reload_reasons = [reason for item in new for reason in _cannot_add(item, hosts)]
+    reload_reasons = [reason for item in new for reason in _cannot_add(item, hosts, unaddable)]
     reload_reasons += [reason for item, server in pairs for reason in _needs_reload(item, server)]
-    leaving = tuple(place for place, server in unwanted if server.sessions)
+    leaving = tuple(_replica(place, now) for place, server in unwanted if server.sessions)
     return Plan(tuple(sequence), tuple(dict.fromkeys(reload_reasons)), leaving)
 
 
@@ -70,9 +82,9 @@ def _limits(wanted: Desired, now: Running) -> Iterator[str]:
     yield from (commands.UNLOCK, *changed) if changed else ()
 
 
-def _add(item: DesiredServer, hosts: Addresses) -> Iterator[str]:
+def _add(item: DesiredServer, hosts: Addresses, unaddable: Collection[Place]) -> Iterator[str]:
     host = _host(item, hosts)
-    if host is None or next(_cannot_add(item, hosts), None):
+    if host is None or next(_cannot_add(item, hosts, unaddable), None):
         return
     at = (item.backend, item.name)
     if item.state != "ready" or not item.checked:
@@ -99,8 +111,12 @@ def _host(item: DesiredServer, hosts: Addresses) -> str | None:
     return next(iter(hosts.get(item.address.host, ())), None)
 
 
-def _cannot_add(item: DesiredServer, hosts: Addresses) -> Iterator[str]:
+def _cannot_add(item: DesiredServer, hosts: Addresses, unaddable: Collection[Place]) -> Iterator[str]:
     at = (item.backend, item.name)
+    if item.needs_slot or at in unaddable:
+        why = "has a cookie" if item.needs_slot else "HAProxy refuses to add it"
+        yield f"{'/'.join(at)} is new, {why}, and no spare slot can hold it"
+        return
     host = _host(item, hosts)
     if host is None:
         yield f"{'/'.join(at)} is new, and the Runtime API resolves no names"
@@ -130,24 +146,32 @@ def _make_ready(item: DesiredServer, server: running.Server) -> Iterator[str]:
 
 
 def _drain(item: DesiredServer, server: running.Server) -> Iterator[str]:
-    """Yield the drain; a server without weight and cookie gets nothing new anyway, as the file writes it."""
-    if server.maint or (not server.weight and not server.cookie):
+    """Yield the drain; a server without weight and cookie that is not picked gets nothing new anyway."""
+    if server.maint or (not server.weight and not server.cookie and not item.picked):
         return
     if item.state == "maint" or not server.drain:
         yield commands.state(item.backend, item.name, item.state)
 
 
-def _remove(place: Place, server: running.Server, undeletable: bool) -> Iterator[str]:
-    if not server.own_maint:
+def _remove(place: Place, server: running.Server, now: Running, undeletable: Collection[Place]) -> Iterator[str]:
+    if place in now.slots:
+        yield from slots.release(place, server, now)
+    elif not server.own_maint:
         yield commands.state(*place, "maint")
-    elif not server.sessions and not undeletable:
+    elif not server.sessions and place not in undeletable:
         yield commands.delete(*place)
 
 
-def _end_sessions(leaving: list[tuple[Place, running.Server]], cut: Cut) -> Iterator[str]:
-    for (backend, name), server in leaving:
-        if server.sessions and (desired.pool_name(backend), name) in cut:
-            yield commands.cut(backend, name)
+def _end_sessions(leaving: list[tuple[Place, running.Server]], now: Running, cut: Cut) -> Iterator[str]:
+    for place, server in leaving:
+        backend, replica = _replica(place, now)
+        if server.sessions and (desired.pool_name(backend), replica) in cut:
+            yield commands.cut(*place)
+
+
+def _replica(place: Place, now: Running) -> Place:
+    """Return the backend and the replica that this server, which may be a slot, stands for."""
+    return place[0], now.slots.get(place, place[1])
 
 
 def _needs_reload(item: DesiredServer, server: running.Server) -> Iterator[str]:

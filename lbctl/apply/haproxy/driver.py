@@ -24,7 +24,7 @@ from lbctl.apply.haproxy.running import Place, Running, UnreadableError
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import TARGET, agents, config_digest, desired
+from lbctl.targets.haproxy import TARGET, agents, config_digest, desired, slots
 from lbctl.targets.haproxy.desired import Desired
 from lbctl.targets.prepare import Prepared
 from lbctl.targets.target import Bundle
@@ -58,6 +58,7 @@ class HaproxyUpdater:
         self._lock = asyncio.Lock()
         self._pid: int | None = None
         self._undeletable: set[Place] = set()
+        self._unaddable: set[Place] = set()
         self._loaded: tuple[str, int | None] | None = None
 
     async def close(self) -> None:
@@ -186,7 +187,7 @@ class HaproxyUpdater:
             if now is None:
                 return progress.applied(retry_after=SOON)
             try:
-                progress.plan = diff.plan(wanted, now, cut, addresses, self._undeletable)
+                progress.plan = diff.plan(wanted, now, cut, addresses, self._undeletable, self._unaddable)
             except commands.UnsafeError as error:
                 progress.fail(f"{runtime.address}: {error}")
                 return progress.applied(retry_after=SOON)
@@ -212,7 +213,14 @@ class HaproxyUpdater:
         if now.pid != self._pid:
             progress.restarted = self._pid is not None
             self._undeletable.clear()
+            self._unaddable.clear()
             self._pid = now.pid
+        if any(slots.is_slot(name) for _, name in now.servers):
+            answer = await runtime.query(running.SLOTS)
+            if answer.failure:
+                progress.fail(answer.failure)
+                return None
+            now = replace(now, slots=running.occupants(now.servers, answer.texts[0]))
         progress.now = now
         return now
 
@@ -235,6 +243,10 @@ class HaproxyUpdater:
                     self._undeletable.add(_server_of_command(command))
                 elif _HAS_CONNECTIONS in reply:
                     progress.busy = True
+            elif command.startswith("add server ") and progress.has_slots(_named_server(command)):
+                self._unaddable.add(_named_server(command))
+            if _named_server(command) in self._unaddable:
+                continue
             progress.rejections[command] = reply
         if replies.failure:
             progress.fail(replies.failure)
@@ -261,6 +273,11 @@ def _ports_on_disk(proxy: Proxy) -> frozenset[int]:
 def _resolved_view(view: View) -> View:
     """Return the view with replicas listed, so that HAProxy resolves no names."""
     return replace(view, pools={name: replace(pool, discovery=None) for name, pool in view.pools.items()})
+
+
+def _named_server(command: str) -> Place:
+    """Return the server that stands at the third place of a command, as of `add server b/s`."""
+    return _server_of_command(" ".join(command.split()[:3]))
 
 
 def _server_of_command(command: str) -> Place:

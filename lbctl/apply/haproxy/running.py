@@ -5,20 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+from lbctl.targets.haproxy import slots
 
 QUESTIONS = ("show info", "show servers state", "show stat -1 4 -1")
 """The commands whose answers `read` takes, in this order; 4 selects servers alone."""
-COUNTERS = f"{QUESTIONS[0]};{QUESTIONS[2]}"
+SLOTS = f"show map {slots.MAP}"
+"""The command that shows which replica each slot has; it fails where the configuration has no slots."""
+COUNTERS = f"{QUESTIONS[0]};{SLOTS};{QUESTIONS[2]}"
 """The commands, asked of one worker at once, whose answer `counters` takes."""
-_OWN_MAINT, _MAINT = 0x01, 0x01 | 0x02 | 0x04
+_OWN_MAINT, _MAINT = 0x01, 0x01 | 0x02
 _OWN_DRAIN, _DRAIN = 0x08, 0x08 | 0x10
 _UNRESOLVED = 0x20
 _VALUE = re.compile(r"type=sint value=<(-?[0-9]{1,19})>")
 _COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_port", "srv_admin_state", "srv_uweight", "srv_fqdn")
 
 _STAT_HEAD = "# pxname,"
+_CONNECTIONS = ("used_conn_cur", "idle_conn_cur", "safe_conn_cur")
 _FAILURES = ("hrsp_5xx", "econ", "eresp", "wredis")
 
 _MALFORMED = (KeyError, ValueError, IndexError, TypeError, csv.Error)
@@ -66,6 +71,8 @@ class Server:
     """Whether it has a cookie value for stickiness."""
     tracks: bool = False
     """Whether it takes its health from another server."""
+    connections: int = 0
+    """The connections to it that are open, idle ones included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,8 @@ class Counters:
     """Its process id: another worker counts from 0."""
     servers: Mapping[Place, ServerCounters]
     """What it has counted at each server."""
+    slots: Mapping[Place, str] = field(default_factory=dict)
+    """Slot → the replica that has it, or the slot's own name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +125,8 @@ class Running:
     """Backend and server → the state of the server."""
     limits: Mapping[str, int] = field(default_factory=dict)
     """Variable → value."""
+    slots: Mapping[Place, str] = field(default_factory=dict)
+    """Slot → the replica that has it, or the slot's own name."""
 
 
 def limits(answers: Mapping[str, str]) -> dict[str, int]:
@@ -149,9 +160,16 @@ def counters(text: str) -> Counters:
     """Parse the answer to `COUNTERS`. Raises UnreadableError."""
     info, head, stat = text.partition(_STAT_HEAD)
     try:
-        return Counters(int(_info(info)["Pid"]), {place: _counters(row) for place, row in _stat_rows(head + stat)})
+        servers = {place: _counters(row) for place, row in _stat_rows(head + stat)}
+        return Counters(int(_info(info)["Pid"]), servers, occupants(servers, info))
     except _MALFORMED as error:
         raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
+
+
+def occupants(servers: Iterable[Place], text: str) -> dict[Place, str]:
+    """Map each slot among `servers` to its replica, or to its own name; `text` has the answer to `SLOTS`."""
+    replicas = {cells[1]: cells[2] for row in text.splitlines() if len(cells := row.split()) == 3}
+    return {place: replicas.get(place[1], place[1]) for place in servers if slots.is_slot(place[1])}
 
 
 def _counters(row: Mapping[str, str]) -> ServerCounters:
@@ -204,4 +222,5 @@ def _server(fields: Mapping[str, str], stats: Mapping[str, str]) -> Server:
         backup=stats.get("bck") == "1",
         cookie=bool(stats.get("cookie")),
         tracks=bool(stats.get("tracked")),
+        connections=sum(int(stats.get(name) or 0) for name in _CONNECTIONS),
     )

@@ -10,6 +10,7 @@ _RENDERED = (
     "listener.proxy_protocol",
     "listener.max_connections",
     "listener.timeouts",
+    "listener.access",
     "route.pool",
     "route.split",
     "route.pin.header",
@@ -20,6 +21,8 @@ _RENDERED = (
     "route.rewrite",
     "route.timeouts.idle",
     "route.headers",
+    "route.access",
+    "route.access_log",
     "pool.replicas",
     "pool.model",
     "pool.protocol.http1",
@@ -54,15 +57,16 @@ _NOTES = {
     "listener.access_log": "to /dev/stdout or /dev/stderr only",
     "route.match": "the path is matched decoded and without repeated slashes; one with dot segments is answered 400, "
     "and so is a long one on which an expression gives up",
-    "route.match.model": "x-model, else the body's `model`; of a repeated key the first one counts; where it decides "
-    "about protection, 400 unless the request names one model clearly, and for bodies nested more than about a "
-    "hundred deep",
+    "route.match.model": "x-model, else the `model` of a JSON body (not of a multipart form); of a repeated key the "
+    "first one counts; where it decides about protection, 400 unless the request names one model clearly, and for "
+    "bodies nested more than about a hundred deep",
     "route.sticky_split.cookie": "the cookie holds the pool's name",
     "route.sticky_split.header": "by a hash of the value: a change of the shares moves some clients",
     "route.websocket": "on any other route the request goes on without its upgrade, as plain HTTP",
     "route.retry": "retries at once, on another replica than the last; a pool has one number, the smallest of its "
-    "routes; a stream "
-    "that the replica refused is not retried",
+    "routes; a stream that the replica refused is not retried; before 2.8, a replica that breaks off a later request "
+    "of a client's connection ends that connection without a status or a log line, and an HTTP/2 client may send the "
+    "request again",
     "route.retry.idempotent": "bodies that fit into a buffer",
     "route.regions": "a backend of its own with those replicas, where the pool has others too: checks and limits count "
     "there again",
@@ -90,9 +94,14 @@ _NOTES = {
     "pool.health.grpc": "an answer other than SERVING is known at the end of the check's timeout",
     "pool.load_shedding": "a drained replica counts as unfit",
     "pool.slow_start": "after a replica was down, not at HAProxy's start; a straight ramp",
-    "pool.health.passive.consecutive_5xx": "connect failures count as well; back after ejection_time without an active "
-    "check, else after healthy_threshold good checks",
-    "pool.discovery.dns": "at most max_replicas, all with the same weight",
+    "pool.health.passive.consecutive_5xx": "only where it is written or all of the pool may be out, and never at the "
+    "only replica of a pool: HAProxy knows no max_ejection; connect failures count as well; back after ejection_time "
+    "without an active check, else after healthy_threshold good checks",
+    "pool.health.passive.connect_failures": "where consecutive_5xx is written, that is the limit of both together",
+    "pool.health.passive.max_ejection": "HAProxy has no such limit: answers eject only where consecutive_5xx is "
+    "written, and then all replicas may be out at once (LB491); with 100% they eject by default",
+    "pool.discovery.dns": "at most max_replicas, all with the same weight; the last addresses stay while a name is "
+    "gone (NXDOMAIN)",
     "pool.discovery.file": "as the file is when it is rendered",
     "pool.tls": "an IP address is not compared with the certificate: give server_name; a health port of its own is "
     "asked without TLS",
@@ -116,9 +125,6 @@ _UNSUPPORTED = {
         "HAProxy goes to another replica at once, without a pause", "the next replica is tried at once"
     ),
     "pool.balance.least_time": Unsupported("HAProxy does not choose by response time", "least connections (leastconn)"),
-    "pool.health.passive.connect_failures": Unsupported(
-        "HAProxy has one counter for connect failures and 5xx", "consecutive_5xx is the limit of both together"
-    ),
     "pool.health.passive.error_rate": Unsupported(
         "HAProxy counts consecutive errors, no rate", "consecutive_5xx alone"
     ),
@@ -126,16 +132,27 @@ _UNSUPPORTED = {
         "HAProxy ends an ejection by good checks",
         "ejection_time sets the pace of the checks where there is no active one",
     ),
-    "pool.health.passive.max_ejection": Unsupported(
-        "HAProxy has no limit for how many replicas are out", "all replicas may be out at once"
-    ),
 }
 
 CAPABILITIES: dict[str, Capability] = {
     **{feature: Rendered() for feature in _RENDERED},
     **{feature: Rendered(note) for feature, note in _NOTES.items()},
     **_UNSUPPORTED,
+    "pool.balance.pick": Rendered(
+        "by a Lua action that asks the picker, and `use-server`; a HAProxy that was built without Lua warns and "
+        "chooses by `otherwise`"
+    ),
+    "pool.balance.pick.body": Rendered("of JSON bodies by POST, at most the first 64 KiB"),
     **CONTROL_PLANE,
+    "proxies.slots": Rendered(
+        "with a `runtime_api`, as servers in maintenance; a new replica is added under its own name where HAProxy can "
+        "do that, and takes a slot where it has a cookie. A reload remains for one of a priority or place that the "
+        "pool did not have, and in pools with affinity for one whose TLS differs or for which no slot is free"
+    ),
+    "proxies.identity": Rendered(
+        "where root starts it: haproxy, haproxy and /var/lib/haproxy by default if `config` is below /etc, as the "
+        "distributions have it; otherwise it works as whoever starts it"
+    ),
     "proxies.weights": Rendered(
         "as a `stats socket` for the user that HAProxy runs as, or as an agent check of each replica every 2 s; with "
         "agents the weights of the file are the capacities"

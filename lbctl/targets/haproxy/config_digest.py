@@ -10,13 +10,13 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lbctl.targets.haproxy import request_limits
+from lbctl.targets.haproxy import least_fit, request_limits, slots
 from lbctl.targets.target import Bundle, File
 
 _MARK = "lbctl-"
 BLANK = f"description {_MARK}"
 """The line in which the digest is still missing."""
-_CHANGEABLE = ("    server ", f"    {request_limits.PREFIX}")
+_CHANGEABLE = ("    server ", f"    {request_limits.PREFIX}", f"    {least_fit.PREFIX}")
 _LENGTH = 16
 
 
@@ -30,6 +30,8 @@ def marked(text: str, others: Iterable[File]) -> str:
         if not row.startswith(_CHANGEABLE):
             digest.update(f"{row}\n".encode())
     for file in others:
+        if file.name == slots.MAP:  # it follows the number of replicas
+            continue
         digest.update(f"\x00{file.name}\x00{file.text}".encode())
     return text.replace(line, f"    {BLANK}{digest.hexdigest()[:_LENGTH]}\n", 1)
 

@@ -7,14 +7,14 @@ is in several backends is listed for each of them.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import locality_tiers, request_limits, servers
+from lbctl.targets.haproxy import least_fit, locality_tiers, request_limits, servers
 from lbctl.targets.haproxy.locality_tiers import Part
 from lbctl.targets.quantise import quantise
 
@@ -22,6 +22,9 @@ State = Literal["ready", "drain", "maint"]
 _PREFIX = "pool_"
 _LEFT_OUT = {"track": 2, "init-addr": 2, "no-check": 1}
 """Arguments that a server added at runtime does not accept, with the number of words that each takes."""
+
+_OWN = {"weight": 2, "id": 2, "cookie": 2, "disabled": 1}
+"""Arguments in which a server may differ from a slot, with the number of words that each takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,12 @@ class DesiredServer:
     """Whether an affinity cookie can lead to it; no command changes this."""
     backup: bool = False
     """Whether it is a backup; no command changes this."""
+    picked: bool = False
+    """Whether `use-server` may lead to it, whatever its weight."""
+    slottable: bool = False
+    """Whether a spare slot of the backend differs from it only in what commands can change."""
+    needs_slot: bool = False
+    """Whether HAProxy cannot add it under its own name, since it has a cookie."""
     tracks: bool = False
     """Whether it follows the health of the same replica's server in another backend; no command changes this."""
 
@@ -59,7 +68,7 @@ class Desired:
     servers: tuple[DesiredServer, ...]
     """The servers; one that another tracks is before it."""
     limits: tuple[tuple[str, int], ...] = ()
-    """(variable, value) of `request_limits`."""
+    """(variable, value) of `request_limits` and `least_fit`."""
 
 
 def desired(view: View) -> Desired:
@@ -68,12 +77,17 @@ def desired(view: View) -> Desired:
     return Desired(
         frozenset(map(request_limits.backend, parts)),
         tuple(item for part in parts for item in _servers(part)),
-        tuple(
-            (request_limits.variable(part), value)
-            for part in parts
-            if (value := request_limits.requests(part.pool)) is not None
-        ),
+        tuple(_variables(parts)),
     )
+
+
+def _variables(parts: Sequence[Part]) -> Iterator[tuple[str, int]]:
+    for part in parts:
+        limit, least = request_limits.value(part), least_fit.replicas(part)
+        if limit is not None:
+            yield request_limits.variable(part), limit
+        if least is not None:
+            yield least_fit.variable(part.name), least
 
 
 def pool_name(backend: str) -> str:
@@ -84,16 +98,24 @@ def pool_name(backend: str) -> str:
 def _servers(part: Part) -> Iterator[DesiredServer]:
     pool = part.pool
     ids, backups = servers.ids_of(pool), locality_tiers.backups(pool)
-    default_arguments = _arguments(servers.default(pool).text)[1:]
+    default_arguments = _arguments(servers.default(part).text)[1:]
     weights = quantise(servers.shares_of(part), servers.MAX_WEIGHT)
-    drained = part.view.drained[pool.name]
+    drained, slot_arguments = part.view.drained[pool.name], _in_common(_arguments(servers.slot(part, "SLOT").text)[3:])
     for replica, weight in zip(pool.replicas, weights, strict=True):
         state = _drain_state(pool) if replica.name in drained else "ready"
         own_arguments = _arguments(servers.server(part, replica, weight, ids, backups).text)
-        yield _server(part, replica, weight, state, (*default_arguments, *own_arguments[3:]))
+        slottable = _in_common(own_arguments[3:]) == slot_arguments
+        yield _server(part, replica, weight, state, (*default_arguments, *own_arguments[3:]), slottable)
 
 
-def _server(part: Part, replica: Replica, weight: int, state: State, arguments: tuple[str, ...]) -> DesiredServer:
+def _in_common(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the arguments of a server that those of the same backend share."""
+    return tuple(_without(arguments, {**_LEFT_OUT, **_OWN}))
+
+
+def _server(
+    part: Part, replica: Replica, weight: int, state: State, arguments: tuple[str, ...], slottable: bool
+) -> DesiredServer:
     pool = part.pool
     return DesiredServer(
         backend=request_limits.backend(part),
@@ -101,10 +123,13 @@ def _server(part: Part, replica: Replica, weight: int, state: State, arguments: 
         address=replica.address,
         weight=weight,
         state=state,
-        arguments=tuple(_for_runtime(arguments)),
+        arguments=tuple(_without(arguments, _LEFT_OUT)),
         checked=pool.active is not None,
         cookie="cookie" in arguments and state == "ready",
         backup="backup" in arguments,
+        picked=pool.balance.pick is not None,
+        slottable=slottable,
+        needs_slot="cookie" in arguments,
         tracks="track" in arguments,
     )
 
@@ -112,19 +137,20 @@ def _server(part: Part, replica: Replica, weight: int, state: State, arguments: 
 def _drain_state(pool: Pool) -> State:
     """Return the state of a drained replica.
 
-    A cookie still leads to a replica in drain; in maintenance it receives nothing new, and its requests go on.
+    A cookie or the picker still leads to a replica in drain; in maintenance it receives nothing new, and its requests
+    go on.
     """
-    return "maint" if pool.affinity else "drain"
+    return "maint" if pool.affinity or pool.balance.pick else "drain"
 
 
 def _arguments(line: str) -> tuple[str, ...]:
     return tuple(shlex.split(line))
 
 
-def _for_runtime(arguments: tuple[str, ...]) -> Iterator[str]:
+def _without(arguments: tuple[str, ...], left_out: Mapping[str, int]) -> Iterator[str]:
     skipped = 0
     for argument in arguments:
-        skipped = max(skipped, _LEFT_OUT.get(argument, 0))
+        skipped = max(skipped, left_out.get(argument, 0))
         if not skipped:
             yield argument
         skipped = max(0, skipped - 1)

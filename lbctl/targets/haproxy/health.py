@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lbctl.ir.pools import GrpcCheck, HttpCheck, Pool
+from lbctl.base.diagnostics import Diagnostic
+from lbctl.base.hosts import is_ip
+from lbctl.ir.pools import GrpcCheck, HttpCheck, PassiveCheck, Pool
+from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import quote
 from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.token import Token
@@ -29,8 +32,8 @@ def lines(pool: Pool) -> Iterator[Token]:
         yield from _grpc(pool, pool.active.probe)
 
 
-def default_server_arguments(pool: Pool) -> Iterator[str]:
-    """Yield the arguments of `default-server`: when to check, how often, and what counts.
+def default_server_arguments(pool: Pool, size: int) -> Iterator[str]:
+    """Yield the arguments of `default-server`: when to check, how often, and what counts in a pool of this `size`.
 
     After an ejection a replica is readmitted by good checks; without active checks the interval is such that two of
     them take the ejection time.
@@ -45,7 +48,46 @@ def default_server_arguments(pool: Pool) -> Iterator[str]:
         half = max(1, passive.ejection_time // 2)
         yield f"check inter {_INTERVAL}ms fastinter {half}ms downinter {half}ms fall 3 rise 2"
     if passive:
-        yield f"observe layer7 error-limit {passive.consecutive_5xx} on-error mark-down"
+        yield f"observe {_observed(passive, size)} on-error mark-down"
+
+
+def _observed(passive: PassiveCheck, size: int) -> str:
+    """Return what ejects a replica: its answers, or connections that fail, which no request of a client can cause.
+
+    HAProxy has no limit for how many replicas are out. So answers count only where the files say how many, and never
+    at the only replica of a pool.
+    """
+    if passive.ejects_without_bound and not _is_only(passive, size):
+        return f"layer7 error-limit {passive.consecutive_5xx}"
+    return f"layer4 error-limit {passive.consecutive_connect_failures}"
+
+
+def _is_only(passive: PassiveCheck, size: int) -> bool:
+    """Return whether the pool has one replica, and no other pool that could serve in its place."""
+    return size == 1 and passive.max_ejection < 100
+
+
+def diagnostics(pool: Pool, size: int) -> Iterator[Diagnostic]:
+    """Yield what HAProxy cannot say of ejections by answers: unbounded, and one counter for them and connections."""
+    passive, path = pool.passive, ("pools", pool.name, "health", "passive")
+    if passive is None or not passive.ejects_without_bound or _is_only(passive, size):
+        return
+    if passive.consecutive_connect_failures not in (
+        passive.consecutive_5xx,
+        PassiveCheck().consecutive_connect_failures,
+    ):
+        message = "HAProxy has one counter for connect failures and 5xx: consecutive_5xx is the limit of both together"
+        code = BY_ID["pool.health.passive.connect_failures"].code
+        yield Diagnostic(code, message, path=(*path, "consecutive_connect_failures"), severity="warning")
+    if passive.max_ejection < 100:
+        yield Diagnostic(
+            BY_ID["pool.health.passive.max_ejection"].code,
+            "HAProxy has no limit for how many replicas are out: one client's failing requests can take the whole pool "
+            "from everybody",
+            path=(*path, "consecutive_5xx"),
+            hint="leave consecutive_5xx out, or write max_ejection: 100% if that is meant",
+            severity="warning",
+        )
 
 
 def server_arguments(pool: Pool) -> Iterator[str]:
@@ -71,9 +113,13 @@ def _http(pool: Pool, probe: HttpCheck) -> Iterator[Token]:
 
 
 def _host(pool: Pool) -> str:
-    """Return the host of an HTTP check: HTTP/1.1 needs one, and a check cannot read its own replica's address."""
-    first = pool.replicas[0].address if pool.replicas else None
-    return str(first) if first and first.host else "localhost"
+    """Return the host of an HTTP check: HTTP/1.1 needs one, and a check cannot read its own replica's address.
+
+    It is the name that the replicas have in common. Without one it depends on none of them, so that they come and go
+    without a reload.
+    """
+    names = {str(item.address) for item in pool.replicas if item.address.host and not is_ip(item.address.host)}
+    return names.pop() if len(names) == 1 else "localhost"
 
 
 def _grpc(pool: Pool, probe: GrpcCheck) -> Iterator[Token]:

@@ -6,14 +6,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.ir.listeners import Certificate, ClientAddress, Listener
+from lbctl.ir.listeners import Certificate, ClientAddress, Listener, Rule
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import client_headers
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import auth, bodies, choice, hash_vars, keys, limits, models, quote, refusals, route
+from lbctl.targets.haproxy import (
+    access,
+    auth,
+    bodies,
+    choice,
+    hash_vars,
+    keys,
+    limits,
+    models,
+    pick,
+    quote,
+    refusals,
+    reports,
+    route,
+)
 from lbctl.targets.haproxy.match import Acls, rules
 from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.reading import wants_clear_model
@@ -44,6 +58,8 @@ class Frontend:
     """The options of the section."""
     log: Token | None
     """The directive of the access log; None: none is written."""
+    reports: tuple[Token, ...]
+    """The directives of what is reported by syslog; empty: nobody needs it."""
     json: int
     """1 for the JSON of the contract, 0 for a readable line."""
     trusts: int
@@ -60,10 +76,23 @@ class Frontend:
     """The conditions that rules use."""
     rules: tuple[Token, ...]
     """The lines that find the route of a request."""
+    unrouted: tuple[Token, ...]
+    """The lines that refuse clients whose request has no route."""
     actions: tuple[Token, ...]
     """The lines of the routes: credentials, limits, headers."""
     answers: tuple[Token, ...]
     """The lines that answer without a replica, and those that choose the backend."""
+    tls: int
+    """1 if clients speak TLS."""
+    has_grpc: int
+    """1 if a pool of its routes speaks gRPC."""
+    takes_all: int
+    """1 if every request has a route."""
+
+    def uses(self, name: str) -> bool:
+        """Return whether a line refers to this variable or condition of lbctl's own."""
+        parts = (self.body, self.acls, self.rules, self.actions, self.answers)
+        return any(name in token.text for part in parts for token in part)
 
 
 def frontend(listener: Listener, view: View) -> Frontend:
@@ -71,6 +100,7 @@ def frontend(listener: Listener, view: View) -> Frontend:
     acls = Acls()
     rule_lines = tuple(rules(listener, acls))
     routes = [view.routes[name] for name in dict.fromkeys(rule.route for rule in listener.rules)]
+    unrouted = tuple(access.unrouted(listener, acls))
     actions = tuple(token for item in routes for token in _actions(item, listener, view, acls))
     return Frontend(
         name=Token(f"listener_{quote.name(listener.name).text}"),
@@ -78,6 +108,7 @@ def frontend(listener: Listener, view: View) -> Frontend:
         bind=_bind(listener),
         options=tuple(_options(listener, routes, view)),
         log=_log(listener),
+        reports=reports.lines(listener, view),
         json=int(listener.access_log.format == "json"),
         trusts=int(listener.client_address is not None),
         client=(*_client(listener.client_address), *_forged_headers(listener, view), *_address_headers(listener)),
@@ -86,15 +117,19 @@ def frontend(listener: Listener, view: View) -> Frontend:
         body=(*_body_limit(listener, view), *_model(listener, view)),
         acls=(*acls.lines, *(_route_acl(item) for item in routes)),
         rules=rule_lines,
+        unrouted=unrouted,
         actions=actions,
         answers=tuple(token for item in routes for token in route.response_changes(item, listener)),
+        tls=int(listener.tls is not None),
+        has_grpc=int(any(view.pools[name].protocol == "grpc" for item in routes for name in _pools(item))),
+        takes_all=int(any(rule == Rule(rule.route) for rule in listener.rules)),
     )
 
 
 def diagnostics(listener: Listener) -> Iterator[Diagnostic]:
     """Yield what HAProxy cannot do of this particular listener."""
     log, path = listener.access_log, ("listeners", listener.name, "access_log", "path")
-    if log.format != "none" and log.path not in _LOGS:
+    if log.format != "none" and log.path not in (None, *_LOGS):
         message = "HAProxy writes no log files; this access log goes to /dev/stdout"
         yield Diagnostic(BY_ID["listener.access_log"].code, message, path=path, severity="warning")
     for index, item in enumerate(_certificates(listener)):
@@ -158,6 +193,7 @@ def buffer(view: View) -> int:
     The part of a body that is read must fit into one, and so must a response of HAProxy's own.
     """
     inspected = [listener.inspect for listener in view.listeners if reads_bodies(listener, view)]
+    inspected += filter(None, [pick.body_bytes(view)])
     bodies = [len(getattr(route.action, "body", "").encode()) for route in view.routes.values()]
     if inspected or max(bodies, default=0) > _HEADROOM // 2:
         return max(inspected + bodies) + _HEADROOM
@@ -175,7 +211,7 @@ def _pools(item: Route) -> tuple[str, ...]:
 def _log(listener: Listener) -> Token | None:
     if listener.access_log.format == "none":
         return None
-    target = _LOGS.get(listener.access_log.path, "stdout")
+    target = _LOGS.get(listener.access_log.path or "", "stdout")
     return line(f"log {target} len 65535 format raw local0 info", source=("listeners", listener.name, "access_log"))
 
 
@@ -273,6 +309,9 @@ def _route_acl(item: Route) -> Token:
 
 
 def _actions(item: Route, listener: Listener, view: View, acls: Acls) -> Iterator[Token]:
+    if not item.logged:
+        yield line(reports.UNLOGGED, f"if {route.acl(item)}", source=("routes", item.name, "access_log"))
+    yield from access.lines(item, listener, acls)
     if not isinstance(item.action, Forward):
         yield from route.own_response(item, item.action)
         return
@@ -283,5 +322,6 @@ def _actions(item: Route, listener: Listener, view: View, acls: Acls) -> Iterato
     yield from limits.lines(item)
     yield from choice.pools(item, item.action, view, acls)
     yield from hash_vars.lines(item, view)
+    yield from pick.lines(item, view)
     yield from auth.credential_removal(item)
     yield from route.request_changes(item, listener)

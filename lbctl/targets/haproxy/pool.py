@@ -16,7 +16,7 @@ from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import replica_token
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import bodies, hash_vars, health, keys, quote, request_limits, servers
+from lbctl.targets.haproxy import bodies, hash_vars, health, keys, least_fit, pick, quote, request_limits, servers
 from lbctl.targets.haproxy.locality_tiers import Part
 from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.token import Token
@@ -53,6 +53,7 @@ def backend(part: Part) -> Backend:
         *_request_limit(part),
         *_load_shedding(part, routes),
         *_per_route(routes),
+        *pick.use_server(pool, view),
     )
     return Backend(Token(own), lines, servers.servers(part))
 
@@ -193,14 +194,15 @@ def _retries(routes: Sequence[Route]) -> list[Token]:
 def _load_shedding(part: Part, routes: Sequence[Route]) -> Iterator[Token]:
     """Yield the line that sheds load if too few replicas of the whole pool are up, whichever part serves."""
     pool = part.pool
-    if pool.load_shedding and pool.replicas:
-        min_fit = -(-part.size * pool.load_shedding.min_healthy // 100)
-        whole = f"pool_{quote.name(part.whole).text}"
+    if pool.load_shedding and (pool.replicas or part.view.proxy.runtime_api):
+        min_fit = int(-(-part.size * pool.load_shedding.min_healthy // 100))
+        whole = f"nbsrv(pool_{quote.name(part.whole).text})"
+        fit, needed = least_fit.compared(whole, part.whole, min_fit, part.view)
         retry_after = pool.load_shedding.retry_after_seconds
         exceptions = [
             f"!{{ var(txn.route) -m str -- {quote.name(item).text} }}" for item in _with_fallback(pool, routes)
         ]
-        too_few = f"{{ nbsrv({whole}) lt {int(min_fit)} }}"
+        too_few = f"{{ {fit} lt {needed} }}"
         yield line(
             f"http-request return status 503 {_TOO_FEW_HEALTHY} hdr Retry-After {retry_after} if {too_few}",
             *exceptions,
@@ -220,7 +222,7 @@ def _request_limit(part: Part) -> Iterator[Token]:
     if servers.limit(pool) is not None:
         waiting = f"{{ queue({own_backend}) ge {max(1, pool.circuit_breaker.max_pending_requests)} }}"
         yield line(refuse, waiting, source=(*path, "max_pending_requests"))
-    if request_limits.requests(pool) is not None:
+    if request_limits.value(part) is not None:
         yield line(f"http-request set-var(txn.queued) queue({own_backend})")
         yield line(refuse, request_limits.above(part), source=(*path, "max_requests"))
 

@@ -35,7 +35,5 @@ def lines() -> Iterator[Token]:
     yield Token("http-request set-uri %[pathq] if !{ url_beg / } { path_beg / }")
     yield line(f"http-request return status 400 {_HEADER} if {{ req.hdrs -m reg", quote.word(_CONTROL), "}")
     chunked = "{ req.fhdr(transfer-encoding) -m found }"
-    yield Token(
-        f"http-request return status 400 {_FRAMING} if {chunked} !{{ req.fhdr(transfer-encoding) -m str -i chunked }}"
-    )
-    yield Token(f"http-request return status 400 {_FRAMING} if {chunked} {{ req.ver 1.0 }}")
+    other = "!{ req.fhdr(transfer-encoding) -m str -i chunked }"
+    yield Token(f"http-request return status 400 {_FRAMING} if {chunked} {other} || {chunked} {{ req.ver 1.0 }}")

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import DnsDiscovery, Pool
 from lbctl.ir.snapshot import View
+from lbctl.targets import credentials
 from lbctl.targets.haproxy import (
     auth,
     config_digest,
+    identity,
     keys,
+    least_fit,
     limits,
     listener,
     locality_tiers,
+    pick,
     pool,
     quote,
     request_limits,
+    slots,
 )
+from lbctl.targets.haproxy.locality_tiers import Part
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.locality import placeless
 from lbctl.targets.target import Bundle, File
@@ -29,15 +37,18 @@ def render(view: View) -> Bundle:
     """Return haproxy.cfg and the files that it reads, with the diagnostics of this view."""
     parts = tuple(locality_tiers.all_parts(view))
     values = {
-        "global_lines": [*_global(view), *filter(None, map(request_limits.declared, parts))],
+        "global_lines": [*_global(view), *_variables(parts)],
         "resolvers": [_resolver(item) for item in view.pools.values() if _resolves(item)],
         "frontends": [listener.frontend(item, view) for item in view.listeners],
         "tables": [table for route in view.routes.values() for table in limits.tables(route)],
         "backends": [pool.backend(part) for part in parts],
     }
+    values["slots"] = int(any(map(slots.names, parts)))
     text, sources = write("haproxy", "haproxy.cfg.j2", values)
-    others = tuple(auth.files(view))
-    return Bundle((File(MAIN, config_digest.marked(text, others), sources), *others), diagnostics(view))
+    others = (*auth.files(view), *slots.files(parts), *pick.files(view))
+    return Bundle(
+        (File(MAIN, config_digest.marked(text, others), sources, credentials.in_text(view)), *others), diagnostics(view)
+    )
 
 
 def diagnostics(view: View) -> tuple[Diagnostic, ...]:
@@ -50,16 +61,24 @@ def diagnostics(view: View) -> tuple[Diagnostic, ...]:
     return (*items, *(item for part in wholes for item in pool.diagnostics(part)))
 
 
+def _variables(parts: Sequence[Part]) -> Iterator[Token]:
+    """Yield the lines that set the variables of the process."""
+    for declared in (request_limits.declared, least_fit.declared):
+        yield from filter(None, map(declared, parts))
+
+
 def _global(view: View) -> list[Token]:
-    lines = [Token("default-path config")]
-    jitter = max((item.active.jitter for item in view.pools.values() if item.active), default=0.0)
-    lines.append(Token("max-spread-checks 500ms"))
-    lines.append(line("spread-checks", min(50, round(jitter))))
+    lines = [*identity.lines(view), Token("default-path config")]
+    jitters = [item.active.jitter for item in view.pools.values() if item.active]
+    if jitters:
+        lines.append(Token("max-spread-checks 500ms"))
+        lines.append(line("spread-checks", min(50, round(max(jitters)))))
     size = listener.buffer(view)
     if size != listener.USUAL_BUFFER:
         lines.append(line("tune.bufsize", size))
     if keys.needs_short_names(view):
         lines.append(Token("ssl-load-extra-del-ext"))
+    lines.extend(pick.global_lines(view))
     if view.proxy.runtime_api:
         socket = quote.word(view.proxy.runtime_api, ("proxies", view.proxy.name, "runtime_api"))
         lines.append(Token(config_digest.BLANK))

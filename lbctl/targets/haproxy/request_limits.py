@@ -15,6 +15,7 @@ from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
 PREFIX = "set-var proc.most_"
+_UNLIMITED = 2**31 - 1
 
 
 def requests(pool: Pool) -> int | None:
@@ -26,6 +27,16 @@ def requests(pool: Pool) -> int | None:
     limit = min(breaker.max_requests, breaker.max_connections) if pool.protocol == "http1" else breaker.max_requests
     per_replica = servers.limit(pool)
     return limit if per_replica is None or not pool.replicas or per_replica * len(pool.replicas) > limit else None
+
+
+def value(part: Part) -> int | None:
+    """Return the number that the rule compares with, or None without a rule.
+
+    Where replicas come and go through the Runtime API there is always a rule, since with more of them the limits of the
+    replicas together may exceed the pool's.
+    """
+    limit = requests(part.pool)
+    return _UNLIMITED if limit is None and part.view.proxy.runtime_api else limit
 
 
 def backend(part: Part) -> str:
@@ -40,7 +51,7 @@ def variable(part: Part) -> str:
 
 def declared(part: Part) -> Token | None:
     """Return the line of the global section that sets the variable, or None without one."""
-    limit = requests(part.pool)
+    limit = value(part)
     if limit is None or not part.view.proxy.runtime_api:
         return None
     return line(f"set-var {variable(part)} int({limit})", source=("pools", part.pool.name, "circuit_breaker"))
@@ -48,7 +59,7 @@ def declared(part: Part) -> Token | None:
 
 def above(part: Part) -> str:
     """Return the condition under which a further request is too many; txn.queued is the number of waiting requests."""
-    own_backend, limit = backend(part), requests(part.pool)
+    own_backend, limit = backend(part), value(part)
     if part.view.proxy.runtime_api:
         return f"{{ be_conn({own_backend}),sub(txn.queued),sub({variable(part)}) gt 0 }}"
     return f"{{ be_conn({own_backend}),sub(txn.queued) gt {limit} }}"

@@ -11,7 +11,7 @@ from lbctl.ir.pools import DnsDiscovery, Pool, PoolTls, Replica, SlowStart
 from lbctl.ir.weight import Weight
 from lbctl.targets import effective_weights, replica_token
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import agents, health, locality_tiers, quote
+from lbctl.targets.haproxy import agents, health, locality_tiers, quote, slots
 from lbctl.targets.haproxy.locality_tiers import Part
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.quantise import quantise, rounding_error
@@ -27,10 +27,10 @@ def servers(part: Part) -> tuple[Token, ...]:
     """Return the server lines of one backend."""
     pool, weights = part.pool, quantise(shares_of(part), MAX_WEIGHT)
     ids, backups = ids_of(pool), locality_tiers.backups(pool)
-    lines = [default(pool)]
+    lines = [default(part)]
     for replica, weight in zip(pool.replicas, weights, strict=True):
         lines.append(server(part, replica, 0 if _is_drained(part, replica) else weight, ids, backups))
-    return (*lines, *_server_template(pool))
+    return (*lines, *(slot(part, name) for name in slots.names(part)), *_server_template(pool))
 
 
 def diagnostics(part: Part) -> Iterator[Diagnostic]:
@@ -39,6 +39,7 @@ def diagnostics(part: Part) -> Iterator[Diagnostic]:
     errors = rounding_error(shares, quantise(shares, MAX_WEIGHT)) if shares else []
     yield from rounded("HAProxy", pool, pool.replicas, errors)
     yield from _slow_start_diagnostics(pool)
+    yield from health.diagnostics(pool, part.size)
 
 
 def shares_of(part: Part) -> tuple[float, ...]:
@@ -74,11 +75,12 @@ def _is_drained(part: Part, replica: Replica) -> bool:
     return replica.name in part.view.drained[part.pool.name]
 
 
-def default(pool: Pool) -> Token:
-    """Return the `default-server` line: what all servers of the pool have in common."""
+def default(part: Part) -> Token:
+    """Return the `default-server` line: what all servers of the backend have in common."""
+    pool = part.pool
     return line(
         "default-server",
-        *health.default_server_arguments(pool),
+        *health.default_server_arguments(pool, part.size),
         *_maxconn(pool),
         *_slow_start(pool),
         *_protocol(pool),
@@ -97,6 +99,7 @@ def server(part: Part, replica: Replica, weight: int, ids: Mapping[str, int], ba
         quote.name(replica.name),
         quote.address(replica.address),
         f"weight {weight}",
+        "disabled" if pool.balance.pick and not weight else "",
         f"id {ids[replica.name]}" if ids else "",
         "backup" if replica.name in backups else "",
         *_track(part, replica),
@@ -105,6 +108,25 @@ def server(part: Part, replica: Replica, weight: int, ids: Mapping[str, int], ba
         f"cookie {replica_token.word(pool.name, replica.name)}" if pool.affinity and weight else "",
         *(_tls(pool.tls, replica.address.host) if pool.tls else ()),
         source=path,
+    )
+
+
+def slot(part: Part, name: str) -> Token:
+    """Return the line of one spare slot: a server in maintenance that has what all replicas of the pool have.
+
+    It gets its address, its weight and its replica at run time.
+    """
+    pool = part.pool
+    return line(
+        "server",
+        name,
+        slots.NOWHERE,
+        "weight 1",
+        *health.server_arguments(pool),
+        f"cookie {replica_token.word(pool.name, name)}" if pool.affinity else "",
+        *(_tls(pool.tls, "") if pool.tls else ()),
+        "disabled",
+        source=("pools", pool.name),
     )
 
 

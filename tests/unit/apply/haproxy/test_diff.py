@@ -143,3 +143,62 @@ def test_only_a_weight_of_haproxy_reaches_the_socket(value: int) -> None:
 def test_an_answer_that_is_none_is_said_to_be_none(info: str) -> None:
     with pytest.raises(UnreadableError):
         running.read(info, "", "")
+
+
+_STICKY = replace(_WANTED, cookie=True, needs_slot=True, slottable=True, checked=True)
+_FREE = replace(_HAS, host="127.0.0.1", port=1, weight=1, maint=True, own_maint=True, cookie=True)
+
+
+def _with_slots(slots: dict[str, str], **servers: running.Server) -> Running:
+    places = {("pool_p", slot): replica for slot, replica in slots.items()}
+    return replace(_running(**servers), slots=places)
+
+
+def test_a_replica_with_a_cookie_takes_the_first_free_slot_and_is_down_before_it_has_weight() -> None:
+    slots = {"SLOT.p.2": "SLOT.p.2", "SLOT.p.10": "SLOT.p.10"}
+    now = _with_slots(slots, **{"SLOT.p.10": _FREE, "SLOT.p.2": _FREE})
+    planned = plan(_desired(_STICKY), now)
+    assert planned.commands == (
+        "set map slots.map SLOT.p.2 a",
+        "set server pool_p/SLOT.p.2 addr 10.0.0.1 port 8000",
+        "set server pool_p/SLOT.p.2 weight 0",
+        "set server pool_p/SLOT.p.2 state ready",
+        "set server pool_p/SLOT.p.2 health down",
+        "set server pool_p/SLOT.p.2 weight 100",
+    )
+    assert planned.reload == ()
+
+
+def test_a_replica_that_has_a_slot_keeps_it() -> None:
+    now = _with_slots({"SLOT.p.1": "a"}, **{"SLOT.p.1": replace(_HAS, cookie=True)})
+    assert plan(_desired(_STICKY), now).commands == ()
+    assert plan(_desired(replace(_STICKY, weight=50)), now).commands == ("set server pool_p/SLOT.p.1 weight 50",)
+
+
+def test_a_slot_that_was_left_is_free_when_it_has_no_request_and_no_connection() -> None:
+    left = replace(_HAS, cookie=True)
+    now = _with_slots({"SLOT.p.1": "old"}, **{"SLOT.p.1": left})
+    assert plan(_desired(), now).commands == ("set server pool_p/SLOT.p.1 state maint",)
+    for busy in (replace(_FREE, sessions=1), replace(_FREE, connections=1)):
+        planned = plan(_desired(_STICKY), replace(now, servers={("pool_p", "SLOT.p.1"): busy}))
+        assert not any("addr" in command for command in planned.commands)
+        assert planned.reload == ("pool_p/a is new, has a cookie, and no spare slot can hold it",)
+    busy = replace(_FREE, sessions=1)
+    in_maintenance = replace(now, servers={("pool_p", "SLOT.p.1"): busy})
+    assert plan(_desired(), in_maintenance).leaving == (("pool_p", "old"),)
+    assert plan(_desired(), in_maintenance, cut={("p", "old")}).commands == (
+        "shutdown sessions server pool_p/SLOT.p.1",
+    )
+    empty = replace(now, servers={("pool_p", "SLOT.p.1"): _FREE})
+    assert plan(_desired(), empty).commands == ("set map slots.map SLOT.p.1 SLOT.p.1",)
+
+
+def test_what_haproxy_refuses_to_add_takes_a_slot() -> None:
+    wanted, now = replace(_WANTED, slottable=True), _with_slots({"SLOT.p.1": "SLOT.p.1"}, **{"SLOT.p.1": _FREE})
+    assert plan(_desired(wanted), now).commands[0].startswith("add server pool_p/a ")
+    assert plan(_desired(wanted), now, unaddable={("pool_p", "a")}).commands[0] == "set map slots.map SLOT.p.1 a"
+
+
+def test_a_slot_that_differs_from_the_replica_is_none_for_it() -> None:
+    now = _with_slots({"SLOT.p.1": "SLOT.p.1"}, **{"SLOT.p.1": _FREE})
+    assert plan(_desired(replace(_STICKY, slottable=False)), now).reload

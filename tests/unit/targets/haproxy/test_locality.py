@@ -133,7 +133,7 @@ def test_three_priorities_follow_one_another_without_locality(tmp_path: Path, ve
 
 
 def test_a_replica_that_fails_requests_leaves_its_zone_also_without_active_checks(tmp_path: Path) -> None:
-    passive = PassiveCheck(consecutive_5xx=2, ejection_time=60_000)
+    passive = PassiveCheck(consecutive_5xx=2, ejection_time=60_000, is_5xx_written=True)
     with (
         replicas("a1", "c1") as served,
         served_by(pool(served, active=None, passive=passive), tmp_path) as proxy,

@@ -271,7 +271,7 @@ def test_priority_1_serves_when_priority_0_is_gone_and_a_fallback_when_the_pool_
 def test_a_replica_that_answers_500_is_ejected_from_a_pool_of_two_and_comes_back(tmp_path: Path) -> None:
     port = free_port()
     with replicas("a1", "a2") as (a1, a2):
-        passive = PassiveCheck(consecutive_5xx=3, ejection_time=800)
+        passive = PassiveCheck(consecutive_5xx=3, ejection_time=800, is_5xx_written=True)
         pool = Pool("p", (a1.replica(), a2.replica()), balance=Balance("round_robin"), passive=passive)
         with running(make_view((listener(port),), (forward("p"),), (pool,)), tmp_path, port) as proxy:
             a1.status = 500

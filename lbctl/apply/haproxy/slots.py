@@ -1,0 +1,95 @@
+"""Which replica has which spare slot of a running HAProxy.
+
+HAProxy itself remembers it, in the map of the slots; so nothing is lost when the control plane starts anew, and after a
+start of HAProxy every slot is free, as the file has the replicas as servers of their own. A slot that was left is taken
+by another replica only when it has no request and no connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from lbctl.apply.haproxy import commands, running
+from lbctl.apply.haproxy.running import Place, Running
+from lbctl.targets.haproxy.desired import Desired, DesiredServer
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A server that should run, at the place that it has or shall get."""
+
+    item: DesiredServer
+    """The server; its name is that of its slot where it has one."""
+    replica: str
+    """The name of the replica."""
+
+
+def place(
+    wanted: Desired, now: Running, unaddable: Collection[Place] = (), nowhere: Collection[Place] = ()
+) -> Iterator[Placed]:
+    """Yield every wanted server, with a slot where it has one or where only a slot can hold it.
+
+    HAProxy has refused to add the `unaddable` ones; the IPs of those that are `nowhere` are unknown.
+    """
+    holders = {(backend, replica): name for (backend, name), replica in now.slots.items()}
+    candidates = [item for item in wanted.servers if item.slottable and (item.backend, item.name) not in now.servers]
+    held = {(item.backend, item.name): holders.get((item.backend, item.name)) for item in candidates}
+    taken = {(backend, name) for (backend, _), name in held.items() if name}
+    free = _free(now, taken)
+    for item in wanted.servers:
+        at = item.backend, item.name
+        slot = held.get(at)
+        if slot is None and at in held and at not in nowhere and (item.needs_slot or at in unaddable):
+            slot = next(free.get(item.backend, iter(())), None)
+        yield Placed(replace(item, name=slot) if slot else item, item.name)
+
+
+def _free(now: Running, taken: Collection[Place]) -> Mapping[str, Iterator[str]]:
+    """Return backend → its free slots, the first one first."""
+    free: dict[str, list[str]] = {}
+    for (backend, name), server in now.servers.items():
+        idle = server.own_maint and not server.sessions and not server.connections
+        if (backend, name) in now.slots and (backend, name) not in taken and idle:
+            free.setdefault(backend, []).append(name)
+    return {backend: iter(sorted(names, key=_number)) for backend, names in free.items()}
+
+
+def _number(name: str) -> tuple[int, str]:
+    return len(name), name
+
+
+def is_taken_anew(placed: Placed, now: Running) -> bool:
+    """Return whether the replica begins to use the slot that it is placed on."""
+    at = placed.item.backend, placed.item.name
+    if at not in now.slots:
+        return False
+    return now.slots[at] != placed.replica or (now.servers[at].own_maint and placed.item.state == "ready")
+
+
+def take(placed: Placed, host: str | None) -> Iterator[str]:
+    """Yield the commands by which a replica takes its slot.
+
+    A server with checks gets no request before they succeed, although HAProxy assumes a new one to be up. It can be
+    marked down only once it is enabled, so its weight is 0 until then.
+    """
+    item = placed.item
+    at = item.backend, item.name
+    yield commands.occupant(item.name, placed.replica)
+    if host is not None:
+        yield commands.address(*at, host, item.address.port)
+    if item.state != "ready":
+        return
+    yield commands.weight(*at, 0 if item.checked else item.weight)
+    yield commands.state(*at, "ready")
+    if item.checked:
+        yield commands.down(*at)
+        yield commands.weight(*at, item.weight)
+
+
+def release(at: Place, server: running.Server, now: Running) -> Iterator[str]:
+    """Yield the next command for a slot that no replica wants: it finishes its requests, then it is free."""
+    if not server.own_maint:
+        yield commands.state(*at, "maint")
+    elif not server.sessions and now.slots.get(at, at[1]) != at[1]:
+        yield commands.occupant(at[1], at[1])

@@ -1,0 +1,53 @@
+"""Spare server slots: servers of a backend in maintenance, which replicas take and leave by the Runtime API.
+
+A new replica is added under its own name where HAProxy can do that at run time. It cannot where servers have a cookie:
+there a new replica takes a slot, until the next start has it as a server of its own. A map, whose file lies beside the
+configuration, has the replica of each slot, so that logs show its name and not the slot's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lbctl.targets.haproxy import quote
+from lbctl.targets.haproxy.locality_tiers import Part
+from lbctl.targets.target import File
+
+PREFIX = "SLOT."
+"""How the names of slots begin. Names of the fleet have no capitals, so that no replica has such a name."""
+MAP = "slots.map"
+"""The file with the replica of each slot; each slot that has none is listed with its own name."""
+NOWHERE = "127.0.0.1:1"
+"""The address of a slot that no replica has had."""
+_LEAST = 4
+
+
+def names(part: Part) -> tuple[str, ...]:
+    """Return the names of the slots of one backend."""
+    backend = quote.name(part.name).text
+    return tuple(f"{PREFIX}{backend}.{number}" for number in range(1, _count(part) + 1))
+
+
+def _count(part: Part) -> int:
+    """Return how many slots a backend has: the number of the fleet, else half of the replicas where they are needed.
+
+    Agents know the replicas of the file alone, and a standby cannot become an active server.
+    """
+    proxy = part.view.proxy
+    if not proxy.runtime_api or proxy.agent_check:
+        return 0
+    if proxy.slots is not None:
+        return proxy.slots
+    return max(_LEAST, -(-len(part.pool.replicas) // 2)) if part.pool.affinity else 0
+
+
+def files(parts: Iterable[Part]) -> Iterator[File]:
+    """Yield the map, if any backend has slots."""
+    slots = [name for part in parts for name in names(part)]
+    if slots:
+        yield File(MAP, "".join(f"{name} {name}\n" for name in slots))
+
+
+def is_slot(server: str) -> bool:
+    """Return whether a server of a running HAProxy is a slot."""
+    return server.startswith(PREFIX)
