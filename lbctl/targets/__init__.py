@@ -48,6 +48,18 @@ def uncounted(proxy: Proxy) -> str:
     return " and ".join(name for name in settings if not getattr(proxy, name))
 
 
+def untimed(proxy: Proxy, logs_written: bool) -> str:
+    """Return which settings a proxy lacks so that `lbctl serve` learns how long its requests take; empty: none.
+
+    `logs_written`: the files have `control.logs`, to which then every proxy sends its traffic log.
+    """
+    if missing := uncounted(proxy):
+        return missing
+    if target(proxy.kind).served_by_xds or logs_written:
+        return ""
+    return " and ".join(name for name in ("config", "reload") if not getattr(proxy, name))
+
+
 def oldest_versions() -> dict[str, tuple[int, ...]]:
     """Return, for every kind, the oldest version that lbctl renders for."""
     return {kind: target(kind).versions[0] for kind in KINDS}

@@ -85,7 +85,7 @@ def assess(target: Target, version: Version, view: View, sources: SourceMap) -> 
 
 def _ways_around(view: View) -> dict[tuple[str, str], str]:
     """Return (listener, route) → the route whose protection it bypasses for a model named in the body alone."""
-    bypasses_by_listener = ((item.name, ways_around(item.rules, view.routes)) for item in view.listeners)
+    bypasses_by_listener = ((item.name, ways_around(item, view.routes)) for item in view.listeners)
     return {(name, way): protected for name, ways in bypasses_by_listener for way, protected in sorted(ways.items())}
 
 

@@ -44,6 +44,11 @@ def _f(
     return Feature(id_, title, keys, f"LB{code}", protects, neutral)
 
 
+def _algorithm(name: str) -> tuple[str, str]:
+    """The keys that ask for an algorithm of the proxy's own."""
+    return f"pools.*.balance.algorithm={name}", f"pools.*.balance.pick.otherwise={name}"
+
+
 _LISTENERS = (
     _f("listener.bind", "address and port, or a unix socket", 401, "listeners.*.bind"),
     _f("listener.tls", "TLS with SNI", 402, "listeners.*.tls"),
@@ -66,6 +71,14 @@ _LISTENERS = (
     _f("listener.access_log", "access log", 412, "listeners.*.access_log"),
     _f("listener.tracing", "OpenTelemetry traces", 413, "listeners.*.tracing"),
     _f("listener.request_id", "request id", 414, "listeners.*.request_id"),
+    _f(
+        "listener.access",
+        "lists of client addresses",
+        415,
+        "listeners.*.allow_from",
+        "listeners.*.deny_from",
+        protects=True,
+    ),
 )
 
 _ROUTES = (
@@ -104,8 +117,17 @@ _ROUTES = (
         "routes.*.rate_limit.concurrent",
         protects=True,
     ),
+    _f(
+        "route.access",
+        "lists of client addresses of a route",
+        448,
+        "routes.*.allow_from",
+        "routes.*.deny_from",
+        protects=True,
+    ),
     _f("route.auth.api_keys", "API keys", 443, "routes.*.auth", protects=True),
     _f("route.auth.jwt", "JWT", 444, "routes.*.auth.jwt", protects=True),
+    _f("route.access_log", "no access log for a route", 449, "routes.*.access_log", neutral=("on",)),
     _f("route.headers", "header rules", 445, "routes.*.headers"),
     _f("route.regions", "data residency", 446, "routes.*.regions", protects=True),
     _f("route.rollout", "rollout", 702, "routes.*.rollout"),
@@ -117,15 +139,36 @@ _POOLS = (
     _f("pool.protocol.http1", "HTTP/1.1 to replicas", 452, "pools.*.protocol"),
     _f("pool.protocol.http2", "HTTP/2 to replicas", 453, "pools.*.protocol=http2"),
     _f("pool.protocol.grpc", "gRPC to replicas", 454, "pools.*.protocol=grpc"),
-    _f("pool.balance.round_robin", "round robin", 455, "pools.*.balance", "pools.*.balance.algorithm=round_robin"),
-    _f("pool.balance.least_request", "least requests", 456, "pools.*.balance.algorithm=least_request"),
-    _f("pool.balance.least_time", "least time", 457, "pools.*.balance.algorithm=least_time"),
-    _f("pool.balance.random", "random", 458, "pools.*.balance.algorithm=random"),
+    _f(
+        "pool.balance.round_robin",
+        "round robin",
+        455,
+        "pools.*.balance",
+        *_algorithm("round_robin"),
+    ),
+    _f(
+        "pool.balance.least_request",
+        "least requests",
+        456,
+        *_algorithm("least_request"),
+    ),
+    _f(
+        "pool.balance.least_time",
+        "least time",
+        457,
+        *_algorithm("least_time"),
+    ),
+    _f(
+        "pool.balance.random",
+        "random",
+        458,
+        *_algorithm("random"),
+    ),
     _f(
         "pool.balance.hash",
         "consistent hash of header, cookie, query or source address",
         459,
-        "pools.*.balance.algorithm=hash",
+        *_algorithm("hash"),
         "pools.*.balance.hash",
     ),
     _f(
@@ -141,6 +184,22 @@ _POOLS = (
         "pools.*.balance.hash.key.prompt_prefix",
     ),
     _f("pool.balance.hash.bounded_load", "bounded load", 462, "pools.*.balance.hash.bounded_load"),
+    _f(
+        "pool.balance.pick",
+        "a replica for each request, by the picker",
+        492,
+        "pools.*.balance.algorithm=pick",
+        "pools.*.balance.pick",
+        "control.picker",
+    ),
+    _f(
+        "pool.balance.pick.body",
+        "a replica for each request, by what its body says",
+        493,
+        "pools.*.balance.pick.session.body",
+        "pools.*.balance.pick.prefix",
+        neutral=("off",),
+    ),
     _f("pool.affinity", "a client stays with its replica", 463, "pools.*.affinity"),
     _f("pool.replicas.priority", "replica priority", 464, "pools.*.replicas.priority", neutral=(0,)),
     _f("pool.replicas.drain", "drain", 465, "pools.*.replicas.drain", neutral=(False,)),
@@ -187,6 +246,7 @@ _POOLS = (
     _f("pool.weighting", "live weights", 486, "pools.*.weighting", "pools.*.weighting.strategy", neutral=("static",)),
     _f("pool.discovery.dns", "discovery by DNS", 487, "pools.*.discovery.dns"),
     _f("pool.discovery.file", "discovery by file", 488, "pools.*.discovery.file"),
+    _f("pool.discovery.kubernetes", "discovery by Kubernetes", 447, "pools.*.discovery.kubernetes"),
     _f("pool.tls", "TLS to replicas", 489, "pools.*.tls", protects=True),
     _f(
         "pool.tls.client_certificate",
@@ -201,7 +261,16 @@ _POOLS = (
 _FLEET = (
     _f("fleet", "the file itself", 495, "version", "defaults", "gpus"),
     _f("proxies", "the proxies to render for", 496, "proxies", "proxies.*.admin"),
+    _f(
+        "proxies.identity",
+        "the user of a proxy that root starts",
+        419,
+        "proxies.*.user",
+        "proxies.*.group",
+        "proxies.*.chroot",
+    ),
     _f("proxies.weights", "weights by HAProxy's own ways", 498, "proxies.*.runtime_api", "proxies.*.agent_check"),
+    _f("proxies.slots", "replicas that come and go without a reload", 494, "proxies.*.slots"),
     _f(
         "control",
         "the control plane",

@@ -1,10 +1,11 @@
-"""How near a replica is to a proxy: one rule for every kind of proxy."""
+"""The order in which a proxy uses the replicas of a pool: by priority, then by distance."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.locality import Place, distance
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
@@ -16,20 +17,10 @@ def rank(replica: Replica, pool: Pool, proxy: Proxy) -> tuple[int, int]:
 
     The distance is 0 in the proxy's zone, 1 in its region and 2 elsewhere; without `locality` it is 0 for all replicas.
     """
-    return replica.priority, _distance(replica, pool.locality.prefer, proxy) if pool.locality else 0
-
-
-def _distance(replica: Replica, prefer: str, proxy: Proxy) -> int:
-    """Return 0 in the proxy's zone, 1 in its region, else 2.
-
-    Two regions may each have a zone of the same name, so zones are equal only within one region. Where the proxy or the
-    replica names no region, the zone alone decides.
-    """
-    same_region = proxy.region is not None and replica.region == proxy.region
-    unknown = proxy.region is None or replica.region is None
-    if prefer == "zone" and proxy.zone is not None and replica.zone == proxy.zone and (same_region or unknown):
-        return 0
-    return 1 if same_region else 2
+    if pool.locality is None:
+        return replica.priority, 0
+    there, here = Place(replica.region, replica.zone), Place(proxy.region, proxy.zone)
+    return replica.priority, distance(pool.locality.prefer, here, there)
 
 
 def placeless(view: View) -> Iterator[Diagnostic]:

@@ -75,7 +75,12 @@ CONTROL_PLANE: Mapping[str, Capability] = {
     "pool.weighting": Unsupported(
         "no proxy follows live signals", "weights are the capacities of the file, unless `lbctl serve` drives it"
     ),
+    "proxies.identity": Unsupported("this is for HAProxy", "it is not read"),
+    "pool.discovery.kubernetes": Unsupported(
+        "no proxy watches Kubernetes' EndpointSlices", "the pool is empty, unless `lbctl serve` drives it"
+    ),
     "proxies.weights": Unsupported("this is a way into HAProxy", "it is not read"),
+    "proxies.slots": Unsupported("only HAProxy has server slots", "it is not read"),
     "control": Unsupported("no proxy reads it: it is for the control plane", "`lbctl serve` acts on it"),
 }
 """Features that no proxy provides by itself, since they need a control plane; every table includes these."""

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from lbctl.targets.token import Token
 
+_ONE_LINE = 150
+"""The most characters of a map in one line."""
+
 
 @dataclass(frozen=True, slots=True)
 class Map:
@@ -21,6 +24,12 @@ class Map:
     """Whether nginx evaluates the variable anew at each use."""
     include: Token | None = None
     """A file with more entries."""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it is written in one line."""
+        texts = [self.source.text, self.variable.text, *(token.text for entry in self.entries for token in entry)]
+        return self.include is None and sum(map(len, texts)) + 2 * len(texts) <= _ONE_LINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,8 @@ class Geo:
     """The variable that is set."""
     networks: tuple[Token, ...]
     """The networks in CIDR form."""
+    outside: tuple[Token, ...] = ()
+    """Networks for which the variable is 0, although a larger one of `networks` holds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +132,10 @@ class Forwarding:
     """The variable with the rewritten path, if any; it is empty where nginx cannot tell what to replace."""
     http_version: Token | None
     """The HTTP version to the upstream; None: the module has none to set."""
+    removed_headers: tuple[Token, ...]
+    """The directives that remove request headers, several in a line."""
     request_headers: tuple[tuple[Token, Token], ...]
-    """(name, value); an empty value removes the header."""
+    """(name, value) of the request headers that are set."""
     hide: tuple[Token, ...]
     """The response headers of a replica that are not passed on."""
     connect: int
@@ -141,6 +154,8 @@ class Forwarding:
     """The named location that answers when no replica could be reached."""
     on_504: Token
     """The named location that answers when a replica took too long."""
+    on_500: Token | None = None
+    """The location for requests whose question to the picker failed; None without a question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +194,8 @@ class Location:
     """(variable, value) that are set first."""
     response_headers: tuple[tuple[Token, Token], ...] = ()
     """(name, value) that are added to the response."""
+    refused: tuple[Token, ...] = ()
+    """The conditions that hold for clients that are refused by their address."""
     limits: tuple[Limit, ...] = ()
     """The limits of its requests."""
     tenant: Token | None = None
@@ -197,6 +214,31 @@ class Location:
     """Whether the client is redirected to https."""
     mirror: Token | None = None
     """The location that sends the copy; None: no copy is sent."""
+    question: Token | None = None
+    """The path of the location that asks the picker; None: nothing is picked."""
+
+    @property
+    def says_429(self) -> bool:
+        """Whether one of its limits refuses with 429."""
+        return self.forwarding is not None and (self.refusal == 429 or any(x.burst is not None for x in self.limits))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The internal location that asks the picker for a replica."""
+
+    path: Token
+    """Its path."""
+    target: Token
+    """The URL of the question."""
+    proxy: Token
+    """The name of this proxy."""
+    headers: tuple[tuple[Token, Token], ...]
+    """(name, variable) of the headers that may name a session."""
+    connect: int
+    """Milliseconds for the connection."""
+    answer: int
+    """Milliseconds for the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,22 +295,61 @@ class Listener:
     """The time for which an idle client connection is kept, in milliseconds."""
     log_path: Token | None
     """The file of the access log; None: none is written."""
+    logged: Token | None
+    """The variable that is 0 for requests that are not logged; None where all of them are."""
     log_format: Token
     """The name of its `log_format`."""
     traffic_log: Token | None
     """The syslog server that gets the traffic log, as an argument of `access_log`."""
     request_id: tuple[Token, Token]
     """The name of the header, and the variable with its value."""
-    target: Token
-    """The map that finds the location of a request."""
+    target: Token | None
+    """The location of a request, by a map; None with `only`."""
+    only: Location | None
+    """The handling of every request, where there is one for all; None: the map finds its location."""
+    variables: tuple[Token, ...]
+    """The variables of the tenant, the variant and the copy, where the fleet uses them."""
+    has_grpc: bool
+    """Whether one of its pools speaks gRPC, so that nginx answers gRPC clients in their way."""
     has_regex: bool
     """Whether a rule has a regular expression, whose evaluation may give up."""
     locations: tuple[Location, ...]
     """The locations, in the order of the routes."""
+    refused: tuple[Token, ...] = ()
+    """The conditions that hold for clients that are refused by their address where a request has no route."""
+    questions: tuple[Question, ...] = ()
+    """The locations that ask the picker."""
+    pick_log: Token | None = None
+    """The syslog server that learns the end of picked requests; None where nothing is picked."""
     mirrors: tuple[Mirrored, ...] = ()
     """The locations that send copies of requests."""
     own_headers: tuple[tuple[Token, Token], ...] = ()
     """The headers of nginx's own answers that routes set: the name, and the variable with the value for the route."""
+
+    @property
+    def handled(self) -> tuple[Location, ...]:
+        """All ways in which a request is handled."""
+        return self.locations if self.only is None else (self.only,)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether clients are refused by their address."""
+        return bool(self.refused) or any(item.refused for item in self.handled)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether a request may lack credentials."""
+        return any(item.tenant is not None for item in self.handled)
+
+    @property
+    def says_429(self) -> bool:
+        """Whether a limit refuses requests with 429."""
+        return any(item.says_429 for item in self.handled)
+
+    @property
+    def forwards(self) -> bool:
+        """Whether requests are sent to replicas, which may fail."""
+        return any(item.forwarding is not None for item in self.handled)
 
 
 @dataclass(frozen=True, slots=True)

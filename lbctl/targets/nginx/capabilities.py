@@ -7,8 +7,12 @@ from collections.abc import Mapping
 from lbctl.targets.target import CONTROL_PLANE, Capability, Rendered, Since, Unsupported
 
 _NO_CHECKS = "nginx has active checks in its commercial edition only"
-_BY_CONNECT = "a replica that refuses connections is left out for a while (max_fails); `lbctl serve` does the checks"
+_BY_CONNECT = (
+    "a request that cannot connect is tried on another replica, and one that fails is left out for a "
+    "while (max_fails); `lbctl serve` does the checks"
+)
 _DONE = Rendered()
+_ACCESS = Rendered("where nginx takes a balancer for the client (see LB406), the routes answer 503")
 
 _LISTENERS: Mapping[str, Capability] = {
     "listener.bind": _DONE,
@@ -31,6 +35,7 @@ _LISTENERS: Mapping[str, Capability] = {
     "listener.max_body": _DONE,
     "listener.inspect": Unsupported("nginx's core reads no JSON", "nothing of the body is read"),
     "listener.timeouts": _DONE,
+    "listener.access": _ACCESS,
     "listener.access_log": Rendered(
         "a path up to its first byte that is no plain ASCII; replica is null where several of a pool have host names "
         "and the same port, or where DNS discovers them"
@@ -81,6 +86,8 @@ _ROUTES: Mapping[str, Capability] = {
     ),
     "route.headers": Rendered("the Server and Date of an answer are nginx's own"),
     "route.regions": _DONE,
+    "route.access": _ACCESS,
+    "route.access_log": _DONE,
 }
 
 _BALANCE: Mapping[str, Capability] = {
@@ -108,15 +115,18 @@ _HEALTH: Mapping[str, Capability] = {
     "pool.health.tcp": Unsupported(_NO_CHECKS, _BY_CONNECT),
     "pool.health.passive.consecutive_5xx": Unsupported(
         "nginx counts an answer as failure only where it also repeats the request, and a POST never",
-        "connect failures alone are counted",
+        "failed connections and broken answers are counted",
     ),
     "pool.health.passive.connect_failures": Rendered(
-        "counted within the ejection time, not in a row; not in a pool of one"
+        "counted within the ejection time, not in a row, with requests that the replica received and broke off; not in "
+        "a pool of one"
     ),
-    "pool.health.passive.error_rate": Unsupported("nginx counts no rates", "connect failures alone are counted"),
+    "pool.health.passive.error_rate": Unsupported(
+        "nginx counts no rates", "failed connections and broken answers are counted"
+    ),
     "pool.health.passive.ejection": Rendered("in whole seconds"),
-    "pool.health.passive.max_ejection": Unsupported(
-        "nginx has no limit for how many replicas are out", "all replicas may be out at once"
+    "pool.health.passive.max_ejection": Rendered(
+        "all may be left out, and then all serve again; beside hash and random the first of the pool, that many"
     ),
     "pool.load_shedding": Unsupported("nginx does not know how many replicas are fit", "503 when none is left"),
 }
@@ -154,7 +164,8 @@ _POOLS: Mapping[str, Capability] = {
         Unsupported(
             "before 1.27.3 nginx resolves names only when it starts", "the name is resolved at start and reload"
         ),
-        "by the resolvers that are named; without them at start",
+        "by the resolvers that are named; without them at start; a name that is gone (NXDOMAIN) empties the pool: "
+        "`lbctl serve` keeps the last answer",
     ),
     "pool.discovery.file": Rendered("as the file is when it is rendered"),
     "pool.tls": Rendered("one name for all replicas of the pool"),
@@ -170,6 +181,10 @@ CAPABILITIES: Mapping[str, Capability] = {
     **_BALANCE,
     **_HEALTH,
     **_FLEET,
+    "pool.balance.pick": Rendered("by `auth_request`, with one upstream for each replica"),
+    "pool.balance.pick.body": Rendered(
+        "nginx chooses before it reads the body: its picks follow session headers and the load"
+    ),
     **CONTROL_PLANE,
     "pool.drain_deadline": Unsupported(
         "nginx cannot end the requests of one replica alone",

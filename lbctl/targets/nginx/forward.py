@@ -16,6 +16,8 @@ from lbctl.targets.token import Token
 
 FOREVER = 24 * 86_400_000
 """The longest time in milliseconds: nginx keeps times in 31 bits."""
+_LINE = 140
+"""The characters of a line of directives that remove headers."""
 _SPEAKS_HTTP2 = (1, 29, 4)
 _NOT_PASSED = frozenset({"date", "server", "x-pad"})
 """Response headers of a replica that nginx never passes on: it writes its own."""
@@ -58,12 +60,14 @@ def forwarding(
     path = _rewritten_path(context, inlet, route, rule)
     attempts = 0 if copy or "connect_failure" not in route.retry.when else route.retry.attempts
     idle = min(item or FOREVER for item in (route.idle_timeout, route.request_timeout))
+    headers = _request_headers(context, inlet, route, grpc)
     return Forwarding(
         module=Token("grpc" if grpc else "proxy"),
         url=_url(pool, upstream, path or ("$request_uri" if copy else "")),
         path=Token(path) if path and not copy else None,
         http_version=None if grpc else Token(_http_version(context, pool)),
-        request_headers=_request_headers(context, inlet, route, grpc),
+        removed_headers=_joined("grpc" if grpc else "proxy", [name for name, text in headers if text.text == '""']),
+        request_headers=tuple((name, text) for name, text in headers if text.text != '""'),
         hide=_hidden_headers(context, inlet, route),
         connect=pool.connect_timeout,
         idle=min(idle, 30_000) if copy else idle,
@@ -146,6 +150,18 @@ def _request_headers(context: RenderContext, inlet: Inlet, route: Route, grpc: b
     headers |= {name.lower(): Token('""', (*path, "remove")) for name in route.request_headers.remove}
     headers |= {name.lower(): quote.value(text, (*path, "set", name)) for name, text in route.request_headers.set}
     return tuple((quote.plain(name), text) for name, text in sorted(headers.items()))
+
+
+def _joined(module: str, names: list[Token]) -> tuple[Token, ...]:
+    """Return the directives that remove these request headers, as many in a line as fit."""
+    lines: list[str] = []
+    for name in names:
+        directive = f'{module}_set_header {name.text} "";'
+        if lines and len(lines[-1]) + len(directive) < _LINE:
+            lines[-1] += f" {directive}"
+        else:
+            lines.append(directive)
+    return tuple(map(Token, lines))
 
 
 def map_claim_headers(context: RenderContext, inlet: Inlet) -> None:

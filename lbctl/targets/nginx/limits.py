@@ -19,6 +19,8 @@ from lbctl.targets.token import Token
 _MINUTE = 60_000
 _PER_CLIENT = 10 * 1024
 _ONE = 64
+_MOST_CONNECTIONS = 65_535
+"""The largest number that `limit_conn` accepts: a pool that may have more in flight is limited to it."""
 
 
 def of_route(context: RenderContext, route: Route, number: int) -> tuple[Limit, ...]:
@@ -52,7 +54,7 @@ def breaker(context: RenderContext, pool: Pool) -> Limit:
     maximum = min(limits.max_connections, limits.max_requests) if pool.protocol == "http1" else limits.max_requests
     if all(zone.name != name for zone in context.zones):
         context.zones.append(Zone(Token('"all"'), name, _ONE))
-    return Limit(name, maximum=maximum)
+    return Limit(name, maximum=min(maximum, _MOST_CONNECTIONS))
 
 
 def listener(context: RenderContext, number: int, maximum: int) -> Limit:
@@ -60,7 +62,7 @@ def listener(context: RenderContext, number: int, maximum: int) -> Limit:
     name = Token(f"lb_l{number}")
     if all(zone.name != name for zone in context.zones):
         context.zones.append(Zone(Token('"all"'), name, _ONE))
-    return Limit(name, maximum=maximum)
+    return Limit(name, maximum=min(maximum, _MOST_CONNECTIONS))
 
 
 def _limits(context: RenderContext, route: Route, number: int, name: str, limit: RateLimit) -> Iterator[Limit]:
@@ -95,7 +97,7 @@ def _limit(context: RenderContext, route: Route, name: str, limit: RateLimit, zo
     if is_new:
         context.zones.append(zone if limit.concurrent else replace(zone, rate=_rate(context, route, limit)))
     if limit.concurrent:
-        return Limit(Token(name), maximum=limit.concurrent)
+        return Limit(Token(name), maximum=min(limit.concurrent, _MOST_CONNECTIONS))
     return Limit(Token(name), burst=max(0, (limit.burst or limit.requests) - 1))
 
 

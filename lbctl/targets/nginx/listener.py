@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from lbctl.ir.access import access
 from lbctl.ir.listeners import Listener as FleetListener
 from lbctl.ir.listeners import ListenerTls
 from lbctl.ir.routes import Forward
 from lbctl.targets.client_headers import CLAIMS
-from lbctl.targets.nginx import log, names, own_headers, quote, rules
+from lbctl.targets.nginx import access as clients
+from lbctl.targets.nginx import log, names, own_headers, pick, quote, rules
 from lbctl.targets.nginx.blocks import Geo, Identity, Listener, LogFormat
 from lbctl.targets.nginx.forward import FOREVER, Inlet, map_claim_headers
+from lbctl.targets.nginx.place import is_system_wide
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.nginx.route import Routes
 from lbctl.targets.token import Token
 
 _HAS_HTTP2_ON = (1, 25, 1)
 _ANYONE = ("0.0.0.0/0", "::/0", "unix:")
-_JOINS_HEADERS = (1, 23, 0)
-"""From this version on a variable `$http_name` holds all lines of a header; before, only the first one."""
-_READS_ALL_LINES = "x-forwarded-for"
-"""The header of which the real-IP module reads every line; of any other it reads the first one."""
-_SPELLINGS = {_READS_ALL_LINES: "X-Forwarded-For", "x-real-ip": "X-Real-IP"}
+_STREAMS = ("/dev/stdout", "/dev/stderr")
+_SYSTEM_LOG = "/var/log/nginx/access.log"
+"""Where packages and images of nginx have its log: packages rotate it, images link it to their standard output."""
+_SPELLINGS = {clients.READS_ALL_LINES: "X-Forwarded-For", "x-real-ip": "X-Real-IP"}
 
 
 def build(context: RenderContext, routes: Routes, listener: FleetListener, number: int) -> tuple[Listener, LogFormat]:
@@ -28,8 +30,9 @@ def build(context: RenderContext, routes: Routes, listener: FleetListener, numbe
     map_claim_headers(context, inlet)
     _warn_about_grpc(context, listener)
     tls, path = listener.tls, ("listeners", listener.name)
-    target = rules.table(context, listener, number, routes.targets)
-    log_format = log.formats(listener, number, inlet.request_id)
+    only = routes.only_location(listener, inlet)
+    target = None if only else Token(f"@{rules.table(context, listener, number, routes.targets)}")
+    log_format = log.formats(context.view, listener, number, inlet.request_id)
     server = Listener(
         listen=_listen(context, listener),
         http2=listener.http2 and context.version >= _HAS_HTTP2_ON,
@@ -43,13 +46,20 @@ def build(context: RenderContext, routes: Routes, listener: FleetListener, numbe
         max_body=listener.max_body or 0,
         header_timeout=listener.request_headers_timeout,
         idle_timeout=listener.idle_timeout or FOREVER,
-        log_path=_log_path(listener),
+        log_path=_log_path(context, listener),
+        logged=log.condition(context),
         log_format=log_format.name,
         traffic_log=log.traffic_server(context.view),
         request_id=(quote.plain(listener.request_id, (*path, "request_id")), Token(inlet.request_id)),
-        target=Token(f"@{target}"),
+        target=target,
+        only=only,
+        variables=log.variables(context.view),
+        has_grpc=_has_grpc(context, listener),
         has_regex=any(rule.path.kind == "regex" for rule in listener.rules),
-        locations=routes.locations(listener, inlet),
+        locations=() if only else routes.locations(listener, inlet),
+        refused=() if only else clients.conditions(context, access(listener)),
+        questions=routes.questions(listener),
+        pick_log=pick.log_server(context.view),
         mirrors=routes.mirrors(listener, inlet),
         own_headers=own_headers.of(context, listener),
     )
@@ -74,11 +84,15 @@ def _warn_about_grpc(context: RenderContext, listener: FleetListener) -> None:
     """
     if listener.tls is not None or (listener.http2 and context.version >= _HAS_HTTP2_ON):
         return
-    actions = [context.view.routes[rule.route].action for rule in listener.rules]
-    pools = {name for action in actions if isinstance(action, Forward) for name in action.pools}
-    if any(context.view.pools[name].protocol == "grpc" for name in pools):
+    if _has_grpc(context, listener):
         message = "this listener speaks HTTP/1.1 alone: gRPC clients cannot use it"
         context.warn("listener.h2c", ("listeners", listener.name, "bind"), message, "give it tls, or use nginx 1.25.1")
+
+
+def _has_grpc(context: RenderContext, listener: FleetListener) -> bool:
+    actions = [context.view.routes[rule.route].action for rule in listener.rules]
+    pools = {name for action in actions if isinstance(action, Forward) for name in action.pools}
+    return any(context.view.pools[name].protocol == "grpc" for name in pools)
 
 
 def _identities(tls: ListenerTls | None, path: tuple[str, ...]) -> list[Identity]:
@@ -95,10 +109,25 @@ def _identities(tls: ListenerTls | None, path: tuple[str, ...]) -> list[Identity
     ]
 
 
-def _log_path(listener: FleetListener) -> Token | None:
+def _log_path(context: RenderContext, listener: FleetListener) -> Token | None:
+    """Return where the access log is written; None if nowhere.
+
+    systemd makes a socket of a service's standard output, and Linux opens no socket by a path.
+    """
+    stated = listener.access_log.path
     if listener.access_log.format == "none":
         return None
-    return quote.value(listener.access_log.path, ("listeners", listener.name, "access_log", "path"))
+    path = ("listeners", listener.name, "access_log", "path")
+    system_wide = is_system_wide(context.view.proxy)
+    if stated in _STREAMS and system_wide:
+        context.warn(
+            "listener.access_log",
+            path,
+            f"nginx does not start as a service of systemd with {stated}, which is a socket there; a daemon loses it "
+            "at its first reload",
+            f"leave it out: {_SYSTEM_LOG} (images of nginx make that their standard output)",
+        )
+    return quote.value(stated or (_SYSTEM_LOG if system_wide else "/dev/stdout"), path)
 
 
 def _trusted_peers(context: RenderContext, listener: FleetListener) -> tuple[Token, ...]:
@@ -112,7 +141,7 @@ def _trusted_peers(context: RenderContext, listener: FleetListener) -> tuple[Tok
                 "nginx takes the client's address from one place: from trusted peers the PROXY protocol's is believed, "
                 "the header is not",
             )
-        if not listener.proxy_protocol and _reads_forged_line(context, listener):
+        if not listener.proxy_protocol and clients.reads_forged_line(context, listener):
             header = listener.client_address.header
             context.warn(
                 "listener.client_address",
@@ -126,12 +155,6 @@ def _trusted_peers(context: RenderContext, listener: FleetListener) -> tuple[Tok
     return tuple(map(Token, _ANYONE)) if listener.proxy_protocol else ()
 
 
-def _reads_forged_line(context: RenderContext, listener: FleetListener) -> bool:
-    """Return whether nginx would use the first of several header lines that name the client, unnoticed."""
-    client = listener.client_address
-    return client is not None and client.header.lower() != _READS_ALL_LINES and context.version < _JOINS_HEADERS
-
-
 def _several_addresses(
     context: RenderContext, listener: FleetListener, number: int, trusted: str | None
 ) -> Token | None:
@@ -140,10 +163,10 @@ def _several_addresses(
     It exists only for headers of which nginx reads one line.
     """
     client = listener.client_address
-    if client is None or listener.proxy_protocol or client.header.lower() == _READS_ALL_LINES:
+    if client is None or listener.proxy_protocol or client.header.lower() == clients.READS_ALL_LINES:
         return None
     source = names.header(client.header)
-    if source is None or _reads_forged_line(context, listener):
+    if source is None or clients.reads_forged_line(context, listener):
         return None
     entries = ((Token("default"), Token('""')), (quote.plain("~^1\\n.*,"), Token("1")))
     return Token(context.map(f"{trusted}\n{source}", f"$lb_several{number}", entries))
@@ -152,7 +175,7 @@ def _several_addresses(
 def _address_header(context: RenderContext, listener: FleetListener) -> Token | None:
     if listener.proxy_protocol:
         return Token("proxy_protocol")
-    if listener.client_address is None or _reads_forged_line(context, listener):
+    if listener.client_address is None or clients.reads_forged_line(context, listener):
         return None
     header = listener.client_address.header.lower()
     return quote.plain(_SPELLINGS.get(header, header), ("listeners", listener.name, "client_address", "header"))

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from lbctl.base.diagnostics import Path
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, Replica
+from lbctl.ir.routes import Forward
 from lbctl.ir.snapshot import View
 from lbctl.targets.nginx import quote
 from lbctl.targets.nginx.blocks import LogFormat
@@ -27,7 +28,9 @@ _HARMLESS_PATH = r"!#->@-\[\]-~"
 """The same without the space and the question mark."""
 _DEFAULT = Token("default")
 _NULL = Token("null")
+_LOGGED = Token("$lb_logged")
 _MOST_TRIES = 16
+_TENANT, _VARIANT, _COPIED = Token("$lb_tenant"), Token("$lb_variant"), Token("$lb_copied")
 
 
 TRAFFIC = Token("lb_traffic")
@@ -39,7 +42,8 @@ def traffic_format(view: View) -> LogFormat:
 
     No value in it comes from a client.
     """
-    text = f"{view.proxy.name}|$lb_pool|$status|$upstream_addr|$upstream_status"
+    tries = "$upstream_addr|$upstream_status|$upstream_header_time|$upstream_response_time"
+    text = f"{view.proxy.name}|$lb_pool|$status|{tries}"
     return LogFormat(TRAFFIC, quote.script(text))
 
 
@@ -50,7 +54,7 @@ def traffic_server(view: View) -> Token | None:
     return quote.plain(f"syslog:server={view.traffic_log},nohostname,tag=lbctl", ("control", "logs", "bind"))
 
 
-def formats(listener: Listener, number: int, request_id: str) -> LogFormat:
+def formats(view: View, listener: Listener, number: int, request_id: str) -> LogFormat:
     """Return the log format of one listener; the listener's name is part of the text, so each has its own."""
     name = Token(f"lb_log{number}")
     if listener.access_log.format == "text":
@@ -59,21 +63,44 @@ def formats(listener: Listener, number: int, request_id: str) -> LogFormat:
             f"replica=$lb_replica out=$body_bytes_sent time=$request_time id={request_id}"
         )
         return LogFormat(name, quote.script(text))
-    return LogFormat(name, quote.script(_json(listener, request_id)))
+    return LogFormat(name, quote.script(_json(listener, request_id, view)))
 
 
-def _json(listener: Listener, request_id: str) -> str:
+def condition(context: RenderContext) -> Token | None:
+    """Return the variable that is 0 for requests of routes without access log; None where all routes have one."""
+    silent = [name for name, route in context.view.routes.items() if not route.logged]
+    if not silent:
+        return None
+    if all(item.variable != _LOGGED for item in context.maps):
+        entries = ((quote.plain(json.dumps(name)), Token("0")) for name in silent)
+        context.map("$lb_route", _LOGGED.text, ((_DEFAULT, Token("1")), *entries))
+    return _LOGGED
+
+
+def variables(view: View) -> tuple[Token, ...]:
+    """Return the variables beside route and pool that locations set, where the fleet has a use for them."""
+    used = {
+        _TENANT: any(route.auth is not None for route in view.routes.values()),
+        _VARIANT: any(
+            isinstance(each.action, Forward) and len(each.action.shares) > 1 for each in view.routes.values()
+        ),
+        _COPIED: any(isinstance(each.action, Forward) and each.action.mirror for each in view.routes.values()),
+    }
+    return tuple(name for name, is_used in used.items() if is_used)
+
+
+def _json(listener: Listener, request_id: str, view: View) -> str:
     fields = {
         "ts": '"$lb_ts"',
         "request_id": f'"{request_id}"',
         "client": '"$remote_addr"',
-        "tenant": "$lb_log_tenant",
+        "tenant": "$lb_log_tenant" if _TENANT in variables(view) else "null",
         "listener": f'"{listener.name}"',
         "method": "$lb_log_method",
         "path": "$lb_log_path",
         "route": "$lb_log_route",
         "pool": "$lb_log_pool",
-        "variant": "$lb_log_variant",
+        "variant": "$lb_log_variant" if _VARIANT in variables(view) else "null",
         "replica": "$lb_replica",
         "model": "$lb_log_model" if _by_model(listener) else "null",
         "status": "$lb_log_status",
@@ -98,9 +125,11 @@ def maps(context: RenderContext) -> None:
     context.map("$request_method", "$lb_log_method", [(_DEFAULT, _NULL), (quote.plain(text), _script('"$1"'))])
     path = f"~^([{_HARMLESS_PATH}]+)"
     context.map("$request_uri", "$lb_log_path", [(_DEFAULT, _NULL), (quote.plain(path), _script('"$1"'))])
-    for name in ("route", "pool", "variant"):
+    used = variables(context.view)
+    for name in ("route", "pool", *(["variant"] if _VARIANT in used else [])):
         context.map(f"$lb_{name}", f"$lb_log_{name}", [(_DEFAULT, Token(f"$lb_{name}")), (Token('""'), _NULL)])
-    context.map("$lb_tenant", "$lb_log_tenant", [(_DEFAULT, _script('"$lb_tenant"')), (Token('""'), _NULL)])
+    if _TENANT in used:
+        context.map("$lb_tenant", "$lb_log_tenant", [(_DEFAULT, _script('"$lb_tenant"')), (Token('""'), _NULL)])
     if any(_by_model(item) for item in context.view.listeners):
         whole = f"~^([{HARMLESS}]+)\\z"
         context.map("$http_x_model", "$lb_log_model", [(_DEFAULT, _NULL), (quote.plain(whole), _script('"$1"'))])
@@ -132,10 +161,18 @@ def _milliseconds(context: RenderContext, source: str, variable: str) -> None:
 
 
 def _retries(context: RenderContext) -> None:
-    tries = [(quote.plain(rf"~^(?:[^ ]+(?: :)? ){{{n}}}[^ ]+$"), Token(str(n))) for n in range(_MOST_TRIES)]
-    context.map(
-        "$upstream_addr", "$lb_retries", [(_DEFAULT, Token(str(_MOST_TRIES))), (Token('""'), Token("0")), *tries]
-    )
+    most = _most_tries(context.view)
+    tries = [(quote.plain(rf"~^(?:[^ ]+(?: :)? ){{{n}}}[^ ]+$"), Token(str(n))) for n in range(most)]
+    context.map("$upstream_addr", "$lb_retries", [(_DEFAULT, Token(str(most))), (Token('""'), Token("0")), *tries])
+
+
+def _most_tries(view: View) -> int:
+    """Return how many tries a request can have; a fallback tries each replica of two pools."""
+    actions = [route.action for route in view.routes.values()]
+    if any(isinstance(action, Forward) and action.fallback for action in actions):
+        return _MOST_TRIES
+    attempts = max((route.retry.attempts for route in view.routes.values()), default=0)
+    return min(_MOST_TRIES, 1 + attempts + (view.picker is not None))
 
 
 def _replicas(context: RenderContext) -> None:

@@ -1,4 +1,4 @@
-"""The response headers that a route sets, for the answers that nginx gives in its place: 401, 413, 429, 502, 503, 504.
+"""The response headers that a route sets, for nginx's answers in its place: 401, 403, 413, 429, 502, 503, 504.
 
 All routes share the locations of these answers, so each header there has a variable that depends on the route. Without
 its CORS headers a browser would hide the status of such an answer from the page.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 
+from lbctl.ir.access import access
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Forward
 from lbctl.targets.nginx import quote
@@ -29,10 +30,12 @@ def of(context: RenderContext, listener: Listener) -> tuple[tuple[Token, Token],
 
 
 def _values(context: RenderContext) -> dict[str, dict[str, str]]:
-    """Return name of a header → route → value, for all routes with replicas."""
+    """Return name of a header → route → value, for all routes in whose place nginx may answer."""
     values: dict[str, dict[str, str]] = {}
+    lists = [access(listener) for listener in context.view.listeners]
     for route in context.view.routes.values():
-        for name, text in route.response_headers.set if isinstance(route.action, Forward) else ():
+        replaced = isinstance(route.action, Forward) or any(item.of(route).is_limited for item in lists)
+        for name, text in route.response_headers.set if replaced else ():
             if name not in _WRITTEN_BY_ANSWERS:
                 values.setdefault(name, {})[route.name] = text
     return values

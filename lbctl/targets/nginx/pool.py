@@ -6,7 +6,7 @@ some regions is an upstream of its own, without the replicas elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 
@@ -30,6 +30,8 @@ _HAS_RESOLVER = (1, 27, 3)
 _HAS_STICKY = (1, 29, 6)
 _HAS_LEAST_TIME = (1, 31)
 _UNLIMITED = 1_000_000
+_SINGLE_ZONE = 64
+"""The KiB of shared memory of an upstream with one replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Upstreams:
 
     context: RenderContext
     built: dict[tuple[str, tuple[str, ...]], Upstream | None] = field(default_factory=dict)
+    singles: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, Upstream], ...]] = field(default_factory=dict)
+    """(pool, regions) → the name and the upstream of each replica that may be picked."""
 
     def of(self, pool: str, regions: tuple[str, ...] = ()) -> Upstream | None:
         """Return the upstream for `pool`, restricted to `regions` if there are some.
@@ -66,12 +70,25 @@ class Upstreams:
     def size(self, pool: str, regions: tuple[str, ...]) -> int:
         """Return how many replicas of the upstream receive requests."""
         upstream = self.of(pool, regions)
-        return sum(1 for item in upstream.servers if Token("down") not in item.parameters) if upstream else 0
+        return (
+            len({item.address for item in upstream.servers if Token("down") not in item.parameters}) if upstream else 0
+        )
+
+    def replicas(self, name: str, regions: tuple[str, ...]) -> tuple[tuple[str, Upstream], ...]:
+        """Return the replicas of the pool that may be picked in these regions, each as an upstream of its own."""
+        key, pool = (name, regions), self.context.view.pools[name]
+        if key not in self.singles:
+            prefix = f"pick{len(self.singles)}_"
+            members = [] if isinstance(pool.discovery, DnsDiscovery) else _members(self.context, pool, regions)
+            fit = [item.replica for item in members if item.rank is not None]
+            self.singles[key] = tuple((item.name, _single(pool, item, prefix + item.name)) for item in fit)
+        return self.singles[key]
 
     @property
     def all(self) -> tuple[Upstream, ...]:
         """The upstreams that are built so far, in the order of pool and regions."""
-        return tuple(upstream for _, upstream in sorted(self.built.items()) if upstream is not None)
+        pools = (upstream for _, upstream in sorted(self.built.items()) if upstream is not None)
+        return (*pools, *(upstream for singles in self.singles.values() for _, upstream in singles))
 
 
 def _upstream(context: RenderContext, pool: Pool, name: str, regions: tuple[str, ...]) -> Upstream | None:
@@ -80,9 +97,34 @@ def _upstream(context: RenderContext, pool: Pool, name: str, regions: tuple[str,
     members = _members(context, pool, regions)
     if all(item.rank is None for item in members):
         return None
-    common = (*_failures(pool), *_limit(pool))
-    servers = tuple(_server(pool, item, common) for item in members)
+    ejectable, limit = _ejectable(pool, members), _limit(pool)
+    servers = tuple(
+        _server(pool, item, (*_failures(pool, is_ejectable=item.replica.name in ejectable), *limit)) for item in members
+    )
+    if _panics(pool) and all(item.rank in (0, None) for item in members) and len(ejectable) > 1:
+        servers += _again(pool, [item for item in members if item.rank == 0], limit)
     return _block(context, pool, name, servers, resolver=None)
+
+
+def _again(pool: Pool, members: Iterable[Member], limit: Sequence[Token]) -> tuple[Server, ...]:
+    """Return the replicas once more, as backups that nothing leaves out: they serve while all others are left out."""
+    return tuple(_server(pool, replace(item, rank=1), (Token("max_fails=0"), *limit)) for item in members)
+
+
+def _single(pool: Pool, replica: Replica, name: str) -> Upstream:
+    """Return the upstream of one replica. Alone, it has nothing to be ejected from."""
+    server = _server(pool, Member(replica, 1, 0), (Token("max_fails=0"), *_limit(pool)))
+    return Upstream(
+        name=quote.plain(name),
+        zone=_SINGLE_ZONE,
+        method=None,
+        servers=(server,),
+        keepalive=32,
+        keepalive_timeout=max(1, pool.connections.idle),
+        keepalive_requests=pool.connections.max_requests or _UNLIMITED,
+        resolver=None,
+        sticky=None,
+    )
 
 
 def _block(
@@ -106,10 +148,13 @@ def _block(
 def _discovered(context: RenderContext, pool: Pool, discovery: DnsDiscovery, name: str) -> Upstream:
     path = ("pools", pool.name, "discovery", "dns", "name")
     address = quote.plain(str(Address(discovery.name, discovery.port)), path)
-    parameters = [*_failures(pool), *_limit(pool)]
+    is_ejectable = pool.passive is not None and (pool.passive.max_ejection >= 100 or _panics(pool))
+    parameters = [*_failures(pool, is_ejectable=is_ejectable), *_limit(pool)]
+    again = [Token("max_fails=0"), *_limit(pool), Token("backup")]
     resolver = None
     if context.version >= _HAS_RESOLVER and discovery.resolvers:
         parameters.append(Token("resolve"))
+        again.append(Token("resolve"))
         seconds = max(1, discovery.refresh // 1000)
         resolver = Token(" ".join(map(str, discovery.resolvers)) + f" valid={seconds}s", (*path[:-1], "resolvers"))
     elif context.version >= _HAS_RESOLVER:
@@ -119,9 +164,9 @@ def _discovered(context: RenderContext, pool: Pool, discovery: DnsDiscovery, nam
             "nginx resolves a name again only by resolvers of its own: here it is resolved when nginx starts",
             'name them: resolvers: ["10.96.0.10:53"]',
         )
-    servers = (Server(address, tuple(parameters)),)
+    servers = tuple(Server(address, tuple(item)) for item in ((parameters, again) if _panics(pool) else (parameters,)))
     upstream = _block(context, pool, name, servers, resolver)
-    return upstream if resolver is None else _with_zone_for(upstream, discovery.max_replicas)
+    return upstream if resolver is None else _with_zone_for(upstream, len(servers) * discovery.max_replicas)
 
 
 def _with_zone_for(upstream: Upstream, replicas: int) -> Upstream:
@@ -233,8 +278,37 @@ def _server(pool: Pool, member: Member, common: tuple[Token, ...]) -> Server:
     return Server(quote.plain(str(replica.address), path), tuple(parameters))
 
 
-def _failures(pool: Pool) -> list[Token]:
+def _panics(pool: Pool) -> bool:
+    """Return whether all replicas serve again when failures have left out all of them.
+
+    nginx has no limit for how many are left out, and it counts requests that a replica has received and broken off too:
+    one client whose requests make replicas break off would take the whole pool from everybody.
+    """
+    return pool.passive is not None and 0 < pool.passive.max_ejection < 100 and _has_backups(pool)
+
+
+def _has_backups(pool: Pool) -> bool:
+    return not _hashes(pool) and pool.balance.algorithm != "random"
+
+
+def _ejectable(pool: Pool, members: list[Member]) -> frozenset[str]:
+    """Return the replicas that nginx may leave out after failures.
+
+    All of them, where backups are used then: those that stand by, or the replicas once more. Without backups as many
+    as `max_ejection` allows, by their order; a failing replica that is not left out costs its requests another try.
+    """
     if pool.passive is None:
+        return frozenset()
+    used = [item for item in members if item.rank is not None]
+    if any(item.rank for item in used):
+        return frozenset(item.replica.name for item in used if item.rank == 0)
+    if _panics(pool) and len(used) > 1:
+        return frozenset(item.replica.name for item in used)
+    return frozenset(item.replica.name for item in used[: int(len(used) * pool.passive.max_ejection / 100)])
+
+
+def _failures(pool: Pool, *, is_ejectable: bool) -> list[Token]:
+    if pool.passive is None or not is_ejectable:
         return [Token("max_fails=0")]
     seconds = max(1, -(-pool.passive.ejection_time // 1000))
     return [Token(f"max_fails={pool.passive.consecutive_connect_failures}"), Token(f"fail_timeout={seconds}s")]

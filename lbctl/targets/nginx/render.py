@@ -7,9 +7,11 @@ import posixpath
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
+from lbctl.targets import client_networks, credentials
 from lbctl.targets.locality import placeless
-from lbctl.targets.nginx import listener, log, quote
+from lbctl.targets.nginx import listener, log, pick, quote
 from lbctl.targets.nginx.blocks import Listener, LogFormat
+from lbctl.targets.nginx.place import is_system_wide
 from lbctl.targets.nginx.pool import Upstreams
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.nginx.route import NO_REPLICA, Routes
@@ -21,8 +23,6 @@ from lbctl.targets.token import Token, write
 _CONNECTIONS = 8192
 _SPARE = 512
 _LARGEST = 65_536
-_SYSTEM_DIRECTORIES = ("/etc/", "/usr/", "/opt/")
-"""Where an nginx that was installed for the whole machine has its configuration."""
 _TEMPORARY = ("client-body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
@@ -30,7 +30,10 @@ def render(view: View) -> Bundle:
     """Return nginx.conf and the files that it includes, with the diagnostics of this view."""
     context = RenderContext(view)
     text, sources = write("nginx", "nginx.conf.j2", _values(context))
-    return Bundle((File("nginx.conf", text, sources), *context.files), (*context.diagnostics, *placeless(view)))
+    return Bundle(
+        (File("nginx.conf", text, sources, credentials.in_text(view)), *context.files),
+        (*context.diagnostics, *placeless(view)),
+    )
 
 
 def diagnostics(view: View) -> tuple[Diagnostic, ...]:
@@ -45,9 +48,9 @@ def _temporary_paths(proxy: Proxy) -> list[tuple[Token, Token]]:
 
     Only root can make those, so an nginx whose configuration is elsewhere has them beside it.
     """
-    directory = posixpath.dirname(proxy.config or "")
-    if directory.startswith(_SYSTEM_DIRECTORIES):
+    if is_system_wide(proxy):
         return []
+    directory = posixpath.dirname(proxy.config or "")
     return [
         (Token(f"{name.replace('-', '_')}_temp_path"), quote.plain(posixpath.join(directory, f"lbctl-{name}")))
         for name in _TEMPORARY
@@ -57,17 +60,26 @@ def _temporary_paths(proxy: Proxy) -> list[tuple[Token, Token]]:
 def _values(context: RenderContext) -> dict[str, object]:
     upstreams = Upstreams(context)
     built = _listeners(context, upstreams)
+    number = len(context.maps)
     log.maps(context)
+    if context.view.picker is not None:
+        pick.maps(context)
     return {
         "connections": _connections(context.view),
         "temporary": _temporary_paths(context.view.proxy),
         "formats": [
             *(written for _, written in built),
             *([log.traffic_format(context.view)] if context.view.traffic_log else ()),
+            *([pick.log_format()] if context.view.picker is not None else ()),
         ],
+        "picker": pick.address(context.view),
         "listeners": [server for server, _ in built],
         "upstreams": upstreams.all,
-        "maps": context.maps,
+        "maps": context.maps[:number],
+        "log_maps": context.maps[number:],
+        "grpc": any(server.has_grpc for server, _ in built),
+        "forwards": any(server.forwards for server, _ in built),
+        "websocket": any(route.websocket for route in context.view.routes.values()),
         "ambiguous": quote.plain(f"~{AMBIGUOUS}"),
         "host": quote.plain(rf"~*^([^\n]+)\n(?={HOST}\z)(\1)\.?(:[0-9]+)?\z"),
         "lookups": _lookups(context),
@@ -77,6 +89,7 @@ def _values(context: RenderContext) -> dict[str, object]:
         "hash_size": _power(4 * (len(context.maps) + 200)),
         "map_bucket": _power(2 * _longest(context), 128),
         "map_size": _power(4 * max((len(item.entries) for item in context.maps), default=1), 2048),
+        "refused_address": Token(f"'{client_networks.BODY}'"),
         "no_replica": Token(f"'{NO_REPLICA}'"),
     }
 

@@ -27,6 +27,8 @@ class RenderContext:
     lookups: Lookups = field(default_factory=Lookups)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     files: list[File] = field(default_factory=list)
+    upstream_numbers: dict[str, int] = field(default_factory=dict)
+    """Upstream → the number that the variable of its picks contains."""
     conditions: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
     """(source, expressions) → the variable that says whether one of the expressions matches."""
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
+from lbctl.ir.access import access
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route, retry_after
 from lbctl.targets.assess import CLOSED
-from lbctl.targets.nginx import auth, limits, names, quote, split
-from lbctl.targets.nginx.blocks import Answer, Forwarding, Limit, Location, Mirrored
+from lbctl.targets.nginx import access as clients
+from lbctl.targets.nginx import auth, limits, names, pick, quote, split
+from lbctl.targets.nginx.blocks import Answer, Forwarding, Limit, Location, Mirrored, Question
 from lbctl.targets.nginx.forward import Inlet, forwarding
 from lbctl.targets.nginx.pool import Upstreams
 from lbctl.targets.nginx.render_context import RenderContext
@@ -48,6 +50,18 @@ class Routes:
         used = sorted({rule.route for rule in listener.rules})
         return tuple(item for name in used for item in self._of_route(listener, inlet, self.context.view.routes[name]))
 
+    def only_location(self, listener: Listener, inlet: Inlet) -> Location | None:
+        """Return the location of a listener that treats every request alike, so that none has to be chosen.
+
+        It sends all of them to one pool. Return None for any other listener.
+        """
+        action = self.context.view.routes[listener.rules[0].route].action if listener.rules else None
+        is_one = len(listener.rules) == 1 and listener.rules[0] == Rule(listener.rules[0].route)
+        if not is_one or not isinstance(action, Forward) or len(_reached(action)) != 1 or action.pins or action.mirror:
+            return None
+        locations = self.locations(listener, inlet)
+        return locations[0] if len(locations) == 1 and locations[0].forwarding is not None else None
+
     def mirrors(self, listener: Listener, inlet: Inlet) -> tuple[Mirrored, ...]:
         """Return the locations to which requests of `listener` are copied."""
         used = sorted({rule.route for rule in listener.rules})
@@ -55,13 +69,56 @@ class Routes:
         return tuple(item for item in mirrors if item is not None)
 
     def _of_route(self, listener: Listener, inlet: Inlet, route: Route) -> list[Location]:
+        if clients.unknown(self.context, listener, route):
+            pools = _reached(route.action) if isinstance(route.action, Forward) else [""]
+            return [_unavailable(route, pool, _variables(route), CLOSED.body) for pool in pools]
+        refused = clients.conditions(self.context, access(listener).of(route))
+        return [replace(item, refused=refused) for item in self._locations(listener, inlet, route)]
+
+    def _locations(self, listener: Listener, inlet: Inlet, route: Route) -> list[Location]:
         action = route.action
         if isinstance(action, Respond):
             return _answering(route, action)
         if isinstance(action, Redirect):
             return [Location(_name(route), _variables(route), _response_headers(route), redirect=True)]
         rule = _rule(listener, route)
-        return [self._forwarding(listener, inlet, route, rule, pool) for pool in _reached(action)]
+        return [item for pool in _reached(action) for item in self._to_pool(listener, inlet, route, rule, pool)]
+
+    def _to_pool(self, listener: Listener, inlet: Inlet, route: Route, rule: Rule, pool: str) -> list[Location]:
+        """Return the location that forwards to the pool; before it, where replicas are picked, the one that asks."""
+        location = self._forwarding(listener, inlet, route, rule, pool)
+        upstream = self.upstreams.of(pool, route.regions)
+        replicas = self.upstreams.replicas(pool, route.regions) if self._picks(pool) else ()
+        if location.forwarding is None or upstream is None or not replicas:
+            return [location]
+        chosen = pick.picked(self.context, self.context.view.pools[pool], upstream, replicas)
+        again = names.location(route.name, pool) + pick.AGAIN
+        forwarded = forwarding(self.context, inlet, route, rule, self.context.view.pools[pool], chosen.upstream)
+        assert forwarded is not None
+        forwarded = replace(forwarded, on_502=location.forwarding.on_502, on_504=location.forwarding.on_504)
+        number = self.numbers[route.name]
+        asking = replace(
+            location,
+            variables=(*location.variables, pick.REACHED),
+            question=quote.plain(pick.question_path(number, pool)),
+            forwarding=pick.falling_back(self.context, forwarded, chosen, number, again),
+        )
+        instead = replace(location, name=quote.plain(f"@{again}"), variables=(*location.variables, pick.UNREACHED))
+        return [asking, instead]
+
+    def _picks(self, pool: str) -> bool:
+        return self.context.view.picker is not None and self.context.view.pools[pool].balance.pick is not None
+
+    def questions(self, listener: Listener) -> tuple[Question, ...]:
+        """Return the locations that ask the picker for requests of `listener`."""
+        routes = [self.context.view.routes[name] for name in sorted({rule.route for rule in listener.rules})]
+        return tuple(
+            pick.question(route, self.numbers[route.name], self.context.view.pools[pool], self.context.view)
+            for route in routes
+            if isinstance(route.action, Forward)
+            for pool in _reached(route.action)
+            if self._picks(pool)
+        )
 
     def _forwarding(self, listener: Listener, inlet: Inlet, route: Route, rule: Rule, pool: str) -> Location:
         action = route.action

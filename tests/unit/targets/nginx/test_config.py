@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from lbctl.apply.placeholders import stand_in
+from lbctl.base import resources
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import AccessLog, Certificate, ClientAddress, Listener, ListenerTls, PathMatch, Rule
 from lbctl.ir.pools import (
     Affinity,
     Balance,
+    CircuitBreaker,
     Connections,
     DnsDiscovery,
     HashKey,
@@ -47,6 +49,13 @@ def text_of(pool: Pool, version: tuple[int, ...] = (1, 22), **route: object) -> 
 def view_of(pool: Pool, version: tuple[int, ...] = (1, 22), **route: object) -> View:
     listener = Listener("public", Address("127.0.0.1", 8080), rules=(EVERYWHERE,))
     return a_view(listener, (Route("r", to(pool.name), **route),), (pool,), version)  # type: ignore[arg-type]
+
+
+def test_a_breaker_above_what_nginx_can_count_is_the_most_that_it_can(tmp_path: Path) -> None:
+    breaker = CircuitBreaker(500_000, 500_000, 500_000, 3)
+    bundle = TARGET.render(view_of(Pool("big", (a_replica("a"),), circuit_breaker=breaker)))
+    assert "limit_conn lb_pool_big 65535;" in bundle.main.text
+    assert refused(bundle, tmp_path) == ""
 
 
 def everything(version: tuple[int, ...]) -> View:
@@ -147,10 +156,61 @@ def test_idle_connections_to_replicas_are_kept_for_milliseconds() -> None:
     assert "keepalive_timeout 800ms;\n        keepalive_requests 50;" in text
 
 
-def test_passive_checks_count_connect_failures() -> None:
-    pool = Pool("p", (a_replica("a"),), passive=PassiveCheck(consecutive_connect_failures=2, ejection_time=2500))
-    assert "max_fails=2 fail_timeout=3s" in text_of(pool)
-    assert "max_fails=0" in text_of(replace(pool, passive=None))
+def test_what_a_fleet_does_not_use_is_not_rendered() -> None:
+    text = text_of(Pool("p", (a_replica("a"),)))
+    assert [
+        word for word in ("418", "grpc", "429", "401", "413", "upgrade", "$lb_tenant", "$lb_variant") if word in text
+    ] == ["429"], "429 is the status of limits, should there be any"
+    assert text.count("location ") == 4
+
+
+def test_a_second_route_makes_requests_look_for_their_own() -> None:
+    listener = Listener(
+        "public", Address("127.0.0.1", 8080), rules=(Rule("r", path=PathMatch("exact", "/x")), Rule("s"))
+    )
+    view = a_view(listener, (Route("r", to("p")), Route("s", to("p"))), (Pool("p", (a_replica("a"),)),))
+    assert "error_page 418 = @$lb_l0_target;" in TARGET.render(view).main.text
+
+
+def test_all_replicas_may_be_out_and_then_all_serve_again() -> None:
+    check = PassiveCheck(consecutive_connect_failures=2, ejection_time=2500)
+    members = tuple(a_replica(name, port) for port, name in enumerate("abc", 8000))
+    assert failures_of(Pool("p", members, passive=check)) == ["2 fail_timeout=3s"] * 3 + ["0 backup"] * 3
+    assert failures_of(Pool("p", members, passive=replace(check, max_ejection=0))) == ["0", "0", "0"]
+    by_hash = Balance("hash", HashKey("header", "x-s"))
+    assert failures_of(Pool("p", members, passive=check, balance=by_hash)) == ["2 fail_timeout=3s", "0", "0"]
+    assert failures_of(Pool("p", members, passive=replace(check, max_ejection=100))) == ["2 fail_timeout=3s"] * 3
+    assert failures_of(Pool("p", members[:1], passive=check)) == ["0"]
+    assert failures_of(Pool("p", members, passive=None)) == ["0", "0", "0"]
+
+
+def test_all_replicas_before_backups_may_be_out() -> None:
+    members = (a_replica("a"), a_replica("b", 8001), a_replica("c", 8002, priority=1))
+    assert failures_of(Pool("p", members)) == ["3 fail_timeout=30s", "3 fail_timeout=30s", "0 backup"]
+
+
+def failures_of(pool: Pool) -> list[str]:
+    lines = text_of(pool).splitlines()
+    return [line.split("max_fails=")[1].rstrip(";") for line in lines if "max_fails=" in line]
+
+
+def test_the_log_of_an_installed_nginx_is_where_its_package_has_it() -> None:
+    """systemd gives a service a socket as its standard output, and a daemon has none: nginx could not open that."""
+    pool = Pool("p", (a_replica("a"),))
+    installed = replace(view_of(pool), proxy=Proxy("edge", "nginx", (1, 22), config="/etc/nginx/nginx.conf"))
+    bundle = TARGET.render(installed)
+    assert "access_log /var/log/nginx/access.log lb_log0;" in bundle.main.text
+    assert bundle.diagnostics == ()
+    assert "access_log /dev/stdout lb_log0;" in text_of(pool)
+
+
+def test_standard_output_as_the_log_of_an_installed_nginx_is_a_warning() -> None:
+    view = view_of(Pool("p", (a_replica("a"),)))
+    listener = replace(view.listeners[0], access_log=AccessLog("/dev/stdout"))
+    proxy = Proxy("edge", "nginx", (1, 22), config="/etc/nginx/nginx.conf")
+    bundle = TARGET.render(replace(view, proxy=proxy, listeners=(listener,)))
+    assert "access_log /dev/stdout lb_log0;" in bundle.main.text
+    assert [item.code for item in bundle.diagnostics] == ["LB412"]
 
 
 def test_what_is_no_connect_failure_is_not_tried_again_unless_that_is_harmless() -> None:
@@ -174,7 +234,7 @@ def test_a_lower_priority_beside_a_hash_gets_nothing_and_that_is_told() -> None:
         "p", (a_replica("a"), a_replica("b", 8001, priority=1)), balance=Balance("hash", HashKey("header", "x-s"))
     )
     bundle = TARGET.render(view_of(pool))
-    assert "server 127.0.0.1:8001 weight=1 max_fails=3 fail_timeout=30s down;" in bundle.main.text
+    assert "server 127.0.0.1:8001 weight=1 max_fails=0 down;" in bundle.main.text
     assert [item.code for item in bundle.diagnostics] == ["LB464"]
 
 
@@ -183,7 +243,7 @@ def test_replicas_elsewhere_stand_by_where_a_zone_is_preferred() -> None:
     view = view_of(Pool("p", members, locality=Locality("zone")))
     text = TARGET.render(replace(view, proxy=replace(view.proxy, zone="a", region="r"))).main.text
     assert "server 127.0.0.1:1 weight=100 max_fails=3 fail_timeout=30s;" in text
-    assert "server 127.0.0.1:2 weight=100 max_fails=3 fail_timeout=30s backup;" in text
+    assert "server 127.0.0.1:2 weight=100 max_fails=0 backup;" in text
 
 
 def test_replicas_whose_names_cannot_all_be_verified_get_nothing() -> None:
@@ -203,7 +263,8 @@ def test_nothing_of_the_user_stands_in_a_comment_and_no_name_meets_a_word_of_ngi
     bundle = TARGET.render(view)
     assert refused(bundle, tmp_path) == ""
     comments = [line for line in bundle.main.text.splitlines() if line.lstrip().startswith("#")]
-    assert comments == ["# Made by lbctl. Change the fleet file and render again."]
+    texts = [item.read_text() for item in (resources.templates() / "nginx").iterdir()]
+    assert set(comments) <= {line for text in texts for line in text.splitlines()}
 
 
 @pytest.mark.parametrize(("version", "codes"), [((1, 22), ["LB405"]), ((1, 25, 1), [])])

@@ -1,0 +1,61 @@
+"""Clients that are refused by their address, which is the one that trusted peers name (the real-IP module)."""
+
+from __future__ import annotations
+
+from lbctl.ir.access import Access, access
+from lbctl.ir.listeners import Listener
+from lbctl.ir.routes import Route
+from lbctl.targets.nginx import quote
+from lbctl.targets.nginx.blocks import Geo
+from lbctl.targets.nginx.render_context import RenderContext
+from lbctl.targets.token import Token
+
+READS_ALL_LINES = "x-forwarded-for"
+"""The header of which the real-IP module reads every line; of any other it reads the first one."""
+_JOINS_HEADERS = (1, 23, 0)
+"""From this version on a variable `$http_name` holds all lines of a header; before, only the first one."""
+_CLIENT = Token("$remote_addr")
+_UNREADABLE = "255.255.255.255/32"
+"""A network that nginx does not read; no client has that address."""
+_NO_ADDRESS = Token("255.255.255.254/31")
+"""A network with that address, for which nginx takes the client of a unix socket."""
+
+
+def conditions(context: RenderContext, lists: Access) -> tuple[Token, ...]:
+    """Return the conditions of `if` that hold for a client that is refused."""
+    denied = [Token(_within(context, lists.deny))] if lists.deny else []
+    allowed = [Token(f"{_within(context, lists.allow)} = 0")] if lists.allow is not None else []
+    return (*denied, *allowed)
+
+
+def reads_forged_line(context: RenderContext, listener: Listener) -> bool:
+    """Return whether nginx would use the first of several header lines that name the client, unnoticed."""
+    client = listener.client_address
+    return client is not None and client.header.lower() != READS_ALL_LINES and context.version < _JOINS_HEADERS
+
+
+def unknown(context: RenderContext, listener: Listener, route: Route) -> bool:
+    """Return whether the route limits its clients where nginx takes a balancer for the client; warn if so."""
+    if listener.client_address is None or not access(listener).of(route).is_limited:
+        return False
+    takes_balancer = listener.proxy_protocol or reads_forged_line(context, listener)
+    if takes_balancer:
+        own = route.allow_from is not None or route.deny_from is not None
+        path = ("routes", route.name) if own else ("listeners", listener.name)
+        key = "allow_from" if (route if own else listener).allow_from is not None else "deny_from"
+        message = (
+            f"nginx does not see the client's address on listener {listener.name} (LB406): {route.name} answers 503"
+        )
+        context.warn("route.access" if own else "listener.access", (*path, key), message)
+    return takes_balancer
+
+
+def _within(context: RenderContext, networks: tuple[str, ...]) -> str:
+    """Return the variable that is 1 for a client of these networks, else 0."""
+    tokens = tuple(quote.plain(item) for item in networks if item != _UNREADABLE)
+    for geo in context.geos:
+        if geo.address == _CLIENT and geo.networks == tokens:
+            return geo.variable.text
+    variable = f"$lb_from{sum(geo.address == _CLIENT for geo in context.geos)}"
+    context.geos.append(Geo(_CLIENT, Token(variable), tokens, (_NO_ADDRESS,)))
+    return variable

@@ -1,0 +1,135 @@
+"""A replica for each request, named by the picker: nginx asks it by a subrequest, and each replica is an upstream.
+
+The subrequest has no body, so the picker knows the session by its headers and the load, not the prompt. Whatever goes
+wrong, the request goes to the pool's own upstream. After a failure the picker gets no question for a second, since it
+is a server of an upstream with `max_fails=1`. A picked replica that does not accept the connection is no failure of the
+request: it goes on to the pool, unless something of it was sent, and the picker learns it with the end of the request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lbctl.ir.pools import Pool
+from lbctl.ir.routes import Route
+from lbctl.ir.snapshot import View
+from lbctl.targets import picker
+from lbctl.targets.nginx import names, quote
+from lbctl.targets.nginx.blocks import Forwarding, LogFormat, Question, Upstream
+from lbctl.targets.nginx.render_context import RenderContext
+from lbctl.targets.token import Token
+
+AGAIN = ":again"
+"""What the name of the location ends with in which a picked request goes on to the pool."""
+_FORMAT = Token("lb_pick")
+_REPLICA, _ID = "$lb_pick_replica", "$lb_pick_answered"
+_UNREACHED = Token("$lb_pick_unreached")
+REACHED, UNREACHED = (_UNREACHED, Token("false")), (_UNREACHED, Token("true"))
+"""What the end of a request reports, as a variable and its value: whether its picked replica was not reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The upstream that a request to one pool gets by its pick."""
+
+    variable: str
+    """The variable with its name: that of a replica's upstream, else that of the pool's."""
+    upstream: Upstream
+    """The upstream of the pool, under the name of the variable."""
+
+
+def picked(
+    context: RenderContext, pool: Pool, upstream: Upstream, replicas: tuple[tuple[str, Upstream], ...]
+) -> Picked:
+    """Return what a pick leads to; `replicas` has the name and the upstream of each replica that may be picked."""
+    variable = f"$lb_up_{upstream.name.text.replace('.', '_').replace('-', '_')}_{_number(context, upstream)}"
+    if all(item.variable != Token(variable) for item in context.maps):
+        path = ("pools", pool.name, "balance", "pick")
+        entries = ((quote.map_key(name), quote.plain(single.name.text, path)) for name, single in replicas)
+        context.map(_REPLICA, variable, ((Token("default"), quote.plain(upstream.name.text)), *entries))
+        if pool.balance.pick is not None and pool.balance.pick.reads_bodies:
+            context.warn(
+                "pool.balance.pick.body",
+                path,
+                "nginx chooses before it reads the body: its picks follow session headers and the load",
+                "`prefix: off` and headers alone in `session` say the same for every proxy",
+            )
+    return Picked(variable, replace(upstream, name=Token(variable)))
+
+
+def _number(context: RenderContext, upstream: Upstream) -> int:
+    """Return a number that keeps the variables of upstreams apart whose names differ in signs alone."""
+    numbers = context.upstream_numbers
+    return numbers.setdefault(upstream.name.text, len(numbers))
+
+
+def falling_back(
+    context: RenderContext, directives: Forwarding, chosen: Picked, route_number: int, location: str
+) -> Forwarding:
+    """Return the directives for a picked request: where its replica does not accept it, `location` has the pool.
+
+    `location` is without its `@`. A failed question itself, which nginx answers with 500, leads there as well.
+    """
+    name, prefix = quote.plain(location), f"{chosen.variable}_r{route_number}"
+    for status, otherwise in (("502", directives.on_502), ("504", directives.on_504)):
+        variable = f"{prefix}_{status}"
+        if all(item.variable != Token(variable) for item in context.maps):
+            pattern = quote.plain(r"~^pick\d+_[^:]*:lb_503\z")
+            entries = ((Token("default"), Token(otherwise.text.removeprefix("@"))), (pattern, name))
+            context.map(f"{chosen.variable}:$lb_on_{status}", variable, entries, volatile=True)
+    unasked = f"{prefix}_500"
+    if all(item.variable != Token(unasked) for item in context.maps):
+        context.map(
+            "$upstream_addr", unasked, ((Token("default"), Token("lb_502")), (Token('""'), name)), volatile=True
+        )
+    return replace(
+        directives,
+        on_500=Token(f"@{unasked}"),
+        on_502=Token(f"@{prefix}_502"),
+        on_504=Token(f"@{prefix}_504"),
+    )
+
+
+def question_path(route_number: int, pool: str) -> str:
+    """Return the path of the internal location that asks for requests of a route to a pool."""
+    return f"/.lbctl/pick/{route_number}/{pool}"
+
+
+def question(route: Route, route_number: int, pool: Pool, view: View) -> Question:
+    """Return the location that asks the picker, in at most the time that the fleet gives it."""
+    policy = pool.balance.pick
+    assert policy is not None
+    sources = ((name, names.header(name)) for name in policy.session_headers)
+    connect = max(1, policy.timeout // 4)
+    return Question(
+        path=quote.plain(question_path(route_number, pool.name)),
+        target=quote.value(f"http://lb_picker{picker.target(pool.name, route.regions)}"),
+        proxy=quote.value(view.proxy.name),
+        headers=tuple((quote.plain(name), Token(source)) for name, source in sources if source is not None),
+        connect=connect,
+        answer=max(1, policy.timeout - connect),
+    )
+
+
+def log_format() -> LogFormat:
+    """Return the format of the line that tells the picker the end of a request."""
+    fields = '{"pick":"$lb_pick_id","status":$lb_log_status,"unreached":$lb_pick_unreached}'
+    return LogFormat(_FORMAT, quote.script(fields))
+
+
+def maps(context: RenderContext) -> None:
+    """Add the map with the id of the pick, as far as it is one that the picker can have given."""
+    entries = ((Token("default"), Token('""')), (quote.plain(r"~^([A-Za-z0-9._:-]{1,64})\z"), Token("$1")))
+    context.map(_ID, "$lb_pick_id", entries)
+
+
+def address(view: View) -> Token | None:
+    """Return the picker's address; None where nothing is picked."""
+    return quote.plain(str(picker.http_address(view))) if view.picker is not None else None
+
+
+def log_server(view: View) -> Token | None:
+    """Return the syslog server that learns the end of picked requests; None where nothing is picked."""
+    if view.picker is None:
+        return None
+    return quote.plain(f"syslog:server={picker.http_address(view)},nohostname,tag=lbctl")

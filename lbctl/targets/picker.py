@@ -1,0 +1,29 @@
+"""Where HAProxy and nginx ask the picker, and what they ask: the same on both."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from lbctl.base.hosts import from_here, is_loopback
+from lbctl.ir.address import Address
+from lbctl.ir.snapshot import View
+
+PAUSE = 1_000
+"""Milliseconds for which a proxy asks nothing after the picker was not there or too slow."""
+
+
+def http_address(view: View) -> Address:
+    """Return the picker's HTTP and UDP address, which is on loopback.
+
+    It is the port after that of gRPC. Raises ValueError for a proxy that asks no picker.
+    """
+    if view.picker is None:
+        raise ValueError(f"{view.proxy.name} asks no picker")
+    host = from_here(view.picker.host)
+    return Address(host if is_loopback(host) else "127.0.0.1", view.picker.port + 1)
+
+
+def target(pool: str, regions: tuple[str, ...]) -> str:
+    """Return the path and query of the question for a pool, by a route of these regions."""
+    query = f"?regions={','.join(quote(item, safe='') for item in sorted(regions))}" if regions else ""
+    return f"/pick/{quote(pool, safe='')}{query}"
