@@ -11,7 +11,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, View, drained_of, view, weights_of
 from lbctl.targets import target
 from lbctl.targets.assess import Assessment, assess, close
-from lbctl.targets.envoy import ads, clusters, listeners, resources
+from lbctl.targets.envoy import ads, clusters, listeners, picking, resources
 from lbctl.targets.envoy.plan import Plan, Upstream, plan
 from lbctl.targets.load import Loaded
 from lbctl.xds.build import validate
@@ -65,7 +65,7 @@ def assemble(snapshot: Snapshot, proxy: Proxy, cache: BuildCache, closing: Closi
     locality_dependent = tuple(item for item in wanted.upstreams if item.pool.locality)
     built = [
         *_traffic(cache, visible, wanted),
-        *_clusters(cache, wanted),
+        *_clusters(cache, visible, wanted),
         *(members(cache, item, NO_LOCALITY, snapshot.addresses) for item in wanted.upstreams if not item.pool.locality),
         *_collectors(cache, visible, snapshot.addresses),
         *_secrets(cache, visible, snapshot.secrets.files),
@@ -133,10 +133,13 @@ def _traffic(cache: BuildCache, visible: View, wanted: Plan) -> Iterator[BuiltRe
         yield cache.get(RDS, item.name, (item, named.names, routed), make, path, secret=secret)
 
 
-def _clusters(cache: BuildCache, wanted: Plan) -> Iterator[BuiltResource]:
+def _clusters(cache: BuildCache, visible: View, wanted: Plan) -> Iterator[BuiltResource]:
     for upstream in wanted.upstreams:
         shape = ads.shape(upstream)
         yield cache.get(CDS, shape.name, (shape,), partial(ads.cluster, shape), ("pools", shape.pool.name))
+    if visible.picker is not None:
+        make = partial(picking.cluster, visible.picker)
+        yield cache.get(CDS, picking.CLUSTER, (visible.picker,), make, ("control", "picker"))
     for item in wanted.fallbacks:
         yield cache.get(CDS, item.name, (item,), partial(clusters.fallback, item), ("pools", item.pool.name))
 

@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 
 from lbctl.base.diagnostics import Diagnostic, Path, show
 from lbctl.base.hosts import is_ip
+from lbctl.targets.envoy.bootstrap import CONTROL_PLANE
 from lbctl.xds.build import nack_locator
 from lbctl.xds.build.field_rules import Broken, Reference, Rules
 from lbctl.xds.build.key_pairs import authority_problem, pair_problem
@@ -87,9 +88,15 @@ def _route_action(part: Any) -> Iterator[Reference]:
     yield from ((CDS, item.cluster) for item in part.request_mirror_policies)
 
 
+def _grpc_cluster(part: Any) -> Iterator[Reference]:
+    """Yield the cluster of a service; that of the control plane is in each Envoy's bootstrap."""
+    if part.cluster_name != CONTROL_PLANE:
+        yield CDS, part.cluster_name
+
+
 _REFERENCE_EXTRACTORS: dict[str, Callable[[Any], Iterable[Reference]]] = {
     "envoy.config.route.v3.RouteAction": _route_action,
-    "envoy.config.core.v3.GrpcService.EnvoyGrpc": lambda part: [(CDS, part.cluster_name)],
+    "envoy.config.core.v3.GrpcService.EnvoyGrpc": _grpc_cluster,
     "envoy.config.cluster.v3.Cluster.EdsClusterConfig": lambda part: [(EDS, part.service_name)],
     "envoy.extensions.clusters.aggregate.v3.ClusterConfig": lambda part: [(CDS, name) for name in part.clusters],
     "envoy.extensions.filters.network.http_connection_manager.v3.Rds": lambda part: [(RDS, part.route_config_name)],

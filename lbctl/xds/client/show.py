@@ -15,7 +15,7 @@ from envoy_data_plane.envoy.config.core.v3 import DataSource, HeaderValue
 from envoy_data_plane.google.protobuf import Any as Packed
 from envoy_data_plane.google.protobuf import Duration, ListValue, Struct, Timestamp, Value
 
-from lbctl.ir.secrets import CREDENTIAL_HEADERS
+from lbctl.ir.secrets import may_hold_credential
 from lbctl.xds.client.decode import DecodeError, decode, set_fields, type_name
 
 Tree = dict[str, object]
@@ -80,7 +80,7 @@ def tree(message: Message) -> Tree:
 
 def _hidden(message: Message, kind: str) -> tuple[str, ...]:
     """Return the fields that are secret because of the values in them or beside them."""
-    if isinstance(message, HeaderValue) and message.key.lower() in CREDENTIAL_HEADERS:
+    if isinstance(message, HeaderValue) and may_hold_credential(message.key):
         return ("value", "raw_value")
     if kind.endswith(".JwtProvider") and not _public(getattr(message, "local_jwks", None)):
         return ("local_jwks",)

@@ -1,4 +1,4 @@
-"""The gRPC server: all of Envoy's discovery services, with one `Session` for each stream, and its load reports.
+"""The gRPC server: all of Envoy's discovery services, with one `Session` for each stream, and what it reports.
 
 Nothing is answered before the first `publish`: an empty answer would remove what proxies already have. The server reads
 no fleet files and makes no decisions; its caller publishes what it serves.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.xds.build.snapshot_cache import CachedSnapshot
-from lbctl.xds.protocol import load_reports
+from lbctl.xds.protocol import load_reports, request_logs
 from lbctl.xds.protocol.budget import Budget, SubscriptionLimits
 from lbctl.xds.protocol.credentials import Credentials
 from lbctl.xds.protocol.identity import Context
@@ -29,7 +29,11 @@ from lbctl.xds.protocol.load_session import LoadSession
 from lbctl.xds.protocol.node_status import NodeStatus, Observer
 from lbctl.xds.protocol.private_socket import BindError, PrivateSocket
 from lbctl.xds.protocol.publication import Publication
-from lbctl.xds.protocol.session import ServerContext, Service, Session
+from lbctl.xds.protocol.report_session import ReportSession
+from lbctl.xds.protocol.request_log_session import RequestLogSession
+from lbctl.xds.protocol.request_logs import LatencyReceiver
+from lbctl.xds.protocol.server_context import ServerContext, Service
+from lbctl.xds.protocol.session import Session
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS
 
 _SERVICES: dict[str, tuple[str, str | None]] = {
@@ -72,7 +76,8 @@ class Server:
 
     `tls` holds absolute paths. `socket`: an additional Unix socket, beside a TCP port, for proxies of this machine;
     only its owner can connect to it. `secrets_in_clear`: every client over TCP may receive the fleet's secrets, with or
-    without a client certificate. `load_receiver` takes the load reports; without it the service is not offered.
+    without a client certificate. `load_receiver` takes the load reports and `latency_receiver` the latencies in request
+    logs; without them their services are not offered.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class Server:
         limits: Limits | None = None,
         subscription_limits: SubscriptionLimits | None = None,
         load_receiver: LoadReceiver | None = None,
+        latency_receiver: LatencyReceiver | None = None,
     ) -> None:
         self._bind = bind
         self._tls = tls
@@ -109,14 +115,15 @@ class Server:
         )
         self._sessions: set[Session] = set()
         self._load_receiver = load_receiver
-        self._load_sessions: set[LoadSession] = set()
+        self._latency_receiver = latency_receiver
+        self._report_sessions: set[ReportSession] = set()
         self._credentials: Credentials | None = None
         self._server: grpc.aio.Server | None = None
 
     @property
     def streams(self) -> int:
         """The number of open streams."""
-        return len(self._sessions) + len(self._load_sessions)
+        return len(self._sessions) + len(self._report_sessions)
 
     @property
     def socket(self) -> str:
@@ -131,9 +138,7 @@ class Server:
         self._credentials = await asyncio.to_thread(Credentials, self._tls) if self._tls else None
         server = grpc.aio.server(options=_options(self._limits))
         server.add_generic_rpc_handlers([self._handlers(*item) for item in _SERVICES.items()])
-        if self._load_receiver is not None:
-            method = {load_reports.METHOD: _method(partial(self._receive_load, self._load_receiver))}
-            server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(load_reports.SERVICE, method)])
+        server.add_generic_rpc_handlers(list(self._report_handlers()))
         port = self._listen(server)
         await server.start()
         self._server = server
@@ -203,8 +208,8 @@ class Server:
             self._socket.close()
         await _await_grpc_tasks()
 
-    def _all_sessions(self) -> list[Session | LoadSession]:
-        return [*self._sessions, *self._load_sessions]
+    def _all_sessions(self) -> list[Session | ReportSession]:
+        return [*self._sessions, *self._report_sessions]
 
     def _handlers(self, name: str, service: tuple[str, str | None]) -> grpc.GenericRpcHandler:
         suffix, only = service
@@ -224,16 +229,29 @@ class Server:
             self._sessions.discard(session)
             self._context.observer.disconnected(service.kind)
 
-    async def _receive_load(self, receiver: LoadReceiver, _: object, context: Context) -> None:
+    def _report_handlers(self) -> Iterator[grpc.GenericRpcHandler]:
+        """Yield the services on which nodes report what they do."""
+        if self._load_receiver is not None:
+            load = partial(self._receive, load_reports.KIND, partial(LoadSession, self._context, self._load_receiver))
+            methods = {load_reports.METHOD: _method(load)}
+            yield grpc.method_handlers_generic_handler(load_reports.SERVICE, methods)
+        if self._latency_receiver is not None:
+            session = partial(RequestLogSession, self._context, self._latency_receiver)
+            methods = {request_logs.METHOD: _method(partial(self._receive, request_logs.KIND, session))}
+            yield grpc.method_handlers_generic_handler(request_logs.SERVICE, methods)
+
+    async def _receive(
+        self, kind: str, session_of: Callable[[Context], ReportSession], _: object, context: Context
+    ) -> None:
         await self._check_limit(context)
-        session = LoadSession(self._context, receiver, context)
-        self._load_sessions.add(session)
-        self._context.observer.connected(load_reports.KIND)
+        session = session_of(context)
+        self._report_sessions.add(session)
+        self._context.observer.connected(kind)
         try:
             await session.run()
         finally:
-            self._load_sessions.discard(session)
-            self._context.observer.disconnected(load_reports.KIND)
+            self._report_sessions.discard(session)
+            self._context.observer.disconnected(kind)
 
     async def _check_limit(self, context: Context) -> None:
         """End a stream that is one too many."""

@@ -1,26 +1,26 @@
 """One stream's I/O: reads requests, writes the responses of `Stream`, and reports to `NodeStatus` and the observer.
 
 The call's own task reads. A second task exists only while a response is being written, so that a client that does not
-read delays only itself, and at most one message waits for it. No task is cancelled here, because a cancelled gRPC
-operation leaks its buffers.
+read delays only itself, and at most one message waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import grpc
 
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.topology import Topology
-from lbctl.xds.protocol.budget import Budget, ExhaustedError, Share
+from lbctl.xds.protocol.budget import ExhaustedError, Share
+from lbctl.xds.protocol.call import INTERNAL_ERROR, Call
 from lbctl.xds.protocol.identity import UNIX, Context, certificate_names, identity_of, peer_of
-from lbctl.xds.protocol.node_status import READER, Entry, Nack, NodeStatus, Observer
+from lbctl.xds.protocol.node_status import READER, Entry, Nack
 from lbctl.xds.protocol.nodes import Refused
-from lbctl.xds.protocol.publication import NodeIdentity, Publication, Remembered
+from lbctl.xds.protocol.publication import NodeIdentity, Publication
+from lbctl.xds.protocol.server_context import ServerContext, Service
 from lbctl.xds.protocol.stream import Acked, Nacked, Node, Response, Stream, StreamError
 from lbctl.xds.protocol.wire import read
 from lbctl.xds.resource import SHORT, Resources
@@ -33,62 +33,8 @@ _IN_CLEAR = (
     "without client certificates, since every user of the machine could read them; connect by {}"
 )
 _MTLS = "mTLS (control.xds.tls with a client_ca)"
-INTERNAL_ERROR = "the control plane failed on this stream; its log has the details"
-_LOG_INTERVAL = 60.0
-"""The seconds after which the rejection of the same node is logged again."""
-_MAX_DENIALS = 1000
 _MIN_TIMER = 0.005
 """The shortest timer in seconds for a stream on which nothing but the time has changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """A method of a discovery service. `only` is the type of a per-type service."""
-
-    delta: bool
-    """Whether it speaks the delta variant."""
-    only: str | None = None
-
-    @property
-    def kind(self) -> str:
-        """Return the variant of the protocol, `delta` or `sotw`."""
-        return "delta" if self.delta else "sotw"
-
-
-@dataclass(slots=True)
-class ServerContext:
-    """The state that all streams of a server share.
-
-    `patience`: seconds within which the first request must arrive. `guarded`: clients over TCP may receive secrets.
-    `socket`: the path of the Unix socket, whose clients always may.
-    """
-
-    node_status: NodeStatus
-    observer: Observer
-    settle: float
-    patience: float
-    guarded: bool = True
-    socket: str = ""
-    budget: Budget = field(default_factory=Budget)
-    publication: Publication | None = None
-    earlier: Publication | None = None
-    """The last publication of the previous process, if it differs."""
-    remembered: Remembered = field(default_factory=Remembered)
-    newest: dict[tuple[str, str | None], Session] = field(default_factory=dict)
-    """Maps (node id, type) to the newest open stream of the node and service."""
-    denials: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Maps (node id, reason) to the time when it was last logged, the earliest first."""
-
-    def is_news(self, node_id: str, reason: str, now: float) -> bool:
-        """Return whether to log this rejection of the node; a rejected node reconnects continuously."""
-        key = (node_id, reason)
-        if self.denials.get(key, -_LOG_INTERVAL) + _LOG_INTERVAL > now:
-            return False
-        self.denials.pop(key, None)
-        self.denials[key] = now
-        if len(self.denials) > _MAX_DENIALS:
-            del self.denials[next(iter(self.denials))]
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +47,7 @@ class Session:
     """One stream, from the start of its call to the end. It runs on the event loop only."""
 
     __slots__ = (
-        "_closed",
+        "_call",
         "_context",
         "_entry",
         "_guarded",
@@ -115,7 +61,6 @@ class Session:
         "_service",
         "_share",
         "_stream",
-        "_tasks",
         "_timer",
         "_unanswered",
         "_writing",
@@ -125,15 +70,15 @@ class Session:
         self._server = server
         self._service = service
         self._context = context
+        self._call = Call(context, self._fail)
         self._share = Share(server.budget)
         self._guarded = server.guarded or context.peer().startswith(UNIX)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._unanswered: dict[str, _Sent] = {}
         self._offered: Publication | None = None
         self._roster: Topology | None = None
-        self._has_nack = self._writing = self._closed = False
+        self._has_nack = self._writing = False
         self._stream: Stream
         self._identity: NodeIdentity
         self._entry: Entry | None = None
@@ -141,7 +86,7 @@ class Session:
 
     async def run(self) -> None:
         """Serve the stream until the client ends it, breaks the protocol or exceeds a limit, or `end` is called."""
-        self._timer = self._loop.call_later(self._server.patience, self._time_out)
+        self._timer = self._call.end_without_request(self._server.patience)
         try:
             message = await self._context.read()
             if isinstance(message, bytes):
@@ -164,8 +109,7 @@ class Session:
 
     def end(self, code: grpc.StatusCode, reason: str) -> None:
         """End the stream from the server's side at any time."""
-        if not self._closed:
-            self._start(self._abort(code, reason))
+        self._call.end(code, reason)
 
     def follow(self, publication: Publication) -> None:
         """Offer the node its content of this publication, or close the stream if that fails unexpectedly."""
@@ -284,14 +228,14 @@ class Session:
 
     def _wake(self) -> None:
         """Send what may be sent now, unless a write is in progress: the write task then sends the newest content."""
-        if self._writing or self._closed:
+        if self._writing or self._call.closed:
             return
         response = self._next()
         if response is None:
             self._schedule_idle_work()
         else:
             self._writing = True
-            self._start(self._write(response))
+            self._call.start(self._write(response))
 
     def _wake_by_timer(self) -> None:
         try:
@@ -310,7 +254,7 @@ class Session:
 
     async def _write(self, response: Response | None) -> None:
         try:
-            while response is not None and not self._closed:
+            while response is not None and not self._call.closed:
                 data = response.encode()
                 if response.type_url in SHORT:
                     self._server.observer.pushed(SHORT[response.type_url], len(response.resources), len(data))
@@ -319,7 +263,7 @@ class Session:
         except grpc.aio.BaseError:
             return  # the call has ended, and the read in `run` fails too
         self._writing = False
-        if not self._closed:
+        if not self._call.closed:
             self._schedule_idle_work()
 
     def _schedule_idle_work(self) -> None:
@@ -360,29 +304,6 @@ class Session:
         for finding in findings:
             _LOG.error("%s", finding)
 
-    def _time_out(self) -> None:
-        self.end(grpc.StatusCode.DEADLINE_EXCEEDED, f"no request within {self._server.patience:g} seconds")
-
-    async def _abort(self, code: grpc.StatusCode, reason: str) -> None:
-        """Abort the call in a task of its own; the read that `run` waits for then fails and ends it."""
-        if self._closed:
-            return
-        try:
-            await self._context.abort(code, reason)
-        except grpc.aio.BaseError:
-            return
-
-    def _start(self, work: Coroutine[None, None, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fail(error)
-
     def _fail(self, error: BaseException) -> None:
         """Report an unexpected exception and close the stream, so that the proxy connects again."""
         self._report(error)
@@ -403,7 +324,7 @@ class Session:
             self._timer = None
 
     def _close(self) -> None:
-        self._closed = True
+        self._call.closed = True
         self._share.close()
         self._clear_timer()
         if self._entry is None:

@@ -21,6 +21,8 @@ from lbctl.xds.resource import CDS, EDS, LDS, RDS, TYPES, Resource, Resources
 __all__ = ["Acked", "Nacked", "Node", "Response", "Stream", "StreamError", "TypeStatus"]
 
 _GATED = (LDS, RDS)
+_ASK_SECONDS = 2.0
+"""How long listeners and routes wait for a client that has accepted a new cluster to ask for its endpoints."""
 _HELD = tuple(kind for kind in TYPES if kind != LDS)
 
 Changes = Mapping[str, Collection[str]]
@@ -66,6 +68,7 @@ class Stream:
         self._content: dict[str, Mapping[str, Resource]] = {}
         self._held: dict[str, dict[str, _Held]] = {kind: {} for kind in _HELD}
         self._warming: set[str] = set()  # new or changed clusters whose endpoints are not accepted yet
+        self._ask_until: float | None = None
         self._settled = False
 
     def request(self, message: bytes, now: float) -> list[Acked | Nacked]:
@@ -225,7 +228,7 @@ class Stream:
         while True:
             due = [(kind, subscription) for kind, subscription in self._subscriptions.items() if subscription.is_due]
             for kind, subscription in due:
-                gated = kind in _GATED and self._is_gated()
+                gated = kind in _GATED and self._is_gated(now)
                 response = subscription.next(self._content[kind], self._held.get(kind, ()), gated=gated)
                 if response:
                     if kind == CDS:
@@ -234,14 +237,31 @@ class Stream:
             if not self._release(now):
                 return None
 
-    def _is_gated(self) -> bool:
+    def _is_gated(self, now: float) -> bool:
         clusters, endpoints = self._subscriptions.get(CDS), self._subscriptions.get(EDS)
         if clusters is None:
             return False
-        if not self._is_settled(CDS, clusters):
+        accepted = self._is_settled(CDS, clusters)
+        if accepted and endpoints is None:
+            return False
+        warming = self._warming & self._offered_of(EDS).keys()
+        if not accepted or endpoints is None or any(map(endpoints.covers, warming)):
+            self._ask_until = None  # it is the client's answer that is awaited, not its question
             return True
-        offered = self._offered_of(EDS)
-        return endpoints is not None and any(endpoints.covers(name) and name in offered for name in self._warming)
+        return self._awaits_subscription(warming, now)
+
+    def _awaits_subscription(self, warming: set[str], now: float) -> bool:
+        """Return whether the client may still ask for the endpoints of these clusters, which it has just accepted.
+
+        Envoy asks before it accepts the clusters. Other clients may do so afterwards, and some never do.
+        """
+        if warming and self._ask_until is None:
+            self._ask_until = now + _ASK_SECONDS
+        if self._ask_until is not None and now < self._ask_until:
+            return bool(warming)
+        self._warming -= warming
+        self._ask_until = None
+        return False
 
     def _is_settled(self, kind: str, subscription: Subscription) -> bool:
         return subscription.is_settled(self._held.get(kind, {}))
@@ -294,6 +314,9 @@ class Stream:
 
     def due(self) -> float | None:
         """Return when a response may become due without any event, or None."""
+        gated = (subscription for kind, subscription in self._subscriptions.items() if kind in _GATED)
+        if self._ask_until is not None and any(subscription.is_due for subscription in gated):
+            return self._ask_until
         if not self._settled:
             return None
         since = [each.since for held in self._held.values() for each in held.values() if each.since is not None]

@@ -14,7 +14,7 @@ from envoy.service.load_stats.v3.lrs_pb2 import LoadStatsRequest, LoadStatsRespo
 
 from lbctl.ir.pools import Pool, Telemetry
 from lbctl.ir.proxies import Proxy, ServerTls
-from lbctl.xds.protocol import load_reports, load_session
+from lbctl.xds.protocol import load_reports, report_session
 from lbctl.xds.protocol.load_reports import LONGEST, SHORTEST, ClusterLoad, EndpointLoad
 from lbctl.xds.protocol.server import Limits
 from tests.e2e.support.certs import Authority
@@ -90,7 +90,7 @@ def report(clusters: dict[str, list[tuple[str, int, int, int, int]]]) -> LoadSta
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_session, "_PACE", 0.01)
+    monkeypatch.setattr(report_session, "_PACE", 0.01)
 
 
 @asynccontextmanager
@@ -274,7 +274,7 @@ def test_a_message_and_the_number_of_streams_have_limits() -> None:
 
 
 def test_a_client_that_floods_is_read_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_session, "_PACE", 0.2)
+    monkeypatch.setattr(report_session, "_PACE", 0.2)
 
     async def talk() -> None:
         async with served() as (_, received, client):

@@ -90,6 +90,57 @@ def test_rule_29_nothing_waits_for_what_nobody_asked_for(delta: bool) -> None:
 
 
 @BOTH
+def test_rule_29_routes_wait_a_moment_for_a_client_that_asks_for_endpoints_after_its_clusters(delta: bool) -> None:
+    client = started(OLD, delta=delta)
+    client.offer(fleet(cds="a1 b1 c1", eds="a1 b1 c1", lds="public1", rds="public2", sds="ca1"))
+    client.ack(client.one())
+    assert client.pull() == []
+    client.wait(1.9)
+    assert client.pull() == []
+    add(client, "eds", "c")
+    endpoints = client.one()
+    assert str(endpoints) == "eds: c1"
+    client.wait(10)
+    assert client.pull() == []
+    assert client.stream.due() is None  # only the client's answer changes anything
+    client.ack(endpoints)
+    assert client.hear() == ["rds: public2"]
+    assert client.stream.due() is None
+
+
+@BOTH
+def test_rule_29_while_clusters_are_not_accepted_no_time_is_waited_for(delta: bool) -> None:
+    client = started(OLD, delta=delta)
+    client.offer(fleet(cds="a1 b1 c1", eds="a1 b1 c1", lds="public1", rds="public2", sds="ca1"))
+    client.ack(client.one())
+    assert client.pull() == []
+    client.wait(1)
+    client.offer(fleet(cds="a1 b1 c2", eds="a1 b1 c1", lds="public1", rds="public2", sds="ca1"))
+    clusters = client.one()
+    client.wait(10)
+    assert client.pull() == []
+    assert client.stream.due() is None
+    client.ack(clusters)
+    assert client.pull() == []  # it may ask now
+    assert client.stream.due() == client.now + 2
+    client.wait(2)
+    assert client.hear() == ["rds: public2"]
+
+
+@BOTH
+def test_rule_29_routes_wait_no_longer_for_a_client_that_never_asks_for_the_endpoints(delta: bool) -> None:
+    client = started(OLD, delta=delta)
+    for number, cluster in enumerate("cd", 2):
+        names = " ".join(f"{name}1" for name in "abcd"[: "abcd".index(cluster) + 1])
+        client.offer(fleet(cds=names, eds=names, lds="public1", rds=f"public{number}", sds="ca1"))
+        client.ack(client.one())
+        assert client.pull() == []
+        assert client.stream.due() == client.now + 2
+        client.wait(2)
+        assert client.hear() == [f"rds: public{number}"]
+
+
+@BOTH
 def test_rule_29_endpoints_asked_for_alone_are_given_alone(delta: bool) -> None:
     client = Client(OLD, delta=delta)
     client.want("eds", "a")
@@ -175,8 +226,9 @@ def test_rule_30_after_refused_clusters_the_node_stays_where_it_was(delta: bool)
     assert client.stream.due() is None
     assert (client.state("lds"), client.state("rds")) == ("STALE", "STALE")
     client.offer(fleet(cds="a1 c2", eds="a1 c1", lds="public2", rds="public2", sds="ca1"))
-    said = client.hear()
-    assert said[1:] == ["lds: public2", "rds: public2"]
+    assert client.hear() == ["cds: c2" if delta else "cds: a1 b1 c2"]
+    client.wait(2)
+    assert client.hear() == ["lds: public2", "rds: public2"]
 
 
 @BOTH

@@ -1,0 +1,63 @@
+"""The call of one stream: its tasks, and how it is ended from the server's side.
+
+No task is cancelled, because a cancelled gRPC operation leaks its buffers. A call is ended by a task of its own; the
+read that the stream waits for then fails and ends the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+import grpc
+
+from lbctl.xds.protocol.identity import Context
+
+INTERNAL_ERROR = "the control plane failed on this stream; its log has the details"
+
+
+class Call:
+    """One call of a client, with the tasks that work for it. It is used on the event loop only."""
+
+    __slots__ = ("_context", "_on_failure", "_tasks", "closed", "ending")
+
+    def __init__(self, context: Context, on_failure: Callable[[BaseException], None]) -> None:
+        """`on_failure` gets what a task of the call raises."""
+        self._context = context
+        self._on_failure = on_failure
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.closed = False
+        """Whether the stream has ended."""
+        self.ending = asyncio.Event()
+        """Set when the server begins to end the call."""
+
+    def start(self, work: Coroutine[None, None, None]) -> None:
+        """Run `work` as a task, and keep a reference to it until it ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def end(self, code: grpc.StatusCode, reason: str) -> None:
+        """End the call with a status, unless it has ended."""
+        if not self.closed:
+            self.ending.set()
+            self.start(self._abort(code, reason))
+
+    def end_without_request(self, patience: float) -> asyncio.TimerHandle:
+        """Return a timer that ends the call after `patience` seconds; the first request cancels it."""
+        reason = f"no request within {patience:g} seconds"
+        return asyncio.get_running_loop().call_later(patience, self.end, grpc.StatusCode.DEADLINE_EXCEEDED, reason)
+
+    async def _abort(self, code: grpc.StatusCode, reason: str) -> None:
+        if self.closed:
+            return
+        try:
+            await self._context.abort(code, reason)
+        except grpc.aio.BaseError:
+            return
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._on_failure(error)

@@ -1,0 +1,154 @@
+"""One stream on which a node reports what it does: whether its reports are taken, and the end of the stream.
+
+What is reported moves traffic, as a request to the API does. So reports are taken only of a client that the fleet's
+secrets may be sent to: by the Unix socket, with a client certificate, or with `--insecure`. Those of another one, and
+of a node that no entry of `proxies` names, count for nothing. A node with a certificate for another name is refused, as
+on ADS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from contextlib import suppress
+
+import grpc
+
+from lbctl.ir.topology import Topology
+from lbctl.xds.protocol.call import INTERNAL_ERROR, Call
+from lbctl.xds.protocol.identity import UNIX, Context, identity_of, peer_of
+from lbctl.xds.protocol.nodes import Refused
+from lbctl.xds.protocol.publication import NodeIdentity, Publication
+from lbctl.xds.protocol.server_context import ServerContext
+from lbctl.xds.protocol.wire import Node, StreamError
+
+_LOG = logging.getLogger(__name__)
+_PACE = 0.5
+"""Seconds between two reports of a stream that are read."""
+_IN_CLEAR = Refused(
+    "reports are only taken by the Unix socket or with client certificates, since every user of the machine could send "
+    "them over TCP"
+)
+
+
+class ReportSession(ABC):
+    """One stream, from the start of its call to the end. It runs on the event loop only."""
+
+    what: str
+    """What the node reports, for the log."""
+
+    def __init__(self, server: ServerContext, context: Context) -> None:
+        self._server = server
+        self._context = context
+        self._call = Call(context, self._fail)
+        self._loop = asyncio.get_running_loop()
+        self._guarded = server.guarded or context.peer().startswith(UNIX)
+        self._identity: NodeIdentity | None = None
+        self._roster: Topology | None = None
+        self._refused: Refused | None = None
+
+    async def run(self) -> None:
+        """Serve the stream until the client ends it or breaks the protocol, or `end` is called."""
+        timer = self._call.end_without_request(self._server.patience)
+        try:
+            message = await self._context.read()
+            timer.cancel()
+            if isinstance(message, bytes):
+                self._open(message)
+            while isinstance(message, bytes):
+                await self._pause()
+                message = await self._context.read()
+                if isinstance(message, bytes) and self._takes:
+                    self._take(message)
+        except StreamError as error:
+            await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except grpc.aio.BaseError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- the other streams go on
+            self._report(error)
+            await self._context.abort(grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
+        finally:
+            timer.cancel()
+            self._call.closed = True
+            if self._identity is not None:
+                self._forget()
+
+    def end(self, code: grpc.StatusCode, reason: str) -> None:
+        """End the stream from the server's side at any time."""
+        self._call.end(code, reason)
+
+    def follow(self, publication: Publication) -> None:
+        """Take the reports of the node, or no longer, as this publication says."""
+        if self._identity is None:
+            return
+        if self._roster is not publication.roster:
+            self._roster = publication.roster
+            assigned = publication.assign(self._identity)
+            self._refuse(assigned if isinstance(assigned, Refused) else None if self._guarded else _IN_CLEAR)
+        self._followed(publication)
+
+    @property
+    def _takes(self) -> bool:
+        """Whether the reports of the node are taken."""
+        return self._identity is not None and self._roster is not None and self._refused is None
+
+    @abstractmethod
+    def _node(self, message: bytes) -> Node | None:
+        """Return what the node says of itself in the first message. Raises StreamError."""
+
+    @abstractmethod
+    def _take(self, message: bytes) -> None:
+        """Pass a report on. Raises StreamError."""
+
+    @abstractmethod
+    def _followed(self, publication: Publication) -> None:
+        """A publication is there, and it is known whether reports are taken."""
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Nothing that the node has reported of this moment counts any more."""
+
+    async def _pause(self) -> None:
+        """Wait before the next report is read: what a client sends faster waits in its own buffers."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._pace()):
+                await self._call.ending.wait()
+
+    def _pace(self) -> float:
+        """Return the seconds of the pause after a report."""
+        return _PACE
+
+    def _open(self, message: bytes) -> None:
+        self._identity = identity_of(self._node(message), self._context)
+        if self._server.publication is not None:
+            self.follow(self._server.publication)
+        if self._takes:
+            self._take(message)
+
+    def _refuse(self, refused: Refused | None) -> None:
+        """Take no reports for this reason from now on, or take them."""
+        self._refused = refused
+        if refused is None or self._identity is None:
+            return
+        self._forget()
+        node_id = self._identity.node.id
+        if self._server.is_news(node_id, refused.reason, self._loop.time()):
+            fields = {"node": node_id, "peer": peer_of(self._context, self._server.socket), "reason": refused.reason}
+            _LOG.warning(f"xds: the {self.what} of a node are not taken", extra={"fields": fields})
+        if refused.denied:
+            self.end(grpc.StatusCode.PERMISSION_DENIED, refused.reason)
+
+    def _fail(self, error: BaseException) -> None:
+        """Report an unexpected exception and close the stream, so that the proxy connects again."""
+        self._report(error)
+        self.end(grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
+
+    def _report(self, error: BaseException) -> None:
+        self._server.observer.failed()
+        node_id = self._identity.node.id if self._identity else None
+        _LOG.error(
+            f"xds: a stream of {self.what} failed and is closed; the proxy connects again",
+            extra={"fields": {"node": node_id}},
+            exc_info=error,
+        )

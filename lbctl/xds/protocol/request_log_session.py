@@ -1,0 +1,52 @@
+"""One stream of request logs: it passes their latencies to the receiver, at a bounded cost.
+
+A stream is read as fast as its messages can be decoded in a small part of the time. What an Envoy logs faster it drops
+itself, without delaying a request; the latencies that are left are a sample of both sides of a rollout alike.
+"""
+
+from __future__ import annotations
+
+import time
+
+from lbctl.xds.protocol import request_logs
+from lbctl.xds.protocol.identity import Context
+from lbctl.xds.protocol.publication import Publication
+from lbctl.xds.protocol.report_session import ReportSession
+from lbctl.xds.protocol.request_logs import LatencyReceiver
+from lbctl.xds.protocol.server_context import ServerContext
+from lbctl.xds.protocol.wire import Node
+
+_PART = 0.02
+"""The part of the time that may be spent on the messages of one stream."""
+_SHORTEST = 0.005
+"""The shortest pause between two messages in seconds."""
+
+
+class RequestLogSession(ReportSession):
+    """A stream of Envoy's gRPC access log service."""
+
+    what = "request logs"
+
+    def __init__(self, server: ServerContext, receiver: LatencyReceiver, context: Context) -> None:
+        super().__init__(server, context)
+        self._receiver = receiver
+        self._spent = 0.0
+        """Seconds that the last message took."""
+
+    def _node(self, message: bytes) -> Node | None:
+        return request_logs.node_in(message)
+
+    def _take(self, message: bytes) -> None:
+        assert self._identity is not None, "the first message names the node"
+        began = time.perf_counter()
+        self._receiver.observed(self._identity.node.id, request_logs.read(message))
+        self._spent = time.perf_counter() - began
+
+    def _pace(self) -> float:
+        return max(_SHORTEST, self._spent / _PART) if self._takes else super()._pace()
+
+    def _followed(self, publication: Publication) -> None:
+        """Nothing has to be asked for: the node's listeners say what is sent."""
+
+    def _forget(self) -> None:
+        """What has been observed stays."""

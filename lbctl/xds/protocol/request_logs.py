@@ -1,0 +1,84 @@
+"""Request logs: an Envoy's gRPC access log, of which lbctl reads how long the answers of each cluster took.
+
+An Envoy sends them where its listeners say so, which lbctl renders for the pools that a rollout is judged by. Envoy
+names itself in the first message of a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage
+from google.protobuf.message import DecodeError
+
+from lbctl.xds.protocol.wire import Node, StreamError, node_of
+
+SERVICE = "envoy.service.accesslog.v3.AccessLogService"
+METHOD = "StreamAccessLogs"
+KIND = "requests"
+"""What the metrics call a stream of request logs."""
+_FAILED = 400
+"""The status from which on an answer says nothing about how fast the pool works."""
+
+
+class RequestLatency(NamedTuple):
+    """How long one request took, from its last byte at the proxy on."""
+
+    cluster: str
+    """The cluster that answered it."""
+    first_byte: float
+    """Milliseconds until the first byte of the answer; where the client left before, until then."""
+    total: float
+    """Milliseconds until the last byte of the answer; where the client left before, until then."""
+
+
+class LatencyReceiver(Protocol):
+    """Takes the latencies of all streams."""
+
+    def observed(self, node_id: str, requests: Iterator[RequestLatency]) -> None:
+        """A node has sent these requests, which are decoded while they are iterated."""
+
+
+def node_in(message: bytes) -> Node | None:
+    """Return what the node says of itself. Raises StreamError if the bytes are no message of a log."""
+    return node_of(_parsed(message).identifier)
+
+
+def read(message: bytes) -> Iterator[RequestLatency]:
+    """Yield the requests of a message that a replica has answered well, or has not answered in time.
+
+    Raises StreamError if the bytes are no message of a log.
+    """
+    return _latencies(_parsed(message))
+
+
+def _parsed(message: bytes) -> Any:
+    try:
+        return StreamAccessLogsMessage.FromString(message)
+    except DecodeError as error:
+        raise StreamError("not a StreamAccessLogsMessage") from error
+
+
+def _latencies(parsed: Any) -> Iterator[RequestLatency]:
+    for entry in parsed.http_logs.log_entry:
+        common = entry.common_properties
+        status = entry.response.response_code.value
+        left = common.response_flags.downstream_connection_termination
+        if common.upstream_cluster and (0 < status < _FAILED or (left and status < _FAILED)):
+            yield _latency(common)
+
+
+def _latency(common: Any) -> RequestLatency:
+    """Return the latency of a request. An answer may begin before the whole request is there."""
+    end = common.duration
+    first = common.time_to_first_upstream_rx_byte if common.HasField("time_to_first_upstream_rx_byte") else end
+    last = common.time_to_last_upstream_rx_byte if common.HasField("time_to_last_upstream_rx_byte") else end
+    sent = _milliseconds(common.time_to_last_rx_byte)
+    return RequestLatency(
+        common.upstream_cluster, max(0.0, _milliseconds(first) - sent), max(0.0, _milliseconds(last) - sent)
+    )
+
+
+def _milliseconds(duration: Any) -> float:
+    return float(duration.seconds * 1000 + duration.nanos / 1e6)

@@ -1,0 +1,67 @@
+"""What all streams of an xDS server share: the newest publication, each node's newest stream, bounds and memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lbctl.xds.protocol.budget import Budget
+from lbctl.xds.protocol.node_status import NodeStatus, Observer
+from lbctl.xds.protocol.publication import Publication, Remembered
+
+if TYPE_CHECKING:
+    from lbctl.xds.protocol.session import Session
+
+_LOG_INTERVAL = 60.0
+"""The seconds after which the rejection of the same node is logged again."""
+_MAX_DENIALS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A method of a discovery service. `only` is the type of a per-type service."""
+
+    delta: bool
+    """Whether it speaks the delta variant."""
+    only: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """Return the variant of the protocol, `delta` or `sotw`."""
+        return "delta" if self.delta else "sotw"
+
+
+@dataclass(slots=True)
+class ServerContext:
+    """The state that all streams of a server share.
+
+    `patience`: seconds within which the first request must arrive. `guarded`: clients over TCP may receive secrets.
+    `socket`: the path of the Unix socket, whose clients always may.
+    """
+
+    node_status: NodeStatus
+    observer: Observer
+    settle: float
+    patience: float
+    guarded: bool = True
+    socket: str = ""
+    budget: Budget = field(default_factory=Budget)
+    publication: Publication | None = None
+    earlier: Publication | None = None
+    """The last publication of the previous process, if it differs."""
+    remembered: Remembered = field(default_factory=Remembered)
+    newest: dict[tuple[str, str | None], Session] = field(default_factory=dict)
+    """Maps (node id, type) to the newest open stream of the node and service."""
+    denials: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Maps (node id, reason) to the time when it was last logged, the earliest first."""
+
+    def is_news(self, node_id: str, reason: str, now: float) -> bool:
+        """Return whether to log this rejection of the node; a rejected node reconnects continuously."""
+        key = (node_id, reason)
+        if self.denials.get(key, -_LOG_INTERVAL) + _LOG_INTERVAL > now:
+            return False
+        self.denials.pop(key, None)
+        self.denials[key] = now
+        if len(self.denials) > _MAX_DENIALS:
+            del self.denials[next(iter(self.denials))]
+        return True
