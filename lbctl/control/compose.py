@@ -77,13 +77,14 @@ class Composed:
         rates = {item.name: weight.rate for item, weight in zip(pool.replicas, weights, strict=True)}
         shares = of_replicas(pool, rates, drained_of(pool, self.whole))
         overrides_of = self._overrides_of(pool.name)
+        source = "discovery" if pool.discovery is not None and not pool.discovery.compiled else "the files"
         return tuple(
             EffectiveReplica(
                 item,
                 weight,
                 shares.get(item.name, 0.0),
                 status := self._status(pool.name, item.name),
-                self._reasons(pool.name, item, status, overrides_of.get(item.name, ())),
+                self._reasons(pool.name, item, status, source, overrides_of.get(item.name, ())),
                 self.drains.get((pool.name, item.name)),
             )
             for item, weight in zip(pool.replicas, weights, strict=True)
@@ -105,12 +106,12 @@ class Composed:
         return "drained" if (pool, replica) in self.drains else "in"
 
     def _reasons(
-        self, pool: str, replica: Replica, status: ReplicaStatus, active: Iterable[Override]
+        self, pool: str, replica: Replica, status: ReplicaStatus, source: str, active: Iterable[Override]
     ) -> tuple[str, ...]:
         reasons = ["its drain deadline has passed"] if status == "removed" else []
         reasons += self.ejected.get(pool, {}).get(replica.name, ())
         if replica.drain:
-            reasons.append("drained by the files")
+            reasons.append(f"drained by {source}")
         return (*reasons, *map(_override_reason, active))
 
 

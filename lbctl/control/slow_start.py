@@ -24,15 +24,6 @@ Factors = Mapping[str, Mapping[str, float]]
 """Pool → replica → the factor < 1 on its weight; replicas that have ramped up are absent."""
 
 
-def factor(rules: SlowStart, age: float) -> float:
-    """Envoy's factor on the weight of a replica that joined `age` seconds ago; 1 when it has ramped up."""
-    part = age * 1000 / rules.window if rules.window else 1.0
-    if part >= 1.0:
-        return 1.0
-    ramped: float = max(part, 0.0) ** (1.0 / rules.aggression)
-    return max(rules.min_weight / 100, ramped)
-
-
 def step(rules: SlowStart, min_interval: float) -> float:
     """Seconds between two changes of a weight."""
     return max(min_interval, rules.window / 1000 / _MAX_STEPS)
@@ -43,7 +34,7 @@ def stepped(rules: SlowStart, age: float, min_interval: float) -> float:
     if age * 1000 >= rules.window:
         return 1.0
     length = step(rules, min_interval)
-    return factor(rules, age // length * length if length else age)
+    return rules.factor(age // length * length if length else age)
 
 
 @dataclass(frozen=True, slots=True)

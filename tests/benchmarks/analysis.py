@@ -2,7 +2,7 @@
 
 Each row is a kind of traffic, and each run a whole rollout through the real `lbctl.control.rollouts`: three steps of
 5 %, 25 % and 50 %, each held for twenty intervals, `failures: 2`. Errors are Poisson, alone or in clusters as a restart
-of an engine makes them.
+of an engine makes them; latencies are log-normal, and compared with `ratio: 1.2` at p95.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ import argparse
 import math
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from lbctl.control.analysis.evidence import Observation, RequestCounts
+from lbctl.control.analysis.latency import LONGEST as LAST_BUCKET
+from lbctl.control.analysis.latency import STEPS_OF_TWO, Histogram
 from lbctl.control.rollouts import RolloutState, advance, evaluate, follow
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Analysis, Forward, Rollout, RolloutStep, Route, Share
@@ -44,6 +48,14 @@ class Traffic:
     """Errors that come together."""
     outage: float = 0.0
     """The probability that a tenth of all requests of an interval fails, in both pools alike."""
+    slower: float | None = None
+    """How many times as slow the new pool is as the old one; None: latencies are not compared."""
+    spread: float = 0.6
+    """The standard deviation of the logarithm of a latency."""
+    slow_cluster: int = 1
+    """Latencies that come together."""
+    drift: float = 0.0
+    """By how much the latency of both pools together changes from one interval to the next, as `spread` is given."""
     max_error_rate: float = 2.0
     failures: int = 2
     min_requests: int = 200
@@ -82,6 +94,24 @@ ROWS = (
     Traffic("0.1 % → 1 %, 24,000 requests", 0.001, 0.01),
     Traffic("0 % → 1 %, 24,000 requests", 0, 0.01),
     Traffic("1 % → 20 %, 4,000 requests", 0.01, 0.2, requests=4_000),
+    Traffic("latency: equal", 0, 0, slower=1.0),
+    Traffic("latency: equal, 4,000 requests (200 of the new pool)", 0, 0, slower=1.0, requests=4_000),
+    Traffic("latency: equal, wide (σ = 1.2)", 0, 0, slower=1.0, spread=1.2),
+    Traffic("latency: equal, in clusters of 10", 0, 0, slower=1.0, slow_cluster=10),
+    Traffic("latency: equal, in clusters of 30", 0, 0, slower=1.0, slow_cluster=30),
+    Traffic("latency: equal, both slower and faster by turns", 0, 0, slower=1.0, drift=0.5),
+    Traffic("latency: equal, failures: 1", 0, 0, slower=1.0, failures=1),
+    Traffic("latency: × 1.1", 0, 0, slower=1.1),
+    Traffic("latency: × 1.2, as much as the ratio", 0, 0, slower=1.2),
+    Traffic("latency: × 1.2, failures: 1", 0, 0, slower=1.2, failures=1),
+    Traffic("latency: × 1.2, in clusters of 10", 0, 0, slower=1.2, slow_cluster=10),
+    Traffic("latency: × 1.2, both slower and faster by turns", 0, 0, slower=1.2, drift=0.5),
+    Traffic("latency: × 1.5", 0, 0, slower=1.5),
+    Traffic("latency: × 1.5, 60,000 requests", 0, 0, slower=1.5, requests=60_000),
+    Traffic("latency: × 2, 4,000 requests", 0, 0, slower=2.0, requests=4_000),
+    Traffic("latency: × 2, 24,000 requests", 0, 0, slower=2.0),
+    Traffic("latency: × 2, 24,000 requests in clusters of 10", 0, 0, slower=2.0, slow_cluster=10),
+    Traffic("latency: × 3, 10,000 requests", 0, 0, slower=3.0, requests=10_000),
 )
 
 
@@ -135,6 +165,7 @@ def _fleet(traffic: Traffic) -> Topology:
         min_requests=traffic.min_requests,
         max_error_rate=traffic.max_error_rate,
         failures=traffic.failures,
+        latency_metric=None if traffic.slower is None else "first_byte",
     )
     held = HELD * INTERVAL * 1000
     steps = (*(RolloutStep(percent, held) for percent in (5, 25, 50)), RolloutStep(100))
@@ -150,7 +181,39 @@ def _observation(traffic: Traffic, state: RolloutState, chance: random.Random) -
         _counts(part, min(1.0, rate + extra), traffic.cluster, chance)
         for part, rate in zip(requests, (traffic.new, traffic.old), strict=True)
     )
-    return Observation(new, old, reporting=1)
+    if traffic.slower is None:
+        return Observation(new, old, reporting=1)
+    middle = 200.0 * math.exp(chance.gauss(0.0, traffic.drift))
+    latencies = (
+        _latencies(traffic, counts.requests, middle * factor, chance)
+        for counts, factor in ((new, traffic.slower), (old, 1.0))
+    )
+    return Observation(new, old, 1, (), (), *latencies)
+
+
+def _latencies(traffic: Traffic, requests: int, middle: float, chance: random.Random) -> Histogram:
+    """A histogram of so many latencies, log-normal around `middle`."""
+    counts = {}
+    for number, share in _shares(traffic.spread, middle):
+        cluster = traffic.slow_cluster
+        counts[number] = cluster * poisson(requests * share / cluster, chance)
+    return Histogram({number: count for number, count in counts.items() if count})
+
+
+@lru_cache(100)
+def _shares(spread: float, middle: float) -> tuple[tuple[int, float], ...]:
+    """(bucket, the share of latencies in it)."""
+    return tuple(_each_share(spread, middle))
+
+
+def _each_share(spread: float, middle: float) -> Iterator[tuple[int, float]]:
+    below = 0.0
+    for number in range(LAST_BUCKET):
+        upto = 2 ** (number / STEPS_OF_TWO)
+        share = 0.5 * math.erfc(-math.log(upto / middle) / (spread * math.sqrt(2)))
+        if share - below > 1e-7:
+            yield number, share - below
+        below = share
 
 
 def _counts(requests: float, rate: float, cluster: int, chance: random.Random) -> RequestCounts:

@@ -1,9 +1,11 @@
-"""What an analysis has observed: requests and errors, values of metrics, and the evaluations of the intervals."""
+"""What an analysis has observed: requests, errors, latencies, metrics, and the evaluations of the intervals."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+from lbctl.control.analysis.latency import NO_LATENCIES, Histogram
 
 Verdict = Literal["good", "bad", "inconclusive"]
 """good: there is enough evidence, and the new pool is not worse. bad: it is worse beyond chance. inconclusive: too
@@ -32,6 +34,7 @@ class RequestCounts:
 
 
 NO_REQUESTS = RequestCounts()
+"""No requests at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,33 @@ class MetricValues:
 
 
 @dataclass(frozen=True, slots=True)
+class LatencyValues:
+    """The latencies of both sides since the last comparison."""
+
+    name: str
+    """What is compared, such as `first_byte p95`."""
+    max_ratio: float
+    """The largest ratio of the new value to the old one."""
+    new: float | None = None
+    """The percentile of the new pool in milliseconds; None without requests."""
+    old: float | None = None
+    """The percentile of the old pools together in milliseconds; None without requests."""
+    slow_new: RequestCounts = NO_REQUESTS
+    """The measured requests of the new pool, and as errors those above `max_ratio` times the old percentile."""
+    slow_old: RequestCounts = NO_REQUESTS
+    """The measured requests of the old pools, and as errors those above their percentile."""
+    verdict: Verdict = "inconclusive"
+    """The verdict on the latencies alone."""
+    problem: str = ""
+    """Why there is no verdict, for people; empty where there is one."""
+
+    @property
+    def ratio(self) -> float | None:
+        """The new percentile divided by the old one; None where one is unknown or the old one is 0."""
+        return None if self.new is None or not self.old else self.new / self.old
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """What was observed in one interval."""
 
@@ -80,6 +110,10 @@ class Observation:
     """Proxies that have reported and do not any more."""
     metrics: tuple[MetricValues, ...] = ()
     """The PromQL metrics, by name."""
+    latency_new: Histogram = NO_LATENCIES
+    """The latencies of the new pool, where the analysis compares them."""
+    latency_old: Histogram = NO_LATENCIES
+    """The latencies of the old pools together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +136,8 @@ class Evaluation:
     """The PromQL metrics, by name."""
     tested: bool = False
     """Whether there were enough requests for a comparison. Otherwise they count again in the next interval."""
+    latency: LatencyValues | None = None
+    """The latencies; None where they are not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +157,14 @@ class AnalysisState:
     step_new: RequestCounts = NO_REQUESTS
     """Requests since the step began or was resumed."""
     step_old: RequestCounts = NO_REQUESTS
+    """The same of the old pools."""
+    waiting_latency_new: Histogram = NO_LATENCIES
+    """Latencies of the new pool since the last comparison, too few for another one."""
+    waiting_latency_old: Histogram = NO_LATENCIES
+    """The same of the old pools."""
+    step_slow_new: RequestCounts = NO_REQUESTS
+    """Measured requests since the step began or was resumed, and as errors the slow ones among them."""
+    step_slow_old: RequestCounts = NO_REQUESTS
     """The same of the old pools."""
     good: int = 0
     """Good evaluations of the rollout."""

@@ -1,6 +1,7 @@
 """The verdict on an interval, and whether a step of a rollout may end.
 
-Bad is an interval in which the new pool has more errors than the old ones beyond chance, and so many that it matters.
+Bad is an interval in which the new pool has more errors than the old ones beyond chance, and so many that it matters,
+or is slower than `max_latency` allows (`slowness`).
 Where the old pools get no requests by the split, the new pool alone is compared with `max_error_rate`. An interval
 with fewer than `min_requests` requests on a side is inconclusive, and is joined with the next one.
 """
@@ -9,16 +10,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lbctl.control.analysis import slowness
 from lbctl.control.analysis.evidence import (
     KEPT,
     NO_REQUESTS,
     AnalysisState,
     Evaluation,
-    MetricValues,
+    LatencyValues,
     Observation,
     RequestCounts,
     Verdict,
 )
+from lbctl.control.analysis.latency import NO_LATENCIES
 from lbctl.control.analysis.statistics import cluster_size, excess_over_pool, excess_over_rate, level
 from lbctl.ir.routes import Analysis
 
@@ -28,7 +31,6 @@ MATERIAL_PART = 0.25
 """A rate below this part of `max_error_rate` never matters."""
 STEP_LEVEL = 0.05
 """The level at which a difference over the whole step keeps it from ending."""
-_LATENCY = "nothing measures latency, so that max_latency is unknown: write it as one of the metrics"
 
 
 def evaluate(
@@ -37,6 +39,11 @@ def evaluate(
     """Return the state after one more interval. `compared`: whether the old pools get requests by the split."""
     new, old = state.waiting_new + observation.new, state.waiting_old + observation.old
     evaluation = Evaluation(now, step, "inconclusive", "", new, old, observation.metrics)
+    state = replace(
+        state,
+        waiting_latency_new=state.waiting_latency_new + observation.latency_new,
+        waiting_latency_old=state.waiting_latency_old + observation.latency_old,
+    )
     missing = _missing(observation, new, old, analysis, compared)
     if missing:
         waiting = replace(state, waiting_new=new, waiting_old=old)
@@ -44,8 +51,35 @@ def evaluate(
     evaluation = replace(evaluation, tested=True)
     state = replace(state, tests=state.tests + 1, waiting_new=NO_REQUESTS, waiting_old=NO_REQUESTS)
     state = replace(state, step_new=state.step_new + new, step_old=state.step_old + old)
+    if compared and analysis.latency_metric is not None:
+        evaluation = replace(evaluation, latency=_latency(state, analysis))
+        state = _with_latency(state, evaluation.latency)
     verdict, reason = _judge(state, evaluation, observation.silent, analysis, compared)
     return _with(state, replace(evaluation, verdict=verdict, reason=reason))
+
+
+def _latency(state: AnalysisState, analysis: Analysis) -> LatencyValues:
+    earlier = [item.latency for item in state.evaluations if item.latency is not None]
+    new, old = state.waiting_latency_new, state.waiting_latency_old
+    return slowness.judged(new, old, analysis, _significance(state, analysis), earlier)
+
+
+def _with_latency(state: AnalysisState, values: LatencyValues | None) -> AnalysisState:
+    """Return the state after a comparison of latencies; where there were too few, they count again later."""
+    if values is None or not slowness.is_tested(values):
+        return state
+    return replace(
+        state,
+        waiting_latency_new=NO_LATENCIES,
+        waiting_latency_old=NO_LATENCIES,
+        step_slow_new=state.step_slow_new + values.slow_new,
+        step_slow_old=state.step_slow_old + values.slow_old,
+    )
+
+
+def _significance(state: AnalysisState, analysis: Analysis) -> float:
+    """Return the level of each test of this interval; where there are two, each has half of it."""
+    return level(state.tests, analysis.failures) / (1 if analysis.latency_metric is None else 2)
 
 
 def _with(state: AnalysisState, evaluation: Evaluation) -> AnalysisState:
@@ -77,13 +111,16 @@ def _judge(
     state: AnalysisState, evaluation: Evaluation, silent: tuple[str, ...], analysis: Analysis, compared: bool
 ) -> tuple[Verdict, str]:
     new, old = evaluation.new, evaluation.old
-    significance = level(state.tests, analysis.failures)
+    significance = _significance(state, analysis)
     if _is_worse(new, old, analysis, compared, significance, _clusters(*state.evaluations, evaluation)):
         return "bad", "its errors are more than chance explains"
+    latency = evaluation.latency
+    if latency is not None and latency.verdict == "bad":
+        return "bad", f"{slowness.described(latency)}, more than chance explains"
     bad = [item for item in evaluation.metrics if item.verdict == "bad"]
     if bad:
         return "bad", "; ".join(f"{item.name} is {item.ratio:.3g} times the old value" for item in bad)
-    reason = _unknown(evaluation.metrics, silent, analysis) or _too_many(new, analysis, compared)
+    reason = _unknown(evaluation, silent) or _too_many(new, analysis, compared)
     return ("inconclusive", reason) if reason else ("good", "")
 
 
@@ -103,14 +140,14 @@ def _is_worse(
     return matters and excess_over_pool(new, old, cluster) < significance
 
 
-def _unknown(metrics: tuple[MetricValues, ...], silent: tuple[str, ...], analysis: Analysis) -> str:
+def _unknown(evaluation: Evaluation, silent: tuple[str, ...]) -> str:
     """Return what is not known although the analysis needs it; empty where nothing is missing."""
-    missing = [f"{item.name}: {item.problem or 'no ratio to 0'}" for item in metrics if item.ratio is None]
+    missing = [f"{item.name}: {item.problem or 'no ratio to 0'}" for item in evaluation.metrics if item.ratio is None]
     if missing:
         return "; ".join(missing)
     if silent:
         return f"no report from {', '.join(silent)}"
-    return _LATENCY if analysis.latency_metric is not None else ""
+    return evaluation.latency.problem if evaluation.latency is not None else ""
 
 
 def _too_many(new: RequestCounts, analysis: Analysis, compared: bool) -> str:
@@ -145,7 +182,9 @@ def blocker(state: AnalysisState, analysis: Analysis, step: int, since: float, c
         return last.reason
     if _is_worse(state.step_new, state.step_old, analysis, compared, STEP_LEVEL, _clusters(*state.evaluations)):
         return "fewer errors: over the whole step the new pool has more than the old ones"
-    return _too_many(state.step_new, analysis, compared)
+    cluster = slowness.cluster_of(item.latency for item in state.evaluations if item.latency is not None)
+    slow = slowness.step_blocker(state.step_slow_new, state.step_slow_old, STEP_LEVEL, cluster)
+    return slow or _too_many(state.step_new, analysis, compared)
 
 
 def for_step(state: AnalysisState) -> AnalysisState:
@@ -157,6 +196,10 @@ def for_step(state: AnalysisState) -> AnalysisState:
         waiting_old=NO_REQUESTS,
         step_new=NO_REQUESTS,
         step_old=NO_REQUESTS,
+        waiting_latency_new=NO_LATENCIES,
+        waiting_latency_old=NO_LATENCIES,
+        step_slow_new=NO_REQUESTS,
+        step_slow_old=NO_REQUESTS,
     )
 
 
@@ -165,7 +208,8 @@ def describe(evaluation: Evaluation) -> str:
     sides = f"new {_side(evaluation.new)}, old {_side(evaluation.old)}"
     metrics = "".join(f"; {item.name} {_value(item.new)} against {_value(item.old)}" for item in evaluation.metrics)
     reason = f" ({evaluation.reason})" if evaluation.reason else ""
-    return f"{evaluation.verdict}{reason}: {sides}{metrics}"
+    latency = "" if evaluation.latency is None else f"; {slowness.described(evaluation.latency)}"
+    return f"{evaluation.verdict}{reason}: {sides}{latency}{metrics}"
 
 
 def _side(counts: RequestCounts) -> str:

@@ -5,7 +5,7 @@ the new pool with the probability of its part of the requests. It holds for any 
 old pool, and an outage that hits both pools alike does not move it.
 
 Errors come in clusters, such as the requests in flight when an engine restarts. `cluster_size` estimates how many
-errors come together, and the tests count clusters instead of errors.
+errors come together, and the tests count clusters instead of errors; `slow_cluster_size` does so for slow requests.
 
 A rollout is tested many times. `level` spends a total probability of `FALSE_ALARM` over all intervals of a rollout,
 however long it takes, and uses that several intervals in a row must fail.
@@ -86,6 +86,39 @@ def cluster_size(intervals: Sequence[tuple[RequestCounts, RequestCounts]]) -> fl
     terms = [term for before, after in pairwise(intervals) for term in _squared_changes(before, after)]
     mean = (sum(terms) + _PRIOR_TERMS * _PRIOR_CLUSTER) / (len(terms) + _PRIOR_TERMS)
     return max(1.0, mean)
+
+
+def slow_cluster_size(intervals: Sequence[tuple[RequestCounts, RequestCounts]]) -> float:
+    """Return how many slow requests come together, at least 1, by the changes of the difference of both sides.
+
+    What is slow depends on the old pools in each interval, so that a change of both sides together is none here.
+    """
+    terms = [_squared_change(before, after) for before, after in pairwise(intervals)]
+    mean = (sum(terms) + _PRIOR_TERMS * _PRIOR_CLUSTER) / (len(terms) + _PRIOR_TERMS)
+    return max(1.0, mean)
+
+
+def _squared_change(before: tuple[RequestCounts, RequestCounts], after: tuple[RequestCounts, RequestCounts]) -> float:
+    """Return the square of the change of the difference, in its variance for independent requests."""
+    variance = _variance(*before) + _variance(*after)
+    change = _difference(*after) - _difference(*before)
+    return min(_MAX_TERM, change**2 / variance) if variance else 1.0
+
+
+def _difference(new: RequestCounts, old: RequestCounts) -> float:
+    return (new.rate or 0.0) - (old.rate or 0.0)
+
+
+def _variance(new: RequestCounts, old: RequestCounts) -> float:
+    return sum(_part(side) for side in (new, old))
+
+
+def _part(side: RequestCounts) -> float:
+    """Return the variance of the rate of one side; that of a rate of 0 or 1 is that of half a request."""
+    if not side.requests:
+        return 0.0
+    rate = min(max(side.rate or 0.0, 0.5 / side.requests), 1 - 0.5 / side.requests)
+    return rate * (1 - rate) / side.requests
 
 
 def _squared_changes(

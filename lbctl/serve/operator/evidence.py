@@ -14,13 +14,16 @@ import aiohttp
 
 from lbctl.control import rollouts
 from lbctl.control.analysis.evidence import NO_REQUESTS, Observation, RequestCounts
+from lbctl.control.analysis.latency import NO_LATENCIES, Histogram
 from lbctl.control.rollouts import DEFAULT_ANALYSIS, Rollouts, RolloutState
+from lbctl.ir.latencies import LatencyKey
 from lbctl.ir.routes import Rollout
 from lbctl.ir.topology import Topology
 from lbctl.serve.operator.promql import metric_values
 from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaKey, TrafficLedger
 
 Totals = Mapping[tuple[str, ReplicaKey], Counts]
+Latencies = Mapping[tuple[str, LatencyKey], Histogram]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class _Window:
     """What every proxy had counted then."""
     reporting: frozenset[str]
     """The proxies that were not silent then."""
+    latencies: Latencies
+    """The latencies that every proxy had reported then, where the rollout is judged by them."""
 
 
 class RolloutEvidence:
@@ -55,7 +60,7 @@ class RolloutEvidence:
                 continue
             window = self._windows.get(state.route)
             if window is None or window.step != _step(state):
-                self._windows[state.route] = self._window(state)
+                self._windows[state.route] = self._window(state, rollout)
             elif self._clock() - window.began >= (rollout.analysis or DEFAULT_ANALYSIS).interval / 1000:
                 yield state, rollout
 
@@ -66,13 +71,14 @@ class RolloutEvidence:
 
         `at`: in seconds since the epoch, the instant of the PromQL queries.
         """
-        window, following = self._windows[state.route], self._window(state)
+        window, following = self._windows[state.route], self._window(state, rollout)
         old = {
             pool: share
             for pool, share in rollouts.shares_at(state.base, rollout.to, state.percent)
             if pool != rollout.to and share
         }
         counts = _by_pool(window.totals, following.totals)
+        latencies = _latencies_by_pool(window.latencies, following.latencies)
         metrics = (rollout.analysis or DEFAULT_ANALYSIS).metrics if old else ()
         observation = Observation(
             new=counts.get(rollout.to, NO_REQUESTS),
@@ -80,12 +86,17 @@ class RolloutEvidence:
             reporting=len(following.reporting),
             silent=tuple(sorted(window.reporting - following.reporting)),
             metrics=await metric_values(session, metrics, rollout.to, old, at),
+            latency_new=latencies.get(rollout.to, NO_LATENCIES),
+            latency_old=sum((latencies.get(pool, NO_LATENCIES) for pool in old), NO_LATENCIES),
         )
         return observation, lambda: self._windows.update({state.route: following})
 
-    def _window(self, state: RolloutState) -> _Window:
+    def _window(self, state: RolloutState, rollout: Rollout) -> _Window:
         now = self._clock()
-        return _Window(_step(state), now, self._ledger.totals(), self._ledger.reporting(now))
+        metric = (rollout.analysis or DEFAULT_ANALYSIS).latency_metric
+        wanted = [LatencyKey(pool, metric) for pool in (rollout.to, *dict(state.base))] if metric else []
+        ledger = self._ledger
+        return _Window(_step(state), now, ledger.totals(), ledger.reporting(now), ledger.latencies(frozenset(wanted)))
 
 
 def _step(state: RolloutState) -> tuple[str, int, float]:
@@ -104,4 +115,13 @@ def _by_pool(before: Totals, after: Totals) -> dict[str, RequestCounts]:
         gained = counts - earlier if counts.requests >= earlier.requests else counts
         pool, errors = key[1].pool, max(0, gained.errors)
         pools[pool] = pools.get(pool, NO_REQUESTS) + RequestCounts(max(gained.requests, errors), errors)
+    return pools
+
+
+def _latencies_by_pool(before: Latencies, after: Latencies) -> dict[str, Histogram]:
+    """Return pool → the latencies that were reported between two readings."""
+    pools: dict[str, Histogram] = {}
+    for key, latencies in after.items():
+        pool = key[1].pool
+        pools[pool] = pools.get(pool, NO_LATENCIES) + latencies.since(before.get(key, NO_LATENCIES))
     return pools

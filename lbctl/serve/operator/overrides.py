@@ -106,6 +106,15 @@ class OverrideService:
                 await self._apply(updated)
         return exists
 
+    def adopt(self, updated: Overrides) -> None:
+        """Take the overrides that the leader holds; they are in force with the next publication."""
+        self._publisher.set_overrides(updated)
+        self._weight_control.freeze(overrides.frozen(updated))
+
+    async def save(self) -> None:
+        """Save the overrides that are in force. Raises NotSavedError."""
+        await self._save(self._publisher.overrides)
+
     async def run(self) -> None:
         """Remove expired overrides until the task is cancelled."""
         while True:

@@ -8,7 +8,8 @@ from lbctl.base.diagnostics import show
 from lbctl.serve import log
 from lbctl.serve.errors import BadRequestError
 from lbctl.serve.fleet.history import SHORT, FleetHistory
-from lbctl.serve.fleet.reconciler import Reconciler, ReloadResult
+from lbctl.serve.fleet.reconciler import Reconciler
+from lbctl.serve.fleet.reload_result import ReloadResult
 from lbctl.serve.state.history import Cause, HistoryEntry
 
 _FIELDS = frozenset({"digest", "allow_shrink", "reason"})

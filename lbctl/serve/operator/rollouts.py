@@ -61,6 +61,16 @@ class RolloutService:
         """Whether an abort or a rollback is applied that could not be saved yet."""
         publisher.set_rollouts(saved)
 
+    def adopt(self, updated: Rollouts) -> None:
+        """Take the states that the leader has saved; they are in force with the next publication."""
+        before = self._publisher.rollouts
+        self._publisher.set_rollouts(updated)
+        self._on_change(before, updated)
+
+    async def save(self) -> None:
+        """Save the states that are in force. Raises NotSavedError."""
+        await self._save(self._publisher.rollouts)
+
     async def run(self) -> None:
         """Start the rollouts of new files, and advance all of them, until the task is cancelled."""
         while True:

@@ -89,6 +89,12 @@ class ControlLoop:
         self._set_output(output)
         self.freeze(self._frozen)
 
+    def adopt(self, output: LoopOutput) -> None:
+        """Continue from this output, which another process has decided, and forget what led to the one before."""
+        self.state = State()
+        self.reports, self._pending = {}, {}
+        self.output, self.sampled_at = output, None
+
     def report(self, report: Report) -> None:
         """Take a report of the scraper. The loop decides on it soon."""
         self.reports[report.pool, report.replica] = report

@@ -6,7 +6,7 @@ is tried again, up to a limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from lbctl.control.effects import Effect, HealthChanged, ModeChanged, Verdict, WeightsChanged
@@ -47,6 +47,10 @@ class DecisionAudit:
                 self._add(_Decision(f"mode {effect.mode}", effect.pool, "", effect.reason))
             case WeightsChanged():
                 pass  # weights move all the time
+
+    def keep(self, replicas: Container[tuple[str, str]]) -> None:
+        """Forget the verdicts on all replicas, each with its pool, but these."""
+        self._verdicts = {key: verdict for key, verdict in self._verdicts.items() if key in replicas}
 
     def _add(self, decision: _Decision) -> None:
         if len(self._pending) < _MOST_PENDING:

@@ -107,7 +107,13 @@ class ReplicaSources:
             plan.reserves_memory or "kv_cache" in signals.values,
             derived.evidence,
             derived.restarted,
+            self._first_tokens(),
         )
+
+    def _first_tokens(self) -> float | None:
+        """Return the engine's count of first tokens by the last page that has it."""
+        pages = (reading.quantities for reading in self._readings if reading is not None)
+        return next((quantities["ttft_count"] for quantities in pages if "ttft_count" in quantities), None)
 
 
 def _identity(source: ScrapeSource) -> tuple[object, ...]:

@@ -64,3 +64,5 @@ class Report:
     """Evidence that is new with this scrape, to be counted once."""
     restarted: bool = False
     """Whether the counters of the engine have started again."""
+    first_tokens: float | None = None
+    """How many first tokens the engine has made since its start; None where no source counts them."""

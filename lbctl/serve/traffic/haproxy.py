@@ -15,7 +15,7 @@ from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.traffic.interface import Report
 from lbctl.serve.traffic.ledger import NO_COUNTS, Condition, Counts, ReplicaKey
-from lbctl.targets.haproxy import desired
+from lbctl.targets.haproxy import desired, slots
 
 _TIMEOUT = 2.0
 """Seconds within which HAProxy must answer."""
@@ -58,7 +58,10 @@ def report(now: Counters, before: Counters | None) -> Report:
     conditions: dict[ReplicaKey, list[Condition]] = {}
     earlier = before.servers if before is not None and before.pid == now.pid else {}
     for place, item in now.servers.items():
-        key = ReplicaKey(desired.pool_name(place[0]), place[1])
+        replica = now.slots.get(place, place[1])
+        if slots.is_slot(replica):
+            continue
+        key = ReplicaKey(desired.pool_name(place[0]), replica)
         if before is not None:
             counts[key] = counts.get(key, NO_COUNTS) + _difference(item, place, earlier)
         in_flight[key] = in_flight.get(key, 0) + item.sessions

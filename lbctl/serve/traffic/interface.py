@@ -37,7 +37,9 @@ class PolledSource(Protocol):
 POLLED = {"haproxy": "lbctl.serve.traffic.haproxy:source"}
 """Kind of proxy → `module:name` of a function of a proxy that returns its PolledSource, or None where it has none."""
 LOGGING = frozenset({"nginx"})
-"""The kinds of proxies that send their traffic log by syslog."""
+"""The kinds of proxies whose traffic log counts their requests, by syslog."""
+TIMED = frozenset({"haproxy"})
+"""The kinds of proxies that log the timers of their requests by syslog, where a rollout is judged by latencies."""
 
 
 def polled_source(proxy: Proxy) -> PolledSource | None:

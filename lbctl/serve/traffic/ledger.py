@@ -9,10 +9,13 @@ goes back; each method takes the current time as its argument.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, NamedTuple
+
+from lbctl.control.analysis.latency import Histogram
+from lbctl.ir.latencies import LatencyKey
 
 WINDOW = 60.0
 """Seconds over which observed shares are computed."""
@@ -48,6 +51,8 @@ class Counts:
 
 
 NO_COUNTS = Counts()
+Latencies = Mapping[LatencyKey, Mapping[int, int]]
+"""What is measured → bucket of a histogram → requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +77,15 @@ class _Reports:
     conditions_at: float = -inf
     """When it last reported its conditions."""
     totals: dict[ReplicaKey, Counts] = field(default_factory=dict)
+    latencies: dict[LatencyKey, Counter[int]] = field(default_factory=dict)
+    """What is measured → bucket → the requests since this process started."""
     recent: deque[tuple[float, Counter[ReplicaKey]]] = field(default_factory=deque)
     """(end of the bucket, requests in it), the oldest first."""
     window: Counter[ReplicaKey] = field(default_factory=Counter)
     """The sum of `recent`."""
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
     conditions: Mapping[ReplicaKey, Condition] = field(default_factory=dict)
+    """Those that are not `up`."""
 
     def expire(self, now: float) -> None:
         """Forget the requests of more than a minute ago."""
@@ -93,6 +101,12 @@ class TrafficLedger:
 
     def __init__(self) -> None:
         self._proxies: dict[str, _Reports] = {}
+        self._in_flight: dict[ReplicaKey, tuple[int, int]] = {}
+        """Replica → its requests in flight, and the number of proxies that report them."""
+        self._troubled: dict[ReplicaKey, dict[str, Condition]] = {}
+        """Replica → proxy → its condition, where that is not `up`."""
+        self._looked_at = -inf
+        """When silent proxies were looked for."""
 
     def add(self, proxy: str, counts: Mapping[ReplicaKey, Counts], now: float) -> None:
         """Add what the proxy has counted since its last report. An empty mapping says that it reports, and is idle."""
@@ -106,25 +120,50 @@ class TrafficLedger:
         reports.window.update(requests)
         reports.expire(now)
 
+    def add_latencies(self, proxy: str, latencies: Latencies, now: float) -> None:
+        """Add the latencies that the proxy has reported. They do not say that it reports its requests."""
+        reports = self._proxies.setdefault(proxy, _Reports(now))
+        for key, counts in latencies.items():
+            reports.latencies.setdefault(key, Counter()).update(counts)
+
+    def latencies(self, wanted: Collection[LatencyKey]) -> dict[tuple[str, LatencyKey], Histogram]:
+        """Return (proxy, what is measured) → the latencies since this process started."""
+        return {
+            (name, key): Histogram(dict(reports.latencies[key]))
+            for name, reports in self._proxies.items()
+            for key in wanted
+            if key in reports.latencies
+        }
+
     def set_in_flight(self, proxy: str, requests: Mapping[ReplicaKey, int], now: float) -> None:
         """Replace the requests that the proxy has at each replica now; a replica that is absent is unknown."""
-        self._reports(proxy, now).in_flight = requests
+        self._replace_in_flight(self._reports(proxy, now), requests)
 
     def set_conditions(self, proxy: str, conditions: Mapping[ReplicaKey, Condition], now: float) -> None:
         """Replace what the proxy thinks of each replica; a replica that is absent is unknown."""
         reports = self._proxies.setdefault(proxy, _Reports(now))
-        reports.conditions, reports.conditions_at = conditions, now
+        self._replace_conditions(proxy, reports, conditions)
+        reports.conditions_at = now
 
     def lost(self, proxy: str) -> None:
         """Forget what the proxy says of this moment, since it does not answer; its counts stay."""
-        if proxy in self._proxies:
-            self._proxies[proxy].in_flight = {}
-            self._proxies[proxy].conditions = {}
+        reports = self._proxies.get(proxy)
+        if reports is not None:
+            self._replace_in_flight(reports, {})
+            self._replace_conditions(proxy, reports, {})
 
     def keep(self, proxies: Iterable[str]) -> None:
         """Forget every proxy but these."""
         kept = frozenset(proxies)
+        for name in self._proxies.keys() - kept:
+            self.lost(name)
         self._proxies = {name: reports for name, reports in self._proxies.items() if name in kept}
+
+    def keep_replicas(self, replicas: Collection[ReplicaKey], measured: Collection[LatencyKey]) -> None:
+        """Forget what was counted at every replica but these, and every latency but these."""
+        for reports in self._proxies.values():
+            reports.totals = {key: each for key, each in reports.totals.items() if key in replicas}
+            reports.latencies = {key: each for key, each in reports.latencies.items() if key in measured}
 
     def reporting(self, now: float) -> frozenset[str]:
         """Return the proxies that report their requests and are not silent."""
@@ -134,13 +173,6 @@ class TrafficLedger:
         """Return (proxy, replica) → what the proxy has counted since this process started, for every proxy."""
         return {(name, key): each for name, item in self._proxies.items() for key, each in item.totals.items()}
 
-    def pool_totals(self) -> dict[str, Counts]:
-        """Return pool → what all proxies have counted at its replicas since this process started."""
-        totals: dict[str, Counts] = {}
-        for (_, key), counts in self.totals().items():
-            totals[key.pool] = totals.get(key.pool, NO_COUNTS) + counts
-        return totals
-
     def recent(self, now: float, proxy: str | None = None) -> Counter[ReplicaKey]:
         """Return replica → requests in the last minute at one proxy, or at all, of those that are not silent."""
         requests: Counter[ReplicaKey] = Counter()
@@ -149,15 +181,6 @@ class TrafficLedger:
                 reports.expire(now)
                 requests.update(reports.window)
         return requests
-
-    def shares(self, pool: str, now: float, proxy: str | None = None) -> Mapping[str, float]:
-        """Return replica → its part of the pool's requests in the last minute, 0…1; empty without any request.
-
-        A replica that had none is absent while others had some: its share is 0. `proxy`: of this proxy alone.
-        """
-        requests = {key.replica: count for key, count in self.recent(now, proxy).items() if key.pool == pool}
-        total = sum(requests.values())
-        return {replica: count / total for replica, count in requests.items()} if total else {}
 
     def rates(self, now: float) -> Mapping[ReplicaKey, float]:
         """Return replica → its requests per second in the last minute, or since a younger proxy reports.
@@ -175,16 +198,54 @@ class TrafficLedger:
 
     def in_flight(self, key: ReplicaKey, now: float) -> int | None:
         """Return the requests at the replica, summed over the proxies that report them; None where none does."""
-        values = [item.in_flight[key] for _, item in self._current(now) if key in item.in_flight]
-        return sum(values) if values else None
+        self._forget_silent(now)
+        found = self._in_flight.get(key)
+        return None if found is None else found[0]
+
+    def in_flight_known_by(self, key: ReplicaKey, now: float) -> int:
+        """Return how many proxies report the requests in flight at the replica."""
+        self._forget_silent(now)
+        return self._in_flight.get(key, (0, 0))[1]
 
     def conditions(self, key: ReplicaKey, now: float) -> Mapping[str, Condition]:
-        """Return proxy → what it thinks of the replica, for the proxies that report it."""
+        """Return proxy → what it thinks of the replica, for the proxies to which it is not up."""
         return {
-            name: item.conditions[key]
-            for name, item in self._proxies.items()
-            if key in item.conditions and now - item.conditions_at <= STALE_AFTER
+            name: condition
+            for name, condition in self._troubled.get(key, {}).items()
+            if now - self._proxies[name].conditions_at <= STALE_AFTER
         }
+
+    def _forget_silent(self, now: float) -> None:
+        """Forget the requests in flight of the proxies that have become silent."""
+        if now == self._looked_at:
+            return
+        self._looked_at = now
+        for reports in self._proxies.values():
+            if reports.in_flight and now - reports.at > STALE_AFTER:
+                self._replace_in_flight(reports, {})
+
+    def _replace_in_flight(self, reports: _Reports, requests: Mapping[ReplicaKey, int]) -> None:
+        before, reports.in_flight = reports.in_flight, requests
+        totals = self._in_flight
+        for key, count in requests.items():
+            earlier = before.get(key)
+            if earlier != count:
+                total, proxies = totals.get(key, (0, 0))
+                totals[key] = total + count - (earlier or 0), proxies + (earlier is None)
+        for key in before.keys() - requests.keys():
+            total, proxies = totals.pop(key)
+            if proxies > 1:
+                totals[key] = total - before[key], proxies - 1
+
+    def _replace_conditions(self, proxy: str, reports: _Reports, conditions: Mapping[ReplicaKey, Condition]) -> None:
+        troubled = {key: condition for key, condition in conditions.items() if condition.state != "up"}
+        for key in reports.conditions.keys() - troubled.keys():
+            del self._troubled[key][proxy]
+            if not self._troubled[key]:
+                del self._troubled[key]
+        for key, condition in troubled.items():
+            self._troubled.setdefault(key, {})[proxy] = condition
+        reports.conditions = troubled
 
     def _reports(self, proxy: str, now: float) -> _Reports:
         """Return the reports of a proxy that reports its requests now."""

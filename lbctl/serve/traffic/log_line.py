@@ -22,10 +22,14 @@ Dropped = Literal["malformed", "proxy", "replica"]
 """Why a line does not count: it is malformed, or it names a proxy or no replica of the fleet."""
 DROPPED: tuple[Dropped, ...] = ("malformed", "proxy", "replica")
 _CLIENT_LEFT = "499"
+_SAYS_NOTHING = 400
+"""The status from which on an answer says nothing about how fast a replica works."""
 _MOST_TRIES = 64
+_SECONDS = re.compile(r"[0-9]{1,9}\.[0-9]{3}")
 _LINE = re.compile(
     rb"<[0-9]{1,3}>[A-Z][a-z]{2} [ 0-9][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2} lbctl: "
     rb"([A-Za-z0-9._-]{1,128})\|\"?([A-Za-z0-9._-]{1,128})\"?\|([0-9]{3})\|([ -{}~]{1,3000})\|([0-9, :-]{1,500})"
+    rb"(?:\|([0-9., :-]{1,800})\|([0-9., :-]{1,800}))?"
 )
 
 
@@ -36,6 +40,11 @@ class Try(NamedTuple):
     """Whom the request was sent to."""
     failed: bool
     """Whether the replica answered with a status of 500 or more, or not at all."""
+    first_byte: float | None = None
+    """Milliseconds until its answer began; until the client left, where that was before. None where it says nothing:
+    the answer has a status of 400 or more, or the line is of an older configuration."""
+    total: float | None = None
+    """The same until its answer ended."""
 
 
 class ReplicaAddresses:
@@ -76,30 +85,57 @@ def tries_of(line: bytes, proxies: frozenset[str], addresses: ReplicaAddresses) 
     match = _LINE.fullmatch(line) if len(line) <= MOST_BYTES else None
     if match is None:
         return "malformed"
-    proxy, pool, status, upstreams, statuses = (part.decode("ascii") for part in match.groups())
+    proxy, pool, status, *lists = (part.decode("ascii") for part in match.groups(b""))
     if proxy not in proxies:
         return "proxy"
-    rows = list(_rows(upstreams, statuses))
+    rows = list(_rows(*lists))
     if not rows or len(rows) > _MOST_TRIES:
         return "malformed"
-    last = rows[-1][0]
+    last = rows[-1].group
     tries = [
-        Try(replica, _failed(code, status))
-        for group, address, code in rows
-        if (replica := addresses.find(address, pool if group == last else None)) is not None
+        Try(replica, _failed(row.code, status), *_latencies(row, status))
+        for row in rows
+        if (replica := addresses.find(row.address, pool if row.group == last else None)) is not None
     ]
     return (proxy, tries) if tries else "replica"
 
 
-def _rows(upstreams: str, statuses: str) -> Iterator[tuple[int, str, str]]:
-    """Yield (group, address, status) of each try; nginx begins a group when it goes on to another pool."""
-    groups, codes = upstreams.split(" : "), statuses.split(" : ")
-    if len(groups) != len(codes):
+class _Row(NamedTuple):
+    """One attempt as nginx writes it: parts of five lists."""
+
+    group: int
+    address: str
+    code: str
+    header_time: str
+    response_time: str
+
+
+def _rows(addresses: str, *others: str) -> Iterator[_Row]:
+    """Yield each try; nginx begins a group when it goes on to another pool. Lists of another length are ignored."""
+    groups = addresses.split(" : ")
+    split = [item.split(" : ") for item in others]
+    if len(split[0]) != len(groups):
         return
-    for number, (group, of_group) in enumerate(zip(groups, codes, strict=True)):
-        addresses, each = group.split(", "), of_group.split(", ")
-        if len(addresses) == len(each):
-            yield from ((number, address, code) for address, code in zip(addresses, each, strict=True))
+    for number, group in enumerate(groups):
+        tries = group.split(", ")
+        parts = [item[number].split(", ") if len(item) == len(groups) else [] for item in split]
+        if len(parts[0]) == len(tries):
+            for index, address in enumerate(tries):
+                yield _Row(number, address, *(part[index] if len(part) == len(tries) else "" for part in parts))
+
+
+def _latencies(row: _Row, status: str) -> tuple[float | None, float | None]:
+    """Return the milliseconds until the first and the last byte of a try; a client that left has waited until then."""
+    total = _milliseconds(row.response_time)
+    if row.code == "-":
+        return (total, total) if status == _CLIENT_LEFT else (None, None)
+    if not row.code.isdecimal() or int(row.code) >= _SAYS_NOTHING:
+        return None, None
+    return _milliseconds(row.header_time), total
+
+
+def _milliseconds(seconds: str) -> float | None:
+    return 1000 * float(seconds) if _SECONDS.fullmatch(seconds) else None
 
 
 def _failed(code: str, status: str) -> bool:

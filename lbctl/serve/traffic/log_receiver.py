@@ -11,9 +11,12 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from lbctl.control.analysis.latency import bucket
 from lbctl.ir.address import Address
-from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaKey
+from lbctl.ir.latencies import LatencyKey
+from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, Latencies, ReplicaKey
 from lbctl.serve.traffic.log_line import MOST_BYTES, Dropped, ReplicaAddresses, tries_of
+from lbctl.serve.traffic.timer_line import timers_of
 
 _BATCH = 500
 """Lines that are read before other work goes on."""
@@ -34,7 +37,10 @@ class LogReceiver:
         self._socket: socket.socket | None = None
         self._proxies: frozenset[str] = frozenset()
         self._addresses = ReplicaAddresses((), {})
+        self._timed: frozenset[str] = frozenset()
+        self._measured: frozenset[LatencyKey] = frozenset()
         self._counts: dict[str, dict[ReplicaKey, Counts]] = {}
+        self._latencies: dict[str, dict[LatencyKey, Counter[int]]] = {}
 
     def open(self, bind: Address) -> None:
         """Listen on this address. Raises OSError."""
@@ -58,25 +64,53 @@ class LogReceiver:
             self._socket.close()
             self._socket = self.address = None
 
-    def follow(self, proxies: Iterable[str], addresses: ReplicaAddresses) -> None:
-        """Count the lines of these proxies about these replicas from now on."""
+    def follow(
+        self,
+        proxies: Iterable[str],
+        addresses: ReplicaAddresses,
+        timed: Iterable[str] = (),
+        measured: Iterable[LatencyKey] = (),
+    ) -> None:
+        """Count the lines of these proxies about these replicas from now on.
+
+        `timed` are the proxies whose lines have timers alone. Latencies are kept of what is `measured`.
+        """
         self._proxies, self._addresses = frozenset(proxies), addresses
+        self._timed, self._measured = frozenset(timed), frozenset(measured)
 
     def collect(self) -> Mapping[str, Mapping[ReplicaKey, Counts]]:
         """Return proxy → replica → what has been counted since the last call."""
         counts, self._counts = self._counts, {}
         return counts
 
+    def collect_latencies(self) -> Mapping[str, Latencies]:
+        """Return proxy → the latencies that have been reported since the last call."""
+        latencies, self._latencies = self._latencies, {}
+        return latencies
+
     def count(self, line: bytes) -> None:
         """Count one line."""
+        if (timers := timers_of(line)) is not None:
+            if timers.proxy in self._timed:
+                self._measure(timers.proxy, timers.pool, timers.first_byte, timers.total)
+            else:
+                self.dropped["proxy"] += 1
+            return
         result = tries_of(line, self._proxies, self._addresses)
         if isinstance(result, str):
             self.dropped[result] += 1
             return
         proxy, tries = result
         counts = self._counts.setdefault(proxy, {})
-        for replica, failed in tries:
+        for replica, failed, first_byte, total in tries:
             counts[replica] = counts.get(replica, NO_COUNTS) + Counts(1, int(failed))
+            self._measure(proxy, replica.pool, first_byte, total)
+
+    def _measure(self, proxy: str, pool: str, first_byte: float | None, total: float | None) -> None:
+        for metric, value in (("first_byte", first_byte), ("total", total)):
+            key = LatencyKey(pool, metric)
+            if value is not None and key in self._measured:
+                self._latencies.setdefault(proxy, {}).setdefault(key, Counter())[bucket(value)] += 1
 
     def _read(self) -> None:
         if self._socket is None:

@@ -14,6 +14,7 @@ from typing import TypeVar
 from lbctl.base.errors import reason_of
 from lbctl.control.loop_output import shortest_interval
 from lbctl.ir.address import Address
+from lbctl.ir.latencies import measured
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import pools_of
@@ -21,8 +22,8 @@ from lbctl.ir.topology import Topology
 from lbctl.serve import log
 from lbctl.serve.drivers.eligibility import driven
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.guard import Work
-from lbctl.serve.traffic.interface import LOGGING, PolledSource, polled_source
+from lbctl.serve.guard import Guard, Work
+from lbctl.serve.traffic.interface import LOGGING, TIMED, PolledSource, polled_source
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.log_line import ReplicaAddresses
 from lbctl.serve.traffic.log_receiver import LogReceiver
@@ -31,6 +32,8 @@ _INTERVAL = 5.0
 """Seconds between two polls of a proxy; less where a pool's telemetry is read more often."""
 _COLLECT_INTERVAL = 1.0
 """Seconds between two reports of the traffic log."""
+COUNTERS = "traffic counters"
+"""The task that polls proxies."""
 _V = TypeVar("_V")
 
 
@@ -43,6 +46,7 @@ class Traffic:
         connected: Callable[[], Collection[str]] = frozenset,
         log_bind: Callable[[], Address | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        guard: Guard | None = None,
     ) -> None:
         """Start without a fleet.
 
@@ -55,6 +59,7 @@ class Traffic:
         self._nodes = nodes
         self._connected = connected
         self._log_bind = log_bind
+        self._guard = guard or Guard()
         self._log_problem = ""
         self._logging: set[str] = set()
         self.proxies: Mapping[str, Proxy] = {}
@@ -82,8 +87,11 @@ class Traffic:
             self._addresses = ReplicaAddresses(*self._places)
         logging = {item.name for item in topology.proxies if item.kind in LOGGING}
         self._logging &= logging
-        self.log.follow(logging, self._addresses)
+        wanted = measured(topology.routes)
+        timed = {item.name for item in topology.proxies if item.kind in TIMED}
+        self.log.follow(logging, self._addresses, timed, wanted)
         self.ledger.keep([*self.proxies, *self._nodes()])
+        self.ledger.keep_replicas(self._replicas, wanted)
         self._news.set()
 
     def in_flight(self, pool: str, replica: str) -> int | None:
@@ -97,7 +105,7 @@ class Traffic:
 
     def tasks(self) -> Mapping[str, Work]:
         """Return the tasks of the sources by name; they run as long as the process."""
-        return {"traffic counters": self._poll, "traffic log": self._collect}
+        return {COUNTERS: self._poll, "traffic log": self._collect}
 
     def log_address(self, topology: Topology) -> Address | None:
         """Return where the driven proxies of this fleet send their traffic log; None where nothing can listen.
@@ -119,7 +127,10 @@ class Traffic:
 
     def _warn(self, problem: str) -> None:
         if problem != self._log_problem:
-            log.warn("no traffic log can be received, so what nginx does is not known", why=problem)
+            log.warn(
+                "no traffic log can be received, so what nginx does and how long requests of HAProxy take is not known",
+                why=problem,
+            )
         self._log_problem = problem
 
     def _follow_proxies(self, proxies: tuple[Proxy, ...]) -> None:
@@ -140,7 +151,11 @@ class Traffic:
             await asyncio.sleep(self._interval)
 
     async def _report(self, proxy: str, source: PolledSource) -> None:
-        report = await source.poll()
+        try:
+            report = await source.poll()
+        except Exception:  # noqa: BLE001 -- the other proxies are asked all the same
+            self._guard.record("the counters of a proxy cannot be read", COUNTERS, proxy=proxy)
+            report = None
         if self._polled.get(proxy) is not source:
             return
         if report is None:
@@ -159,6 +174,8 @@ class Traffic:
             self._logging |= counts.keys()
             for proxy in counts.keys() | (self._logging & frozenset(self._connected())):
                 self.ledger.add(proxy, counts.get(proxy, {}), self.clock())
+            for proxy, latencies in self.log.collect_latencies().items():
+                self.ledger.add_latencies(proxy, latencies, self.clock())
 
     def _of_fleet(self, values: Mapping[ReplicaKey, _V]) -> dict[ReplicaKey, _V]:
         return {key: value for key, value in values.items() if key in self._replicas}
@@ -172,4 +189,5 @@ def with_websockets(topology: Topology) -> frozenset[str]:
 def _sends_log(topology: Topology) -> bool:
     """Return whether a proxy of the fleet sends its traffic log: lbctl drives it, or the files ask for it."""
     proxies = topology.proxies if topology.control.logs_written else driven(topology)
-    return any(item.kind in LOGGING for item in proxies)
+    kinds = LOGGING | TIMED if measured(topology.routes) else LOGGING
+    return any(item.kind in kinds for item in proxies)

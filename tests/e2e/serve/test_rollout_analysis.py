@@ -63,6 +63,27 @@ def _all_proxies(old: Replica, new: Replica, **analysis: Any) -> Iterator[tuple[
         yield control, [stack.enter_context(each.steady(20, lambda _: _REQUEST, keep_alive=False)) for each in clients]
 
 
+@contextmanager
+def _one_proxy(kind: str, old: Replica, new: Replica, **analysis: Any) -> Iterator[tuple[ControlPlane, Steady]]:
+    """`serve` and one proxy with steady traffic."""
+    with ExitStack() as stack:
+        makers = {"ha": edges.haproxy, "ng": edges.nginx}
+        sites = [stack.enter_context(makers[kind]())] if kind in makers else []
+        fleet = _fleet(old, new, sites, **analysis)
+        if sites:
+            fleet["proxies"] = {name: entry for name, entry in fleet["proxies"].items() if name == kind}
+        for site in sites:
+            stack.enter_context(edges.started_edge(site, fleet))
+        control = stack.enter_context(controlling(fleet))
+        client = sites[0] if sites else stack.enter_context(control.envoy("edge", ["edge"], by_socket=True)).client()
+        eventually(lambda: control.proxies.get(kind, {}).get("last_good") == _version(control), _LONG)
+        yield control, stack.enter_context(client.steady(40, lambda _: _REQUEST, keep_alive=False))
+
+
+def _version(control: ControlPlane) -> str:
+    return str(control.status["snapshot"]["version"])
+
+
 def _in_sync(control: ControlPlane) -> None:
     version = control.status["snapshot"]["version"]
     eventually(lambda: all(control.proxies.get(name, {}).get("last_good") == version for name in _NAMES), _LONG)
@@ -104,7 +125,8 @@ def _only(control: ControlPlane, loads: list[Steady], pool: str) -> None:
 def test_a_good_variant_is_promoted_over_a_killed_serve_and_no_request_fails(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with replicas("old", "new") as (old, new), _all_proxies(old, new) as (control, loads):
+    latency = {"percentile": "p90", "ratio": 3}
+    with replicas("old", "new") as (old, new), _all_proxies(old, new, max_latency=latency) as (control, loads):
         eventually(lambda: any(item["verdict"] == "good" for item in _evaluations(control)), _LONG)
         before = _row(control)
         control.kill()
@@ -156,6 +178,23 @@ def test_a_bad_variant_is_rolled_back_on_all_proxies_and_the_good_one_loses_noth
                 by_old = [item for item in load.load.responses if item.replica == "old"]
                 assert {item.status for item in by_old} == {200}
                 assert {item.status for item in load.load.failures} <= {500}
+
+
+@pytest.mark.parametrize("kind", _NAMES)
+def test_a_slower_variant_is_rolled_back_by_the_latency_that_each_proxy_measures(kind: str) -> None:
+    with replicas("old", "new") as (old, new):
+        old.behave(delay=0.02)
+        new.behave(delay=0.25)
+        with _one_proxy(kind, old, new, max_latency={"percentile": "p90"}) as (control, load):
+            _in_phase(control, "rolled_back")
+            assert "first_byte p90 is " in _row(control)["reason"]
+            bad = [item for item in _evaluations(control) if item["verdict"] == "bad"]
+            for item in bad:
+                (latency,) = item["metrics"]
+                assert (latency["name"], latency["verdict"]) == ("first_byte p90", "bad")
+                assert latency["new"] > 240
+                assert 15 < latency["old"] < latency["new"] / 1.2
+            load.load.assert_no_failure()
 
 
 def test_wait_reports_each_step_with_its_numbers_and_ends_with_the_rollout(capsys: pytest.CaptureFixture[str]) -> None:

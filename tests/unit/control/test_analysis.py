@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbctl.control.analysis.evidence import AnalysisState, MetricValues, Observation, RequestCounts
+from lbctl.control.analysis.latency import histogram
 from lbctl.control.analysis.statistics import FALSE_ALARM, cluster_size, level, upper_tail
 from lbctl.control.rollouts import RolloutState, act, advance, blocker, evaluate, follow, splits
 from lbctl.ir.pools import Pool
@@ -172,7 +174,55 @@ def test_a_latency_that_nobody_measures_never_passes() -> None:
     course = Course(latency_metric="total")
     course.see(FINE, FINE, FINE)
     assert course.state.step == 0
-    assert course.waits_for.startswith("nothing measures latency")
+    assert course.waits_for == "the latency of 0 of at least 200 requests of the new pool is known"
+
+
+def _timed(new: Iterable[float], old: Iterable[float]) -> Observation:
+    return replace(FINE, latency_new=histogram(new), latency_old=histogram(old))
+
+
+def test_a_slower_pool_is_rolled_back_with_both_percentiles_and_an_equal_one_is_promoted() -> None:
+    old = [100 + number % 100 for number in range(2000)]
+    equal = Course(latency_metric="first_byte", latency_ratio=1.2)
+    assert equal.see(*[_timed(old[:400], old)] * 4).phase == "promoted"
+    slower = Course(latency_metric="first_byte", latency_ratio=1.2)
+    state = slower.see(*[_timed([1.6 * each for each in old[:400]], old)] * 2)
+    assert state.phase == "rolled_back"
+    assert "first_byte p95 is 311 ms against 194 ms, × 1.6 of at most 1.2, more than chance explains" in state.reason
+
+
+def test_a_difference_that_may_be_chance_neither_ends_a_step_nor_the_rollout() -> None:
+    old = [100 + number % 100 for number in range(2000)]
+    course = Course(latency_metric="first_byte", latency_ratio=1.2)
+    assert course.see(*[_timed([1.22 * each for each in old[:200]], old)] * 3).step == 0
+    assert course.last == (
+        "inconclusive",
+        "first_byte p95 is 238 ms against 194 ms, × 1.22 of at most 1.2, which may be chance",
+    )
+
+
+def test_a_difference_within_what_proxies_can_measure_is_none() -> None:
+    course = Course(latency_metric="first_byte", latency_ratio=1.2)
+    assert course.see(*[_timed([2.0] * 400, [1.0] * 4000)] * 4).phase == "promoted"
+
+
+def test_latencies_that_are_too_few_are_joined_while_errors_are_judged_at_once() -> None:
+    course = Course(latency_metric="first_byte", latency_ratio=1.2)
+    course.see(_timed([100.0] * 150, [100.0] * 150))
+    assert course.last == ("inconclusive", "the latency of 150 of at least 200 requests of the new pool is known")
+    course.see(_timed([100.0] * 150, [100.0] * 150))
+    assert course.last == ("good", "")
+    worse = replace(WORSE, latency_new=histogram([]), latency_old=histogram([]))
+    assert course.see(worse, worse).phase == "rolled_back"
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.95, 0.99])
+def test_a_percentile_of_a_histogram_is_that_of_the_values_within_the_width_of_a_bucket(share: float) -> None:
+    values = sorted(math.exp(number / 150) for number in range(1, 1500))
+    found = histogram(values).percentile(share)
+    assert found == pytest.approx(values[int(share * len(values))], rel=0.05)
+    assert histogram([]).percentile(share) is None
+    assert histogram(values).above(values[700]) == pytest.approx(len(values) - 701, abs=40)
 
 
 def test_abort_wins_over_the_analysis() -> None:

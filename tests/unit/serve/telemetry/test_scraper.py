@@ -111,6 +111,7 @@ def test_a_page_becomes_signals_with_their_ages() -> None:
     report = asyncio.run(_first(_says(fixture("vllm_v1"))))
     assert report.signals.get("queue") == 3
     assert report.signals.get("running") == 21
+    assert report.first_tokens == 900
     assert report.signals.values["queue"].age(report.at) < 1
     assert report.sources[0].ok
     assert report.sources[0].size == len(fixture("vllm_v1"))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from lbctl.control.analysis.latency import Histogram
+from lbctl.ir.latencies import LatencyKey
 from lbctl.serve.traffic.ledger import STALE_AFTER, WINDOW, Condition, Counts, ReplicaKey, TrafficLedger
 
 A, B = ReplicaKey("llama", "a"), ReplicaKey("llama", "b")
 
 
-def test_shares_are_of_the_last_minute_and_of_all_proxies() -> None:
+def test_recent_requests_are_of_the_last_minute_and_of_all_proxies() -> None:
     ledger = TrafficLedger()
     ledger.add("edge", {A: Counts(100)}, 0.0)
     ledger.add("edge", {A: Counts(30), B: Counts(10)}, WINDOW + 10)
     ledger.add("site", {B: Counts(40)}, WINDOW + 10)
-    assert ledger.shares("llama", WINDOW + 10) == {"a": 30 / 80, "b": 50 / 80}
-    assert ledger.shares("llama", WINDOW + 10, "edge") == {"a": 0.75, "b": 0.25}
-    assert ledger.shares("other", WINDOW + 10) == {}
-    assert ledger.pool_totals() == {"llama": Counts(180)}
+    assert ledger.recent(WINDOW + 10) == {A: 30, B: 50}
+    assert ledger.recent(WINDOW + 10, "edge") == {A: 30, B: 10}
+    assert sum(each.requests for each in ledger.totals().values()) == 180
 
 
 def test_a_silent_proxy_is_unknown_and_its_totals_stay() -> None:
@@ -29,8 +30,8 @@ def test_a_silent_proxy_is_unknown_and_its_totals_stay() -> None:
     assert ledger.reporting(late) == frozenset()
     assert ledger.in_flight(A, late) is None
     assert ledger.conditions(A, late) == {}
-    assert ledger.shares("llama", late) == {}
-    assert ledger.pool_totals() == {"llama": Counts(10, 2)}
+    assert ledger.recent(late) == {}
+    assert ledger.totals() == {("edge", A): Counts(10, 2)}
 
 
 def test_a_proxy_that_says_its_conditions_alone_does_not_report_its_requests() -> None:
@@ -49,11 +50,37 @@ def test_a_proxy_that_says_its_conditions_alone_does_not_report_its_requests() -
     assert ledger.conditions(A, 2 * late) == {}
 
 
+def test_requests_in_flight_are_summed_over_the_proxies_that_report_them() -> None:
+    ledger = TrafficLedger()
+    ledger.set_in_flight("edge", {A: 3, B: 1}, 0.0)
+    ledger.set_in_flight("site", {A: 2}, 5.0)
+    assert (ledger.in_flight(A, 5.0), ledger.in_flight_known_by(A, 5.0)) == (5, 2)
+    ledger.set_in_flight("edge", {A: 1}, 6.0)
+    assert (ledger.in_flight(A, 6.0), ledger.in_flight(B, 6.0)) == (3, None)
+    assert (ledger.in_flight(A, STALE_AFTER + 5.5), ledger.in_flight_known_by(A, STALE_AFTER + 5.5)) == (1, 1)
+    ledger.lost("edge")
+    assert ledger.in_flight(A, STALE_AFTER + 5.5) is None
+    ledger.keep([])
+    assert ledger.in_flight(A, 7.0) is None
+
+
 def test_requests_in_flight_that_no_proxy_reports_are_unknown_and_not_zero() -> None:
     ledger = TrafficLedger()
     ledger.set_in_flight("edge", {A: 0}, 0.0)
     assert ledger.in_flight(A, 0.0) == 0
     assert ledger.in_flight(B, 0.0) is None
+
+
+def test_a_removed_replica_is_forgotten_and_so_is_a_latency_that_nobody_asks_for() -> None:
+    ledger = TrafficLedger()
+    first, last = LatencyKey("llama", "first_byte"), LatencyKey("llama", "total")
+    ledger.add("edge", {A: Counts(10), B: Counts(5)}, 0.0)
+    ledger.add_latencies("edge", {first: {3: 2}, last: {9: 2}}, 0.0)
+    ledger.add_latencies("edge", {first: {3: 1, 4: 1}}, 1.0)
+    assert ledger.latencies({first}) == {("edge", first): Histogram({3: 3, 4: 1})}
+    ledger.keep_replicas({B}, {last})
+    assert ledger.totals() == {("edge", B): Counts(5)}
+    assert ledger.latencies({first, last}) == {("edge", last): Histogram({9: 2})}
 
 
 def test_a_removed_proxy_is_forgotten() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from lbctl.control.analysis.latency import bucket
 from lbctl.ir.address import Address
+from lbctl.ir.latencies import LatencyKey
 from lbctl.ir.pools import Pool, Replica
 from lbctl.serve.traffic.ledger import Counts, ReplicaKey
 from lbctl.serve.traffic.log_line import MOST_BYTES, ReplicaAddresses, Try, tries_of
 from lbctl.serve.traffic.log_receiver import LogReceiver
+from lbctl.serve.traffic.timer_line import timers_of
 
 HEAD = "<190>Nov 23 09:30:00 lbctl: "
 POOLS = (
@@ -41,6 +44,57 @@ def test_each_try_counts_for_its_replica_and_fails_by_its_own_status() -> None:
     assert tries('site|"llama"|404|unix:/run/m.sock|404') == ("site", [of("socket")])
     assert tries('site|"llama"|500|10.0.0.8:81|500') == ("site", [of("named", failed=True)])
     assert tries('site|"llama"|200|192.0.2.1:82|200') == ("site", [of("unresolved")])
+
+
+def test_a_try_has_the_times_of_its_own_answer_if_they_say_how_fast_the_replica_is() -> None:
+    def times(text: str) -> list[tuple[float | None, float | None]]:
+        found = tries(text)
+        assert not isinstance(found, str)
+        return [(each.first_byte, each.total) for each in found[1]]
+
+    assert times('site|"llama"|200|10.0.0.1:80|200|0.120|1.500') == [(120.0, 1500.0)]
+    retried = 'site|"llama"|200|10.0.0.1:80, [::1]:80|502, 200|-, 0.030|0.010, 0.040'
+    assert times(retried) == [(None, None), (30.0, 40.0)]
+    assert times('site|"llama"|499|10.0.0.1:80|-|-|2.000') == [(2000.0, 2000.0)], "it has waited in vain so long"
+    assert times('site|"llama"|429|10.0.0.1:80|429|0.001|0.001') == [(None, None)]
+    assert times('site|"llama"|200|10.0.0.1:80|200|-, 0.1|0.040') == [(None, 40.0)], "a list of another length"
+    fallback = 'site|"spare"|200|10.0.0.1:80 : 10.0.0.9:80|502 : 200|- : 0.005|0.001 : 0.006'
+    assert times(fallback) == [(5.0, 6.0)]
+
+
+TIMED = b'<134>1 2026-11-23T18:40:00.123456+00:00 - haproxy 77 - [lbctl@0 proxy="ha" '
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        (b'backend="pool_llama" status="200" end="--" timers="5 1 120 30 156"] {"ts":', ("ha", "llama", 126.0, 156.0)),
+        (
+            b'backend="pool_llama" status="200" end="--" timers="0 0 12 30 42" retries="+1" pick="ab1"] -',
+            ("ha", "llama", 12.0, 42.0),
+        ),
+        (b'backend="pool_llama" status="200" end="--" timers="0 0 12 +30 +42"]', ("ha", "llama", 12.0, 42.0)),
+        (b'backend="pool_llama" status="503" end="--" timers="0 0 12 30 42"] -', ("ha", "llama", None, None)),
+        (b'backend="pool_llama" status="-1" end="CH" timers="0 0 -1 -1 900"] -', ("ha", "llama", 900.0, 900.0)),
+        (b'backend="pool_llama" status="504" end="sH" timers="0 0 -1 -1 900"] -', ("ha", "llama", None, None)),
+        (b'backend="pool_llama" status="200" end="--" timers="5 1 120 30"] -', None),
+    ],
+)
+def test_timers_of_a_haproxy(rest: bytes, expected: tuple[str, str, float | None, float | None] | None) -> None:
+    assert timers_of(TIMED + rest) == expected
+
+
+def test_latencies_are_kept_of_what_is_measured_alone_and_by_proxy() -> None:
+    key = LatencyKey("llama", "first_byte")
+    receiver = LogReceiver()
+    receiver.follow(PROXIES, ADDRESSES, ["ha"], [key])
+    receiver.count(TIMED + b'backend="pool_llama" status="200" end="--" timers="0 0 120 30 150"] -')
+    receiver.count(TIMED.replace(b'"ha"', b'"no"') + b'backend="pool_llama" status="200" end="--" timers="0 0 1 3 4"]')
+    receiver.count(f'{HEAD}site|"llama"|200|10.0.0.1:80|200|0.120|1.500'.encode())
+    assert receiver.collect_latencies() == {"ha": {key: {bucket(120): 1}}, "site": {key: {bucket(120): 1}}}
+    assert receiver.collect_latencies() == {}
+    assert receiver.dropped == {"proxy": 1}
+    assert receiver.collect() == {"site": {ReplicaKey("llama", "a"): Counts(1)}}, "HAProxy counts its requests itself"
 
 
 def test_a_request_without_answer_failed_unless_its_client_left() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from lbctl.ir.topology import Topology
 from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.guard import Guard
 from lbctl.serve.traffic import service
 from lbctl.serve.traffic.interface import Report
 from lbctl.serve.traffic.ledger import Condition, Counts, ReplicaKey
@@ -83,6 +84,25 @@ def test_of_a_proxy_that_does_not_answer_only_the_totals_stay(monkeypatch: pytes
     assert traffic.ledger.totals() == {("ha", PLAIN): Counts(3)}
     assert traffic.in_flight("plain", "a") is None
     assert traffic.ledger.conditions(PLAIN, 0.0) == {}
+
+
+def test_a_proxy_whose_counters_cannot_be_read_does_not_keep_the_others_from_being_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken:
+        async def poll(self) -> Report | None:
+            raise RuntimeError("a bug")
+
+    failures: list[str] = []
+    good = Scripted(Report({PLAIN: Counts(3)}))
+    monkeypatch.setattr(service, "polled_source", lambda proxy: Broken() if proxy.name == "broken" else good)
+    traffic = Traffic(lambda: (), clock=lambda: 0.0, guard=Guard(failures.append))
+    more = "  broken: {kind: haproxy, runtime_api: /run/b.sock}\n"
+    fleet = FLEET.replace("proxies: {ha: {", "proxies:\n  ha: {").replace("ha.sock}}", "ha.sock}")
+    traffic.follow(published(compiled(fleet + more).topology))
+    poll(traffic, 1)
+    assert traffic.ledger.totals() == {("ha", PLAIN): Counts(3)}
+    assert failures == ["traffic counters"]
 
 
 def test_a_proxy_that_the_fleet_no_longer_has_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,93 @@
+"""Histograms of latencies, of bounded size: what the proxies measure, and what an analysis compares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+STEPS_OF_TWO = 16
+"""Buckets from one latency to twice as much: each is 4.4 % wide."""
+LONGEST = 24 * STEPS_OF_TWO
+"""The last bucket, which has all latencies from 4.7 hours on."""
+
+
+def bucket(milliseconds: float) -> int:
+    """Return the bucket of a latency; all up to 1 ms are in the first one."""
+    return min(LONGEST, int(math.log2(milliseconds) * STEPS_OF_TWO) + 1) if milliseconds >= 1 else 0
+
+
+def _bounds(number: int) -> tuple[float, float]:
+    """Return the latencies between which a bucket is."""
+    return 2 ** ((number - 1) / STEPS_OF_TWO) if number else 0.0, float(2 ** (number / STEPS_OF_TWO))
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many requests had which latency."""
+
+    counts: Mapping[int, int] = field(default_factory=dict, hash=False)
+    """Bucket → its requests; an absent one has none."""
+
+    def __add__(self, other: Histogram) -> Histogram:
+        if not other.counts:
+            return self
+        counts = dict(self.counts)
+        for key, count in other.counts.items():
+            counts[key] = counts.get(key, 0) + count
+        return Histogram(counts)
+
+    def since(self, earlier: Histogram) -> Histogram:
+        """Return what was added since `earlier`; all of it where that has more."""
+        if any(count > self.counts.get(key, 0) for key, count in earlier.counts.items()):
+            return self
+        gained = ((key, count - earlier.counts.get(key, 0)) for key, count in self.counts.items())
+        return Histogram({key: count for key, count in gained if count})
+
+    @property
+    def requests(self) -> int:
+        """All requests."""
+        return sum(self.counts.values())
+
+    def percentile(self, share: float) -> float | None:
+        """Return the milliseconds that this share of the requests (0…1) does not exceed; None without requests."""
+        number = self._bucket_of(share)
+        if number is None:
+            return None
+        below, there = self._below(number), self.counts[number]
+        low, high = _bounds(number)
+        return low + (high - low) * (share * self.requests - below) / there
+
+    def limit(self, share: float) -> float:
+        """Return the upper end of the bucket that has this percentile; infinity without requests."""
+        number = self._bucket_of(share)
+        return math.inf if number is None else _bounds(number)[1]
+
+    def above(self, milliseconds: float) -> int:
+        """Return how many requests took longer, by equal parts within a bucket."""
+        number = bucket(milliseconds)
+        low, high = _bounds(number)
+        part = (high - milliseconds) / (high - low) * self.counts.get(number, 0)
+        return round(max(0.0, part)) + sum(count for key, count in self.counts.items() if key > number)
+
+    def _bucket_of(self, share: float) -> int | None:
+        wanted, seen = share * self.requests, 0
+        for key in sorted(self.counts):
+            seen += self.counts[key]
+            if seen >= wanted:
+                return key
+        return None
+
+    def _below(self, number: int) -> int:
+        return sum(count for key, count in self.counts.items() if key < number)
+
+
+NO_LATENCIES = Histogram()
+
+
+def histogram(latencies: Iterable[float]) -> Histogram:
+    """Return the histogram of these latencies in milliseconds."""
+    counts: dict[int, int] = {}
+    for each in latencies:
+        counts[bucket(each)] = counts.get(bucket(each), 0) + 1
+    return Histogram(counts)

@@ -1,0 +1,90 @@
+"""Whether a new pool is slower than the old ones: how many requests of both sides are slow by one measure.
+
+The measure is the percentile of the old pools: a request of theirs is slow above it, and one of the new pool above
+`max_latency.ratio` times as much. A new pool that is as slow as the ratio allows has the same part of slow requests as
+the old pools, so that slow requests are tested as errors are. The test needs no assumption about how latencies are
+distributed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from lbctl.control.analysis.evidence import LatencyValues, RequestCounts
+from lbctl.control.analysis.latency import Histogram
+from lbctl.control.analysis.statistics import excess_over_pool, slow_cluster_size
+from lbctl.ir.routes import Analysis
+
+TOLERANCE = 2.0
+"""Milliseconds by which the new pool may always be slower, since proxies measure in whole ones."""
+
+
+def judged(
+    new: Histogram, old: Histogram, analysis: Analysis, significance: float, earlier: Iterable[LatencyValues]
+) -> LatencyValues:
+    """Return the values of both sides and the verdict on them. `earlier`: those of the intervals before."""
+    share = int(analysis.latency_percentile.removeprefix("p")) / 100
+    values = LatencyValues(
+        f"{analysis.latency_metric} {analysis.latency_percentile}",
+        analysis.latency_ratio,
+        new.percentile(share),
+        old.percentile(share),
+    )
+    if missing := _missing(new, old, analysis.min_requests):
+        return replace(values, problem=missing)
+    values = _compared(values, new, old, share)
+    cluster = cluster_of([*earlier, values])
+    if excess_over_pool(values.slow_new, values.slow_old, cluster) < significance:
+        return replace(values, verdict="bad")
+    if _is_slower(values.slow_new, values.slow_old):
+        return replace(values, problem=f"{described(values)}, which may be chance")
+    return replace(values, verdict="good")
+
+
+def cluster_of(values: Iterable[LatencyValues]) -> float:
+    """Return how many slow requests come together, by those intervals that had enough requests."""
+    return slow_cluster_size([(item.slow_new, item.slow_old) for item in values if is_tested(item)])
+
+
+def is_tested(values: LatencyValues) -> bool:
+    """Return whether there were enough measured requests for a comparison."""
+    return values.slow_old.requests > 0
+
+
+def step_blocker(new: RequestCounts, old: RequestCounts, significance: float, cluster: float) -> str:
+    """Return why the latencies of the whole step keep it from ending; empty where they do not."""
+    if _is_slower(new, old) and excess_over_pool(new, old, cluster) < significance:
+        return "a lower latency: over the whole step the new pool is slower than max_latency allows"
+    return ""
+
+
+def described(values: LatencyValues) -> str:
+    """Return both percentiles for people."""
+    ratio = "" if values.ratio is None else f", × {values.ratio:.3g} of at most {values.max_ratio:.3g}"
+    return f"{values.name} is {_milliseconds(values.new)} against {_milliseconds(values.old)}{ratio}"
+
+
+def _milliseconds(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3g} ms" if value < 1000 else f"{value / 1000:.3g} s"
+
+
+def _missing(new: Histogram, old: Histogram, least: int) -> str:
+    for side, counted in (("the new pool", new.requests), ("the old pools", old.requests)):
+        if counted < least:
+            return f"the latency of {counted} of at least {least} requests of {side} is known"
+    return ""
+
+
+def _compared(values: LatencyValues, new: Histogram, old: Histogram, share: float) -> LatencyValues:
+    """Return the values with the slow requests of both sides."""
+    limit = old.limit(share)
+    return replace(
+        values,
+        slow_new=RequestCounts(new.requests, new.above(max(values.max_ratio * limit, limit + TOLERANCE))),
+        slow_old=RequestCounts(old.requests, old.above(limit)),
+    )
+
+
+def _is_slower(new: RequestCounts, old: RequestCounts) -> bool:
+    return (new.rate or 0.0) > (old.rate or 0.0)

@@ -1,0 +1,38 @@
+"""Adds the latencies in Envoys' request logs to the ledger: cluster → pool, by the published fleet."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from lbctl.control.analysis.latency import bucket
+from lbctl.ir.latencies import LatencyKey, measured
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.traffic.ledger import TrafficLedger
+from lbctl.targets.envoy.plan import pool_name
+from lbctl.xds.protocol.request_logs import RequestLatency
+
+
+class RequestLogs:
+    """A LatencyReceiver that writes into the ledger, under the node id of the Envoy that reports."""
+
+    def __init__(self, ledger: TrafficLedger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._measured: frozenset[LatencyKey] = frozenset()
+
+    def follow(self, served: PublishedFleet) -> None:
+        """Keep the latencies that this fleet's rollouts are judged by from now on."""
+        self._measured = measured(served.composed.whole.topology.routes)
+
+    def observed(self, node_id: str, requests: Iterator[RequestLatency]) -> None:
+        """Add the requests of one message."""
+        counts: dict[LatencyKey, Counter[int]] = {}
+        for request in requests:
+            pool = pool_name(request.cluster)
+            for metric, value in (("first_byte", request.first_byte), ("total", request.total)):
+                key = LatencyKey(pool, metric)
+                if key in self._measured:
+                    counts.setdefault(key, Counter())[bucket(value)] += 1
+        self._ledger.add_latencies(node_id, counts, self._clock())
