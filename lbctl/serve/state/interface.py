@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 ABSENT = ""
 """The version of a key that does not exist."""
@@ -27,6 +27,14 @@ class ConflictError(StoreError):
 
 class FencedError(StoreError):
     """The epoch of a write, or of a renewal, is not that of the store's current leader."""
+
+
+class UnreachableError(StoreError):
+    """The store does not answer; it may do so later."""
+
+
+class UnusableError(StoreError):
+    """The store answers and must not be used: a wrong password, another product's keys, a newer version's state."""
 
 
 class LeaseHeldError(StoreError):
@@ -111,8 +119,8 @@ class StateStore(Protocol):
         """Delete one key. Raises FencedError and ConflictError as `put` does."""
         ...
 
-    def watch(self, prefix: str = "") -> AsyncIterator[Change]:
-        """Yield all entries with the prefix, then every later change of one.
+    def watch(self, *prefixes: str) -> AsyncIterator[Change]:
+        """Yield all entries with one of the prefixes (all entries without any), then every later change of one.
 
         Several changes of a key may be merged into the last one. Needs no lease, and never ends by itself.
         """
@@ -125,6 +133,56 @@ class StateStore(Protocol):
     async def close(self) -> None:
         """Release the lease and close the handle."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """The announcement of a process that uses a shared store."""
+
+    member: str
+    """The member's name."""
+    instance: str
+    """A random text that no other process has."""
+    value: str
+    """What the member says about itself, as JSON."""
+
+
+@runtime_checkable
+class SharedStore(StateStore, Protocol):
+    """A store that several control planes use at the same time. The lease has a `ttl` and ends by itself.
+
+    `acquire` by the handle that has the lease extends it. An epoch is never given twice, also where the store was
+    emptied in between. `read`, `watch` and `put` do not see announcements.
+    """
+
+    @property
+    def instance(self) -> str:
+        """The text of this handle that no other one has."""
+        ...
+
+    async def announce(self, member: str, value: str, ttl: float) -> None:
+        """Announce this process as `member` for `ttl` seconds, in place of any earlier announcement of that name."""
+        ...
+
+    async def members(self) -> tuple[Presence, ...]:
+        """Return the announcements that have not expired, sorted by name."""
+        ...
+
+    async def leader(self) -> str:
+        """Return the member that has the lease; empty where nobody has it."""
+        ...
+
+
+def presences(values: Iterable[tuple[str, str]]) -> tuple[Presence, ...]:
+    """Parse announcements, (member, `INSTANCE VALUE`), without those that lbctl has not written."""
+    parts = ((member, *text.partition(" ")) for member, text in values)
+    return tuple(Presence(member, instance, value) for member, instance, space, value in parts if space)
+
+
+def matches(key: str, prefixes: Iterable[str]) -> bool:
+    """Return whether the key has one of the prefixes; without prefixes every key does."""
+    prefixes = tuple(prefixes)
+    return not prefixes or key.startswith(prefixes)
 
 
 def changes_between(before: Iterable[Entry], after: Iterable[Entry]) -> tuple[Change, ...]:

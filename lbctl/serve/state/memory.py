@@ -15,6 +15,7 @@ from lbctl.serve.state.interface import (
     Lease,
     LeaseHeldError,
     changes_between,
+    matches,
 )
 
 
@@ -86,15 +87,15 @@ class MemoryStore:
         self.shared.entries.pop(key, None)
         self.shared.changed()
 
-    async def watch(self, prefix: str = "") -> AsyncIterator[Change]:
-        """Yield all entries with the prefix, then every later change."""
+    async def watch(self, *prefixes: str) -> AsyncIterator[Change]:
+        """Yield all entries with one of the prefixes, then every later change."""
         entries: tuple[Entry, ...] = ()
         changed = asyncio.Event()
         self.shared.watchers.add(changed)
         try:
             while True:
                 changed.clear()
-                before, entries = entries, await self.read(prefix)
+                before, entries = entries, tuple(item for item in await self.read() if matches(item.key, prefixes))
                 for change in changes_between(before, entries):
                     yield change
                 await changed.wait()

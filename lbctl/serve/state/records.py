@@ -14,7 +14,17 @@ from dataclasses import asdict, astuple, dataclass, field, fields
 from hashlib import sha256
 from typing import Any
 
-from lbctl.control.analysis.evidence import VERDICTS, AnalysisState, Evaluation, MetricValues, RequestCounts
+from lbctl.control.analysis.evidence import (
+    NO_REQUESTS,
+    VERDICTS,
+    AnalysisState,
+    Evaluation,
+    LatencyValues,
+    MetricValues,
+    RequestCounts,
+    Verdict,
+)
+from lbctl.control.analysis.latency import Histogram
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import KINDS, Override, Overrides, checked_weight
 from lbctl.control.rollouts import PHASES, Rollouts, RolloutState
@@ -215,24 +225,53 @@ def _analysis(row: Mapping[str, Any]) -> AnalysisState:
         waiting_old=_counts(row["waiting_old"]),
         step_new=_counts(row["step_new"]),
         step_old=_counts(row["step_old"]),
+        waiting_latency_new=_histogram(row.get("waiting_latency_new")),
+        waiting_latency_old=_histogram(row.get("waiting_latency_old")),
+        step_slow_new=_counts(row["step_slow_new"]) if "step_slow_new" in row else NO_REQUESTS,
+        step_slow_old=_counts(row["step_slow_old"]) if "step_slow_old" in row else NO_REQUESTS,
         good=_count(row["good"]),
         bad=_count(row["bad"]),
         inconclusive=_count(row["inconclusive"]),
     )
 
 
+def _histogram(row: Mapping[str, Any] | None) -> Histogram:
+    counts = row["counts"] if row else {}
+    return Histogram({int(number): _count(count) for number, count in counts.items()})
+
+
+def _verdict(value: Any) -> Verdict:
+    for verdict in VERDICTS:
+        if value == verdict:
+            return verdict
+    raise ValueError(f"there is no verdict {value!r}")
+
+
 def _evaluation(row: Mapping[str, Any]) -> Evaluation:
-    if row["verdict"] not in VERDICTS:
-        raise ValueError(f"there is no verdict {row['verdict']!r}")
     return Evaluation(
         at=_time(row["at"]),
         step=_count(row["step"]),
-        verdict=row["verdict"],
+        verdict=_verdict(row["verdict"]),
         reason=_text(row["reason"]),
         new=_counts(row["new"]),
         old=_counts(row["old"]),
         metrics=tuple(map(_metric_values, row["metrics"])),
         tested=bool(row["tested"]),
+        latency=_latency(row["latency"]) if row.get("latency") else None,
+    )
+
+
+def _latency(row: Mapping[str, Any]) -> LatencyValues:
+    new, old = (None if row[name] is None else _time(row[name]) for name in ("new", "old"))
+    return LatencyValues(
+        name=_text(row["name"]),
+        max_ratio=_time(row["max_ratio"]),
+        new=new,
+        old=old,
+        slow_new=_counts(row["slow_new"]),
+        slow_old=_counts(row["slow_old"]),
+        verdict=_verdict(row["verdict"]),
+        problem=_text(row["problem"]),
     )
 
 

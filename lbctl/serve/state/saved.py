@@ -6,7 +6,7 @@ A record that cannot be read is lost, not fatal: the others are still used, and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -15,8 +15,18 @@ from lbctl.control.overrides import Overrides
 from lbctl.control.rollouts import Rollouts
 from lbctl.model.load import SourceText
 from lbctl.serve.state import history, records
+from lbctl.serve.state.authority import Authority
 from lbctl.serve.state.history import HistoryEntry, Rollback
-from lbctl.serve.state.interface import ABSENT, ConflictError, Entry, FencedError, Lease, LeaseHeldError, StateStore
+from lbctl.serve.state.interface import (
+    ABSENT,
+    Change,
+    ConflictError,
+    Entry,
+    FencedError,
+    Lease,
+    LeaseHeldError,
+    StateStore,
+)
 from lbctl.serve.state.records import AuditRecord, SavedFleet
 
 _FILES = "fleet/files"
@@ -39,8 +49,12 @@ _T = TypeVar("_T")
 class SavedState:
     """Saves and loads records; call `lead` first. Every method may raise StoreError, and then has saved nothing."""
 
-    def __init__(self, store: StateStore, lost: Callable[[str], None]) -> None:
-        """`lost` is called with a message for each record that cannot be read."""
+    def __init__(self, store: StateStore, lost: Callable[[str], None], authority: Authority | None = None) -> None:
+        """`lost` is called with a message for each record that cannot be read.
+
+        `authority`: nothing is written after it has ended; without it, writing is not limited.
+        """
+        self._authority = authority or Authority.unlimited()
         self.lease: Lease | None = None
         self._store = store
         self._lost = lost
@@ -48,6 +62,8 @@ class SavedState:
         self._turn = asyncio.Lock()
         self._last_audit: tuple[int, str] | None = None
         """Number and hash of the newest record of the audit log; None before it was read."""
+        self._newest_seen: tuple[int, str] = (0, "")
+        """The newest one that this process knows of: the chain goes on from it where the store was emptied."""
 
     @property
     def location(self) -> str:
@@ -69,6 +85,28 @@ class SavedState:
             for note in self._store.notes():
                 self._lost(note)
             return self.lease
+
+    def take(self, lease: Lease) -> None:
+        """Write with this lease, which was acquired a moment ago, from now on."""
+        self.lease = lease
+        self._written.clear()
+        self._last_audit = None
+
+    def lose(self) -> None:
+        """Write nothing more until `take` is called."""
+        self.lease = None
+
+    async def entries(self, prefixes: Iterable[str]) -> tuple[Entry, ...]:
+        """Return the entries with these prefixes as they are stored."""
+        return tuple([entry for prefix in prefixes for entry in await self._store.read(prefix)])
+
+    def watch(self, prefixes: Iterable[str]) -> AsyncIterator[Change]:
+        """Yield the entries with these prefixes, then every later change of one."""
+        return self._store.watch(*prefixes)
+
+    async def save_raw(self, key: str, value: str) -> None:
+        """Save a value whose form the caller knows."""
+        await self._save(key, value)
 
     async def close(self) -> None:
         """Release the lease, and close the store."""
@@ -143,7 +181,7 @@ class SavedState:
             number += 1
             record = AuditRecord(number, at, actor, action, subject, reason, previous)
             await self._store.put(_audit_key(number), records.write_audit(record), ABSENT, self._epoch)
-            self._last_audit = number, record.hash
+            self._last_audit = self._newest_seen = number, record.hash
             oldest = await self._entry(_audit_key(number - _AUDIT_KEPT)) if number > _AUDIT_KEPT else None
             if oldest is not None:
                 await self._store.delete(oldest.key, oldest.version, self._epoch)
@@ -152,9 +190,10 @@ class SavedState:
         """Return number and hash of the newest record; a record that cannot be read has its number all the same."""
         entries = await self._store.read(_AUDIT)
         if not entries:
-            return 0, ""
+            return self._newest_seen
         record = self._parsed(entries[-1], records.read_audit, entries[-1].key)
-        return int(entries[-1].key.removeprefix(_AUDIT)), record.hash if record else ""
+        self._newest_seen = int(entries[-1].key.removeprefix(_AUDIT)), record.hash if record else ""
+        return self._newest_seen
 
     async def audit(self) -> tuple[AuditRecord, ...]:
         """Load the audit log, the oldest record first."""
@@ -200,6 +239,8 @@ class SavedState:
     def _epoch(self) -> int:
         if self.lease is None:
             raise FencedError(f"this process does not have the lease of {self.location}")
+        if not self._authority.acts:
+            raise FencedError(f"the lease of {self.location} has ended before it could be renewed")
         return self.lease.epoch
 
     async def _save(self, key: str, value: str) -> None:

@@ -29,6 +29,7 @@ from lbctl.serve.state.interface import (
     LeaseHeldError,
     StoreError,
     changes_between,
+    matches,
 )
 from lbctl.serve.state.lock import LockFile, explained, open_private
 from lbctl.serve.state.schema import VERSION, DamagedError
@@ -139,11 +140,11 @@ class SqliteStore:
         """Delete one key. Raises FencedError and ConflictError."""
         await asyncio.to_thread(self._delete, key, expected_version, epoch)
 
-    async def watch(self, prefix: str = "") -> AsyncIterator[Change]:
-        """Yield all entries with the prefix, then every later change."""
+    async def watch(self, *prefixes: str) -> AsyncIterator[Change]:
+        """Yield all entries with one of the prefixes, then every later change."""
         entries: tuple[Entry, ...] = ()
         while True:
-            before, entries = entries, await self.read(prefix)
+            before, entries = entries, tuple(item for item in await self.read() if matches(item.key, prefixes))
             for change in changes_between(before, entries):
                 yield change
             await asyncio.sleep(_POLL_INTERVAL)

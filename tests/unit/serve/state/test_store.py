@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import secrets
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from lbctl.control.rollouts import RolloutState
+from lbctl.ir.proxies import Store
 from lbctl.serve.state.interface import (
     ABSENT,
     Change,
@@ -23,16 +26,19 @@ from lbctl.serve.state.interface import (
     changes_between,
 )
 from lbctl.serve.state.memory import MemoryStore, SharedMemory
+from lbctl.serve.state.open import open_shared
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.state.sqlite import SqliteStore
+from tests.support.stores import shared_server
 
 
 class Handles:
     """Makes handles of one and the same store."""
 
+    opened: ClassVar[list[StateStore]] = []
+
     def __init__(self, open_: Callable[[], StateStore]) -> None:
         self._open = open_
-        self.opened: list[StateStore] = []
 
     def __call__(self) -> StateStore:
         self.opened.append(self._open())
@@ -48,25 +54,36 @@ def sqlite(directory: Path) -> Handles:
     return Handles(lambda: SqliteStore.open(directory))
 
 
-STORES = {"memory": memory, "sqlite": sqlite}
+def shared(scheme: str) -> Callable[[Path], Handles]:
+    """Handles of one key space of a real server that all tests of a process share."""
+
+    def made(_: Path) -> Handles:
+        url = f"{scheme}://127.0.0.1:{shared_server(scheme).port}"
+        store = Store(url, f"test:{secrets.token_hex(4)}", lease=10_000)
+        return Handles(lambda: open_shared(store, f"cp-{secrets.token_hex(2)}"))
+
+    return made
+
+
+STORES = {"memory": memory, "sqlite": sqlite, "redis": shared("redis"), "etcd": shared("etcd")}
 
 
 @pytest.fixture(params=STORES)
-def handles(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Handles]:
-    made = STORES[request.param](tmp_path / "state")
-    yield made
-
-    async def close() -> None:
-        for store in made.opened:
-            await store.close()
-
-    asyncio.run(close())
+def handles(request: pytest.FixtureRequest, tmp_path: Path) -> Handles:
+    return STORES[request.param](tmp_path / "state")
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
+    """Runs the work, and closes the handles that it has opened, in the same event loop."""
+
     async def bounded() -> None:
-        async with asyncio.timeout(20):
-            await work()
+        try:
+            async with asyncio.timeout(20):
+                await work()
+        finally:
+            for store in Handles.opened:
+                await store.close()
+            Handles.opened.clear()
 
     asyncio.run(bounded())
 

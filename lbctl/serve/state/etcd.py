@@ -1,0 +1,284 @@
+"""The state in an etcd that several control planes share, by its JSON gateway.
+
+Every change is a transaction that compares the leader's epoch and the key's version. The lease and the announcements of
+members are keys that end with a lease of etcd. etcd has no clock of its own to ask, so an epoch is at least this
+member's time in milliseconds, and above the last one: it also grows where the data was lost.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from typing import Any
+
+from lbctl.ir.proxies import Store
+from lbctl.serve.state.etcd_client import EtcdClient, Rows, decoded, encoded, end_of
+from lbctl.serve.state.interface import (
+    ABSENT,
+    Change,
+    ConflictError,
+    Entry,
+    FencedError,
+    Lease,
+    LeaseHeldError,
+    Presence,
+    StoreError,
+    UnusableError,
+    changes_between,
+    matches,
+    presences,
+)
+
+_RESYNC = 5.0
+"""Seconds after which a watch reads again without an event."""
+
+
+class EtcdStore:
+    """A SharedStore in etcd. `member`: the name of this control plane."""
+
+    def __init__(self, store: Store, member: str) -> None:
+        self.instance = secrets.token_hex(8)
+        self._member = member
+        self._ttl = store.lease / 1000
+        self._prefix = store.key_prefix + "/"
+        self._entries = self._prefix + "entries/"
+        self._client = EtcdClient(store, max(0.5, self._ttl / 4))
+        self._epoch = 0
+        """The epoch in which this handle has the lease; 0 without it."""
+        self._leases: dict[str, str] = {}
+        """What a lease of etcd is for → its id."""
+
+    @classmethod
+    def open(cls, store: Store, member: str) -> EtcdStore:
+        """Return the store of this URL, without connecting. Raises UnusableError."""
+        return cls(store, member)
+
+    @property
+    def location(self) -> str:
+        """Host and port of the server, and the prefix of the keys."""
+        return f"etcd {self._client.host} ({self._prefix.rstrip('/')})"
+
+    def notes(self) -> tuple[str, ...]:
+        """Nothing is repaired here."""
+        return ()
+
+    # ── The lease ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def acquire(self) -> Lease:
+        """Acquire or extend the lease. Raises LeaseHeldError and StoreError."""
+        holder, rows = await self._holder()
+        if holder is not None:
+            instance, member = holder
+            if instance != self.instance:
+                raise LeaseHeldError(self.location, member)
+            return await self.renew()
+        last = self._last_epoch(rows)
+        epoch = max(last + 1, int(time.time() * 1000))
+        lease = await self._lease("leader", self._ttl, anew=True)
+        puts = [
+            _put(self._prefix + "leader", str(epoch), lease),
+            _put(self._prefix + "holder", f"{self.instance} {self._member}", lease),
+            _put(self._prefix + "epoch", str(epoch)),
+        ]
+        compared = [_absent(self._prefix + "leader"), _unchanged(rows, self._prefix + "epoch")]
+        if not await self._transact(compared, puts):
+            holder, _ = await self._holder()
+            raise LeaseHeldError(self.location, holder[1] if holder else "another member")
+        self._epoch = epoch
+        return Lease(self._member, epoch, self._ttl)
+
+    def _last_epoch(self, rows: Rows) -> int:
+        value = _value(rows, self._prefix + "epoch") or "0"
+        try:
+            return int(value)
+        except ValueError:
+            raise self._foreign("epoch") from None
+
+    def _foreign(self, name: str) -> UnusableError:
+        return UnusableError(
+            f"{self.location} has a key that lbctl has not written ({self._prefix}{name}): choose another "
+            "control.store.key_prefix, or delete that key"
+        )
+
+    async def renew(self) -> Lease:
+        """Extend the lease. Raises FencedError where it is lost."""
+        epoch = self._epoch
+        if epoch and await self._keep_alive("leader"):
+            holder, rows = await self._holder()
+            is_own = holder is not None and holder[0] == self.instance
+            if is_own and _value(rows, self._prefix + "leader") == str(epoch):
+                return Lease(self._member, epoch, self._ttl)
+        self._epoch = 0
+        raise FencedError(f"the lease of {self.location} is lost")
+
+    async def release(self) -> None:
+        """Release the lease, where this handle has it."""
+        held, self._epoch = self._epoch, 0
+        if held:
+            await self._client.call("lease/revoke", {"ID": self._leases.pop("leader")})
+
+    async def leader(self) -> str:
+        """Return the member that has the lease; empty where nobody has it."""
+        holder, _ = await self._holder()
+        return holder[1] if holder else ""
+
+    async def _holder(self) -> tuple[tuple[str, str] | None, Rows]:
+        """Return (instance, member) of the leader, and the rows of all keys about the lease."""
+        names = [self._prefix + name for name in ("epoch", "holder", "leader")]
+        requests = [{"request_range": {"key": encoded(name)}} for name in names]
+        answer = await self._client.call("kv/txn", {"success": requests})
+        rows = [row for each in answer["responses"] for row in each["response_range"].get("kvs", [])]
+        value = _value(rows, self._prefix + "holder")
+        instance, _, member = (value or "").partition(" ")
+        if value is not None and not member:
+            raise self._foreign("holder")
+        return ((instance, member) if value else None), rows
+
+    # ── The entries ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def read(self, prefix: str = "") -> tuple[Entry, ...]:
+        """Return all entries with the prefix, sorted by key."""
+        return (await self._read(prefix))[0]
+
+    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> Entry:
+        """Write one key. Raises FencedError and ConflictError."""
+        revision = await self._change(key, expected_version, epoch, _put(self._entries + key, value))
+        return Entry(key, value, revision)
+
+    async def delete(self, key: str, expected_version: str, epoch: int) -> None:
+        """Delete one key. Raises FencedError and ConflictError."""
+        request = {"request_delete_range": {"key": encoded(self._entries + key)}}
+        await self._change(key, expected_version, epoch, request)
+
+    async def watch(self, *prefixes: str) -> AsyncIterator[Change]:
+        """Yield all entries with one of the prefixes, then every later change."""
+        known: dict[str, Entry] = {}
+        while True:
+            entries: list[Entry] = []
+            revision = 0
+            for prefix in prefixes or ("",):
+                found, at = await self._read(prefix)
+                entries += found
+                revision = min(revision or at, at)
+            for change in changes_between(known.values(), entries):
+                yield change
+            known = {entry.key: entry for entry in entries}
+            events = self._client.watch(self._entries, end_of(self._entries), revision + 1, _RESYNC)
+            async with aclosing(events) as watched:  # type: ignore[type-var]
+                async for rows in watched:
+                    for change in self._changes(rows, prefixes):
+                        if change.entry is None:
+                            known.pop(change.key, None)
+                        elif known.get(change.key) == change.entry:
+                            continue
+                        else:
+                            known[change.key] = change.entry
+                        yield change
+
+    def _changes(self, rows: Rows, prefixes: tuple[str, ...]) -> list[Change]:
+        changes = []
+        for row in rows:
+            entry = self._entry(row["kv"])
+            if matches(entry.key, prefixes):
+                changes.append(Change(entry.key, None if row.get("type") == "DELETE" else entry))
+        return changes
+
+    async def _read(self, prefix: str) -> tuple[tuple[Entry, ...], int]:
+        """Return the entries with the prefix, sorted by key, and the revision at which they were read."""
+        first = self._entries + prefix
+        body = {"key": encoded(first), "range_end": encoded(end_of(first))}
+        answer = await self._client.call("kv/range", body)
+        rows = sorted(map(self._entry, answer.get("kvs", [])), key=lambda item: item.key)
+        return tuple(rows), int(answer["header"]["revision"])
+
+    def _entry(self, row: dict[str, Any]) -> Entry:
+        return Entry(decoded(row["key"]).removeprefix(self._entries), _text(row), str(row["mod_revision"]))
+
+    async def _change(self, key: str, expected: str, epoch: int, request: dict[str, Any]) -> str:
+        """Do the request where epoch and version are right, and return the new version."""
+        leader = self._prefix + "leader"
+        led = {"key": encoded(leader), "target": "VALUE", "result": "EQUAL", "value": encoded(str(epoch))}
+        name = self._entries + key
+        version = _absent(name) if expected == ABSENT else _compare(name, "MOD", expected)
+        failure = [{"request_range": {"key": encoded(leader)}}, {"request_range": {"key": encoded(name)}}]
+        body = {"compare": [led, version], "success": [request], "failure": failure}
+        answer = await self._client.call("kv/txn", body)
+        if answer.get("succeeded"):
+            return str(answer["header"]["revision"])
+        rows = [row for each in answer["responses"] for row in each["response_range"].get("kvs", [])]
+        current = _value(rows, leader)
+        if current != str(epoch):
+            raise FencedError(f"the epoch {epoch} is over: the current one is {current or 'none'}")
+        there = next((str(row["mod_revision"]) for row in rows if decoded(row["key"]) == name), "none")
+        raise ConflictError(f"{key} has the version {there}, not {expected or 'none'}")
+
+    # ── The members ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def announce(self, member: str, value: str, ttl: float) -> None:
+        """Announce this process as `member` for `ttl` seconds."""
+        if not await self._keep_alive("member"):
+            await self._lease("member", ttl, anew=True)
+        request = _put(f"{self._prefix}members/{member}", f"{self.instance} {value}", self._leases["member"])
+        if not await self._transact([], [request]):
+            raise StoreError(f"{self.location} does not take an announcement")
+
+    async def members(self) -> tuple[Presence, ...]:
+        """Return the announcements that have not expired, sorted by name."""
+        prefix = f"{self._prefix}members/"
+        answer = await self._client.call("kv/range", {"key": encoded(prefix), "range_end": encoded(end_of(prefix))})
+        rows = answer.get("kvs", [])
+        return presences(sorted((decoded(row["key"]).removeprefix(prefix), _text(row)) for row in rows))
+
+    async def close(self) -> None:
+        """Release the lease and close the connections."""
+        with suppress(StoreError):
+            await self.release()
+        await self._client.close()
+
+    # ── Calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _lease(self, purpose: str, ttl: float, *, anew: bool) -> str:
+        if anew or purpose not in self._leases:
+            answer = await self._client.call("lease/grant", {"TTL": str(max(1, math.ceil(ttl)))})
+            self._leases[purpose] = str(answer["ID"])
+        return self._leases[purpose]
+
+    async def _keep_alive(self, purpose: str) -> bool:
+        """Extend a lease of etcd. Returns False where it has ended."""
+        if purpose not in self._leases:
+            return False
+        answer = await self._client.call("lease/keepalive", {"ID": self._leases[purpose]})
+        return int(answer.get("result", {}).get("TTL", 0)) > 0
+
+    async def _transact(self, compare: list[dict[str, Any]], success: list[dict[str, Any]]) -> bool:
+        return bool((await self._client.call("kv/txn", {"compare": compare, "success": success})).get("succeeded"))
+
+
+def _put(key: str, value: str, lease: str = "0") -> dict[str, Any]:
+    return {"request_put": {"key": encoded(key), "value": encoded(value), "lease": lease}}
+
+
+def _compare(key: str, target: str, revision: str) -> dict[str, Any]:
+    names = {"MOD": "mod_revision", "CREATE": "create_revision"}
+    return {"key": encoded(key), "target": target, "result": "EQUAL", names[target]: revision}
+
+
+def _absent(key: str) -> dict[str, Any]:
+    return _compare(key, "CREATE", "0")
+
+
+def _unchanged(rows: Rows, key: str) -> dict[str, Any]:
+    revision = next((str(row["mod_revision"]) for row in rows if decoded(row["key"]) == key), "")
+    return _compare(key, "MOD", revision) if revision else _absent(key)
+
+
+def _value(rows: Rows, key: str) -> str | None:
+    return next((_text(row) for row in rows if decoded(row["key"]) == key), None)
+
+
+def _text(row: dict[str, Any]) -> str:
+    """Return the value of a row; the gateway leaves an empty one out."""
+    return decoded(row.get("value", ""))

@@ -1,0 +1,138 @@
+"""The calls of etcd's JSON gateway that a store needs. Keys and values are text; numbers come as strings."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from lbctl.ir.proxies import Store
+from lbctl.serve.state.credentials import password_of, tls_of
+from lbctl.serve.state.interface import StoreError, UnreachableError, UnusableError
+
+_PORT = 2379
+_USER = "root"
+_LONGEST_LINE = 4 * 1024 * 1024
+"""Bytes of one message of a watch."""
+_REFUSED = ("authentication failed", "permission denied", "user name is empty", "authentication is not enabled")
+_EXPIRED = "invalid auth token"
+Rows = list[dict[str, Any]]
+
+
+class EtcdClient:
+    """One member's connections to etcd. They are opened when they are used, in the event loop that uses them."""
+
+    def __init__(self, store: Store, patience: float) -> None:
+        """`patience`: seconds that a call waits for its answer."""
+        url = urlsplit(store.url)
+        self.host = f"{url.hostname}:{url.port or _PORT}"
+        secure = url.scheme == "etcds"
+        self._base = f"{'https' if secure else 'http'}://{self.host}/v3"
+        self._tls = tls_of(store) if secure else None
+        self._store = store
+        self._patience = patience
+        self._session: aiohttp.ClientSession | None = None
+        self._token = ""
+
+    async def call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer. Raises UnusableError, UnreachableError, and StoreError for whatever else is refused."""
+        if self._store.password_file is not None and not self._token:
+            await self._authenticate()
+        try:
+            return await self._post(path, body)
+        except StoreError as error:
+            if _EXPIRED not in str(error) or not self._token:
+                raise
+        await self._authenticate()
+        return await self._post(path, body)
+
+    async def watch(self, first: str, last: str, revision: int, silence: float) -> AsyncIterator[Rows]:
+        """Yield the events of keys from `first` to before `last` since that revision.
+
+        Ends after `silence` seconds without any. Raises StoreError.
+        """
+        request = {"key": encoded(first), "range_end": encoded(last), "start_revision": str(revision)}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._patience, sock_read=silence)
+        try:
+            async with self._opened().post(
+                f"{self._base}/watch", json={"create_request": request}, headers=self._headers(), timeout=timeout
+            ) as answer:
+                async for line in answer.content:
+                    message = json.loads(line)
+                    if "error" in message or message.get("result", {}).get("canceled"):
+                        raise UnreachableError(f"etcd {self.host} has ended the watch: {message}")
+                    yield message["result"].get("events", [])
+        except TimeoutError:
+            return
+        except (aiohttp.ClientError, OSError, ValueError, KeyError) as error:
+            raise self._unreachable(error) from None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _authenticate(self) -> None:
+        self._token = ""
+        password = await asyncio.to_thread(password_of, self._store)
+        answer = await self._post("auth/authenticate", {"name": _USER, "password": password})
+        self._token = str(answer["token"])
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        timeout = aiohttp.ClientTimeout(total=self._patience)
+        try:
+            async with self._opened().post(
+                f"{self._base}/{path}",
+                data=io.BytesIO(json.dumps(body).encode()),
+                headers={"content-type": "application/json", **self._headers()},
+                timeout=timeout,
+            ) as answer:
+                content = json.loads(await answer.read())
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise self._unreachable(error) from None
+        if answer.status != 200:
+            raise self._refused(answer.status, content)
+        return dict(content)
+
+    def _headers(self) -> dict[str, str]:
+        return {"authorization": self._token} if self._token else {}
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(ssl=self._tls if self._tls is not None else True)
+            self._session = aiohttp.ClientSession(connector=connector, read_bufsize=_LONGEST_LINE)
+        return self._session
+
+    def _unreachable(self, error: Exception) -> StoreError:
+        return UnreachableError(f"etcd {self.host} does not answer: {str(error) or type(error).__name__}")
+
+    def _refused(self, status: int, content: object) -> StoreError:
+        message = str(content.get("message") or content.get("error")) if isinstance(content, dict) else str(content)
+        kind: type[StoreError] = StoreError
+        if any(text in message for text in _REFUSED):
+            kind = UnusableError
+        elif status in (503, 504):
+            kind = UnreachableError
+        return kind(f"etcd {self.host} refuses: {message}")
+
+
+def encoded(text: str) -> str:
+    """Return the text as the gateway takes it."""
+    return base64.b64encode(text.encode(errors="surrogateescape")).decode()
+
+
+def decoded(text: str) -> str:
+    """Return what `encoded` has encoded."""
+    return base64.b64decode(text).decode(errors="surrogateescape")
+
+
+def end_of(prefix: str) -> str:
+    """Return the first key behind all keys with the prefix, which ends with an ASCII character below DEL."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)

@@ -1,0 +1,47 @@
+"""The stores that several control planes can share, by the scheme of their URL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import NamedTuple, cast
+from urllib.parse import urlsplit
+
+from lbctl.ir.proxies import Store
+from lbctl.serve.state.interface import SharedStore, UnusableError
+
+
+class StoreKind(NamedTuple):
+    """Where the code of a store is."""
+
+    module: str
+    """The module."""
+    name: str
+    """Its class, whose `open` takes the settings and the member's name."""
+    extra: str = ""
+    """The optional extra of the package with its client; empty where nothing more is needed."""
+
+
+KINDS = {
+    "redis": StoreKind("lbctl.serve.state.redis", "RedisStore", "redis"),
+    "rediss": StoreKind("lbctl.serve.state.redis", "RedisStore", "redis"),
+    "etcd": StoreKind("lbctl.serve.state.etcd", "EtcdStore"),
+    "etcds": StoreKind("lbctl.serve.state.etcd", "EtcdStore"),
+}
+"""Scheme → store."""
+
+
+def open_shared(store: Store, member: str) -> SharedStore:
+    """Return the store of this URL, without connecting. Raises UnusableError."""
+    scheme = urlsplit(store.url).scheme
+    kind = KINDS.get(scheme)
+    if kind is None:
+        raise UnusableError(f"there is no store {scheme}://; there are {', '.join(f'{name}://' for name in KINDS)}")
+    try:
+        module = import_module(kind.module)
+    except ModuleNotFoundError as error:
+        if not kind.extra or (error.name or "").startswith("lbctl"):
+            raise
+        needed = f"the package {error.name}, which is not installed: pip install 'lbctl[{kind.extra}]'"
+        raise UnusableError(f"the store {scheme}:// needs {needed}") from None
+    return cast(Callable[[Store, str], SharedStore], getattr(module, kind.name).open)(store, member)

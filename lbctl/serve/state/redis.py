@@ -1,0 +1,271 @@
+"""The state in a Redis or Valkey server that several control planes share.
+
+Every change is one script of the server, which checks the epoch and the version first. All keys have one hash tag, so
+that they are in one slot of a cluster. A change is announced on a channel; a watch also reads again now and then, since
+messages of a channel can be lost. A server that fails over asynchronously may lose the last writes: the leader writes
+what it knows again with every change, and an epoch is never given twice, since it follows the server's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis.asyncio as client
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from lbctl.ir.proxies import Store
+from lbctl.serve.state import redis_scripts as scripts
+from lbctl.serve.state.credentials import password_of, tls_of
+from lbctl.serve.state.interface import (
+    ABSENT,
+    Change,
+    ConflictError,
+    Entry,
+    FencedError,
+    Lease,
+    LeaseHeldError,
+    Presence,
+    StoreError,
+    UnreachableError,
+    UnusableError,
+    changes_between,
+    presences,
+)
+
+_RESYNC = 5.0
+"""Seconds after which a watch reads again without a message."""
+_PORT = 6379
+
+
+class RedisStore:
+    """A SharedStore in a Redis or Valkey server. `member`: the name of this control plane."""
+
+    def __init__(self, store: Store, member: str) -> None:
+        url = urlsplit(store.url)
+        self.instance = secrets.token_hex(8)
+        self._member = member
+        self._ttl = store.lease / 1000
+        self._host = f"{url.hostname}:{url.port or _PORT}"
+        self._prefix = f"{{{store.key_prefix}}}:"
+        self._channel = self._prefix + "changes"
+        names = ("leader", "epoch", "index", "values", "versions", "revision")
+        self._keys = [self._prefix + name for name in names]
+        self._held = ""
+        """The leader's value while this handle has the lease."""
+        self._redis = _connected(store, self._ttl)
+
+    @classmethod
+    def open(cls, store: Store, member: str) -> RedisStore:
+        """Return the store of this URL, without connecting. Raises UnusableError."""
+        return cls(store, member)
+
+    @property
+    def location(self) -> str:
+        """Host and port of the server, and the prefix of the keys."""
+        return f"Redis {self._host} ({self._prefix.strip('{}:')})"
+
+    def notes(self) -> tuple[str, ...]:
+        """Nothing is repaired here."""
+        return ()
+
+    # ── The lease ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def acquire(self) -> Lease:
+        """Acquire or extend the lease. Raises LeaseHeldError and StoreError."""
+        held = str(await self._run(scripts.ACQUIRE, self.instance, self._member, self._milliseconds))
+        epoch, instance, member = self._parsed(held)
+        if instance != self.instance:
+            raise LeaseHeldError(self.location, member)
+        self._held = held
+        return Lease(member, epoch, self._ttl)
+
+    async def renew(self) -> Lease:
+        """Extend the lease. Raises FencedError where it is lost."""
+        if not self._held or not await self._run(scripts.RENEW, self._held, self._milliseconds):
+            self._held = ""
+            raise FencedError(f"the lease of {self.location} is lost")
+        return Lease(self._member, int(self._held.split(" ")[0]), self._ttl)
+
+    async def release(self) -> None:
+        """Release the lease, where this handle has it."""
+        held, self._held = self._held, ""
+        if held:
+            await self._run(scripts.RELEASE, held)
+
+    async def leader(self) -> str:
+        """Return the member that has the lease; empty where nobody has it."""
+        with self._explained():
+            held = await self._redis.get(self._keys[0])
+        return self._parsed(str(held))[2] if held else ""
+
+    def _parsed(self, held: str) -> tuple[int, str, str]:
+        """Return epoch, instance and member of the leader's value. Raises UnusableError."""
+        try:
+            epoch, instance, member = held.split(" ", 2)
+            return int(epoch), instance, member
+        except ValueError:
+            raise UnusableError(
+                f"{self.location} has a leader that lbctl has not written ({self._keys[0]}): choose another "
+                "control.store.key_prefix, or delete that key"
+            ) from None
+
+    # ── The entries ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def read(self, prefix: str = "") -> tuple[Entry, ...]:
+        """Return all entries with the prefix, sorted by key."""
+        return await self._read((prefix,))
+
+    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> Entry:
+        """Write one key. Raises FencedError and ConflictError."""
+        version = await self._change(scripts.PUT, key, expected_version, epoch, value)
+        return Entry(key, value, version)
+
+    async def delete(self, key: str, expected_version: str, epoch: int) -> None:
+        """Delete one key. Raises FencedError and ConflictError."""
+        await self._change(scripts.DELETE, key, expected_version, epoch)
+
+    async def watch(self, *prefixes: str) -> AsyncIterator[Change]:
+        """Yield all entries with one of the prefixes, then every later change."""
+        entries: tuple[Entry, ...] = ()
+        with self._explained():
+            async with self._redis.pubsub() as messages:
+                await messages.subscribe(self._channel)
+                while True:
+                    before, entries = entries, await self._read(prefixes or ("",))
+                    for change in changes_between(before, entries):
+                        yield change
+                    await _next_message(messages, prefixes)
+
+    async def _read(self, prefixes: tuple[str, ...]) -> tuple[Entry, ...]:
+        rows = await self._run(scripts.READ, *prefixes)
+        return tuple(sorted((Entry(*rows[at : at + 3]) for at in range(0, len(rows), 3)), key=lambda item: item.key))
+
+    async def _change(self, script: str, key: str, expected: str, epoch: int, *value: str) -> str:
+        result, current = await self._run(script, str(epoch), key, expected, self._channel, *value)
+        if result == "FENCED":
+            raise FencedError(f"the epoch {epoch} is over: the current one is {current or 'none'}")
+        if result == "CONFLICT":
+            raise ConflictError(f"{key} has the version {current or 'none'}, not {expected or 'none'}")
+        return str(current or ABSENT)
+
+    # ── The members ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def announce(self, member: str, value: str, ttl: float) -> None:
+        """Announce this process as `member` for `ttl` seconds."""
+        with self._explained():
+            await self._redis.set(f"{self._prefix}member:{member}", f"{self.instance} {value}", px=int(ttl * 1000))
+
+    async def members(self) -> tuple[Presence, ...]:
+        """Return the announcements that have not expired, sorted by name."""
+        prefix = f"{self._prefix}member:"
+        with self._explained():
+            keys = sorted([key async for key in self._redis.scan_iter(match=_escaped(prefix) + "*", count=1000)])
+            values = await self._redis.mget(keys) if keys else []
+        return presences((key.removeprefix(prefix), value) for key, value in zip(keys, values, strict=True) if value)
+
+    async def close(self) -> None:
+        """Release the lease and close the connections."""
+        with suppress(StoreError):
+            await self.release()
+        await self._redis.aclose()
+
+    # ── The connection ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _milliseconds(self) -> int:
+        return int(self._ttl * 1000)
+
+    async def _run(self, script: str, *arguments: str | int) -> Any:
+        with self._explained():
+            return await self._redis.eval(script, len(self._keys), *self._keys, *arguments)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise StoreError in place of the client's errors, whose messages hold no password."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except UnicodeDecodeError:
+            raise UnusableError(f"{self.location} holds bytes that lbctl has not written") from None
+        except (AuthenticationError, NoPermissionError) as error:
+            raise UnusableError(f"{self.location} refuses the password: {error}") from None
+        except ResponseError as error:
+            if "NOAUTH" in str(error).upper() or "WRONGPASS" in str(error).upper():
+                raise UnusableError(f"{self.location} wants a password: {error}") from None
+            raise StoreError(f"{self.location}: {error}") from None
+        except (RedisError, OSError, TimeoutError) as error:
+            raise UnreachableError(f"{self.location} does not answer: {str(error) or type(error).__name__}") from None
+
+
+def _connected(store: Store, ttl: float) -> Any:
+    """Return a client that connects when it is used, and gives up before a lease could end."""
+    url = urlsplit(store.url)
+    patience = max(0.5, ttl / 5)
+    more: dict[str, Any] = {}
+    password_of(store)  # a file that cannot be read is reported at once
+    connection: type[client.Connection] = client.Connection
+    if url.scheme == "rediss":
+        connection = client.SSLConnection
+        tls_of(store)
+        more = {"ssl_ca_certs": store.ca, "ssl_certfile": store.certificate, "ssl_keyfile": store.key}
+    pool = client.ConnectionPool(
+        connection_class=connection,
+        host=url.hostname,
+        port=url.port or _PORT,
+        db=int(url.path.strip("/") or 0),
+        credential_provider=_Password(store) if store.password_file is not None else None,
+        decode_responses=True,
+        socket_timeout=patience,
+        socket_connect_timeout=patience,
+        socket_keepalive=True,
+        health_check_interval=0,
+        retry=Retry(NoBackoff(), 1),
+        retry_on_error=[RedisConnectionError],
+        **more,
+    )
+    return client.Redis.from_pool(pool)
+
+
+class _PasswordError(UnusableError, RedisError):
+    """The password cannot be read. As an error of the client it also closes the connection, which is not usable."""
+
+
+class _Password(CredentialProvider):
+    """The password of the store's file, read for each connection, so that a new one counts without a restart."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get_credentials(self) -> tuple[str]:
+        """Return the password. Raises UnusableError."""
+        try:
+            return (password_of(self._store) or "",)
+        except UnusableError as error:
+            raise _PasswordError(str(error)) from None
+
+    async def get_credentials_async(self) -> tuple[str]:
+        """Return the password. Raises UnusableError."""
+        return await asyncio.to_thread(self.get_credentials)
+
+
+async def _next_message(messages: Any, prefixes: tuple[str, ...]) -> None:
+    """Wait for a message about a key with one of the prefixes, or for the time to read again."""
+    deadline = asyncio.get_running_loop().time() + _RESYNC
+    while (left := deadline - asyncio.get_running_loop().time()) > 0:
+        message = await messages.get_message(ignore_subscribe_messages=True, timeout=left)
+        if message is not None and (not prefixes or str(message["data"]).startswith(prefixes)):
+            return
+
+
+def _escaped(pattern: str) -> str:
+    return "".join(f"\\{character}" if character in "*?[]\\" else character for character in pattern)

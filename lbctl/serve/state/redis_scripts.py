@@ -1,0 +1,93 @@
+"""The scripts that a Redis or Valkey server runs as one step each.
+
+Keys: the leader, its last epoch, the sorted index of the entries' keys, their values, their versions, the revision.
+The leader's value is `EPOCH INSTANCE MEMBER`. An epoch is at least the server's time in milliseconds, so that it also
+grows where the server was emptied; a version begins with the epoch that has written it, and never repeats.
+"""
+
+from __future__ import annotations
+
+ACQUIRE = """
+local held = redis.call('GET', KEYS[1])
+if held then
+  if string.find(held, ' ' .. ARGV[1] .. ' ', 1, true) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[3])
+    return held
+  end
+  return held
+end
+local time = redis.call('TIME')
+local epoch = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local last = tonumber(redis.call('GET', KEYS[2]) or '0')
+if not last then return redis.error_reply('ERR ' .. KEYS[2] .. ' holds no epoch of lbctl') end
+if last >= epoch then epoch = last + 1 end
+epoch = string.format('%.0f', epoch)
+held = epoch .. ' ' .. ARGV[1] .. ' ' .. ARGV[2]
+redis.call('SET', KEYS[2], epoch)
+redis.call('SET', KEYS[1], held, 'PX', ARGV[3])
+return held
+"""
+"""Arguments: instance, member, milliseconds. Returns the value of the leader, which may be another one."""
+
+RENEW = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return 1
+"""
+"""Arguments: the leader's value, milliseconds. Returns 1 where the lease is extended, 0 where it is lost."""
+
+RELEASE = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+return 1
+"""
+"""Argument: the leader's value."""
+
+_GUARD = """
+local held = redis.call('GET', KEYS[1])
+local epoch = held and string.match(held, '^%d+') or ''
+if epoch ~= ARGV[1] then return {'FENCED', epoch} end
+local version = redis.call('HGET', KEYS[5], ARGV[2]) or ''
+if version ~= ARGV[3] then return {'CONFLICT', version} end
+"""
+
+PUT = (
+    _GUARD
+    + """
+version = epoch .. '-' .. redis.call('INCR', KEYS[6])
+redis.call('ZADD', KEYS[3], 0, ARGV[2])
+redis.call('HSET', KEYS[4], ARGV[2], ARGV[5])
+redis.call('HSET', KEYS[5], ARGV[2], version)
+redis.call('PUBLISH', ARGV[4], ARGV[2])
+return {'OK', version}
+"""
+)
+"""Arguments: epoch, key, expected version, channel, value. Returns OK, FENCED or CONFLICT with the current number."""
+
+DELETE = (
+    _GUARD
+    + """
+redis.call('ZREM', KEYS[3], ARGV[2])
+redis.call('HDEL', KEYS[4], ARGV[2])
+redis.call('HDEL', KEYS[5], ARGV[2])
+redis.call('PUBLISH', ARGV[4], ARGV[2])
+return {'OK', ''}
+"""
+)
+"""Arguments: epoch, key, expected version, channel."""
+
+READ = """
+local result = {}
+for _, prefix in ipairs(ARGV) do
+  local first, last = '-', '+'
+  if prefix ~= '' then
+    first, last = '[' .. prefix, '(' .. prefix .. '\\255'
+  end
+  for _, key in ipairs(redis.call('ZRANGEBYLEX', KEYS[3], first, last)) do
+    result[#result + 1] = key
+    result[#result + 1] = redis.call('HGET', KEYS[4], key) or ''
+    result[#result + 1] = redis.call('HGET', KEYS[5], key) or ''
+  end
+end
+return result
+"""
+"""Arguments: prefixes. Returns key, value and version of each entry."""
