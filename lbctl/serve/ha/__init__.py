@@ -1,0 +1,1 @@
+"""Several processes as one control plane: one leads, all serve proxies."""

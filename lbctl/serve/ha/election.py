@@ -1,0 +1,112 @@
+"""Gets and keeps the lease, and says at any time whether this member leads.
+
+The lease is renewed four times in its duration. A leader counts it from the moment before it asked, and gives it up a
+fifth of its duration before the store does. Where the store does not answer until then, the member is isolated: it no
+longer acts, and goes on deciding weights and health for its own proxies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import Literal
+
+from lbctl.serve import log
+from lbctl.serve.ha.format import check_format
+from lbctl.serve.state.authority import Authority
+from lbctl.serve.state.interface import FencedError, LeaseHeldError, SharedStore, StoreError
+from lbctl.serve.state.saved import SavedState
+
+Role = Literal["leader", "follower", "isolated"]
+_POLL = 0.5
+"""Seconds between two attempts to get the lease."""
+
+
+class Election:
+    """The lease of this member. `ttl`: its duration in seconds."""
+
+    def __init__(self, store: SharedStore, state: SavedState, authority: Authority, ttl: float) -> None:
+        self.role: Role = "follower"
+        self.changed = asyncio.Event()
+        """Is set when the role or the epoch changes."""
+        self.epoch = 0
+        """The epoch in which this member leads or has led last."""
+        self.problem = ""
+        """Why the store cannot be used; empty where it can."""
+        self.latency: float | None = None
+        """Seconds of the last answer of the store; None before the first."""
+        self.answered = -math.inf
+        """When the store answered last, by the clock of `authority`."""
+        self._store = store
+        self._state = state
+        self._authority = authority
+        self._ttl = ttl
+
+    async def run(self) -> None:
+        """Get and keep the lease until the task is cancelled."""
+        while True:
+            await self.turn()
+            await asyncio.sleep(self._ttl / 4 if self.role == "leader" and not self.problem else _POLL)
+
+    async def turn(self) -> None:
+        """Ask the store once, and follow what it says."""
+        asked, started = self._authority.clock(), time.perf_counter()
+        try:
+            async with asyncio.timeout(max(0.1, min(self._ttl / 2, self._patience(asked)))):
+                await (self._renew(asked) if self._state.lease is not None else self._acquire(asked))
+        except (StoreError, TimeoutError) as error:
+            self._failed(str(error) or f"{self._store.location} does not answer in time")
+        except Exception as error:  # noqa: BLE001 -- the lease ends by the clock, whatever the store answers
+            self._failed(f"{self._store.location} answers what lbctl does not understand: {error!r}")
+        else:
+            if self.problem:
+                log.event("the store answers again", store=self._store.location)
+            self.problem, self.answered = "", self._authority.clock()
+            self.latency = time.perf_counter() - started
+
+    def _patience(self, now: float) -> float:
+        return self._authority.until - now if self._state.lease is not None else self._ttl
+
+    async def _renew(self, asked: float) -> None:
+        try:
+            await self._store.renew()
+        except FencedError:
+            self._lose("follower", "another member may have it")
+            return
+        self._extend(asked)
+
+    async def _acquire(self, asked: float) -> None:
+        await check_format(self._store)
+        try:
+            lease = await self._store.acquire()
+        except LeaseHeldError:
+            self._become("follower")
+            return
+        self._extend(asked)
+        self._state.take(lease)
+        self.epoch = lease.epoch
+        log.event("this member leads", epoch=lease.epoch, store=self._store.location)
+        self._become("leader", new=True)
+
+    def _extend(self, asked: float) -> None:
+        self._authority.until = asked + 0.8 * self._ttl
+
+    def _failed(self, problem: str) -> None:
+        if problem != self.problem:
+            log.error(f"the store of the control plane cannot be used: {problem}")
+        self.problem = problem
+        if self._state.lease is not None and not self._authority.acts:
+            self._lose("isolated", problem)
+
+    def _lose(self, role: Role, reason: str) -> None:
+        log.warn("this member no longer leads", why=reason, epoch=self.epoch)
+        self._authority.until = -math.inf
+        self._state.lose()
+        self._become(role)
+
+    def _become(self, role: Role, *, new: bool = False) -> None:
+        self._authority.isolated = role == "isolated"
+        if new or role != self.role:
+            self.role = role
+            self.changed.set()

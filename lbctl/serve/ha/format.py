@@ -1,0 +1,51 @@
+"""The marker of a key space: it says that lbctl has written it, and in which form.
+
+A key space that another program, or a later version with another form, has written is left alone.
+"""
+
+from __future__ import annotations
+
+import json
+
+from lbctl.serve.state.interface import ABSENT, SharedStore, UnusableError
+
+KEY = "format"
+FORMAT = 1
+"""The form that this version reads and writes."""
+_FOREIGN = ("fleet/", "overrides", "loop_output")
+"""Keys that this version writes only beside the marker."""
+
+
+async def check_format(store: SharedStore) -> None:
+    """Raise UnusableError where the keys are not of lbctl, or of a later version. Raises StoreError."""
+    entry = next((item for item in await store.read(KEY) if item.key == KEY), None)
+    if entry is None:
+        for prefix in _FOREIGN:
+            if found := await store.read(prefix):
+                raise UnusableError(
+                    f"{store.location} has keys that lbctl has not written (as {found[0].key}): choose another "
+                    "control.store.key_prefix"
+                )
+        return
+    number = _number(entry.value)
+    if number is None:
+        raise UnusableError(f"{store.location} is used by something else: choose another control.store.key_prefix")
+    if number > FORMAT:
+        raise UnusableError(
+            f"{store.location} was written by a later version of lbctl (format {number}; this one reads {FORMAT}): "
+            "update this member"
+        )
+
+
+async def write_format(store: SharedStore, epoch: int) -> None:
+    """Write the marker, where there is none. Raises StoreError."""
+    if not any(item.key == KEY for item in await store.read(KEY)):
+        await store.put(KEY, json.dumps({"lbctl": FORMAT}), ABSENT, epoch)
+
+
+def _number(value: str) -> int | None:
+    try:
+        number = json.loads(value)["lbctl"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return number if type(number) is int else None

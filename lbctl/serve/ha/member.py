@@ -1,0 +1,346 @@
+"""This process as one of the members of a control plane: it leads, or it follows the one that does.
+
+The leader decides, drives nginx and HAProxy, and writes. A follower reads what the leader writes, and serves the same
+resources with the same versions to any Envoy. A member that becomes the leader continues from what it follows: the
+weights move on from where they are, by their normal rate limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from lbctl import __version__
+from lbctl.serve import log
+from lbctl.serve.errors import NotSavedError
+from lbctl.serve.fleet.history import FleetHistory
+from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.fleet.reconciler import Reconciler
+from lbctl.serve.guard import Guard, Work
+from lbctl.serve.ha.clock import FleetClock
+from lbctl.serve.ha.election import Election
+from lbctl.serve.ha.format import write_format
+from lbctl.serve.ha.presence import INTERVAL, TTL, MemberInfo, read_info, write_info
+from lbctl.serve.ha.records import FOLLOWED, LEADER, LeaderStatus, SharedRecords, read_leader, write_leader
+from lbctl.serve.operator.overrides import OverrideService
+from lbctl.serve.operator.rollouts import RolloutService
+from lbctl.serve.state.authority import Authority
+from lbctl.serve.state.interface import Change, SharedStore, StoreError
+from lbctl.serve.state.records import UNREADABLE
+from lbctl.serve.state.saved import SavedState
+from lbctl.serve.telemetry.service import Telemetry
+
+_SETTLE = 0.01
+"""Seconds for which changes are gathered before they are published together."""
+_RETRY = 0.5
+"""Seconds until a takeover, or a watch of the store, that has failed is tried again."""
+_SKEW = 5.0
+"""Seconds by which the clocks of two members may differ without a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """The parts of this process that decide in the leader and follow in the others."""
+
+    publisher: Publisher
+    """Composes and publishes."""
+    reconciler: Reconciler
+    """Reads the files."""
+    telemetry: Telemetry
+    """Decides weights and health."""
+    overrides: OverrideService
+    """Holds overrides."""
+    rollouts: RolloutService
+    """Moves rollouts."""
+    history: FleetHistory
+    """Has the fleets that were served."""
+
+
+class Member:
+    """One member. `deciding` and `acting` are the tasks that only a leader runs; an isolated one still decides."""
+
+    def __init__(
+        self,
+        name: str,
+        store: SharedStore,
+        state: SavedState,
+        authority: Authority,
+        election: Election,
+        clock: FleetClock,
+        parts: SharedParts,
+        guard: Guard,
+        deciding: Mapping[str, Work],
+        acting: Mapping[str, Work],
+        addresses: Callable[[], tuple[str, str]],
+        on_role: Callable[[str, str, int], None] = lambda *_: None,
+    ) -> None:
+        """`on_role` is called with the name, the role and the epoch when the role has changed.
+
+        `addresses` returns the URL of the API and the address for Envoys, each empty while it is closed."""
+        self.name = name
+        self.election = election
+        self.clock = clock
+        self.members: tuple[MemberInfo, ...] = ()
+        """What the members have said last."""
+        self.takeovers = 0
+        """How often this member has become the leader."""
+        self.store = store
+        self.records = SharedRecords(parts.publisher, parts.telemetry, parts.overrides, parts.rollouts, parts.history)
+        self._state = state
+        self._authority = authority
+        self._parts = parts
+        self._guard = guard
+        self._deciding = deciding
+        self._acting = acting
+        self._addresses = addresses
+        self._on_role = on_role
+        self._leads = False
+        self._taken_over = 0
+        """The epoch in which this member has taken over all records; 0 before the first."""
+        self._last_epoch = 0
+        """The last epoch in which this member has led; 0 before the first."""
+        self._seen: float | None = None
+        """When the leader's last sign of life was seen, by the clock of `authority`."""
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._skewed = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether this member decides and takes writes: from the end of its takeover on."""
+        return self.election.role != "follower" and self._taken_over == self.election.epoch
+
+    @property
+    def lag(self) -> float | None:
+        """Seconds since the leader's last sign of life was seen; None in the leader, and before the first."""
+        return None if self.leads or self._seen is None else self._authority.clock() - self._seen
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in which this member leads, or whose decisions it follows; 0 before the first."""
+        leader = self.records.leader
+        return self.election.epoch if self.election.role != "follower" else leader.epoch if leader else 0
+
+    @property
+    def leader_api(self) -> str:
+        """The URL of the leader's API; empty where it is unknown, and in the leader."""
+        leader = self.records.leader
+        if self.election.role == "leader" or self.leads or leader is None or leader.member == self.name:
+            return ""
+        announced = any((item.name, item.api) == (leader.member, leader.api) for item in self.members)
+        return leader.api if announced else ""
+
+    # ── The start ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def prepare(self) -> None:
+        """Read what the leader serves, so that the first fleet of this process is the same. Raises StoreError."""
+        for entry in await self._state.entries(FOLLOWED):
+            self.records.apply(entry.key, entry.value)
+        self._parts.reconciler.follow(self.records.fleet if await self.store.leader() else None)
+
+    # ── The tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def tasks(self) -> Mapping[str, Work]:
+        """Return the tasks of a member by name; they run as long as the process."""
+        return {"lease": self.election.run, "role of this member": self.run, "members": self._announce}
+
+    async def run(self) -> None:
+        """Lead or follow, as the election says, until the task is cancelled."""
+        self._leads, self._taken_over = False, 0
+        if self.election.role != "follower":
+            self.election.changed.set()  # this task has failed before, and the lease is still held
+        try:
+            await self._switch({"following": self._follow})
+            while True:
+                await self.election.changed.wait()
+                self.election.changed.clear()
+                await self._take_role()
+        finally:
+            await self._switch({})
+
+    async def _take_role(self) -> None:
+        role = self.election.role
+        self._on_role(self.name, role, self.election.epoch)
+        if role == "leader":
+            while not await self._lead():
+                await asyncio.sleep(_RETRY)
+                if self.election.role != "leader":
+                    self.election.changed.set()
+                    return
+        elif role == "isolated" and self._leads:
+            await self._switch(self._deciding)
+        else:
+            self._leads = False
+            self._parts.reconciler.follow(self._parts.reconciler.fleet)
+            await self._switch({"following": self._follow})
+
+    async def _lead(self) -> bool:
+        """Take over from what is stored and what this member knows. Returns False where the store fails meanwhile."""
+        started = time.perf_counter()
+        await self._switch({})
+        try:
+            epoch = self.election.epoch
+            await write_format(self.store, epoch)
+            if await self._led_last():
+                self._parts.history.save_all()
+            else:
+                await self._take_records()
+                self.records.restore_history()
+            self._last_epoch = epoch
+            await self._write_leader()
+            self._parts.telemetry.restart()
+            await self._parts.reconciler.lead()
+            await self._parts.overrides.save()
+            await self._parts.rollouts.save()
+        except (StoreError, NotSavedError) as error:
+            log.error("this member cannot take over yet", reason=error)
+            return False
+        self._leads, self._taken_over = True, epoch
+        self.takeovers += 1
+        log.event("took over", epoch=epoch, seconds=time.perf_counter() - started)
+        await self._switch({**self._deciding, **self._acting, "sign of life": self._live})
+        return True
+
+    async def _led_last(self) -> bool:
+        """Return whether nobody has led since this member did, so that it knows more than is stored."""
+        for entry in await self._state.entries([LEADER]):
+            with suppress(*UNREADABLE):
+                status = read_leader(entry.value)
+                return self._last_epoch > 0 and (status.member, status.epoch) == (self.name, self._last_epoch)
+        return self._last_epoch > 0
+
+    async def _take_records(self) -> None:
+        """Take over what is stored; values that cannot be read are kept under another key."""
+        for entry in await self._state.entries(FOLLOWED):
+            if not self.records.apply(entry.key, entry.value):
+                await self._state.save_raw(f"damaged/{entry.key}", entry.value)
+
+    async def _switch(self, tasks: Mapping[str, Work]) -> None:
+        """Run these tasks and no others; those that run already go on."""
+        ending = [self._running.pop(name) for name in list(self._running) if name not in tasks]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        for name, work in tasks.items():
+            if name not in self._running:
+                self._running[name] = self._guard.start(name, work)
+
+    # ── The leader ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _live(self) -> None:
+        while True:
+            with suppress(StoreError):
+                await self._write_leader()
+            await asyncio.sleep(INTERVAL)
+
+    async def _write_leader(self) -> None:
+        api, _ = self._addresses()
+        status = LeaderStatus(self.name, self.election.epoch, api, self.clock.now(), self._version())
+        await self._state.save_raw(LEADER, write_leader(status))
+
+    def _version(self) -> str:
+        served = self._parts.publisher.served
+        return served.cached_snapshot.version if served else ""
+
+    # ── A follower ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _follow(self) -> None:
+        """Apply what the leader writes until the task is cancelled."""
+        while True:
+            try:
+                await self._watch()
+            except StoreError:
+                await asyncio.sleep(_RETRY)  # the election logs it
+
+    async def _watch(self) -> None:
+        changes: asyncio.Queue[Change | StoreError] = asyncio.Queue()
+        reader = asyncio.create_task(_read(self._state, changes))
+        known = {LEADER}
+        try:
+            while True:
+                batch = [await changes.get()]
+                await asyncio.sleep(_SETTLE)
+                while not changes.empty():
+                    batch.append(changes.get_nowait())
+                for item in batch:
+                    if isinstance(item, StoreError):
+                        raise item
+                await self._apply([item for item in batch if isinstance(item, Change)], known)
+        finally:
+            await _end(reader)
+
+    async def _apply(self, changes: Iterable[Change], first: set[str]) -> None:
+        """Apply changes, and publish what they lead to. `first` has the keys whose first value may be old."""
+        files, others = False, False
+        for change in changes:
+            if change.entry is None or not self.records.apply(change.key, change.entry.value):
+                continue
+            if change.key == LEADER:
+                self._see_leader(live=LEADER not in first)
+                first.discard(LEADER)
+            files = files or change.key == "fleet/files"
+            others = others or change.key not in (LEADER, "fleet/served", "history/entries", "rollback")
+        if files:
+            self._parts.reconciler.follow(self.records.fleet)
+            await self._parts.reconciler.reload()
+        elif others:
+            await self._parts.reconciler.refresh("the leader", save=False)
+
+    def _see_leader(self, *, live: bool) -> None:
+        leader = self.records.leader
+        if leader is None or not live:
+            return
+        self._seen = self._authority.clock()
+        self.clock.follow(leader.at)
+        skewed = abs(self.clock.offset) > _SKEW
+        if skewed and not self._skewed:
+            log.warn(
+                "the clock of this machine differs from the leader's", leader=leader.member, seconds=self.clock.offset
+            )
+        self._skewed = skewed
+
+    # ── What members say about themselves ────────────────────────────────────────────────────────────────────────────
+
+    async def _announce(self) -> None:
+        while True:
+            own = await self.info()
+            self.members = tuple(own if item.name == self.name else item for item in self.members)
+            with suppress(StoreError):
+                await self.store.announce(self.name, write_info(own), TTL)
+                self.members = tuple(map(read_info, await self.store.members()))
+            await asyncio.sleep(INTERVAL)
+
+    async def info(self) -> MemberInfo:
+        """Return what this member says about itself now."""
+        api, xds = self._addresses()
+        return MemberInfo(
+            name=self.name,
+            role=self.election.role,
+            epoch=self.epoch,
+            api=api,
+            xds=xds,
+            version=__version__,
+            snapshot=self._version(),
+            digest=await self._parts.history.on_disk(),
+            lag=self.lag,
+            clock=self.clock.offset,
+            latency=self.election.latency,
+            problem=self.election.problem,
+        )
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel the task until it ends: a client that connects at this moment may take one cancellation as a failure."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=0.1)
+
+
+async def _read(state: SavedState, changes: asyncio.Queue[Change | StoreError]) -> None:
+    try:
+        async for change in state.watch(FOLLOWED):
+            changes.put_nowait(change)
+    except StoreError as error:
+        changes.put_nowait(error)

@@ -1,0 +1,131 @@
+"""What a member takes over from the leader's records, as they change in the store.
+
+A record that cannot be read changes nothing: what this member knows stays in force. A record that has disappeared
+changes nothing either, since a store that was emptied says nothing about the fleet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from lbctl.serve import log
+from lbctl.serve.fleet.history import FleetHistory, RestoredHistory
+from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.operator.overrides import OverrideService
+from lbctl.serve.operator.rollouts import RolloutService
+from lbctl.serve.state import history as history_records
+from lbctl.serve.state import records
+from lbctl.serve.state.records import SavedFleet
+from lbctl.serve.telemetry.service import Telemetry
+
+LEADER = "leader/status"
+"""The leader's sign of life."""
+FOLLOWED = (
+    "fleet/files", "fleet/served", "overrides", "drains", "rollouts", "loop_output", "history/entries", "rollback",
+    LEADER,
+)  # fmt: skip
+"""The keys that followers read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderStatus:
+    """The leader's sign of life."""
+
+    member: str
+    """Its name."""
+    epoch: int
+    """Its epoch."""
+    api: str
+    """The URL of its API."""
+    at: float
+    """When it was written, in seconds since the epoch by the leader's clock."""
+    snapshot: str = ""
+    """The version of what it serves."""
+
+
+def write_leader(status: LeaderStatus) -> str:
+    """Serialize the leader's sign of life."""
+    return json.dumps([status.member, status.epoch, status.api, status.at, status.snapshot])
+
+
+def read_leader(value: str) -> LeaderStatus:
+    """Parse the text of `write_leader`."""
+    member, epoch, api, at, snapshot = json.loads(value)
+    return LeaderStatus(str(member), int(epoch), str(api), float(at), str(snapshot))
+
+
+class SharedRecords:
+    """Applies the leader's records to the parts of this process."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        telemetry: Telemetry,
+        overrides: OverrideService,
+        rollouts: RolloutService,
+        history: FleetHistory,
+    ) -> None:
+        self.fleet: SavedFleet | None = None
+        """The leader's fleet; None before its files were read."""
+        self.leader: LeaderStatus | None = None
+        """The leader's last sign of life."""
+        self.damaged: dict[str, str] = {}
+        """Key → a value that cannot be read."""
+        self._history = history
+        self._restored = RestoredHistory(history.entries, history.rollback)
+        self._publisher = publisher
+        self._readers: Mapping[str, Callable[[str], None]] = {
+            "fleet/files": self._files,
+            "fleet/served": self._served,
+            "overrides": lambda value: overrides.adopt(records.read_overrides(value)[0]),
+            "drains": lambda value: publisher.set_drains(records.read_drains(value)),
+            "rollouts": lambda value: rollouts.adopt(records.read_rollouts(value)),
+            "loop_output": lambda value: telemetry.adopt(records.read_loop_output(value)[0]),
+            "history/entries": self._entries,
+            "rollback": self._rollback,
+            LEADER: self._leader,
+        }
+
+    def apply(self, key: str, value: str) -> bool:
+        """Apply a record. Returns False, with a line in the log, where it cannot be read and changes nothing."""
+        reader = self._readers.get(key)
+        if reader is None:
+            return False
+        try:
+            reader(value)
+        except records.UNREADABLE as error:
+            if self.damaged.get(key) != value:
+                log.error("a record of the store cannot be read; what is known stays", key=key, reason=repr(error))
+            self.damaged[key] = value
+            return False
+        self.damaged.pop(key, None)
+        return True
+
+    def restore_history(self) -> None:
+        """Take over the history and the rollback of the last leader."""
+        self._history.restore(self._restored)
+
+    def _files(self, value: str) -> None:
+        before = self.fleet
+        self.fleet = replace(
+            records.read_fleet(value),
+            discovered=before.discovered if before else {},
+            version=before.version if before else "",
+        )
+
+    def _served(self, value: str) -> None:
+        version, discovered, _ = records.read_served(value)
+        if self.fleet is not None:
+            self.fleet = replace(self.fleet, discovered=discovered, version=version)
+
+    def _entries(self, value: str) -> None:
+        self._restored = replace(self._restored, entries=history_records.read_entries(value))
+        self._history.entries = self._restored.entries
+
+    def _rollback(self, value: str) -> None:
+        self._restored = replace(self._restored, rollback=history_records.read_rollback(value))
+
+    def _leader(self, value: str) -> None:
+        self.leader = read_leader(value)

@@ -1,0 +1,84 @@
+"""How this process joins the other members of its control plane: it opens their store, and takes a name there."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from pathlib import Path
+
+from lbctl.model.fleet import FleetSource
+from lbctl.serve import log
+from lbctl.serve.ha.format import check_format
+from lbctl.serve.ha.presence import claim
+from lbctl.serve.settings import Options, Settings, parse_lenient, settings
+from lbctl.serve.state.authority import Authority
+from lbctl.serve.state.interface import StoreError, UnreachableError
+from lbctl.serve.state.lock import explained
+from lbctl.serve.state.open import open_shared
+from lbctl.serve.wiring import Shared
+
+_RETRY = 1.0
+"""Seconds between two attempts to reach the store."""
+
+
+async def shared_store(options: Options, source: FleetSource | None) -> Shared | None:
+    """Return the store that the fleet names; None where the state of this machine is used. Raises StoreError.
+
+    A member whose files cannot be read waits until they can: with a state of its own it would decide beside the others.
+    """
+    chosen = settings(options, source)
+    waits = False
+    while chosen.control.store is None and not options.dry_run and await asyncio.to_thread(_marker(chosen).exists):
+        if not waits:
+            log.error(
+                "waiting for control.store in the files: this machine is a member of a control plane. To leave it, "
+                f"remove {_marker(chosen)}"
+            )
+        waits = True
+        await asyncio.sleep(_RETRY)
+        chosen = settings(options, await asyncio.to_thread(parse_lenient, options.paths))
+    store = chosen.control.store
+    if store is None or options.dry_run:
+        return None
+    with explained(chosen.state):
+        await asyncio.to_thread(Path.mkdir, chosen.state, mode=0o700, parents=True, exist_ok=True)
+    name = chosen.control.member or _host_name()
+    opened = await asyncio.to_thread(open_shared, store, name)
+    return Shared(name, opened, store.lease / 1000, Authority(), marker=_marker(chosen))
+
+
+def _marker(chosen: Settings) -> Path:
+    return chosen.state / "shared"
+
+
+async def join(shared: Shared) -> None:
+    """Take this member's name in the store, and wait until the store answers. Raises StoreError.
+
+    A member that has read nothing of the others must not serve: it does not know what operators have drained. Proxies
+    keep what they have until then.
+    """
+    reported = ""
+    while True:
+        try:
+            await check_format(shared.store)
+            await claim(shared.store, shared.name, log.warn)
+        except UnreachableError as error:
+            if str(error) != reported:
+                log.error(f"waiting for the store: {error}")
+                reported = str(error)
+            await asyncio.sleep(_RETRY)
+            continue
+        except StoreError:
+            await shared.store.close()
+            raise
+        if shared.marker is not None:
+            with explained(shared.marker.parent):
+                await asyncio.to_thread(shared.marker.touch, 0o600)
+        log.event("joins the control plane", member=shared.name, store=shared.store.location)
+        return
+
+
+def _host_name() -> str:
+    """Return the name of this host as a member's name."""
+    return re.sub(r"[^a-z0-9._-]", "-", socket.gethostname().lower())[:63] or "member"

@@ -1,0 +1,91 @@
+"""Several `lbctl serve` with one store: their files are equal, their names and ports are their own.
+
+`with members(fleet, redis.url, 3) as (a, b, c)` starts them in their order, so that the first one leads.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import requests
+
+from tests.e2e.support.control import ControlPlane, controlling
+from tests.e2e.support.fleet import Fleet
+from tests.e2e.support.waiting import eventually
+
+TOKEN = "a-token-that-all-members-have"
+
+
+class MemberPlane:
+    """A member: its process, and what its API says."""
+
+    def __init__(self, name: str, control: ControlPlane) -> None:
+        self.name = name
+        self.control = control
+
+    def write(self, method: str, path: str, body: Mapping[str, Any]) -> requests.Response:
+        """A write by its API, whoever leads."""
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        return self.control._ask(method, f"/api/v1/{path}", json=dict(body), headers=headers)
+
+    @property
+    def version(self) -> str:
+        snapshot = self.control.status["snapshot"]
+        return str(snapshot["version"]) if snapshot else ""
+
+    @property
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """Name → what this member knows of that one."""
+        return {item["name"]: item for item in self.control.get("members")["members"]}
+
+    @property
+    def leads(self) -> bool:
+        return self.control.metric("lbctl_ha_leader") == 1
+
+    @property
+    def epoch(self) -> float:
+        return self.control.metric("lbctl_ha_epoch")
+
+
+def with_store(fleet: Fleet, url: str, prefix: str, lease: str) -> Fleet:
+    """The fleet with this store and the token of all members."""
+    control = {
+        **(fleet.get("control") or {}),
+        "store": {"url": url, "key_prefix": prefix, "lease": lease},
+        "api": {"token_file": "token"},
+    }
+    return {**fleet, "control": control}
+
+
+@contextmanager
+def members(
+    fleet: Fleet,
+    url: str,
+    count: int = 2,
+    *,
+    lease: str = "3s",
+    url_of: Callable[[int], str] | None = None,
+    start: bool = True,
+) -> Iterator[tuple[MemberPlane, ...]]:
+    """So many members. `url_of`: the URL that a member reaches the store by, where that is not `url`."""
+    prefix = f"test:{secrets.token_hex(4)}"
+    with ExitStack() as stack:
+        planes = []
+        for number in range(count):
+            name = f"cp-{number + 1}"
+            own = with_store(fleet, url_of(number) if url_of else url, prefix, lease)
+            control = stack.enter_context(
+                controlling(own, files={"token": TOKEN}, options=["--member", name], start=start)
+            )
+            planes.append(MemberPlane(name, control))
+            if start and number == 0:
+                eventually(lambda: planes[0].leads)
+        yield tuple(planes)
+
+
+def leader_of(planes: tuple[MemberPlane, ...]) -> MemberPlane | None:
+    """The member that leads; None where there is none now."""
+    return next((item for item in planes if item.control.ready() and item.leads), None)

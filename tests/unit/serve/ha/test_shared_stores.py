@@ -1,0 +1,429 @@
+"""What shared stores must do besides every store: leases that end, names, bad content."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import requests
+
+from lbctl.ir.proxies import Store
+from lbctl.serve.ha import presence
+from lbctl.serve.ha.clock import FleetClock
+from lbctl.serve.ha.election import Election
+from lbctl.serve.ha.format import FORMAT, KEY, check_format, write_format
+from lbctl.serve.joining import join
+from lbctl.serve.state.authority import Authority
+from lbctl.serve.state.interface import (
+    ABSENT,
+    FencedError,
+    LeaseHeldError,
+    SharedStore,
+    StoreError,
+    UnreachableError,
+    UnusableError,
+)
+from lbctl.serve.state.open import open_shared
+from lbctl.serve.state.saved import SavedState
+from lbctl.serve.wiring import Shared
+from tests.support.stores import STORES, EtcdServer, RedisServer, shared_server, write_key
+
+
+class Opener:
+    """Opens handles of one key space, and closes them at the end."""
+
+    def __init__(self, scheme: str) -> None:
+        self.scheme = scheme
+        self.prefix = f"test:{secrets.token_hex(4)}"
+        self.opened: list[SharedStore] = []
+
+    def __call__(self, member: str = "cp-1", port: int = 0, lease: int = 2_000, **more: str) -> SharedStore:
+        url = f"{self.scheme}://127.0.0.1:{port or shared_server(self.scheme).port}"
+        self.opened.append(open_shared(Store(url, self.prefix, lease=lease, **more), member))
+        return self.opened[-1]
+
+    def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def bounded() -> None:
+            try:
+                async with asyncio.timeout(30):
+                    await work()
+            finally:
+                for store in self.opened:
+                    await store.close()
+
+        asyncio.run(bounded())
+
+
+@pytest.fixture(params=STORES)
+def opener(request: pytest.FixtureRequest) -> Opener:
+    return Opener(request.param)
+
+
+@pytest.fixture(params=STORES)
+def own_server(request: pytest.FixtureRequest) -> Iterator[tuple[Opener, RedisServer | EtcdServer]]:
+    server = STORES[request.param]()
+    server.start()
+    yield Opener(request.param), server
+    server.close()
+
+
+async def _acquired(store: SharedStore) -> int:
+    while True:
+        try:
+            return (await store.acquire()).epoch
+        except LeaseHeldError:
+            await asyncio.sleep(0.05)
+
+
+def test_a_lease_that_is_not_renewed_ends_and_its_writes_are_refused(opener: Opener) -> None:
+    async def work() -> None:
+        first, second = opener("cp-1"), opener("cp-2")
+        old = (await first.acquire()).epoch
+        assert (await first.acquire()).epoch == old
+        with pytest.raises(LeaseHeldError) as held:
+            await second.acquire()
+        assert held.value.holder == "cp-1" == await second.leader()
+        await first.put("key", "1", ABSENT, old)
+        new = await _acquired(second)
+        assert new > old
+        assert await first.leader() == "cp-2"
+        for late in (first.put("other", "late", ABSENT, old), first.renew()):
+            with pytest.raises(FencedError):
+                await late
+        assert [entry.value for entry in await second.read("key")] == ["1"]
+
+    opener.run(work)
+
+
+def test_a_lease_of_etcd_is_never_shorter_than_the_one_of_the_fleet() -> None:
+    server = EtcdServer()
+    server.start()
+    opener = Opener("etcd")
+
+    def asked(path: str, body: dict[str, str]) -> Any:
+        return requests.post(f"http://127.0.0.1:{server.port}/v3/lease/{path}", json=body, timeout=5).json()
+
+    async def work() -> None:
+        await opener(port=server.port, lease=2_400).acquire()
+        (lease,) = (await asyncio.to_thread(asked, "leases", {}))["leases"]
+        assert int((await asyncio.to_thread(asked, "timetolive", lease))["grantedTTL"]) >= 2.4
+
+    try:
+        opener.run(work)
+    finally:
+        server.close()
+
+
+def test_a_store_that_was_emptied_has_no_leader_and_gives_no_epoch_again(
+    own_server: tuple[Opener, RedisServer | EtcdServer],
+) -> None:
+    opener, server = own_server
+
+    async def work() -> None:
+        store = opener(port=server.port)
+        epoch = (await store.acquire()).epoch
+        await store.put("key", "1", ABSENT, epoch)
+        await asyncio.to_thread(server.empty)
+        with pytest.raises(FencedError):
+            await store.put("key", "2", ABSENT, epoch)
+        with pytest.raises(FencedError):
+            await store.renew()
+        assert (await store.acquire()).epoch > epoch
+        assert await store.read() == ()
+
+    opener.run(work)
+
+
+def test_members_are_seen_until_they_are_silent(opener: Opener) -> None:
+    async def work() -> None:
+        first, second = opener("cp-1"), opener("cp-2")
+        await first.announce("cp-1", '{"role": "leader"}', 2)
+        await second.announce("cp-2", "no JSON", 20)
+        assert [item.member for item in await second.members()] == ["cp-1", "cp-2"]
+        assert [item.instance for item in await first.members()] == [first.instance, second.instance]
+        assert next(map(presence.read_info, await first.members())).role == "leader"
+        while len(await second.members()) > 1:
+            await asyncio.sleep(0.05)
+        assert [item.member for item in await second.members()] == ["cp-2"]
+        assert await first.read() == ()
+
+    opener.run(work)
+
+
+def test_a_name_belongs_to_one_process_and_is_free_when_that_one_is_silent(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "INTERVAL", 0.2)
+
+    async def work() -> None:
+        first, second = opener("cp-1"), opener("cp-1")
+        waits: list[str] = []
+        await presence.claim(first, "cp-1", waits.append)
+        assert not waits
+
+        async def announce() -> None:
+            for number in range(100):
+                await first.announce("cp-1", str(number), 2)
+                await asyncio.sleep(0.2)
+
+        running = asyncio.create_task(announce())
+        await asyncio.sleep(0.1)
+        with pytest.raises(UnusableError, match=r"cp-1.*control\.member"):
+            await presence.claim(second, "cp-1", waits.append)
+        running.cancel()
+        await presence.claim(second, "cp-1", waits.append)
+        assert len(waits) == 2
+
+    opener.run(work)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (KEY, json.dumps({"lbctl": FORMAT + 1}), "later version"),
+        (KEY, "something else", "something else"),
+        ("overrides", "[]", "has not written"),
+    ],
+)
+def test_keys_of_others_and_of_later_versions_are_left_alone(
+    opener: Opener, key: str, value: str, message: str
+) -> None:
+    async def work() -> None:
+        other, store = opener(), opener("cp-2")
+        await other.put(key, value, ABSENT, (await other.acquire()).epoch)
+        await other.release()
+        election = Election(store, SavedState(store, pytest.fail), Authority(), 2.0)
+        await election.turn()
+        assert message in election.problem
+        assert election.role == "follower"
+        assert await store.leader() == ""
+        assert [entry.value for entry in await store.read()] == [value]
+
+    opener.run(work)
+
+
+def test_an_own_key_space_is_used_again(opener: Opener) -> None:
+    async def work() -> None:
+        store = opener()
+        await check_format(store)
+        await write_format(store, (await store.acquire()).epoch)
+        await check_format(store)
+
+    opener.run(work)
+
+
+def test_a_leader_stops_before_the_store_gives_its_lease_away_and_follows_who_leads_then(opener: Opener) -> None:
+    async def work() -> None:
+        first, second = opener("cp-1"), opener("cp-2")
+        authority = Authority()
+        state = SavedState(first, pytest.fail, authority)
+        election = Election(first, state, authority, 2.0)
+        await election.turn()
+        assert (election.role, authority.acts) == ("leader", True)
+        await state.save_drains({("p", "a"): 1.0})
+        while authority.acts:
+            with pytest.raises(LeaseHeldError):
+                await second.acquire()
+            await asyncio.sleep(0.05)
+        with pytest.raises(FencedError):
+            await state.save_drains({})
+        epoch = await _acquired(second)
+        await election.turn()
+        assert (election.role, authority.decides) == ("follower", False)
+        assert epoch > election.epoch
+
+    opener.run(work)
+
+
+def test_the_last_leader_of_a_store_that_is_away_decides_and_does_not_act(
+    own_server: tuple[Opener, RedisServer | EtcdServer],
+) -> None:
+    opener, server = own_server
+
+    async def work() -> None:
+        store = opener(port=server.port)
+        authority = Authority()
+        election = Election(store, SavedState(store, pytest.fail, authority), authority, 2.0)
+        await election.turn()
+        epoch = election.epoch
+        await asyncio.to_thread(server.stop)
+        while election.role == "leader":
+            await election.turn()
+            await asyncio.sleep(0.05)
+        assert str(election.role) == "isolated"
+        assert (authority.acts, authority.decides) == (False, True)
+        assert "does not answer" in election.problem
+        await asyncio.to_thread(server.start)
+        while str(election.role) != "leader":
+            await election.turn()
+            await asyncio.sleep(0.05)
+        assert election.epoch >= epoch
+        assert not election.problem
+
+    opener.run(work)
+
+
+def test_a_leader_whose_password_is_refused_is_isolated_until_the_file_has_the_new_one(tmp_path: Path) -> None:
+    server = RedisServer("--requirepass", "the-old-one")
+    server.start()
+    opener = Opener("redis")
+    file = tmp_path / "password"
+    file.write_text("the-old-one\n")
+
+    async def work() -> None:
+        store = opener(port=server.port, password_file=str(file))
+        authority = Authority()
+        election = Election(store, SavedState(store, pytest.fail, authority), authority, 2.0)
+        await election.turn()
+        assert election.epoch > 0
+        await asyncio.to_thread(server.stop)
+        server.command.extend(("--requirepass", "the-new-one"))
+        await asyncio.to_thread(server.start)
+        while authority.acts:
+            await election.turn()
+            await asyncio.sleep(0.05)
+        await election.turn()
+        assert (str(election.role), authority.decides) == ("isolated", True)
+        assert "password" in election.problem
+        file.unlink()
+        await election.turn()
+        assert str(file) in election.problem
+        file.write_text("the-new-one\n")
+        await election.turn()
+        assert (str(election.role), election.problem) == ("leader", "")
+
+    try:
+        opener.run(work)
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "name"), [("redis", "leader"), ("redis", "epoch"), ("etcd", "holder"), ("etcd", "epoch")]
+)
+def test_keys_about_the_lease_that_lbctl_has_not_written_are_named(scheme: str, name: str) -> None:
+    opener = Opener(scheme)
+
+    async def work() -> None:
+        store = opener()
+        write_key(shared_server(scheme), opener.prefix, name, "nonsense")
+        election = Election(store, SavedState(store, pytest.fail), Authority(), 2.0)
+        await election.turn()
+        assert election.role == "follower"
+        assert name in election.problem
+        if name != "epoch":
+            with pytest.raises(UnusableError, match=name):
+                await store.leader()
+
+    opener.run(work)
+
+
+@pytest.mark.parametrize("value", ["nonsense", ""])
+def test_an_announcement_that_lbctl_has_not_written_is_left_out(opener: Opener, value: str) -> None:
+    async def work() -> None:
+        store = opener()
+        await store.announce("cp-1", "{}", 20)
+        write_key(
+            shared_server(opener.scheme), opener.prefix, "member:x" if opener.scheme == "redis" else "members/x", value
+        )
+        assert [item.member for item in await store.members()] == ["cp-1"]
+
+    opener.run(work)
+
+
+def test_an_answer_that_is_not_understood_ends_neither_the_election_nor_the_lease(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        store = opener()
+        authority = Authority()
+        election = Election(store, SavedState(store, pytest.fail, authority), authority, 2.0)
+        await election.turn()
+
+        async def fail() -> NoReturn:
+            raise KeyError("kvs")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "renew", fail)
+            await election.turn()
+        assert authority.acts
+        assert "KeyError" in election.problem
+        await election.turn()
+        assert (election.role, election.problem) == ("leader", "")
+
+    opener.run(work)
+
+
+def test_a_member_does_not_join_keys_of_a_later_version(opener: Opener) -> None:
+    async def work() -> None:
+        other = opener()
+        value = json.dumps({"lbctl": FORMAT + 1})
+        await other.put(KEY, value, ABSENT, (await other.acquire()).epoch)
+        with pytest.raises(UnusableError, match="later version"):
+            await join(Shared("cp-2", opener("cp-2"), 2.0, Authority()))
+
+    opener.run(work)
+
+
+def test_a_server_that_is_not_there_is_named(opener: Opener) -> None:
+    async def work() -> None:
+        with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:9"):
+            await opener(port=9).acquire()
+
+    opener.run(work)
+
+
+def test_a_wrong_password_is_named_and_not_shown(tmp_path: Path) -> None:
+    server = RedisServer("--requirepass", "the-right-one")
+    server.start()
+    opener = Opener("redis")
+    (tmp_path / "password").write_text("a-wrong-one\n")
+
+    async def work() -> None:
+        with pytest.raises(UnusableError) as error:
+            await opener(port=server.port, password_file=str(tmp_path / "password")).acquire()
+        assert "password" in str(error.value)
+        assert "wrong-one" not in str(error.value)
+        (tmp_path / "password").write_text("the-right-one\n")
+        await opener(port=server.port, password_file=str(tmp_path / "password")).acquire()
+        with pytest.raises(UnusableError):
+            await opener(port=server.port).acquire()
+
+    try:
+        opener.run(work)
+    finally:
+        server.close()
+
+
+def test_tls_that_does_not_fit_is_named(opener: Opener, tmp_path: Path) -> None:
+    async def work() -> None:
+        secure = Opener(opener.scheme + "s")
+        store = secure(port=shared_server(opener.scheme).port)
+        try:
+            with pytest.raises(StoreError, match=r"127\.0\.0\.1"):
+                await store.acquire()
+        finally:
+            await store.close()
+
+    opener.run(work)
+    with pytest.raises(UnusableError, match=r"missing\.pem"):
+        open_shared(Store(f"{opener.scheme}s://127.0.0.1:1", ca=str(tmp_path / "missing.pem")), "cp-1")
+
+
+def test_the_time_of_the_leader_is_followed_and_small_differences_are_not() -> None:
+    wall = [1000.0]
+    clock = FleetClock(lambda: wall[0])
+    clock.follow(1000.2)
+    assert clock.now() == 1000.0
+    clock.follow(1300.0)
+    assert clock.now() == 1300.0
+    wall[0] = 1010.0
+    clock.follow(1310.1)
+    assert clock.now() == 1310.0
+    clock.follow(1010.1)
+    assert clock.now() == 1010.0
