@@ -23,7 +23,7 @@ from lbctl.compile.pools import replica_name
 from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, Replica
 from lbctl.ir.topology import Topology
-from lbctl.serve.discovery.interface import PoolAnswer
+from lbctl.serve.discovery.interface import NameState, PoolAnswer
 from lbctl.serve.guard import Guard
 from lbctl.serve.net.resolve import DnsAnswer, UnresolvedError, resolve, usable_answer
 
@@ -49,30 +49,6 @@ class DnsQuestion:
 
     def __str__(self) -> str:
         return "@".join((self.name, ",".join(map(str, self.resolvers)))) if self.resolvers else self.name
-
-
-@dataclass(frozen=True, slots=True)
-class NameState:
-    """The state of a followed name, as the API reports it. Times are in seconds since the epoch; None means never."""
-
-    name: str
-    """The name."""
-    resolvers: tuple[str, ...]
-    """The resolvers that are asked; empty: those of the machine."""
-    pools: tuple[str, ...]
-    """The pools that get their replicas from this name."""
-    addresses: tuple[str, ...] = ()
-    """The usable addresses; without `answered` they come from the saved state."""
-    refused: tuple[str, ...] = ()
-    """Addresses of the answer that no replica can have."""
-    left_out: int = 0
-    """How many addresses exceed the largest `max_replicas` of the pools."""
-    answered: float | None = None
-    """When the last answer came."""
-    error: str = ""
-    """Why the last query got no answer; empty where it got one."""
-    failed: float | None = None
-    """When the last failure happened."""
 
 
 @dataclass(slots=True)

@@ -20,10 +20,12 @@ def accepted_answers(
     """Return `discovered` with the refused answers replaced by those `accepted` before, and why they are refused.
 
     `max_shrink`: the percentage of the replicas of a pool, or of the fleet, that may be removed. Losses in pools whose
-    replicas are listed in files are confirmed with the files, and never get here.
+    replicas are listed in files are confirmed with the files, and never get here. Replicas whose end a source has
+    announced do not count.
     """
     answered = accepted.pools.keys() & discovered.pools.keys()
-    losses = shrinks(accepted.apply(topology), discovered.apply(topology), max_shrink, answered)
+    before, after = (item.without(discovered.leaving).apply(topology) for item in (accepted, discovered))
+    losses = shrinks(before, after, max_shrink, answered)
     if not losses:
         return discovered, discovered.problems
     affected = {str(item.path[1]) for item in losses if len(item.path) > 1}

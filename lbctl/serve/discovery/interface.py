@@ -33,6 +33,36 @@ class PoolAnswer:
     """The key under which the state saves `saved`; empty where nothing is saved."""
     saved: tuple[str, ...] = ()
     """The answer in the form that the source's `seed` accepts."""
+    leaving: frozenset[str] = frozenset()
+    """Replicas that the source has announced to end, be they still in the answer or not: their loss needs no
+    confirmation."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameState:
+    """The state of a DNS name or a Kubernetes service that is followed, as the API reports it.
+
+    Times are in seconds since the epoch; None means never.
+    """
+
+    name: str
+    """The name; that of a service has `kubernetes` and its namespace before it."""
+    resolvers: tuple[str, ...]
+    """The resolvers that are asked; empty: those of the machine, or none."""
+    pools: tuple[str, ...]
+    """The pools that get their replicas from this name."""
+    addresses: tuple[str, ...] = ()
+    """The usable addresses; without `answered` they come from the saved state."""
+    refused: tuple[str, ...] = ()
+    """Addresses of the answer that no replica can have."""
+    left_out: int = 0
+    """How many addresses exceed the largest `max_replicas` of the pools."""
+    answered: float | None = None
+    """When the last answer came."""
+    error: str = ""
+    """Why the last query got no answer; empty where it got one."""
+    failed: float | None = None
+    """When the last failure happened."""
 
 
 class DiscoverySource(Protocol):
@@ -82,6 +112,8 @@ class Discovered:
     """Key → the answer that the state saves, and that `seed` accepts after a restart."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Pool → the key of its answer, where it has one."""
+    leaving: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Pool → the replicas that its source has announced to end."""
     problems: tuple[Diagnostic, ...] = ()
     """Why new answers were refused."""
 
@@ -94,3 +126,13 @@ class Discovered:
             for item in topology.pools
         )
         return replace(topology, pools=pools)
+
+    def without(self, leaving: Mapping[str, frozenset[str]]) -> Discovered:
+        """Return the answers without these replicas of each pool."""
+        if not any(leaving.values()):
+            return self
+        pools = {
+            name: tuple(item for item in replicas if item.name not in leaving.get(name, ()))
+            for name, replicas in self.pools.items()
+        }
+        return replace(self, pools=pools)

@@ -16,8 +16,9 @@ from lbctl.ir.pools import Discovery as PoolDiscovery
 from lbctl.ir.pools import Pool
 from lbctl.ir.topology import Topology
 from lbctl.serve.discovery import sources
-from lbctl.serve.discovery.dns import DnsSource, NameState
-from lbctl.serve.discovery.interface import Discovered, DiscoverySource, PoolAnswer, SourceFactory
+from lbctl.serve.discovery.dns import DnsSource
+from lbctl.serve.discovery.interface import Discovered, DiscoverySource, NameState, PoolAnswer, SourceFactory
+from lbctl.serve.discovery.kubernetes import KubernetesSource
 from lbctl.serve.discovery.plausible import implausible
 from lbctl.serve.guard import Guard
 
@@ -86,8 +87,9 @@ class DiscoveryService:
         return self._current
 
     def names(self) -> tuple[NameState, ...]:
-        """Return the state of every name that is resolved, sorted."""
-        return tuple(state for source in self._dns_sources() for state in source.names())
+        """Return the state of every name that is resolved, and of every service that is watched, sorted by kind."""
+        reporting = (item for item in self._sources.values() if isinstance(item, DnsSource | KubernetesSource))
+        return tuple(state for source in reporting for state in source.names())
 
     async def stop(self) -> None:
         """Stop all sources. Their last answers stay."""
@@ -130,6 +132,7 @@ class DiscoveryService:
             hosts={host: addresses for source in self._dns_sources() for host, addresses in source.hosts().items()},
             answers=saved | {answer.key: answer.saved for answer in answered.values() if answer.key},
             keys={name: answer.key for name, answer in answered.items() if answer.key},
+            leaving={name: answer.leaving for name, answer in answered.items() if answer.leaving},
             problems=tuple(problems),
         )
 

@@ -6,5 +6,6 @@ from lbctl.base.registry import Registry
 from lbctl.serve.discovery.dns import DnsSource
 from lbctl.serve.discovery.file import FileSource
 from lbctl.serve.discovery.interface import SourceFactory
+from lbctl.serve.discovery.kubernetes import KubernetesSource
 
-SOURCES: Registry[SourceFactory] = Registry({"dns": DnsSource, "file": FileSource})
+SOURCES: Registry[SourceFactory] = Registry({"dns": DnsSource, "file": FileSource, "kubernetes": KubernetesSource})

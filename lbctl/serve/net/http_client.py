@@ -24,6 +24,8 @@ _RESOLVER_TIMEOUT = 60.0
 """Seconds; longer than any timeout of a request, so that a name is not queried again while its answer is pending."""
 _KEEP_ALIVE = 75.0
 """Seconds for which an idle connection is kept open."""
+_PROBES = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
+"""Seconds of silence before the first probe and between probes, and the number of probes without an answer."""
 
 
 class RefusedAddressError(OSError):
@@ -64,10 +66,23 @@ def _socket(info: AddrInfoType) -> socket.socket:
     return socket.socket(family, kind, protocol)
 
 
-def session() -> aiohttp.ClientSession:
-    """Return a session for all requests of one event loop, which must be running. Each request sets its own timeout."""
+def _probed_socket(info: AddrInfoType) -> socket.socket:
+    """Create a socket whose peer is probed while it is silent, so that a machine that is gone is noticed."""
+    created = _socket(info)
+    created.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _PROBES.items():
+        created.setsockopt(socket.IPPROTO_TCP, option, value)
+    return created
+
+
+def session(*, keep_alive_probes: bool = False) -> aiohttp.ClientSession:
+    """Return a session for all requests of one event loop, which must be running. Each request sets its own timeout.
+
+    `keep_alive_probes`: whether TCP probes the peers of silent connections, for answers that last long.
+    """
+    factory = _probed_socket if keep_alive_probes else _socket
     connector = aiohttp.TCPConnector(
-        limit=0, resolver=_Resolver(), ttl_dns_cache=30, keepalive_timeout=_KEEP_ALIVE, socket_factory=_socket
+        limit=0, resolver=_Resolver(), ttl_dns_cache=30, keepalive_timeout=_KEEP_ALIVE, socket_factory=factory
     )
     return aiohttp.ClientSession(
         connector=connector,

@@ -1,0 +1,211 @@
+"""What EndpointSlices say about the replicas of a pool: a pure function of objects of the Kubernetes API.
+
+A service has several slices: for each 100 endpoints (or as many as the cluster allows), and for each family of
+addresses. One pod is one replica, also where several slices have it or where it has addresses of both families; IPv4 is
+used where there is one. An endpoint that is ready gets requests. One that serves while it terminates is drained. Any
+other is no replica. Where no endpoint is ready, those that serve while they terminate get the requests, as with
+kube-proxy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lbctl.base.hosts import is_ip
+from lbctl.compile.gpu_names import gpu_of_label
+from lbctl.compile.gpus import GPUS
+from lbctl.compile.pools import replica_name
+from lbctl.ir.address import Address
+from lbctl.ir.pools import KubernetesDiscovery, LabelSource, Replica
+from lbctl.model.values import NAME
+
+Object = Mapping[str, Any]
+Labels = Mapping[str, Mapping[str, str]]
+"""Name of a node or a pod → its labels."""
+_FAMILIES = {"IPv4": 0, "IPv6": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One endpoint of a slice, in the terms of this module."""
+
+    name: str
+    """The name of the pod, else the address with `-` for each character that a name cannot have."""
+    address: Address
+    """Where it listens."""
+    is_pod: bool
+    """Whether the name is that of a pod."""
+    family: int
+    """0 for IPv4, 1 for IPv6."""
+    ready: bool
+    """Whether it is to get requests."""
+    serving: bool
+    """Whether it answers requests, be it that it is about to end."""
+    terminating: bool
+    """Whether its pod is being deleted, which cannot be taken back."""
+    node: str
+    """The name of its node; empty where the slice has none."""
+    zone: str
+    """The zone; empty where the slice has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceReading:
+    """What the slices of a service say."""
+
+    replicas: tuple[Replica, ...]
+    """The replicas, sorted by name."""
+    left_out: int = 0
+    """How many endpoints exceed `max_replicas`."""
+    problems: tuple[str, ...] = ()
+    """What keeps endpoints from being used as they should, each once."""
+
+
+def replicas_of(
+    discovery: KubernetesDiscovery,
+    slices: Iterable[Object],
+    labels: Mapping[str, Labels],
+    earlier: Iterable[Replica] = (),
+) -> SliceReading:
+    """Return the replicas of a pool.
+
+    `labels`: `node` and `pod` → their labels, without those that could not be listed yet. What they would say, the GPU
+    and the zone, is then that of the replica in `earlier`.
+    """
+    before = {item.name: item for item in earlier}
+    problems: dict[str, None] = {}
+    chosen: dict[str, Endpoint] = {}
+    for item in _one_family(endpoints(discovery.port, slices, problems)):
+        known = chosen.get(item.name)
+        if known is None or (item.family, not item.ready, str(item.address)) < _rank(known):
+            chosen[item.name] = item
+    any_ready = any(item.ready for item in chosen.values())
+    members = sorted((item for item in chosen.values() if item.ready or _leaves(item)), key=lambda item: item.name)
+    limited = members[: discovery.max_replicas]
+    places = [_place(discovery, item, labels, before.get(item.name), problems) for item in limited]
+    replicas = [
+        Replica(
+            item.name, item.address, drain=_leaves(item) and any_ready, zone=place.zone or None, gpu=place.gpu or None
+        )
+        for item, place in zip(limited, places, strict=True)
+    ]
+    return SliceReading(_with_capacities(discovery, replicas), len(members) - len(limited), tuple(problems))
+
+
+def endpoints(port: str, slices: Iterable[Object], problems: dict[str, None] | None = None) -> Iterator[Endpoint]:
+    """Yield every endpoint of the slices that has an address and the port."""
+    problems = {} if problems is None else problems
+    for item in slices:
+        family = _FAMILIES.get(str(item.get("addressType")))
+        number = _port(port, item, problems)
+        for endpoint in item.get("endpoints") or () if family is not None and number is not None else ():
+            addresses = endpoint.get("addresses") or ()
+            if addresses and is_ip(str(addresses[0])):
+                yield _endpoint(endpoint, Address(str(addresses[0]), number or 0), family or 0)
+
+
+def _endpoint(endpoint: Object, address: Address, family: int) -> Endpoint:
+    target, conditions = endpoint.get("targetRef") or {}, endpoint.get("conditions") or {}
+    pod = str(target.get("name") or "") if target.get("kind") == "Pod" else ""
+    is_pod = NAME.fullmatch(pod) is not None
+    ready = conditions.get("ready") is not False  # absent means ready
+    terminating = conditions.get("terminating") is True
+    serving = conditions.get("serving")
+    return Endpoint(
+        name=pod if is_pod else replica_name(address),
+        address=address,
+        is_pod=is_pod,
+        family=family,
+        ready=ready and not terminating,
+        serving=ready if serving is None else serving is True,
+        terminating=terminating,
+        node=str(endpoint.get("nodeName") or ""),
+        zone=str(endpoint.get("zone") or ""),
+    )
+
+
+def _port(wanted: str, item: Object, problems: dict[str, None]) -> int | None:
+    """Return the number of the port in this slice; None where it has none."""
+    if wanted.isdecimal():
+        return int(wanted)
+    ports = [port for port in item.get("ports") or () if port.get("port") and port.get("protocol", "TCP") == "TCP"]
+    named = [port for port in ports if port.get("name") == wanted] if wanted else ports
+    if len(named) == 1:
+        return int(named[0]["port"])
+    if item.get("endpoints"):
+        names = ", ".join(str(port.get("name") or port["port"]) for port in ports) or "none"
+        what = f"no TCP port {wanted}" if wanted else "more or less than one TCP port, and `port` names none"
+        problems[f"the service has {what} (its ports: {names})"] = None
+    return None
+
+
+def _one_family(found: Iterable[Endpoint]) -> Iterator[Endpoint]:
+    """Yield the endpoints without those that are the second address of an endpoint that is no pod.
+
+    Slices by hand do not say which addresses are one machine: where a service has both families, IPv4 counts.
+    """
+    found = list(found)
+    has_ipv4 = any(not item.is_pod and item.family == 0 for item in found)
+    return (item for item in found if item.is_pod or item.family == 0 or not has_ipv4)
+
+
+def _rank(item: Endpoint) -> tuple[int, bool, str]:
+    return item.family, not item.ready, str(item.address)
+
+
+def _leaves(item: Endpoint) -> bool:
+    return item.terminating and item.serving
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What an endpoint runs on."""
+
+    gpu: str
+    """The type of its GPU; empty if it is not known."""
+    zone: str
+    """Its zone; empty if it is not known."""
+
+
+def _place(
+    discovery: KubernetesDiscovery,
+    item: Endpoint,
+    labels: Mapping[str, Labels],
+    earlier: Replica | None,
+    problems: dict[str, None],
+) -> _Place:
+    def label(source: LabelSource) -> str:
+        name = item.node if source.of == "node" else item.name
+        return labels.get(source.of, {}).get(name, {}).get(source.label, "")
+
+    gpu, zone = "", item.zone if discovery.zone_from == "endpoint" else ""
+    if discovery.gpu_from is not None:
+        kept = (earlier.gpu or "") if earlier and discovery.gpu_from.of not in labels else ""
+        gpu = kept if kept in _throughputs(discovery) else _gpu(discovery, label(discovery.gpu_from), problems)
+    if isinstance(discovery.zone_from, LabelSource):
+        is_missing = discovery.zone_from.of not in labels
+        zone = (earlier.zone or "") if earlier and is_missing else label(discovery.zone_from)
+    return _Place(gpu, zone)
+
+
+def _gpu(discovery: KubernetesDiscovery, written: str, problems: dict[str, None]) -> str:
+    """Return the type of GPU that a label names; empty, with a problem, if it names none."""
+    gpu = gpu_of_label(written, (name for name, _ in discovery.gpus))
+    if not gpu and discovery.gpu_from is not None:
+        what = f"no GPU of the table: {written[:63]}" if written else "no label"
+        problems[f"gpu_from {discovery.gpu_from.label}: {what}"] = None
+    return gpu
+
+
+def _throughputs(discovery: KubernetesDiscovery) -> Mapping[str, float]:
+    return {name: gpu.throughput for name, gpu in GPUS.items()} | dict(discovery.gpus)
+
+
+def _with_capacities(discovery: KubernetesDiscovery, replicas: Sequence[Replica]) -> tuple[Replica, ...]:
+    """Return the replicas with the throughput of their GPUs; one of an unknown type gets the lowest of the others."""
+    table = _throughputs(discovery)
+    known = [table[item.gpu] for item in replicas if item.gpu]
+    lowest = min(known, default=1.0)
+    return tuple(replace(item, capacity=table[item.gpu] if item.gpu else lowest) for item in replicas)

@@ -1,0 +1,270 @@
+"""The source for pools whose replicas are the endpoints of a Kubernetes service.
+
+Each service has one watch of its EndpointSlices, which pools share; the labels of nodes and of pods are watched only
+where a pool needs them. What the API server said last is kept while it is away, or while it says nothing: a service
+without slices, which has been deleted or never existed, removes no replica, and `names()` reports it. Replicas whose
+pods terminate are reported as `leaving`: their end is no loss that would need a confirmation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from lbctl.ir.address import Address
+from lbctl.ir.pools import KubernetesDiscovery, LabelSource, Replica
+from lbctl.ir.topology import Topology
+from lbctl.serve.discovery.endpoint_slices import Labels, endpoints, replicas_of
+from lbctl.serve.discovery.interface import NameState, PoolAnswer
+from lbctl.serve.guard import Guard
+from lbctl.serve.net.kubernetes import kubeconfig
+from lbctl.serve.net.kubernetes.client import ApiClient
+from lbctl.serve.net.kubernetes.cluster import Cluster, in_cluster
+from lbctl.serve.net.kubernetes.collection import Collection, CollectionKey, Object
+
+_WAIT_WITH_ANSWER = 0.5
+"""Seconds for which `first` waits for a service that already has an earlier answer."""
+_MAX_LEAVING = 8192
+"""How many names of terminating pods are remembered for each service."""
+_ClusterKey = tuple[str | None, str | None]
+"""The kubeconfig and its context."""
+
+
+def cluster_of(discovery: KubernetesDiscovery) -> Cluster:
+    """Read where the cluster is and who asks. Raises ClusterError."""
+    if discovery.kubeconfig_file is None:
+        return in_cluster()
+    return kubeconfig.read(Path(discovery.kubeconfig_file), discovery.context)
+
+
+def slices_key(discovery: KubernetesDiscovery) -> CollectionKey:
+    """Return the collection with the EndpointSlices of the service."""
+    path = f"/apis/discovery.k8s.io/v1/namespaces/{discovery.namespace}/endpointslices"
+    return CollectionKey(path, f"kubernetes.io/service-name={discovery.service}")
+
+
+def labels_keys(discovery: KubernetesDiscovery) -> dict[str, CollectionKey]:
+    """Return `node` and `pod` → the collection, for those whose labels the section names."""
+    paths = {"node": "/api/v1/nodes", "pod": f"/api/v1/namespaces/{discovery.namespace}/pods"}
+    sources = (discovery.gpu_from, discovery.zone_from)
+    needed = {source.of for source in sources if isinstance(source, LabelSource)}
+    return {of: CollectionKey(path, metadata_only=True) for of, path in paths.items() if of in needed}
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A collection that is followed for some pools."""
+
+    collection: Collection
+    task: asyncio.Task[NoReturn]
+    leaving: dict[str, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _PoolState:
+    """A pool with its last answer."""
+
+    discovery: KubernetesDiscovery
+    answer: PoolAnswer
+    problems: tuple[str, ...] = ()
+    left_out: int = 0
+
+
+class KubernetesSource:
+    """A DiscoverySource for `discovery.kubernetes`."""
+
+    def __init__(self, on_change: Callable[[], None], guard: Guard, now: Callable[[], float] = time.time) -> None:
+        """Follow no service yet. `on_change` is called when an answer may have changed."""
+        self._on_change = on_change
+        self._guard = guard
+        self._now = now
+        self._pools: dict[str, _PoolState] = {}
+        self._clients: dict[_ClusterKey, ApiClient] = {}
+        self._followed: dict[tuple[_ClusterKey, CollectionKey], _Followed] = {}
+        self._seeds: dict[str, tuple[Replica, ...]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._is_stale = True
+
+    def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
+        """Use saved answers for services that are followed from now on, until they are answered."""
+        for key, texts in saved.items():
+            if key.startswith("kubernetes:"):
+                with suppress(ValueError, TypeError, KeyError):
+                    self._seeds[key] = tuple(map(_restored, texts))
+
+    def follow(self, topology: Topology) -> None:
+        """Follow the services of this topology, and no others. A pool that was followed keeps its answer."""
+        sections = {
+            pool.name: pool.discovery for pool in topology.pools if isinstance(pool.discovery, KubernetesDiscovery)
+        }
+        before, self._pools = self._pools, {}
+        for name, discovery in sections.items():
+            known = before.get(name)
+            same = known is not None and known.discovery == discovery
+            self._pools[name] = known if known is not None and same else _PoolState(discovery, self._seeded(discovery))
+        wanted = {
+            (_cluster_key(item), key): item
+            for item in sections.values()
+            for key in (slices_key(item), *labels_keys(item).values())
+        }
+        for key in self._followed.keys() - wanted.keys():
+            self._followed.pop(key).task.cancel()
+        for key, discovery in wanted.items():
+            if key not in self._followed:
+                self._start(key, discovery)
+        for unused in self._clients.keys() - {cluster for cluster, _ in wanted}:
+            self._close(self._clients.pop(unused))
+        self._touch()
+
+    async def first(self, timeout: float) -> None:
+        """Wait until each service was listed once, but at most half a second for those with an earlier answer."""
+        has_answer = all(pool.answer.replicas is not None for pool in self._pools.values())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(timeout, _WAIT_WITH_ANSWER) if has_answer else timeout):
+                for item in list(self._followed.values()):
+                    await item.collection.attempted.wait()
+
+    def answers(self) -> Mapping[str, PoolAnswer]:
+        """Return pool → its answer, for the pools with `discovery.kubernetes`."""
+        if self._is_stale:
+            self._is_stale = False
+            for pool in self._pools.values():
+                self._update(pool)
+        return {name: pool.answer for name, pool in self._pools.items()}
+
+    def names(self) -> tuple[NameState, ...]:
+        """Return the state of every service that is followed, sorted."""
+        answers = self.answers()
+        return tuple(self._state(name, answers[name]) for name in sorted(self._pools))
+
+    async def stop(self) -> None:
+        """Stop all requests. The last answers stay."""
+        tasks = [item.task for item in self._followed.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(client.close() for client in self._clients.values()), *self._closing)
+
+    def _start(self, key: tuple[_ClusterKey, CollectionKey], discovery: KubernetesDiscovery) -> None:
+        where, resource = key
+        client = self._clients.setdefault(where, ApiClient(lambda: cluster_of(discovery)))
+        leaving: dict[str, None] = {}
+
+        def note(item: Object) -> None:
+            _note_leaving(leaving, discovery.port, item)
+
+        on_object = note if resource == slices_key(discovery) else _ignore
+        collection = Collection(client, resource, self._touch, on_object, self._now)
+        task = self._guard.start("Kubernetes watches", collection.follow, name=f"{resource.path} {resource.selector}")
+        self._followed[key] = _Followed(collection, task, leaving)
+
+    def _close(self, client: ApiClient) -> None:
+        task = asyncio.get_running_loop().create_task(client.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _touch(self) -> None:
+        self._is_stale = True
+        self._on_change()
+
+    def _seeded(self, discovery: KubernetesDiscovery) -> PoolAnswer:
+        key = _key(discovery)
+        return PoolAnswer(self._seeds.get(key), key=key, saved=tuple(map(_saved, self._seeds.get(key, ()))))
+
+    def _collections(self, discovery: KubernetesDiscovery) -> tuple[_Followed, dict[str, Collection]]:
+        where = _cluster_key(discovery)
+        labels = {of: self._followed[where, key].collection for of, key in labels_keys(discovery).items()}
+        return self._followed[where, slices_key(discovery)], labels
+
+    def _update(self, pool: _PoolState) -> None:
+        """Compute the answer of a pool. It stays as it is until the slices are known, and while there are none.
+
+        Labels that could not be listed yet take nothing from replicas that are known: these keep their GPU and zone.
+        """
+        followed, labels = self._collections(pool.discovery)
+        slices = followed.collection.objects
+        waiting = any(not item.attempted.is_set() for item in labels.values())
+        if not followed.collection.listed or waiting or not slices:
+            return
+        known = {name: _labels(item.objects.values()) for name, item in labels.items() if item.listed}
+        reading = replicas_of(pool.discovery, slices.values(), known, pool.answer.replicas or ())
+        replicas = pool.answer.replicas if pool.answer.replicas == reading.replicas else reading.replicas
+        pool.problems, pool.left_out = reading.problems, reading.left_out
+        pool.answer = PoolAnswer(
+            replicas,
+            followed.collection.answered,
+            key=_key(pool.discovery),
+            saved=tuple(map(_saved, reading.replicas)),
+            leaving=frozenset(followed.leaving),
+        )
+        self._seeds[_key(pool.discovery)] = reading.replicas
+
+    def _state(self, name: str, answer: PoolAnswer) -> NameState:
+        pool = self._pools[name]
+        followed, labels = self._collections(pool.discovery)
+        service = f"{pool.discovery.namespace}/{pool.discovery.service}"
+        collections = (followed.collection, *labels.values())
+        errors = [item.error for item in collections if item.error] + list(pool.problems)
+        if followed.collection.listed and not followed.collection.objects:
+            errors.append("the service has no EndpointSlice: does it exist?")
+        return NameState(
+            name=f"kubernetes {service}",
+            resolvers=(),
+            pools=(name,),
+            addresses=tuple(str(item.address) for item in answer.replicas or ()),
+            left_out=pool.left_out,
+            answered=followed.collection.answered,
+            error="; ".join(errors),
+            failed=max((item.failed for item in collections if item.failed is not None), default=None),
+        )
+
+
+def _ignore(_: Object) -> None:
+    """Do nothing with a node or a pod: its labels are read from the copy."""
+
+
+def _note_leaving(leaving: dict[str, None], port: str, item: Object) -> None:
+    """Remember the endpoints of a slice that terminate, and forget those whose name is in use again."""
+    for endpoint in endpoints(port, [item]):
+        leaving.pop(endpoint.name, None)
+        if endpoint.terminating:
+            leaving[endpoint.name] = None
+    while len(leaving) > _MAX_LEAVING:
+        del leaving[next(iter(leaving))]
+
+
+def _cluster_key(discovery: KubernetesDiscovery) -> _ClusterKey:
+    return discovery.kubeconfig_file, discovery.context
+
+
+def _key(discovery: KubernetesDiscovery) -> str:
+    """Return the key under which the state saves the answer."""
+    where = f"{discovery.kubeconfig or ''}:{discovery.context or ''}"
+    return f"kubernetes:{where}:{discovery.namespace}/{discovery.service}:{discovery.port}"
+
+
+def _labels(objects: Iterable[Object]) -> Labels:
+    metadata = [item.get("metadata") or {} for item in objects]
+    return {str(item.get("name")): item.get("labels") or {} for item in metadata}
+
+
+def _saved(replica: Replica) -> str:
+    """Return a replica as a text for the state."""
+    fields: dict[str, Any] = {
+        "name": replica.name, "host": replica.address.host, "port": replica.address.port, "capacity": replica.capacity,
+        "drain": replica.drain, "zone": replica.zone, "gpu": replica.gpu,
+    }  # fmt: skip
+    return json.dumps({key: value for key, value in fields.items() if value not in (None, False)})
+
+
+def _restored(text: str) -> Replica:
+    """Parse a text of `_saved`. Raises ValueError, TypeError or KeyError for any other text."""
+    fields = json.loads(text)
+    address = Address(str(fields.pop("host")), int(fields.pop("port")))
+    return Replica(address=address, **fields)

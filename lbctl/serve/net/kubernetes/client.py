@@ -1,0 +1,211 @@
+"""Requests to an API server: JSON objects, and the lines of a watch.
+
+The cluster and its credentials are read again for each request, so that what rotates (a kubeconfig, a pod's token, its
+authorities) needs no restart; the connections stay while nothing has changed. A token is sent over TLS alone, but for a
+proxy on loopback. No redirect is followed and no proxy of the environment is used. Errors say what was asked and what
+the server answered, and never hold a credential.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from lbctl.base.errors import reason_of
+from lbctl.base.hosts import is_loopback
+from lbctl.serve.net import http_client
+from lbctl.serve.net.kubernetes.cluster import Access, Cluster, ClusterError
+
+JSON = "application/json"
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+"""What to accept where names and labels are enough: a node's status alone is many times as large."""
+CONNECT_TIMEOUT = 5.0
+TIMEOUT = 15.0
+"""Seconds for a connection, and for a whole answer other than a watch."""
+_MAX_BODY = 256 << 20
+"""Bytes of one answer or of one line of a watch."""
+_MAX_MESSAGE = 300
+_UNAUTHORIZED = 401
+
+
+class ApiError(Exception):
+    """An answer of the API server that is no success.
+
+    `status` is the HTTP status or the code of a watch's ERROR event, `reason` that of the Status object, as Expired or
+    Forbidden. `retry_after` are the seconds for which the server asks to wait, or 0.
+    """
+
+    def __init__(self, status: int, reason: str, message: str, retry_after: float = 0.0) -> None:
+        super().__init__(f"{status} {reason}: {message}" if message else f"{status} {reason}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after = retry_after
+
+
+class ApiClient:
+    """Requests to the cluster that `load` returns. Use it in one event loop, and close it there."""
+
+    def __init__(self, load: Callable[[], Cluster]) -> None:
+        """Send nothing yet. `load` reads the cluster; it may read files, and raises ClusterError."""
+        self._load = load
+        self._cluster: Cluster | None = None
+        self._access: Access | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._preparing = asyncio.Lock()
+        self._tls: ssl.SSLContext | None = None
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None, accept: str = JSON) -> dict[str, Any]:
+        """Return the object at `path`. Raises ApiError, ClusterError."""
+        return await self.request("GET", path, query, accept=accept)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        accept: str = JSON,
+    ) -> dict[str, Any]:
+        """Return the object with which the server answers. Raises ApiError, ClusterError."""
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT, sock_connect=CONNECT_TIMEOUT)
+        async with self._response(method, path, query, body, accept, timeout) as response:
+            return _object(await _whole(response))
+
+    async def watch(
+        self, path: str, query: Mapping[str, str], silence: float, accept: str = JSON
+    ) -> AsyncGenerator[dict[str, Any] | None]:
+        """Yield None once the watch is open, then each event until the server ends it.
+
+        Raises ApiError, ClusterError; also where nothing was received for `silence` seconds.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
+        async with self._response("GET", path, {**query, "watch": "1"}, None, accept, timeout) as response:
+            yield None
+            rest = b""
+            async for chunk in response.content.iter_any():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in filter(bytes.strip, lines):
+                    yield _object(line)
+                if len(rest) > _MAX_BODY:
+                    raise ClusterError(f"an event of {path} is larger than {_MAX_BODY >> 20} MiB")
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @asynccontextmanager
+    async def _response(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Mapping[str, Any] | None,
+        accept: str, timeout: aiohttp.ClientTimeout,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:  # fmt: skip
+        async with self._preparing:
+            cluster, access, session = await self._prepared()
+        headers = {"Accept": accept, **({"Authorization": access.authorization} if access.authorization else {})}
+        try:
+            async with session.request(
+                method, cluster.server + path, params=query or {}, json=body, headers=headers, timeout=timeout,
+                allow_redirects=False, ssl=self._tls or True, server_hostname=cluster.server_name,
+            ) as response:  # fmt: skip
+                if response.status == _UNAUTHORIZED:
+                    cluster.credentials.expire()
+                if response.status not in {200, 201}:
+                    raise _error_of(response, await _whole(response))
+                yield response
+        except TimeoutError:
+            raise ClusterError(f"{cluster.server} does not answer") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise ClusterError(f"{cluster.server}: {_network_reason(error)}") from None
+
+    async def _prepared(self) -> tuple[Cluster, Access, aiohttp.ClientSession]:
+        """Return the cluster and the access of now, and a session with their TLS settings."""
+        cluster = await asyncio.to_thread(self._load)
+        if cluster == self._cluster:
+            cluster = self._cluster  # with the token that its credentials hold
+        access = await cluster.credentials.access()
+        parts = urlsplit(cluster.server)
+        if parts.scheme == "http" and access.authorization and not is_loopback(parts.hostname or ""):
+            raise ClusterError(f"{cluster.server}: credentials are not sent without TLS")
+        changed = cluster != self._cluster or self._access is None or self._access.certificate != access.certificate
+        if changed or self._session is None:
+            await self.close()
+            self._tls = await asyncio.to_thread(_tls, cluster, access) if parts.scheme == "https" else None
+            self._session = http_client.session(keep_alive_probes=True)
+        self._cluster, self._access = cluster, access
+        assert self._session is not None
+        return cluster, access, self._session
+
+
+def _tls(cluster: Cluster, access: Access) -> ssl.SSLContext:
+    """Return the TLS settings. Raises ClusterError for what is no certificate, or no key."""
+    try:
+        context = ssl.create_default_context(cadata=cluster.ca)
+        if not cluster.verify:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if access.certificate is not None:
+            with tempfile.TemporaryDirectory(prefix="lbctl-") as directory:  # of mode 0700; OpenSSL reads files alone
+                pair = Path(directory) / "pair.pem"
+                pair.write_text("\n".join(access.certificate))
+                context.load_cert_chain(pair)
+    except (ssl.SSLError, ValueError):
+        raise ClusterError(f"{cluster.server}: its authority or the client certificate is no valid PEM") from None
+    return context
+
+
+def _network_reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is not trusted: {reason_of(error.certificate_error)}"
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "the connection was closed in the middle of an answer"
+    inner = getattr(error, "os_error", None)
+    return reason_of(inner if isinstance(inner, OSError) else error)
+
+
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    parts, size = [], 0
+    async for chunk in response.content.iter_any():
+        parts.append(chunk)
+        size += len(chunk)
+        if size > _MAX_BODY:
+            raise ClusterError(f"an answer is larger than {_MAX_BODY >> 20} MiB")
+    return b"".join(parts)
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError:
+        raise ClusterError("the API server has answered with what is no JSON") from None
+    if not isinstance(value, dict):
+        raise ClusterError("the API server has answered with what is no object")
+    return value
+
+
+def _error_of(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
+    try:
+        status = _object(body)
+    except ClusterError:
+        status = {}
+    wait = response.headers.get("Retry-After", "")
+    return error_of_status(status, response.status, response.reason or "", float(wait) if wait.isdecimal() else 0.0)
+
+
+def error_of_status(status: Mapping[str, Any], code: int = 0, reason: str = "", retry_after: float = 0.0) -> ApiError:
+    """Return the error that a Status object describes; `code` and `reason` where it does not say its own."""
+    number = status.get("code")
+    message = " ".join(str(status.get("message") or "").split())[:_MAX_MESSAGE]
+    return ApiError(
+        number if isinstance(number, int) else code, str(status.get("reason") or reason), message, retry_after
+    )

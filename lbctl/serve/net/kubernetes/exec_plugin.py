@@ -1,0 +1,117 @@
+"""Runs the program that a kubeconfig names for its credentials (`users[].user.exec`), as kubectl does.
+
+Cloud providers issue short-lived tokens this way. The program runs as this process, without a shell and without a
+terminal; whoever may write the kubeconfig may therefore run programs here. Its output is held until it expires or the
+API server refuses it. Neither its output nor its arguments are logged, since either may hold a secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from lbctl.base.errors import reason_of
+from lbctl.serve.net.kubernetes.cluster import Access, ClusterError, bearer
+
+API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+_TIMEOUT = 30.0
+"""Seconds that the program may take."""
+_MARGIN = 60.0
+"""Seconds before its expiry after which a credential is no longer used."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecCommand:
+    """The program and how it is called."""
+
+    argv: tuple[str, ...] = field(repr=False)
+    """The program, absolute or from PATH, and its arguments."""
+    environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """(name, value): variables beside those of this process."""
+    api_version: str = API_VERSIONS[0]
+    """The version of ExecCredential that the program writes."""
+    cluster: str = field(default="", repr=False)
+    """The cluster as JSON, for programs with `provideClusterInfo`; empty: it is not passed."""
+    origin: str = ""
+    """Where the kubeconfig names it, as file:line:col."""
+
+
+class ExecPlugin:
+    """Credentials from a program."""
+
+    def __init__(self, command: ExecCommand, now: Callable[[], float] = time.time, timeout: float = _TIMEOUT) -> None:
+        """Run nothing yet. `timeout` is in seconds."""
+        self._command = command
+        self._now = now
+        self._timeout = timeout
+        self._lock = asyncio.Lock()
+        self._held: Access | None = None
+        self._until: float | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ExecPlugin) and self._command == other._command
+
+    def __hash__(self) -> int:
+        return hash(self._command)
+
+    async def access(self) -> Access:
+        """Return what the program said last, or run it where that has expired. Raises ClusterError."""
+        async with self._lock:
+            if self._held is None or (self._until is not None and self._now() > self._until - _MARGIN):
+                self._held, self._until = self._parse(await self._output())
+            return self._held
+
+    def expire(self) -> None:
+        """Run the program again for the next request."""
+        self._held = None
+
+    async def _output(self) -> bytes:
+        command = self._command
+        info: dict[str, Any] = {"kind": "ExecCredential", "apiVersion": command.api_version}
+        info["spec"] = {"interactive": False, **({"cluster": json.loads(command.cluster)} if command.cluster else {})}
+        environment = {**os.environ, **dict(command.environment), "KUBERNETES_EXEC_INFO": json.dumps(info)}
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command.argv, stdin=null, stdout=pipe, stderr=null, env=environment
+            )
+        except (OSError, ValueError) as error:
+            raise self._error(f"cannot be started: {reason_of(error)}") from None
+        try:
+            async with asyncio.timeout(self._timeout):
+                output, _ = await process.communicate()
+        except TimeoutError:
+            raise self._error(f"has not ended within {self._timeout:g} s") from None
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+        if process.returncode:
+            raise self._error(f"has ended with {process.returncode}; run it by hand to see why")
+        return output
+
+    def _parse(self, output: bytes) -> tuple[Access, float | None]:
+        """Return the access and when it expires, in seconds since the epoch."""
+        try:
+            credential = json.loads(output)
+            status = credential["status"]
+            if credential["apiVersion"] != self._command.api_version:
+                raise self._error(f"has not written an ExecCredential of {self._command.api_version}")
+            certificate, key = status.get("clientCertificateData"), status.get("clientKeyData")
+            token, expiry = status.get("token"), status.get("expirationTimestamp")
+            until = datetime.fromisoformat(expiry).timestamp() if expiry else None
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise self._error("has not written an ExecCredential") from None
+        if not token and not (certificate and key):
+            raise self._error("has written neither a token nor a client certificate")
+        pair = (str(certificate), str(key)) if certificate and key else None
+        return Access(bearer(str(token), "its answer") if token else "", pair), until
+
+    def _error(self, problem: str) -> ClusterError:
+        return ClusterError(f"{self._command.origin}: the program {self._command.argv[0]} {problem}")

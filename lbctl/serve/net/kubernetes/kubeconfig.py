@@ -1,0 +1,198 @@
+"""Reads one kubeconfig: the cluster and the credentials of a context, with the place of every fault.
+
+Files of several clusters, of every provider's tool, are read; what lbctl does not support (`proxy-url`,
+`auth-provider`) is refused where the chosen context needs it. Relative paths are relative to the kubeconfig, as for
+kubectl. A kubeconfig with a program for its credentials must belong to root or to the own user, and nobody else may
+write it: whoever can write it, runs programs here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import stat
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from lbctl.base.diagnostics import Diagnostics, did_you_mean, show
+from lbctl.base.errors import reason_of
+from lbctl.compile.files import read_regular
+from lbctl.model import yaml
+from lbctl.model.node import Node
+from lbctl.serve.net.kubernetes.cluster import (
+    Access,
+    Cluster,
+    ClusterError,
+    Credentials,
+    FixedAccess,
+    TokenFile,
+    bearer,
+)
+from lbctl.serve.net.kubernetes.exec_plugin import API_VERSIONS, ExecCommand, ExecPlugin
+
+_MAX_BYTES = 4 << 20
+
+
+def read(file: Path, context: str | None = None) -> Cluster:
+    """Return the cluster of a context, by default the current one. Raises ClusterError with file, line and column."""
+    try:
+        data = read_regular(file, _MAX_BYTES)
+    except OSError as error:
+        raise ClusterError(f"{file}: the kubeconfig cannot be read: {reason_of(error)}") from None
+    diagnostics = Diagnostics()
+    root = yaml.read(data, str(file), diagnostics)
+    for item in diagnostics:
+        raise ClusterError(f"{item.position}: {item.message}")
+    if root is None:
+        raise ClusterError(f"{file}: this is no kubeconfig")
+    return _Reader(file, root).cluster(context)
+
+
+class _Reader:
+    """One kubeconfig."""
+
+    def __init__(self, file: Path, root: Node) -> None:
+        self._file = file
+        self._root = root
+
+    def cluster(self, context: str | None) -> Cluster:
+        name = context or _text(self._root, "current-context")
+        if not name:
+            raise _error(self._root, "no context is chosen, and the file has no current-context")
+        named = None if context else _child(self._root, "current-context")
+        chosen = self._entry("contexts", "context", name, named or _child(self._root, "contexts"))
+        cluster = self._entry("clusters", "cluster", _needed(chosen, "cluster"), _child(chosen, "cluster"))
+        user_name = _text(chosen, "user")
+        user = self._entry("users", "user", user_name, _child(chosen, "user")) if user_name else None
+        server = self._server(cluster)
+        return Cluster(
+            server,
+            self._pem(cluster, "certificate-authority"),
+            not _is_true(cluster, "insecure-skip-tls-verify"),
+            _text(cluster, "tls-server-name") or None,
+            self._credentials(user, server) if user else FixedAccess(),
+        )
+
+    def _entry(self, section: str, key: str, name: str, place: Node | None) -> Node:
+        """Return the entry of this name in a list of the file; `place` is where the name is used."""
+        listed = _child(self._root, section)
+        entries = listed.value if listed is not None and isinstance(listed.value, list) else []
+        names = [_text(item, "name") for item in entries]
+        if name not in names:
+            known = did_you_mean(name, names) or f"known: {', '.join(names[:16]) or 'none'}"
+            raise _error(place or self._root, f"there is no {key} {show(name)} ({known})")
+        entry = _child(entries[names.index(name)], key)
+        if entry is None or not isinstance(entry.value, dict):
+            raise _error(entries[names.index(name)], f"the {key} {show(name)} is empty")
+        return entry
+
+    def _server(self, cluster: Node) -> str:
+        if _text(cluster, "proxy-url"):
+            raise _error(_child(cluster, "proxy-url") or cluster, "proxy-url is not supported")
+        server = _needed(cluster, "server").rstrip("/")
+        try:
+            parts = urlsplit(server)
+            usable = parts.scheme in {"http", "https"} and parts.hostname and parts.username is None
+            _ = parts.port
+        except ValueError:
+            usable = False
+        if not usable:
+            raise _error(_child(cluster, "server") or cluster, f"{show(server)} is no URL of an API server")
+        return server
+
+    def _credentials(self, user: Node, server: str) -> Credentials:
+        if (provider := _child(user, "auth-provider")) is not None:
+            raise _error(provider, "auth-provider was removed from Kubernetes; use exec")
+        certificate, key = self._pem(user, "client-certificate"), self._pem(user, "client-key")
+        if (certificate is None) != (key is None):
+            raise _error(user, "a client certificate needs its key, and the key its certificate")
+        pair = (certificate, key) if certificate is not None and key is not None else None
+        if (plugin := _child(user, "exec")) is not None:
+            return ExecPlugin(self._command(plugin, server))
+        if token_file := _text(user, "tokenFile"):
+            return TokenFile(self._path(token_file), pair)
+        return FixedAccess(Access(self._authorization(user), pair))
+
+    def _authorization(self, user: Node) -> str:
+        if (token := _child(user, "token")) is not None:
+            return bearer(_text(user, "token"), f"{token.position}: this")
+        name, password = _text(user, "username"), _text(user, "password")
+        return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode() if name else ""
+
+    def _command(self, plugin: Node, server: str) -> ExecCommand:
+        version = _needed(plugin, "apiVersion")
+        if version not in API_VERSIONS:
+            raise _error(
+                _child(plugin, "apiVersion") or plugin, f"{show(version)}: known are {', '.join(API_VERSIONS)}"
+            )
+        if problem := _others_may_write(self._file):
+            raise _error(plugin, f"a kubeconfig that runs a program must not be {problem}")
+        program = _needed(plugin, "command")
+        if "/" in program:
+            program = str(self._path(program))
+        variables = [(_needed(item, "name"), _text(item, "value")) for item in _items(plugin, "env")]
+        arguments = [str(item.value) for item in _items(plugin, "args")]
+        info = json.dumps({"server": server}) if _is_true(plugin, "provideClusterInfo") else ""
+        return ExecCommand((program, *arguments), tuple(variables), version, info, str(plugin.position))
+
+    def _pem(self, node: Node, key: str) -> str | None:
+        """Return the PEM text of `key` or `key-data`; None where neither is written."""
+        if (encoded := _child(node, f"{key}-data")) is not None and encoded.value:
+            try:
+                return base64.b64decode(str(encoded.value), validate=True).decode()
+            except (binascii.Error, UnicodeDecodeError):
+                raise _error(encoded, f"{key}-data is not PEM in base64") from None
+        named = _child(node, key)
+        if named is None or not named.value:
+            return None
+        try:
+            return read_regular(self._path(str(named.value)), _MAX_BYTES).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise _error(named, f"{show(str(named.value))} cannot be read: {reason_of(error)}") from None
+
+    def _path(self, written: str) -> Path:
+        return self._file.parent / Path(written).expanduser()
+
+
+def _child(node: Node, key: str) -> Node | None:
+    return node.value.get(key) if isinstance(node.value, dict) else None
+
+
+def _items(node: Node, key: str) -> list[Node]:
+    listed = _child(node, key)
+    return listed.value if listed is not None and isinstance(listed.value, list) else []
+
+
+def _text(node: Node, key: str) -> str:
+    child = _child(node, key)
+    if child is None or child.value is None:
+        return ""
+    if isinstance(child.value, dict | list):
+        raise _error(child, f"{key} is not a text")
+    return str(child.value)
+
+
+def _needed(node: Node, key: str) -> str:
+    text = _text(node, key)
+    if not text:
+        raise _error(node, f"{key} is missing")
+    return text
+
+
+def _is_true(node: Node, key: str) -> bool:
+    child = _child(node, key)
+    return child is not None and child.value is True
+
+
+def _error(node: Node, problem: str) -> ClusterError:
+    return ClusterError(f"{node.position}: {problem}")
+
+
+def _others_may_write(file: Path) -> str:
+    """Return why others could change the file, or an empty string."""
+    status = file.stat()
+    if status.st_uid not in {0, os.geteuid()}:
+        return "another user's"
+    return "writable by others" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""

@@ -1,0 +1,129 @@
+"""What EndpointSlices mean: a pure function, objects as the API has them in, replicas out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lbctl.ir.address import Address
+from lbctl.ir.pools import KubernetesDiscovery, LabelSource, Replica
+from lbctl.serve.discovery.endpoint_slices import SliceReading, replicas_of
+from tests.support.kubernetes import endpoint
+
+SECTION = KubernetesDiscovery("ml", "vllm", "http")
+
+
+def piece(*endpoints: dict[str, Any], family: str = "IPv4", ports: Any = None) -> dict[str, Any]:
+    default = [{"name": "http", "port": 8000, "protocol": "TCP"}, {"name": "grpc", "port": 9000, "protocol": "TCP"}]
+    return {"addressType": family, "ports": default if ports is None else ports, "endpoints": list(endpoints)}
+
+
+def read(*slices: dict[str, Any], section: KubernetesDiscovery = SECTION, **labels: Any) -> SliceReading:
+    return replicas_of(section, slices, {"node": labels.get("nodes", {}), "pod": labels.get("pods", {})})
+
+
+def states(reading: SliceReading) -> dict[str, str]:
+    return {item.name: "drained" if item.drain else "in" for item in reading.replicas}
+
+
+def test_ready_is_in_terminating_is_drained_and_the_others_are_out() -> None:
+    found = read(
+        piece(
+            endpoint("a", "10.0.0.1"),
+            endpoint("b", "10.0.0.2", state="terminating"),
+            endpoint("c", "10.0.0.3", state="ended"),
+            endpoint("d", "10.0.0.4", state="unready"),
+        )
+    )
+    assert states(found) == {"a": "in", "b": "drained"}
+    assert found.replicas[0] == Replica("a", Address("10.0.0.1", 8000))
+
+
+def test_conditions_that_are_absent_mean_ready() -> None:
+    assert states(read(piece({"addresses": ["10.0.0.1"]}))) == {"10.0.0.1-8000": "in"}
+    nulls = {"ready": None, "serving": None, "terminating": None}
+    assert states(read(piece({"addresses": ["10.0.0.1"], "conditions": nulls}))) == {"10.0.0.1-8000": "in"}
+
+
+def test_a_service_that_publishes_pods_that_are_not_ready_still_drains_them_when_they_terminate() -> None:
+    ending = {"ready": True, "serving": True, "terminating": True}
+    found = read(piece(endpoint("a", "10.0.0.1"), {**endpoint("b", "10.0.0.2"), "conditions": ending}))
+    assert states(found) == {"a": "in", "b": "drained"}
+
+
+def test_where_nothing_is_ready_what_still_serves_gets_the_requests() -> None:
+    assert states(read(piece(endpoint("a", "10.0.0.1", state="terminating")))) == {"a": "in"}
+
+
+def test_slices_are_merged_and_a_pod_in_two_of_them_is_one_replica() -> None:
+    found = read(
+        piece(endpoint("a", "10.0.0.1"), endpoint("b", "10.0.0.2", state="unready")),
+        piece(endpoint("b", "10.0.0.2"), endpoint("c", "10.0.0.3")),
+    )
+    assert states(found) == {"a": "in", "b": "in", "c": "in"}
+
+
+def test_a_pod_with_addresses_of_both_families_is_one_replica_by_its_ipv4_address() -> None:
+    six = piece(endpoint("a", "fd00::1"), endpoint("b", "fd00::2"), family="IPv6")
+    found = read(six, piece(endpoint("a", "10.0.0.1")))
+    assert [(item.name, str(item.address)) for item in found.replicas] == [
+        ("a", "10.0.0.1:8000"),
+        ("b", "[fd00::2]:8000"),
+    ]
+
+
+def test_endpoints_that_are_no_pods_count_once_too() -> None:
+    four, six = piece(endpoint("", "10.0.0.1")), piece(endpoint("", "fd00::1"), family="IPv6")
+    assert [str(item.address) for item in read(four, six).replicas] == ["10.0.0.1:8000"]
+    assert [str(item.address) for item in read(six).replicas] == ["[fd00::1]:8000"]
+    assert read(piece(endpoint("", "replica.example.com"), family="FQDN")).replicas == ()
+
+
+def test_the_port_is_chosen_by_name_by_number_or_because_it_is_the_only_one() -> None:
+    one, two = piece(endpoint("a", "10.0.0.1"), ports=[{"port": 80}]), piece(endpoint("a", "10.0.0.1"))
+
+    def port(item: dict[str, Any], wanted: str) -> int | str:
+        found = read(item, section=KubernetesDiscovery("ml", "vllm", wanted))
+        return found.replicas[0].address.port if found.replicas else found.problems[0]
+
+    assert [port(two, "grpc"), port(two, "8123"), port(one, "")] == [9000, 8123, 80]
+    assert port(two, "metrics") == "the service has no TCP port metrics (its ports: http, grpc)"
+    assert "`port` names none" in str(port(two, ""))
+
+
+def test_gpu_and_zone_come_from_labels() -> None:
+    section = KubernetesDiscovery(
+        "ml", "vllm", "http", gpu_from=LabelSource("node", "gpu"), zone_from=LabelSource("pod", "zone")
+    )
+    nodes = {"n1": {"gpu": "NVIDIA-H100-80GB-HBM3"}, "n2": {"gpu": "Tesla-T4"}, "n3": {"gpu": "abacus"}}
+    found = read(
+        piece(*(endpoint(f"p{i}", f"10.0.0.{i}", nodeName=f"n{i}") for i in (1, 2, 3))),
+        section=section,
+        nodes=nodes,
+        pods={"p1": {"zone": "a"}},
+    )
+    assert [(item.gpu, item.capacity, item.zone) for item in found.replicas] == [
+        ("H100-SXM", 11, "a"),
+        ("T4", 0.3, None),
+        (None, 0.3, None),  # unknown: no more than the weakest
+    ]
+    assert found.problems == ("gpu_from gpu: no GPU of the table: abacus",)
+
+
+def test_the_fleet_s_own_figures_come_before_those_of_the_table() -> None:
+    section = KubernetesDiscovery(
+        "ml",
+        "vllm",
+        "http",
+        gpu_from=LabelSource("node", "gpu"),
+        zone_from="endpoint",
+        gpus=(("L4", 7.0), ("own", 3.0)),
+    )
+    slices = piece(endpoint("a", "10.0.0.1", nodeName="n", zone="z"), endpoint("b", "10.0.0.2", nodeName="m"))
+    found = read(slices, section=section, nodes={"n": {"gpu": "NVIDIA-L4"}, "m": {"gpu": "Own"}})
+    assert [(item.gpu, item.capacity, item.zone) for item in found.replicas] == [("L4", 7, "z"), ("own", 3, None)]
+
+
+def test_more_than_max_replicas_are_left_out() -> None:
+    section = KubernetesDiscovery("ml", "vllm", "http", max_replicas=2)
+    found = read(piece(*(endpoint(f"p{i}", f"10.0.0.{i}") for i in (1, 2, 3))), section=section)
+    assert (list(states(found)), found.left_out) == (["p1", "p2"], 1)
