@@ -113,12 +113,13 @@ class Composition:
             "/var/lib/lbctl": f"{directory}/state", "/etc/lbctl/fleet": f"{directory}/fleet",
             "/run/secrets": f"{directory}/secrets", "/tmp/envoy": f"{directory}/envoy",
             "/etc/prometheus": f"{directory}/prometheus", "/prometheus": f"{directory}/data",
-            "/replica.py": f"{KIT}/replica.py",
+            "/replica.py": f"{KIT}/replica.py", "/run/lbctl": f"{directory}/run",
         }  # fmt: skip
         self._copy(KIT / "fleet", "fleet")
         self._copy(ROOT / "contrib" / "prometheus", "prometheus")
         secrets = directory / "secrets"
         secrets.mkdir()
+        (directory / "run").mkdir()
         (secrets / "api-token").write_text("operator:operate:a-token\n")
         self.key = "sk-a-key-of-a-client-that-nobody-guesses"
         (secrets / "api-keys").write_text(f"{self.key}: acme\n")

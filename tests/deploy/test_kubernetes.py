@@ -1,0 +1,246 @@
+"""deploy/kustomize and deploy/helm: what they render, held against Kubernetes' schemas and the rules of the house."""
+
+from __future__ import annotations
+
+import re
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from lbctl.cli import group, run
+from tests.docs.pages import blocks
+from tests.e2e.support.control import controlling, driven
+from tests.e2e.support.fleet import fleet_of
+from tests.e2e.support.replicas import replicas
+from tests.e2e.support.waiting import eventually
+from tests.support import helm
+from tests.support.paths import ROOT
+
+BASE = ROOT / "deploy" / "kustomize" / "base"
+CHART = ROOT / "deploy" / "helm" / "lbctl"
+Object = dict[str, Any]
+
+
+def kustomized(*components: str) -> list[Object]:
+    """The objects of the base, with its images, the ConfigMaps that it generates, and the resources of components."""
+    rules = yaml.safe_load((BASE / "kustomization.yaml").read_text())
+    texts = [(BASE / name).read_text() for name in rules["resources"]]
+    (image,) = rules["images"]
+    whole = f"{image['newName']}:{image['newTag']}"
+    objects = [
+        item for text in texts for item in yaml.safe_load_all(text.replace("image: lbctl\n", f"image: {whole}\n"))
+    ]
+    for generator in rules["configMapGenerator"]:
+        data = {Path(file).name: (BASE / file).read_text() for file in generator["files"]}
+        objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": generator["name"]}, "data": data})
+    for component in (BASE.parent / name for name in components):
+        for name in yaml.safe_load((component / "kustomization.yaml").read_text())["resources"]:
+            objects += yaml.safe_load_all((component / name).read_text())
+    return objects
+
+
+WAYS = {
+    "kustomize": kustomized(),
+    "kustomize with all": kustomized("node-labels", "store"),
+    "helm": helm.render(CHART),
+    "helm with all": helm.render(
+        CHART,
+        {"rbac": {"pods": True, "nodes": True, "namespaces": ["a", "b"]}, "serve": {"store": {"port": 6379}}},
+    ),
+}
+each_way = pytest.mark.parametrize("objects", WAYS.values(), ids=WAYS)
+
+
+def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
+    return [item for item in objects if item["kind"] in kinds]
+
+
+def templates(objects: list[Object]) -> Iterator[Object]:
+    for item in of_kind(objects, "Deployment", "StatefulSet"):
+        yield item["spec"]["template"]
+
+
+def containers(template: Object) -> list[Object]:
+    return [*template["spec"].get("initContainers", ()), *template["spec"]["containers"]]
+
+
+def labelled(template: Object, selector: Object) -> bool:
+    return selector.items() <= template["metadata"]["labels"].items()
+
+
+@each_way
+def test_every_object_keeps_to_the_schema_of_kubernetes(objects: list[Object]) -> None:
+    assert len(objects) >= 13
+    for item in objects:
+        kubernetes_validate.validate(item, "1.37", strict=True)
+
+
+@each_way
+def test_every_pod_keeps_to_the_restricted_profile(objects: list[Object]) -> None:
+    for template in templates(objects):
+        spec = template["spec"]
+        pod = spec["securityContext"]
+        assert (pod["runAsNonRoot"], pod["seccompProfile"]) == (True, {"type": "RuntimeDefault"})
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        assert {kind for volume in spec["volumes"] for kind in volume if kind != "name"} <= {
+            "configMap", "secret", "emptyDir",
+        }  # fmt: skip
+        for container in containers(template):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+
+
+@each_way
+def test_every_container_has_resources_and_an_image_of_one_version(objects: list[Object]) -> None:
+    for template in templates(objects):
+        for container in containers(template):
+            name, _, tag = container["image"].rpartition(":")
+            assert name
+            assert tag not in {"", "latest"}
+            assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+            assert "memory" in container["resources"]["limits"]
+        for container in template["spec"]["containers"]:
+            assert {"readinessProbe", "startupProbe"} <= container.keys()
+
+
+@each_way
+def test_what_is_mounted_and_referred_to_is_there(objects: list[Object]) -> None:
+    maps = {item["metadata"]["name"] for item in of_kind(objects, "ConfigMap")}
+    accounts = {item["metadata"]["name"] for item in of_kind(objects, "ServiceAccount")}
+    for item in of_kind(objects, "Deployment", "StatefulSet"):
+        template = item["spec"]["template"]
+        volumes = {volume["name"] for volume in template["spec"]["volumes"]}
+        volumes |= {claim["metadata"]["name"] for claim in item["spec"].get("volumeClaimTemplates", ())}
+        assert {volume["configMap"]["name"] for volume in template["spec"]["volumes"] if "configMap" in volume} <= maps
+        assert template["spec"]["serviceAccountName"] in accounts
+        mounted = {mount["name"] for container in containers(template) for mount in container["volumeMounts"]}
+        assert mounted == volumes
+    for item in of_kind(objects, "StatefulSet"):
+        (service,) = [
+            each for each in of_kind(objects, "Service") if each["metadata"]["name"] == item["spec"]["serviceName"]
+        ]
+        assert service["spec"]["clusterIP"] == "None"
+        (container,) = item["spec"]["template"]["spec"]["containers"]
+        assert container["args"][-1] == f"--member=$(POD_NAME).{item['spec']['serviceName']}.$(POD_NAMESPACE)"
+    for item in of_kind(objects, "Service"):
+        (template,) = [each for each in templates(objects) if labelled(each, item["spec"]["selector"])]
+        ports = {port["name"] for container in containers(template) for port in container.get("ports", ())}
+        assert {port["targetPort"] for port in item["spec"]["ports"]} <= ports
+    for item in of_kind(objects, "PodDisruptionBudget", "NetworkPolicy"):
+        selector = item["spec"].get("selector") or item["spec"]["podSelector"]
+        assert any(labelled(each, selector["matchLabels"]) for each in templates(objects)), item["metadata"]
+
+
+@each_way
+def test_rights_are_to_list_and_to_watch_and_only_serve_has_a_token(objects: list[Object]) -> None:
+    rules = [rule for item in of_kind(objects, "Role", "ClusterRole") for rule in item["rules"]]
+    assert {verb for rule in rules for verb in rule["verbs"]} == {"list", "watch"}
+    assert {name for rule in rules for name in rule["resources"]} <= {"endpointslices", "pods", "nodes"}
+    assert {name for rule in rules for name in rule["resources"]} >= {"endpointslices"}
+    subjects = [one for item in of_kind(objects, "RoleBinding", "ClusterRoleBinding") for one in item["subjects"]]
+    assert {(one["name"], one["namespace"]) for one in subjects} == {("lbctl-serve", "inference")}
+    assert [template["spec"]["automountServiceAccountToken"] for template in templates(objects)].count(True) == 1
+
+
+@each_way
+def test_each_pod_has_a_network_policy_and_a_budget(objects: list[Object]) -> None:
+    policies = [item["spec"]["podSelector"]["matchLabels"] for item in of_kind(objects, "NetworkPolicy")]
+    for template in templates(objects):
+        assert any(labelled(template, selector) for selector in policies)
+    budgets = [item["spec"] for item in of_kind(objects, "PodDisruptionBudget")]
+    assert [budget["maxUnavailable"] for budget in budgets] == [1, 1]
+    for template in templates(objects):
+        assert any(labelled(template, budget["selector"]["matchLabels"]) for budget in budgets)
+    (envoy,) = of_kind(objects, "Deployment")
+    assert envoy["spec"]["replicas"] >= 2
+    spec = envoy["spec"]["template"]["spec"]
+    *_, drain_seconds = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert spec["terminationGracePeriodSeconds"] > int(drain_seconds)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_store_is_let_out_to_where_there_is_one(way: str) -> None:
+    ports: set[int] = set()
+    (template,) = [item["spec"]["template"] for item in of_kind(WAYS[way], "StatefulSet")]
+    for policy in of_kind(WAYS[way], "NetworkPolicy"):
+        if (
+            labelled(template, policy["spec"]["podSelector"]["matchLabels"])
+            and "Egress" in policy["spec"]["policyTypes"]
+        ):
+            ports |= {port["port"] for rule in policy["spec"]["egress"] if "to" not in rule for port in rule["ports"]}
+    assert ports == {53, 443, 6443} | ({6379} if "all" in way else set())
+
+
+@each_way
+def test_a_member_that_waits_for_its_store_is_not_killed(objects: list[Object]) -> None:
+    (serve,) = of_kind(objects, "StatefulSet")
+    probe = serve["spec"]["template"]["spec"]["containers"][0]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 1800
+
+
+@each_way
+def test_the_fleet_is_valid_and_lbctl_takes_the_command_lines(objects: list[Object], tmp_path: Path) -> None:
+    (fleet,) = [item for item in of_kind(objects, "ConfigMap") if item["metadata"]["name"] == "lbctl-fleet"]
+    file = tmp_path / "main.yaml"
+    file.write_text(fleet["data"]["main.yaml"])
+    assert run(["validate", str(file)]) == 0
+    for template in templates(objects):
+        for container in containers(template):
+            if "args" in container:
+                name, *arguments = container["args"]
+                command = group.get_command(None, name)  # type: ignore[arg-type]
+                assert command is not None
+                command.make_context(name, list(arguments))
+
+
+def test_the_certificates_of_the_page_are_those_that_serve_and_envoy_need(tmp_path: Path) -> None:
+    (block,) = [block for block in blocks("docs/kubernetes.md") if block.language == "sh"]
+    subprocess.run(["/bin/sh", "-eu", "-c", block.text], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    members = "lbctl-serve-1.lbctl-serve-members.inference"
+    hosts = {"lbctl-serve": ("lbctl-serve", members, "localhost"), "lbctl-envoy": ("lbctl-envoy",)}
+    for name, host in [(name, host) for name, known in hosts.items() for host in known]:
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+        context.load_cert_chain(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
+        verify = ["openssl", "verify", "-CAfile", "ca.crt", "-verify_hostname", host, f"{name}.crt"]
+        subprocess.run(verify, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    assert re.fullmatch(r"admin:operate:\w{30,}\n", (tmp_path / "token").read_text())
+
+
+def test_the_chart_has_the_files_of_the_base() -> None:
+    assert (CHART / "files" / "drain.py").read_text() == (BASE / "drain.py").read_text()
+    (generated,) = [item for item in WAYS["helm"] if item["metadata"]["name"] == "lbctl-envoy-drain"]
+    assert generated["data"]["drain.py"] == (BASE / "drain.py").read_text()
+
+
+@pytest.mark.e2e
+def test_a_pod_that_ends_waits_for_the_requests_that_run() -> None:
+    with (
+        replicas("a") as members,
+        controlling(fleet_of(members, **driven("edge"))) as control,
+        control.envoy("edge", ["edge"]) as envoy,
+    ):
+        eventually(lambda: envoy.client().get().ok)
+        members[0].behave(delay=2.0)
+        answers: list[bool] = []
+        request = threading.Thread(target=lambda: answers.append(envoy.client().get().ok))
+        request.start()
+        eventually(lambda: members[0].in_flight == 1)
+        began = time.monotonic()
+        command = [sys.executable, str(BASE / "drain.py"), f"127.0.0.1:{envoy.admin}", "20", "0"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        request.join(1.0)
+        assert answers == [True]
+        assert time.monotonic() - began > 1.0
