@@ -1,0 +1,64 @@
+"""Metrics of the picker for Prometheus: what its process has reported, computed when they are scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lbctl.serve.picker.manager import Picker
+from lbctl.serve.picker.statistics import BOUNDS
+from lbctl.serve.traffic.ledger import TrafficLedger
+
+
+class PickGauges(Collector):
+    """Collects the metrics. Counts begin again with each process of the picker."""
+
+    def __init__(self, picker: Picker, ledger: TrafficLedger) -> None:
+        self._picker = picker
+        self._ledger = ledger
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric families, with the values of this moment; none where no pool needs a picker."""
+        if self._picker.bind is None:
+            return
+        state = self._picker.state
+        up = GaugeMetricFamily("lbctl_picker_up", "1 while the picker runs and reports.")
+        up.add_metric([], int(state.pid is not None and bool(state.report)))
+        starts = CounterMetricFamily("lbctl_picker_starts", "How many times the picker was started.")
+        starts.add_metric([], state.starts)
+        open_picks = GaugeMetricFamily("lbctl_pick_open", "The number of picked requests that have not ended.")
+        open_picks.add_metric([], int(state.report.get("open", 0)))
+        yield from (up, starts, open_picks, self._decisions(), self._times(), *self._fallbacks())
+
+    def _decisions(self) -> Metric:
+        decisions = CounterMetricFamily(
+            "lbctl_pick_decisions", "The number of decisions of the picker, by why the replica was chosen.",
+            labels=["pool", "reason"],
+        )  # fmt: skip
+        for pool, reason, count in self._picker.state.report.get("reasons", ()):
+            decisions.add_metric([pool, reason], count)
+        return decisions
+
+    def _times(self) -> Metric:
+        times = HistogramMetricFamily("lbctl_pick_seconds", "How long decisions of the picker take.", labels=["pool"])
+        for pool, (counts, total) in self._picker.state.report.get("times", {}).items():
+            buckets, seen = [], 0
+            for bound, count in zip((*map(str, BOUNDS), "+Inf"), counts, strict=True):
+                seen += count
+                buckets.append((bound, seen))
+            times.add_metric([pool], buckets, total)
+        return times
+
+    def _fallbacks(self) -> Iterator[Metric]:
+        """Yield the requests that proxies have sent without a pick: those that they report, less the picked ones."""
+        fallbacks = GaugeMetricFamily(
+            "lbctl_pick_fallbacks",
+            "The number of requests since the picker was started that the proxies have sent by the algorithm "
+            "`otherwise`, without a pick; only where they report their requests.",
+            labels=["pool"],
+        )
+        for pool, count in self._picker.fallbacks(self._ledger).items():
+            fallbacks.add_metric([pool], count)
+        yield fallbacks

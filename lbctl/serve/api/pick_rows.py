@@ -1,0 +1,77 @@
+"""Rows of the API about the picker, from its state and its newest report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lbctl.pick.asked import request_of
+from lbctl.serve.api import schema
+from lbctl.serve.api.json_codec import SchemaError, decode
+from lbctl.serve.api.status_rows import timestamp, when
+from lbctl.serve.errors import BadRequestError, NotSavedError
+from lbctl.serve.picker.manager import Picker
+
+
+def picks(picker: Picker) -> schema.Picks:
+    """Return `GET /api/v1/picks`."""
+    return schema.Picks(status(picker), tuple(_pools(picker)), tuple(map(_sample, picker.samples)))
+
+
+async def explain(picker: Picker, body: Mapping[str, Any]) -> schema.PickExplanation:
+    """Ask the running picker about a request. Raises BadRequestError, and NotSavedError where no picker answers."""
+    try:
+        question = decode(schema.PickQuestion, body)
+    except SchemaError as error:
+        raise BadRequestError(f"the body is no question about a pick: {error}") from None
+    table = picker.feed.tables.get(question.pool)
+    if table is None:
+        raise BadRequestError(f"no pool {question.pool!r} has the algorithm pick")
+    given = (question.body or "").encode()
+    try:
+        headers, content = request_of(table.policy, question.session, given)
+    except ValueError as error:
+        raise BadRequestError(f"the pool {question.pool!r}: {error}") from None
+    length = len(content) if question.body_bytes is None else max(len(content), question.body_bytes)
+    answer = await picker.explain({
+        "pool": question.pool,
+        "headers": headers,
+        "body": content.decode(),
+        "length": length,
+        "place": [question.region, question.zone],
+    })  # fmt: skip
+    if answer is None or answer["explanation"] is None:
+        raise NotSavedError("the picker of this control plane does not run, or has no table of the pool yet")
+    return decode(schema.PickExplanation, {"pool": question.pool, **answer["explanation"]})
+
+
+def status(picker: Picker) -> schema.PickerStatus | None:
+    """Return the status of the process; None where no pool needs it."""
+    if picker.bind is None:
+        return None
+    state = picker.state
+    return schema.PickerStatus(
+        listens=str(picker.bind),
+        running=state.pid is not None and bool(state.report),
+        since=when(state.since),
+        starts=state.starts,
+        reason=picker.problem or state.problem or None,
+        open=int(state.report.get("open", 0)),
+        following=picker.feed.followers,
+    )
+
+
+def _pools(picker: Picker) -> Iterator[schema.PickedPool]:
+    report = picker.state.report
+    decisions: dict[str, dict[str, int]] = {}
+    for pool, reason, count in report.get("reasons", ()):
+        decisions.setdefault(pool, {})[reason] = count
+    for pool, counts in sorted(decisions.items()):
+        total = sum(counts.values())
+        _, seconds = report["times"].get(pool, ([], 0.0))
+        mean = round(seconds / total, 7) if total else None
+        yield schema.PickedPool(pool, dict(sorted(counts.items())), report["finished"].get(pool, 0), mean)
+
+
+def _sample(values: Any) -> schema.PickSample:
+    return schema.PickSample(**{**values, "at": timestamp(values["at"])})

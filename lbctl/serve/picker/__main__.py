@@ -1,0 +1,53 @@
+"""`python -m lbctl.serve.picker FD PARENT`: the picker as a child of `lbctl serve`.
+
+FD is the number of the socket to its parent, and PARENT is the process id of its parent, which is 1 in a container.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import sys
+
+from lbctl.ir.address import Address
+from lbctl.ir.proxies import ServerTls
+from lbctl.serve import log
+from lbctl.serve.descriptors import raise_limit
+from lbctl.serve.picker.link import SocketLink
+from lbctl.serve.picker.process import PickerProcess, Places
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Run the picker and return its exit code."""
+    handler = log.start(sys.stderr)
+    _end_with_parent(int(sys.argv[2]))
+    raise_limit()
+    try:
+        return asyncio.run(_run(socket.socket(fileno=int(sys.argv[1]))))
+    finally:
+        log.stop(handler)
+
+
+async def _run(connection: socket.socket) -> int:
+    link = SocketLink(connection)
+    settings = await link.settings()
+    tls = ServerTls(*settings["tls"]) if settings["tls"] else None
+    return await PickerProcess(Places(Address(*settings["bind"]), tls), link.run, settings["id"]).run()
+
+
+def _end_with_parent(parent: int) -> None:
+    """Have Linux end this process with its parent, also while it is stopped and cannot see that its link has ended."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before the request above
+            sys.exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""Runs the picker beside `lbctl serve`: starts it when a pool needs it, feeds it, reads its reports, and ends it.
+
+It is a process of its own, so that neither a reload nor a large scrape delays a pick. One that ends, or reports nothing
+for ten seconds, is started again by the guard, with a growing pause. The proxies choose by themselves meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+from lbctl.ir.address import Address
+from lbctl.ir.proxies import ServerTls
+from lbctl.serve.picker import wire
+from lbctl.serve.picker.feed import Feed
+
+_SILENT = 10.0
+"""Seconds without a report after which the picker counts as hung."""
+_ANSWER = 2.0
+"""Seconds that an explanation may take."""
+_PATIENCE = 2.0
+"""Seconds that it gets to end."""
+
+
+class PickerEndedError(Exception):
+    """The picker has ended or hangs. The message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class PickerState:
+    """What is known of the picker's process."""
+
+    pid: int | None = None
+    """Its process id; None while it does not run."""
+    since: float | None = None
+    """When it was started, in seconds since the epoch; None while it does not run."""
+    starts: int = 0
+    """How many times it was started."""
+    problem: str = ""
+    """Why it does not run; empty where it runs or is not needed."""
+    report: Mapping[str, Any] = field(default_factory=dict)
+    """Its newest report."""
+
+
+class PickerChild:
+    """`places` returns where the picker listens and the TLS of its gRPC; None where no pool needs it."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        places: Callable[[], tuple[Address, ServerTls | None] | None],
+        reported: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        self.state = PickerState()
+        self._feed = feed
+        self._places = places
+        self._reported = reported
+        self._news = asyncio.Event()
+        self._writer: asyncio.StreamWriter | None = None
+        self._numbers = count()
+        self._asked: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
+        """The questions that wait for an answer."""
+
+    def follow(self) -> None:
+        """Look again whether a picker is needed."""
+        self._news.set()
+
+    async def explain(self, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return how the picker would decide about a request; None where it does not answer in time."""
+        writer = self._writer
+        if writer is None:
+            return None
+        number = next(self._numbers)
+        answer: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        try:
+            writer.write(wire.line("explain", number=number, **question))
+            async with asyncio.timeout(_ANSWER):
+                return await answer
+        except TimeoutError:
+            return None
+        finally:
+            del self._asked[number]
+
+    async def run(self) -> None:
+        """Run the picker as long as one is needed. Raises PickerEndedError."""
+        while True:
+            self._news.clear()
+            places = self._places()
+            if places is None:
+                self.state = PickerState(starts=self.state.starts)
+                await self._news.wait()
+                continue
+            await self._run(places)
+
+    async def _run(self, places: tuple[Address, ServerTls | None]) -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "lbctl.serve.picker", str(theirs.fileno()), str(os.getpid())),
+                pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+            theirs.close()
+            self.state = PickerState(process.pid, time.time(), self.state.starts + 1)
+            try:
+                await self._serve(ours.dup(), process, places)
+            except PickerEndedError as error:
+                self.state = PickerState(starts=self.state.starts, problem=str(error))
+                raise
+            finally:
+                await _end(process)
+
+    async def _serve(
+        self, link: socket.socket, process: asyncio.subprocess.Process, places: tuple[Address, ServerTls | None]
+    ) -> None:
+        """Feed the process until it is no longer needed. Raises PickerEndedError."""
+        reader, writer = await asyncio.open_connection(sock=link, limit=wire.MOST_LINE)
+        loop = asyncio.get_running_loop()
+        works: dict[str, asyncio.Task[Any]] = {
+            "needed": loop.create_task(self._until_others(places)),
+            "feed": loop.create_task(self._send(writer, places)),
+            "reports": loop.create_task(self._receive(reader)),
+            "end": loop.create_task(process.wait()),
+        }
+        try:
+            await asyncio.wait(works.values(), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in works.values():
+                task.cancel()
+            await asyncio.gather(*works.values(), return_exceptions=True)
+            self._writer = None
+            writer.close()
+        if works["needed"].cancelled():
+            raise PickerEndedError(_reason(works["end"], works["reports"]))
+
+    async def _until_others(self, places: tuple[Address, ServerTls | None]) -> None:
+        """Wait until no picker, or one at another address, is needed."""
+        while self._places() == places:
+            self._news.clear()
+            await self._news.wait()
+
+    async def _send(self, writer: asyncio.StreamWriter, places: tuple[Address, ServerTls | None]) -> None:
+        bind, tls = places
+        own = secrets.token_hex(8)
+        files = [tls.certificate, tls.key, tls.client_ca] if tls else None
+        writer.write(wire.line("settings", id=own, bind=[bind.host, bind.port], tls=files))
+        self._writer = writer
+        with suppress(ConnectionError), self._feed.subscribe((own, str(bind))) as subscription:
+            while (lines := await subscription.next()) is not None:
+                writer.write(lines)
+                await writer.drain()
+
+    def _answer(self, explained: Mapping[str, Any]) -> None:
+        waiting = self._asked.get(explained["number"])
+        if waiting is not None and not waiting.done():
+            waiting.set_result(explained)
+
+    async def _receive(self, reader: asyncio.StreamReader) -> None:
+        """Read reports until none comes."""
+        with suppress(TimeoutError, ConnectionError, wire.WireError):
+            while True:
+                async with asyncio.timeout(_SILENT):
+                    text = await reader.readline()
+                if not text:
+                    return
+                report = wire.parse(text)
+                if report["kind"] == "explained":
+                    self._answer(report)
+                    continue
+                self.state = replace(self.state, report=report)
+                self._reported(report)
+
+
+def _reason(end: asyncio.Task[Any], reports: asyncio.Task[Any]) -> str:
+    if end.done() and not end.cancelled():
+        return f"the picker ended with code {end.result()}"
+    if reports.done() and not reports.cancelled():
+        return f"the picker has reported nothing for {_SILENT:g} s"
+    return "the picker does not read what it is sent"
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End the process: SIGTERM first, SIGKILL where it does not end."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await process.wait()
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

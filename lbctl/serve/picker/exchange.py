@@ -1,0 +1,148 @@
+"""Pickers that serve the same pools tell each other their requests in flight, twenty times a second.
+
+Each picker opens one stream to every other one that the control plane knows, and sends its counts when they have
+changed, else once a second, so that the others know that they still hold. Nothing is acknowledged: counts that are lost
+are replaced 50 ms later. A picker that cannot be reached is tried again, and its requests are unknown meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import grpc
+
+from lbctl.pick.books import Counts
+from lbctl.serve import log
+
+INTERVAL = 0.05
+"""Seconds between two looks at the own counts."""
+_REPEAT = 1.0
+"""Seconds after which unchanged counts are sent again."""
+_PAUSE = 1.0
+"""Seconds before a picker that cannot be reached is tried again."""
+_SERVICE, _METHOD = "lbctl.picker.Exchange", "Counts"
+_MOST_COUNTS = 100_000
+"""Replicas that a message may name."""
+_MOST_REQUESTS, _MOST_TOKENS = 1_000_000, 1_000_000_000_000
+"""The largest counts of a replica; larger ones are no counts of a picker."""
+
+
+class Exchange:
+    """The exchange of one picker. `own` names it; `counts` returns its counts, `merge` takes those of another one."""
+
+    def __init__(
+        self,
+        own: str,
+        counts: Callable[[], Counts],
+        merge: Callable[[str, Counts], None],
+        credentials: grpc.ChannelCredentials | None,
+    ) -> None:
+        self.own = own
+        self._counts = counts
+        self._merge = merge
+        self._credentials = credentials
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._known: frozenset[str] = frozenset()
+        """The other pickers; what anybody else says is ignored."""
+        self._failing: set[str] = set()
+
+    @property
+    def peers(self) -> int:
+        """The number of other pickers."""
+        return len(self._tasks)
+
+    def follow(self, peers: Mapping[str, str]) -> None:
+        """Exchange counts with these pickers from now on: id → address."""
+        wanted = {(name, address) for name, address in peers.items() if name != self.own}
+        self._known = frozenset(name for name, _ in wanted)
+        for key in self._tasks.keys() - wanted:
+            self._tasks.pop(key).cancel()
+        for key in wanted - self._tasks.keys():
+            self._tasks[key] = asyncio.get_running_loop().create_task(self._send_always(key[1]))
+
+    def close(self) -> None:
+        """End all streams."""
+        self.follow({})
+
+    # ── Sending ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _send_always(self, address: str) -> None:
+        while True:
+            try:
+                await self._send(address)
+            except grpc.RpcError as error:
+                if address not in self._failing:
+                    log.warn("another picker cannot be reached", address=address, why=_reason(error))
+                self._failing.add(address)
+            await asyncio.sleep(_PAUSE)
+
+    async def _send(self, address: str) -> None:
+        if self._credentials is None:
+            channel = grpc.aio.insecure_channel(address)
+        else:
+            channel = grpc.aio.secure_channel(address, self._credentials)
+        async with channel:
+            call: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary(f"/{_SERVICE}/{_METHOD}")
+            await call(self._messages())
+
+    async def _messages(self) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        before, sent_at = b"", 0.0
+        while True:
+            message = json.dumps({"from": self.own, "counts": self._counts()}, separators=(",", ":")).encode()
+            if message != before or loop.time() - sent_at >= _REPEAT:
+                before, sent_at = message, loop.time()
+                yield message
+            await asyncio.sleep(INTERVAL)
+
+    # ── Receiving ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return the handler of the service."""
+        methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            _METHOD: grpc.stream_unary_rpc_method_handler(self._receive)
+        }
+        return grpc.method_handlers_generic_handler(_SERVICE, methods)
+
+    async def _receive(self, messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        async for message in messages:
+            parsed = parse(message)
+            if parsed is None:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is no message of a picker")
+            elif parsed[0] in self._known:
+                self._merge(*parsed)
+        return b""
+
+
+def parse(message: bytes) -> tuple[str, Counts] | None:
+    """Return whose counts a message has, and the counts; None where it is no message of a picker."""
+    try:
+        values: Any = json.loads(message)
+        counts = {
+            str(pool): {str(name): _counts(*pair) for name, pair in replicas.items()}
+            for pool, replicas in values["counts"].items()
+        }
+        sender = values["from"]
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+    if not isinstance(sender, str) or len(sender) > 64 or sum(map(len, counts.values())) > _MOST_COUNTS:
+        return None
+    return sender, counts
+
+
+def _counts(requests: object, tokens: object) -> tuple[int, int]:
+    return _count(requests, _MOST_REQUESTS), _count(tokens, _MOST_TOKENS)
+
+
+def _count(value: object, most: int) -> int:
+    """Return the value as a count. Raises ValueError where it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise ValueError
+    return int(value)
+
+
+def _reason(error: grpc.RpcError) -> str:
+    return str(error.details()) if isinstance(error, grpc.aio.AioRpcError) else type(error).__name__

@@ -1,0 +1,181 @@
+"""Sends the tables to pickers: each gets whole pools first and then what changes, as the lines of `wire`.
+
+The tables are compared a few times a second with what is measured, and at once after a publication, so that a drain
+reaches the pickers about when it reaches the proxies. A picker that does not read is dropped, and connects again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from lbctl.pick.table import PoolTable
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.picker import tables, wire
+from lbctl.serve.picker.tables import Arrivals, Measured, NewSamples
+
+_INTERVAL = 0.25
+"""The pause between two looks at what is measured, in seconds."""
+_COST = 20.0
+"""The pause is at least so many times as long as a look takes."""
+_QUEUED = 4_096
+"""Lines that wait for one picker before it is dropped."""
+MOST_PICKERS = 32
+
+
+class TooManyPickersError(Exception):
+    """There are as many pickers as there may be."""
+
+
+class FeedSubscription:
+    """The lines that wait for one picker. It ends after `end`, or once too many wait."""
+
+    def __init__(self, first: list[bytes]) -> None:
+        self._waiting = deque(first)
+        self._ended = False
+        self._news = asyncio.Event()
+        self._news.set()
+
+    def put(self, text: bytes) -> None:
+        """Add a line. A picker for which too many wait is dropped."""
+        if len(self._waiting) >= _QUEUED:
+            self.end()
+        elif not self._ended:
+            self._waiting.append(text)
+            self._news.set()
+
+    def end(self) -> None:
+        """End the subscription at once."""
+        self._waiting.clear()
+        self._ended = True
+        self._news.set()
+
+    async def next(self) -> bytes | None:
+        """Wait for the next lines; None at the end."""
+        await self._news.wait()
+        lines = b"".join(self._waiting)
+        self._waiting.clear()
+        if self._ended:
+            return None
+        self._news.clear()
+        return lines
+
+
+class TableEvents:
+    """The lines of a subscription as server-sent events, with a comment where none comes for `heartbeat` seconds."""
+
+    def __init__(self, subscription: FeedSubscription, heartbeat: float) -> None:
+        self.end = subscription.end
+        self._subscription = subscription
+        self._heartbeat = heartbeat
+
+    async def next(self) -> bytes | None:
+        """Wait for the next events; None at the end."""
+        try:
+            async with asyncio.timeout(self._heartbeat):
+                lines = await self._subscription.next()
+        except TimeoutError:
+            return b": heartbeat\n\n"
+        return None if lines is None else b"".join(b"data: " + item + b"\n" for item in lines.splitlines(keepends=True))
+
+
+class Feed:
+    """Keeps the tables current. `measure` returns what is measured now."""
+
+    def __init__(self, measure: Callable[[], Measured], clock: Callable[[], float] = time.monotonic) -> None:
+        self._measure = measure
+        self._clock = clock
+        self._served: PublishedFleet | None = None
+        self._tables: dict[str, PoolTable] | None = None
+        self._arrivals = Arrivals()
+        self._samples = NewSamples()
+        self._subscriptions: dict[FeedSubscription, tuple[str, str] | None] = {}
+        self._news = asyncio.Event()
+
+    def follow(self, served: PublishedFleet) -> None:
+        """Send the tables of this fleet from now on."""
+        self._served = served
+        self._news.set()
+
+    @property
+    def tables(self) -> Mapping[str, PoolTable]:
+        """Pool → its newest table."""
+        return self._tables or {}
+
+    @property
+    def followers(self) -> int:
+        """The number of pickers that get the tables."""
+        return len(self._subscriptions)
+
+    @contextmanager
+    def subscribe(self, peer: tuple[str, str] | None = None) -> Iterator[FeedSubscription]:
+        """Yield a subscription that begins with whole tables. Raises TooManyPickersError.
+
+        `peer`: the id of the picker and the address at which the others reach it; None: it exchanges no counts.
+        """
+        if len(self._subscriptions) >= MOST_PICKERS:
+            raise TooManyPickersError
+        subscription = FeedSubscription(self._first_lines())
+        self._subscriptions[subscription] = peer
+        self._put_peers()
+        try:
+            yield subscription
+        finally:
+            del self._subscriptions[subscription]
+            self._put_peers()
+
+    def close(self) -> None:
+        """End every subscription."""
+        for subscription in self._subscriptions:
+            subscription.end()
+
+    async def run(self) -> None:
+        """Keep the tables current until the task is cancelled."""
+        while True:
+            started = time.perf_counter()
+            self._update()
+            pause = max(_INTERVAL, _COST * (time.perf_counter() - started))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._news.wait()
+            self._news.clear()
+
+    def _update(self) -> None:
+        served = self._served
+        if served is None:
+            return
+        measured = self._measure()
+        pools = tables.picked_pools(served)
+        self._arrivals.keep(pool.name for pool in pools)
+        for line in self._changes({pool.name: tables.table(served, pool, measured, self._arrivals) for pool in pools}):
+            self._put(line)
+        samples = wire.samples(self._samples.of(pools, measured))
+        if samples is not None:
+            self._put(samples)
+
+    def _put_peers(self) -> None:
+        peers = dict(peer for peer in self._subscriptions.values() if peer is not None)
+        self._put(wire.line("peers", peers=peers))
+
+    def _put(self, line: bytes) -> None:
+        for subscription in self._subscriptions:
+            subscription.put(line)
+
+    def _changes(self, after: dict[str, PoolTable]) -> list[bytes]:
+        first, before, self._tables = self._tables is None, self._tables or {}, after
+        now = self._clock()
+        lines = [wire.line("gone", pool=name) for name in sorted(before.keys() - after.keys())]
+        for name, table in after.items():
+            line = wire.changes(before[name], table, now) if name in before else wire.whole(table, now)
+            if line is not None:
+                lines.append(line)
+        return [*lines, wire.line("ready")] if first else lines
+
+    def _first_lines(self) -> list[bytes]:
+        now = self._clock()
+        begin = wire.line("begin", format=wire.FORMAT)
+        ready = [wire.line("ready")] if self._tables is not None else []
+        return [begin, *(wire.whole(table, now) for table in self.tables.values()), *ready]

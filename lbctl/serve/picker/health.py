@@ -1,0 +1,62 @@
+"""The gRPC health service for the names that Envoys and gateways ask about.
+
+The messages have one field each, so they are read and written here: `service` is field 1 of a request, `status` field 1
+of an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+
+LIVENESS, READINESS, PROCESSOR = "liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor"
+_SERVICE = "grpc.health.v1.Health"
+_NAMES = ("", LIVENESS, READINESS, PROCESSOR)
+_SERVING, _NOT_SERVING, _UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
+_FIELD = b"\x0a"
+
+
+class Health:
+    """`ready` returns whether replicas can be picked; liveness alone does not depend on it."""
+
+    def __init__(self, ready: Callable[[], bool], changed: Callable[[], AsyncIterator[None]]) -> None:
+        """`changed` yields when `ready` may have changed, for streams that watch."""
+        self._ready = ready
+        self._changed = changed
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return the handler of the service."""
+        methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            "Check": grpc.unary_unary_rpc_method_handler(self._check),
+            "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
+        }
+        return grpc.method_handlers_generic_handler(_SERVICE, methods)
+
+    async def _check(self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        name = _name(request)
+        if name not in _NAMES:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
+        return self._status(name)
+
+    async def _watch(self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
+        del context
+        name = _name(request)
+        status = self._status(name) if name in _NAMES else _UNKNOWN
+        yield status
+        async for _ in self._changed():
+            before, status = status, self._status(name) if name in _NAMES else _UNKNOWN
+            if status != before:
+                yield status
+
+    def _status(self, name: str) -> bytes:
+        return _SERVING if name == LIVENESS or self._ready() else _NOT_SERVING
+
+
+def _name(request: bytes) -> str:
+    """Return the name of the service that a request asks about; it is shorter than 128 bytes, or unknown."""
+    if not request:
+        return ""
+    if request[:1] != _FIELD or len(request) != 2 + request[1]:
+        return "?"
+    return request[2:].decode("utf-8", "replace")

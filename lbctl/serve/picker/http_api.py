@@ -1,0 +1,126 @@
+"""What HAProxy and nginx ask the picker by HTTP, and how they report by UDP that a request has ended.
+
+`POST /pick/POOL` takes the beginning of the client's body, `GET /pick/POOL` none; both take the client's headers, and
+with `?regions=EU,US` the regions that the route allows. The
+answer is 200 with a replica's name and the id of the pick, or 204 where there is none. A datagram with that id ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from lbctl.serve.picker.http_protocol import Connection, HttpAnswer, HttpRequest
+from lbctl.serve.picker.question import Answer, Caller, Question
+from lbctl.serve.picker.service import PickService
+
+_PICK = "/pick/"
+_MOST_DATAGRAM = 8 << 10
+_NOTHING = HttpAnswer(204)
+_STRUCTURED = re.compile(
+    rb'<[0-9]{1,3}>1 (?:[!-~]{1,255} ){5}\[lbctl@0 [^\]]{1,400}? end="([^"]{2})"[^\]]{0,100}?'
+    rb' retries="(\+?)[0-9]{1,10}" pick="([0-9a-z-]{0,40})"\]'
+)
+_NO_CONNECTION = (b"SC", b"sC")
+"""How HAProxy's report names a request that no replica accepted."""
+_UNREACHED = Answer(by_replica=False)
+
+
+class HttpApi:
+    """Answers the requests. `metrics` returns the page of the picker's own metrics."""
+
+    def __init__(self, service: PickService, metrics: Callable[[], bytes]) -> None:
+        self._service = service
+        self._metrics = metrics
+
+    def handle(self, request: HttpRequest) -> HttpAnswer:
+        """Return the answer to a request."""
+        path, _, query = request.target.partition("?")
+        if path.startswith(_PICK) and request.method in ("GET", "POST"):
+            return self._pick(unquote(path.removeprefix(_PICK)), _regions(query), request)
+        if request.method not in ("GET", "HEAD"):
+            return HttpAnswer(405)
+        if path == "/health":
+            return HttpAnswer(200, b"ok\n")
+        if path == "/metrics":
+            return HttpAnswer(200, self._metrics(), {"content-type": "text/plain; version=0.0.4; charset=utf-8"})
+        return HttpAnswer(404)
+
+    def _pick(self, pool: str, regions: frozenset[str], request: HttpRequest) -> HttpAnswer:
+        length = _number(request.headers.get("x-lbctl-body-length")) or len(request.body)
+        proxy = request.headers.get("x-lbctl-proxy", [""])[0]
+        picked = self._service.pick(Question(Caller(pool, proxy, regions), request.headers, request.body, length))
+        if not picked.names:
+            return _NOTHING
+        name = picked.names[0]
+        return HttpAnswer(200, f"{name} {picked.id}\n".encode(), {"x-lbctl-pick": name, "x-lbctl-pick-id": picked.id})
+
+
+class RequestEnds(asyncio.DatagramProtocol):
+    """Reads the log lines that say which pick has ended. A line that says nothing about a pick is counted."""
+
+    def __init__(self, service: PickService) -> None:
+        self._service = service
+        self.malformed = 0
+        """Datagrams that could not be read."""
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        """End the pick of a datagram."""
+        del addr
+        end = _end(data) if len(data) <= _MOST_DATAGRAM else None
+        if end is None:
+            self.malformed += 1
+            return
+        if end.unreached:
+            self._service.answered(end.pick, _UNREACHED)
+        self._service.finished(end.pick)
+
+    def error_received(self, exc: Exception) -> None:
+        """Ignore it: the socket sends nothing, and reads on."""
+
+
+class _End(NamedTuple):
+    """The end of a request: the id of its pick, empty where it had none, and whether the picked replica was reached."""
+
+    pick: str
+    unreached: bool
+
+
+def _end(data: bytes) -> _End | None:
+    """Return what a syslog line reports; None where it cannot be read.
+
+    HAProxy writes it into the structured data, which precedes the access log; nginx writes an object of JSON. HAProxy
+    marks its number of retries with a plus sign where another server than the first got the request.
+    """
+    if match := _STRUCTURED.match(data):
+        state, redispatched, pick = match.groups()
+        return _End(pick.decode().strip("-"), bool(redispatched) or state in _NO_CONNECTION)
+    start = data.find(b"{")
+    try:
+        line = json.loads(data[start:]) if start >= 0 else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or not isinstance(line.get("pick"), str):
+        return None
+    return _End(line["pick"], line.get("unreached") is True)
+
+
+def _regions(query: str) -> frozenset[str]:
+    """Return the regions of `regions=EU,US`; a name is percent-encoded, a comma between two is not."""
+    key, _, value = query.partition("=")
+    return frozenset(unquote(item) for item in value.split(",") if item) if key == "regions" else frozenset()
+
+
+def _number(values: list[str] | None) -> int:
+    text = values[0] if values else ""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
+
+
+def connections(api: HttpApi) -> Callable[[], Connection]:
+    """Return what makes the protocol of each connection of one server."""
+    open_connections: set[Connection] = set()
+    return lambda: Connection(api.handle, open_connections)

@@ -1,0 +1,173 @@
+"""A small HTTP/1 server for the requests of HAProxy's Lua and of nginx, on asyncio's own protocols.
+
+It reads what these two send and nothing else: a head of at most 64 KiB, a body with its length, one request after the
+other on a connection. Whatever differs is answered with an error and the connection is closed; the proxy then chooses
+by itself. A client that sends nothing for a minute is disconnected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+MOST_HEAD = 64 << 10
+"""Bytes of a request line and its headers."""
+MOST_BODY = 1 << 20
+"""Bytes of a body."""
+MOST_CONNECTIONS = 4_096
+_IDLE = 60.0
+"""Seconds after which a connection without a request is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """A request."""
+
+    method: str
+    """The method."""
+    target: str
+    """The path and query, as they were sent."""
+    headers: Mapping[str, list[str]]
+    """Name in lower case → its values."""
+    body: bytes
+    """The body."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """An answer."""
+
+    status: int
+    """The status."""
+    body: bytes = b""
+    """The body."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Further headers, whose values are printable ASCII."""
+
+    def encoded(self, *, keep: bool) -> bytes:
+        """Return the bytes of the answer. `keep`: whether the connection stays open."""
+        lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}"]
+        lines += [f"{name}: {value}" for name, value in self.headers.items()]
+        if self.status != HTTPStatus.NO_CONTENT:
+            lines.append(f"content-length: {len(self.body)}")
+        lines.append(f"connection: {'keep-alive' if keep else 'close'}")
+        return "\r\n".join(lines).encode("ascii") + b"\r\n\r\n" + self.body
+
+
+class MalformedError(Exception):
+    """A request cannot be read; `status` says why."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(HTTPStatus(status).phrase)
+        self.status = status
+
+
+class Connection(asyncio.Protocol):
+    """One connection. `open_connections` is shared by all connections of a server."""
+
+    def __init__(self, handle: Callable[[HttpRequest], HttpAnswer], open_connections: set[Connection]) -> None:
+        self._handle = handle
+        self._open = open_connections
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Serve the connection, unless there are too many."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if len(self._open) >= MOST_CONNECTIONS:
+            transport.abort()
+            return
+        self._open.add(self)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        del exc
+        self._open.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Answer every request that is complete."""
+        self._received += data
+        try:
+            while (parsed := parse(self._received)) is not None:
+                request, keep, length = parsed
+                del self._received[:length]
+                self._send(self._handle(request), keep=keep)
+                if not keep:
+                    return
+                self._wait()
+        except MalformedError as error:
+            self._send(HttpAnswer(error.status), keep=False)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _send(self, answer: HttpAnswer, *, keep: bool) -> None:
+        assert self._transport is not None
+        self._transport.write(answer.encoded(keep=keep))
+        if not keep:
+            self._transport.close()
+
+    def _wait(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(_IDLE, self.close)
+
+
+def parse(received: bytearray) -> tuple[HttpRequest, bool, int] | None:
+    """Return the first request, whether its connection stays open, and its length; None while it is not complete.
+
+    Raises MalformedError.
+    """
+    end = received.find(b"\r\n\r\n", 0, MOST_HEAD)
+    if end < 0:
+        if len(received) >= MOST_HEAD:
+            raise MalformedError(431)
+        return None
+    first, *lines = received[:end].decode("utf-8", "replace").split("\r\n")
+    method, target, version = _request_line(first)
+    headers = _headers(lines)
+    length = _length(headers)
+    start = end + 4
+    if len(received) < start + length:
+        return None
+    connection = ",".join(headers.get("connection", ())).lower()
+    keep = "keep-alive" in connection if version == "HTTP/1.0" else "close" not in connection
+    return HttpRequest(method, target, headers, bytes(received[start : start + length])), keep, start + length
+
+
+def _request_line(line: str) -> tuple[str, str, str]:
+    parts = line.split(" ")
+    if len(parts) != 3 or parts[2] not in ("HTTP/1.0", "HTTP/1.1"):
+        raise MalformedError(400)
+    return parts[0], parts[1], parts[2]
+
+
+def _headers(lines: list[str]) -> dict[str, list[str]]:
+    headers: dict[str, list[str]] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name or name != name.strip():
+            raise MalformedError(400)
+        headers.setdefault(name.lower(), []).append(value.strip(" \t"))
+    return headers
+
+
+def _length(headers: Mapping[str, list[str]]) -> int:
+    if "transfer-encoding" in headers:
+        raise MalformedError(411)
+    values = headers.get("content-length", ["0"])
+    if len(set(values)) > 1 or not values[0].isascii() or not values[0].isdecimal() or len(values[0]) > 15:
+        raise MalformedError(400)
+    length = int(values[0])
+    if length > MOST_BODY:
+        raise MalformedError(413)
+    return length

@@ -1,0 +1,79 @@
+"""The link of a picker that is a child of `lbctl serve`: lines of tables come in, a report a second goes out."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from lbctl.ir.locality import Place
+from lbctl.pick.explain import document
+from lbctl.serve.picker import wire
+from lbctl.serve.picker.follower import TableFollower
+from lbctl.serve.picker.question import Caller, Question
+from lbctl.serve.picker.service import PickService
+
+_EXPLAIN = b'{"kind":"explain",'
+REPORT_INTERVAL = 1.0
+"""Seconds between two reports."""
+
+
+class SocketLink:
+    """The end of the link that the picker has."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def settings(self) -> Mapping[str, Any]:
+        """Return the values of the first line. Raises WireError."""
+        self._reader, self._writer = await asyncio.open_connection(sock=self._connection, limit=wire.MOST_LINE)
+        return wire.parse(await self._reader.readline())
+
+    async def run(self, follower: TableFollower, service: PickService) -> None:
+        """Apply lines until the control plane ends or closes the link. Raises WireError."""
+        assert self._reader is not None, "the settings were read"
+        assert self._writer is not None, "the settings were read"
+        reports = asyncio.get_running_loop().create_task(self._report(service))
+        try:
+            while text := await self._reader.readline():
+                if text.startswith(_EXPLAIN):
+                    self._writer.write(explained(service, wire.parse(text)))
+                else:
+                    follower.apply(text)
+        except ConnectionError:
+            return
+        finally:
+            reports.cancel()
+
+    async def _report(self, service: PickService) -> None:
+        assert self._writer is not None, "the settings were read"
+        while True:
+            self._writer.write(report(service))
+            await self._writer.drain()
+            await asyncio.sleep(REPORT_INTERVAL)
+
+
+def explained(service: PickService, values: Mapping[str, Any]) -> bytes:
+    """Return the line that answers a line of kind `explain`."""
+    caller = Caller(values["pool"], place=Place(*values["place"]))
+    question = Question(caller, values["headers"], values["body"].encode(), values["length"])
+    explanation = service.explain(question)
+    shown = None if explanation is None else document(explanation)
+    return wire.line("explained", number=values["number"], explanation=shown)
+
+
+def report(service: PickService) -> bytes:
+    """Return the line of a report: the counts since the start, and the samples since the last report."""
+    statistics = service.statistics
+    return wire.line(
+        "report",
+        reasons=[[pool, reason, count] for (pool, reason), count in statistics.reasons.items()],
+        times={pool: [histogram.counts, histogram.total] for pool, histogram in statistics.times.items()},
+        finished=statistics.finished,
+        open=service.open_picks,
+        samples=[asdict(item) for item in statistics.take_samples()],
+    )

@@ -1,0 +1,145 @@
+"""One process of the picker: its servers, and the link to the control plane that feeds it.
+
+A child of `lbctl serve` has its link in a socket that it inherits, and ends when that socket does: also a killed
+`serve` leaves no picker behind that goes on with an old table. A picker on another machine keeps its tables while the
+control plane is away. Nothing here waits for the link: a pick needs only what is in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from lbctl.base.errors import reason_of
+from lbctl.ir.address import Address
+from lbctl.ir.proxies import ServerTls
+from lbctl.serve import log
+from lbctl.serve.picker.exchange import Exchange
+from lbctl.serve.picker.follower import TableFollower
+from lbctl.serve.picker.grpc_server import CannotBindError, GrpcServer
+from lbctl.serve.picker.health import Health
+from lbctl.serve.picker.http_api import HttpApi, RequestEnds, connections
+from lbctl.serve.picker.service import PickService
+from lbctl.serve.picker.statistics import page
+
+_GRACE = 1.0
+"""Seconds that open streams get at the end."""
+_SWEEP = 10.0
+_BUFFER = 4 << 20
+"""Bytes of datagrams that may wait in the kernel, as far as the system allows."""
+_READY_POLL = 0.1
+
+Link = Callable[[TableFollower, PickService], Coroutine[Any, Any, None]]
+"""Feeds the follower until the process should end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a picker listens."""
+
+    bind: Address
+    """The address of gRPC."""
+    tls: ServerTls | None = None
+    """TLS of gRPC; None: plain connections."""
+
+    @property
+    def http(self) -> Address:
+        """The address of HTTP and of the datagrams: the next port, on loopback alone."""
+        host = self.bind.host if self.bind.on_loopback else "127.0.0.1"
+        return Address(host, self.bind.port + 1)
+
+
+class PickerProcess:
+    """The parts of the process."""
+
+    def __init__(self, places: Places, link: Link, own: str) -> None:
+        """`own` names this process among other pickers."""
+        self._places = places
+        self._link = link
+        self.service = PickService()
+        self._ready = False
+        self.exchange = Exchange(own, self.service.counts, self.service.merge, _channel_credentials(places.tls))
+        self.follower = TableFollower(self.service.set_table, self.service.sampled, self.exchange.follow)
+        health = Health(lambda: bool(self.service.tables), _polled)
+        self._grpc = GrpcServer(self.service, health, _credentials(places.tls), self.exchange.handler())
+        self._ends = RequestEnds(self.service)
+
+    async def run(self) -> int:
+        """Serve until a signal or the link ends it, and return the exit code: 1 where it cannot listen."""
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        try:
+            await self._listen()
+        except CannotBindError as error:
+            log.error(str(error))
+            return 1
+        gc.freeze()
+        works = (stop.wait(), self._link(self.follower, self.service), self._sweep())
+        tasks: list[asyncio.Task[Any]] = [loop.create_task(work) for work in works]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        self.exchange.close()
+        await self._grpc.stop(_GRACE)
+        for task in done:
+            task.result()
+        return 0
+
+    async def _listen(self) -> None:
+        """Open all addresses. Raises CannotBindError."""
+        loop, http = asyncio.get_running_loop(), self._places.http
+        api = HttpApi(self.service, self._page)
+        try:
+            await loop.create_server(connections(api), http.host, http.port)
+            ends, _ = await loop.create_datagram_endpoint(lambda: self._ends, local_addr=(http.host, http.port))
+            ends.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+        except OSError as error:
+            raise CannotBindError(f"the picker cannot listen on {http}: {reason_of(error)}") from None
+        await self._grpc.start(self._places.bind)
+        log.event("the picker listens", grpc=self._places.bind, http=http, tls=self._places.tls is not None or None)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP)
+            self.service.sweep()
+
+    def _page(self) -> bytes:
+        gauges = {
+            "lbctl_picker_streams": self._grpc.streams,
+            "lbctl_picker_peers": self.exchange.peers,
+            "lbctl_picker_open_picks": self.service.open_picks,
+            "lbctl_picker_malformed_datagrams": self._ends.malformed,
+        }
+        return page(self.service.statistics, gauges)
+
+
+async def _polled() -> AsyncIterator[None]:
+    while True:
+        await asyncio.sleep(_READY_POLL)
+        yield
+
+
+def _credentials(tls: ServerTls | None) -> grpc.ServerCredentials | None:
+    if tls is None:
+        return None
+    from lbctl.xds.protocol.credentials import Credentials
+
+    return Credentials(tls).server()
+
+
+def _channel_credentials(tls: ServerTls | None) -> grpc.ChannelCredentials | None:
+    """Return the credentials towards other pickers: the own certificate, and the authority that both have."""
+    if tls is None or tls.client_ca is None:
+        return None
+    authority, key, certificate = (Path(name).read_bytes() for name in (tls.client_ca, tls.key, tls.certificate))
+    return grpc.ssl_channel_credentials(authority, key, certificate)

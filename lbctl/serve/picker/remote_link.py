@@ -1,0 +1,111 @@
+"""The link of a picker on another machine: it follows the tables of `lbctl serve` by its HTTP API.
+
+While the control plane is away the picker goes on with the last tables: a replica that has died meanwhile is left
+because proxies cannot reach it. The pauses between attempts grow, and differ between pickers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import ssl
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import aiohttp
+
+from lbctl.serve import log
+from lbctl.serve.descriptors import raise_limit
+from lbctl.serve.picker import wire
+from lbctl.serve.picker.follower import TableFollower
+from lbctl.serve.picker.process import PickerProcess, Places
+from lbctl.serve.picker.service import PickService
+
+_PATH = "/api/v1/picks/tables"
+_CONNECT, _SILENT = 5.0, 45.0
+"""Seconds to connect, and without a byte: the control plane sends one every fifteen."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+_DATA = b"data: "
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlane:
+    """The control plane that a picker follows."""
+
+    url: str
+    """The URL of its API."""
+    token: Callable[[], str]
+    """Returns the token of its API; empty: none is sent."""
+    ca: str | None = None
+    """The file of the authorities that sign its certificate; None: those of the system."""
+
+
+def follow(places: Places, control_plane: ControlPlane) -> int:
+    """Run a picker that follows this control plane until a signal ends it, and return its exit code."""
+    handler = log.start(sys.stderr)
+    raise_limit()
+    try:
+        return asyncio.run(_run(places, control_plane))
+    finally:
+        log.stop(handler)
+
+
+async def _run(places: Places, control_plane: ControlPlane) -> int:
+    own = secrets.token_hex(8)
+    return await PickerProcess(places, RemoteLink(control_plane, own, str(places.bind)).run, own).run()
+
+
+class RemoteLink:
+    """Follows one control plane, and connects again when the stream ends."""
+
+    def __init__(self, control_plane: ControlPlane, own: str, address: str) -> None:
+        """`own` and `address` are what the other pickers get of this one: its id, and where it listens."""
+        self._query = {"id": own, "address": address}
+        self._control_plane = control_plane
+        self._tls = ssl.create_default_context(cafile=control_plane.ca) if control_plane.ca else None
+
+    async def run(self, follower: TableFollower, service: PickService) -> None:
+        """Follow until the task is cancelled."""
+        del service
+        pause, is_away = _FIRST_PAUSE, False
+        while True:
+            try:
+                async for line in self._lines():
+                    follower.apply(line)
+                    pause, is_away = _FIRST_PAUSE, False
+                reason = "the stream has ended"
+            except (aiohttp.ClientError, OSError, TimeoutError, wire.WireError, _RefusedError) as error:
+                reason = str(error) or type(error).__name__
+            if not is_away:
+                log.warn("the control plane is away; the last tables stay", url=self._control_plane.url, why=reason)
+            is_away = True
+            await asyncio.sleep(pause * random.uniform(0.7, 1.3))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _lines(self) -> AsyncIterator[bytes]:
+        """Yield the lines of one stream. Raises what aiohttp raises, and _RefusedError."""
+        place, token = self._control_plane, self._control_plane.token()
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENT)
+        async with (
+            aiohttp.ClientSession(timeout=timeout, read_bufsize=wire.MOST_LINE) as session,
+            session.get(
+                place.url.rstrip("/") + _PATH,
+                params=self._query,
+                headers=headers,
+                ssl=self._tls or True,
+                allow_redirects=False,
+            ) as response,
+        ):
+            if response.status != 200:
+                raise _RefusedError(f"it answered {response.status}")
+            log.event("the control plane sends tables", url=place.url)
+            async for text in response.content:
+                if text.startswith(_DATA):
+                    yield text.removeprefix(_DATA)
+
+
+class _RefusedError(Exception):
+    """The control plane answers, and not with tables."""

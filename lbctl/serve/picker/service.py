@@ -1,0 +1,176 @@
+"""Answers which replica a request should get: it holds the tables, the books and the affinity of one process.
+
+All methods are called in one event loop, so that a decision sees every decision before it. A pool without a table, or
+without a replica that may be picked, gets no answer, and the proxy chooses by itself.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from lbctl.pick.books import MAX_AGE, Counts
+from lbctl.pick.explain import Explanation
+from lbctl.pick.table import Candidate, PoolTable
+from lbctl.serve import log
+from lbctl.serve.picker.decision import Decider, Decision
+from lbctl.serve.picker.question import Answer, Picked, Question
+from lbctl.serve.picker.statistics import Sample, Statistics
+from lbctl.serve.picker.suspects import Suspects
+from lbctl.serve.picker.wire import EngineSample
+
+_LOG_INTERVAL = 60.0
+"""The shortest time between two log lines about picks that failed, in seconds."""
+MOST_ADDRESSES = 4
+"""Replicas that an answer names, in the order in which a proxy should try them."""
+
+
+class _Open(NamedTuple):
+    """A picked request that has not ended."""
+
+    pool: str
+    ordered: tuple[Candidate, ...]
+    at: float
+
+
+class PickService:
+    """The service of one process. `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, generator: random.Random | None = None) -> None:
+        self.statistics = Statistics()
+        self.tables: dict[str, PoolTable] = {}
+        self._clock = clock
+        self._decider = Decider(generator or random.Random())
+        self._suspects = Suspects()
+        self._open: dict[str, _Open] = {}
+        self._logged_at = float("-inf")
+
+    @property
+    def open_picks(self) -> int:
+        """The number of picked requests that have not ended."""
+        return len(self._open)
+
+    def set_table(self, pool: str, table: PoolTable | None) -> None:
+        """Pick by this table from now on; None: the pool is gone."""
+        self._decider.follow(self.tables.get(pool), table)
+        if table is None:
+            self.tables.pop(pool, None)
+            self.statistics.forget(pool)
+        else:
+            self.tables[pool] = table
+
+    def sampled(self, sample: EngineSample) -> None:
+        """Correct the books by what a replica's engine reports."""
+        if sample.pool in self.tables:
+            self._decider.sampled(sample, self._clock())
+
+    def counts(self) -> Counts:
+        """Return the counts of this picker, for the others."""
+        return self._decider.books.snapshot()
+
+    def merge(self, peer: str, counts: Counts) -> None:
+        """Take the counts of another picker, as far as they are about replicas that this one knows."""
+        known = {
+            pool: {name: count for name, count in replicas.items() if name in table.names}
+            for pool, replicas in counts.items()
+            if (table := self.tables.get(pool)) is not None
+        }
+        self._decider.merge(peer, known, self._clock())
+
+    def pick(self, question: Question) -> Picked:
+        """Return the replicas for a request, in the order in which they should be tried; none after an error."""
+        started = time.perf_counter()
+        try:
+            return self._pick(question, started)
+        except Exception:  # noqa: BLE001 -- whatever a client has sent, the proxy chooses by itself
+            pool = question.caller.pool or ""
+            self.statistics.decided(pool if pool in self.tables else "", "error", time.perf_counter() - started)
+            self._log_failure()
+            return Picked()
+
+    def explain(self, question: Question) -> Explanation | None:
+        """Return how a request would be decided now, and record nothing; None without a table."""
+        table = self._table(question)
+        return (
+            None
+            if table is None
+            else self._decider.explain(self._suspects.without(table, self._clock()), question, self._clock())
+        )
+
+    def answered(self, pick: str, answer: Answer) -> None:
+        """Note that the answer to a request has begun."""
+        entry = self._open.get(pick)
+        if entry is None:
+            return
+        now, first = self._clock(), entry.ordered[0]
+        if answer.served not in ("", first.address) or not answer.by_replica:
+            self._suspects.failed(entry.pool, first.name, now)
+        else:
+            self._suspects.answered(entry.pool, first.name)
+        self._decider.first_token(pick)
+
+    def finished(self, pick: str) -> None:
+        """Note that a request has ended."""
+        entry = self._open.pop(pick, None)
+        if entry is not None:
+            self.statistics.finished[entry.pool] += 1
+            self._decider.finished(pick)
+
+    def sweep(self) -> None:
+        """Forget the picks whose end was never reported, and what is known of replicas that have left."""
+        oldest = self._clock() - MAX_AGE
+        self._decider.expire(self.tables, self._clock())
+        for pick in [pick for pick, entry in self._open.items() if entry.at < oldest]:
+            self.finished(pick)
+
+    def _pick(self, question: Question, started: float) -> Picked:
+        table = self._table(question)
+        if table is None:
+            self.statistics.decided("", "no table", time.perf_counter() - started)
+            return Picked(subset_empty=question.subset is not None)
+        now = self._clock()
+        decision = self._decider.decide(self._suspects.without(table, now), question, now)
+        picked = self._picked(table, decision, question, now)
+        self._count(table.pool, decision, picked, question, time.perf_counter() - started)
+        return picked
+
+    def _log_failure(self) -> None:
+        now = self._clock()
+        if now - self._logged_at >= _LOG_INTERVAL:
+            self._logged_at = now
+            log.failure("a pick failed; the proxy chooses by itself")
+
+    def _table(self, question: Question) -> PoolTable | None:
+        """Return the table of the pool. A gateway that knows no pools has the one whose replicas it allows."""
+        pool = question.caller.pool
+        if pool is not None:
+            return self.tables.get(pool)
+        if len(self.tables) == 1:
+            return next(iter(self.tables.values()))
+        subset = question.subset or frozenset()
+        tables = (table for table in self.tables.values() if any(item.address in subset for item in table.candidates))
+        return next(tables, None)
+
+    def _picked(self, table: PoolTable, decision: Decision, question: Question, now: float) -> Picked:
+        if not decision.ordered:
+            return Picked(full=decision.reason == "full", subset_empty=question.subset is not None)
+        ordered = decision.ordered[:MOST_ADDRESSES]
+        pick = secrets.token_hex(8)  # nobody can guess it and end the request of somebody else
+        self._open[pick] = _Open(table.pool, ordered, now)
+        self._decider.started(pick, decision, now)
+        return Picked(pick, tuple(item.name for item in ordered), tuple(item.address for item in ordered))
+
+    def _count(self, pool: str, decision: Decision, picked: Picked, question: Question, seconds: float) -> None:
+        self.statistics.decided(pool, decision.reason, seconds)
+        at = time.time()
+        if self.statistics.wants_sample(at):
+            features = decision.features
+            replica = picked.names[0] if picked.names else None
+            sample = Sample(
+                at, pool, replica, decision.reason, round(seconds, 6), features.session is not None,
+                len(features.prefix), round(features.prompt_tokens, 1), question.caller.proxy,
+            )  # fmt: skip
+            self.statistics.sample(sample)

@@ -1,0 +1,122 @@
+"""What the picker counts: decisions by pool and reason, how long they took, and samples of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
+"""The upper bounds of the histogram's buckets, in seconds."""
+_SAMPLES = 200
+_SAMPLE_INTERVAL = 0.1
+"""The shortest time between two samples, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One decision. It holds nothing that a client has sent."""
+
+    at: float
+    """When it was taken, in seconds since the epoch."""
+    pool: str
+    """The pool."""
+    replica: str | None
+    """The replica that was picked; None where none was."""
+    reason: str
+    """Why this one."""
+    seconds: float
+    """How long the decision took."""
+    session: bool
+    """Whether the request names a session."""
+    blocks: int
+    """The number of blocks of its prompt that were looked up."""
+    tokens: float
+    """The estimated length of its prompt."""
+    proxy: str
+    """The proxy that asked; empty where it does not say."""
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Counts of durations in the buckets of `BOUNDS`, the last one without a bound."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    """The counts of the buckets."""
+    total: float = 0.0
+    """The sum of the durations, in seconds."""
+
+    def add(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.total += seconds
+
+
+class Statistics:
+    """The counts since the start of the process."""
+
+    def __init__(self) -> None:
+        self.reasons: Counter[tuple[str, str]] = Counter()
+        """(pool, reason) → decisions. Pools that no table knows are counted under an empty name."""
+        self.times: dict[str, Histogram] = {}
+        """Pool → durations of decisions."""
+        self.finished: Counter[str] = Counter()
+        """Pool → picked requests that have ended."""
+        self._samples: deque[Sample] = deque(maxlen=_SAMPLES)
+        self._sampled_at = 0.0
+
+    def decided(self, pool: str, reason: str, seconds: float) -> None:
+        """Count a decision."""
+        self.reasons[pool, reason] += 1
+        self.times.setdefault(pool, Histogram()).add(seconds)
+
+    def forget(self, pool: str) -> None:
+        """Drop the counts of decisions of a pool that has left."""
+        self.times.pop(pool, None)
+        for key in [key for key in self.reasons if key[0] == pool]:
+            del self.reasons[key]
+
+    def wants_sample(self, at: float) -> bool:
+        """Return whether a decision at this time is to be sampled."""
+        return at - self._sampled_at >= _SAMPLE_INTERVAL
+
+    def sample(self, sample: Sample) -> None:
+        """Keep a sample; the oldest one is dropped."""
+        self._sampled_at = sample.at
+        self._samples.append(sample)
+
+    def take_samples(self) -> list[Sample]:
+        """Return the samples since the last call."""
+        samples = list(self._samples)
+        self._samples.clear()
+        return samples
+
+
+def page(statistics: Statistics, gauges: Mapping[str, float]) -> bytes:
+    """Return the counts and these gauges (name → value) in the text format of Prometheus."""
+    return "".join(_lines(statistics, gauges)).encode()
+
+
+def _lines(statistics: Statistics, gauges: Mapping[str, float]) -> Iterator[str]:
+    yield "# HELP lbctl_pick_total Decisions of the picker.\n# TYPE lbctl_pick_total counter\n"
+    for (pool, reason), count in sorted(statistics.reasons.items()):
+        yield f'lbctl_pick_total{{pool="{_quoted(pool)}",reason="{_quoted(reason)}"}} {count}\n'
+    yield "# HELP lbctl_pick_seconds How long decisions take.\n# TYPE lbctl_pick_seconds histogram\n"
+    for pool, histogram in sorted(statistics.times.items()):
+        yield from _histogram(_quoted(pool), histogram)
+    for name, value in gauges.items():
+        yield f"# TYPE {name} gauge\n{name} {value:g}\n"
+
+
+def _histogram(pool: str, histogram: Histogram) -> Iterator[str]:
+    seen = 0
+    for bound, count in zip((*map(str, BOUNDS), "+Inf"), histogram.counts, strict=True):
+        seen += count
+        yield f'lbctl_pick_seconds_bucket{{pool="{pool}",le="{bound}"}} {seen}\n'
+    yield f'lbctl_pick_seconds_sum{{pool="{pool}"}} {histogram.total:.6f}\n'
+    yield f'lbctl_pick_seconds_count{{pool="{pool}"}} {seen}\n'
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,178 @@
+"""Builds the picker's tables from what `control.compose` composed and from what is measured.
+
+A proxy gives a picked replica its request whatever its own checks say, so everything that keeps requests away from a
+replica anywhere in lbctl is in these tables: drains, overrides, deep health, the checks of lbctl and of the proxies.
+Building them changes nothing and takes no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lbctl.base.hosts import is_ip
+from lbctl.control.compose import EffectiveReplica
+from lbctl.ir.address import Address
+from lbctl.ir.pools import Pool
+from lbctl.pick.table import Candidate, PoolTable
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.health.thresholds import CheckState
+from lbctl.serve.picker.wire import EngineSample
+from lbctl.serve.telemetry.reports import Report
+from lbctl.serve.traffic.ledger import Condition, ReplicaKey
+
+_STALE = 3.0
+"""So many intervals of telemetry after its sample, a signal is unknown."""
+_SHORTEST = 5.0
+"""A signal is known for at least so many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is measured of the fleet now. Times are seconds on one clock."""
+
+    now: float
+    """The current time."""
+    reports: Mapping[tuple[str, str], Report] = field(default_factory=dict)
+    """(pool, replica) → its newest signals."""
+    checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
+    """(pool, replica) → the result of lbctl's active checks."""
+    conditions: Callable[[ReplicaKey], Mapping[str, Condition]] = lambda _: {}
+    """Returns what each proxy thinks of a replica."""
+
+
+class Arrivals:
+    """Remembers when each replica became fit, for slow start; those that are fit at the first look have no ramp."""
+
+    def __init__(self) -> None:
+        self._since: dict[ReplicaKey, float | None] = {}
+        self._pools: set[str] = set()
+
+    def started(self, pool: str, fit: Mapping[str, bool], now: float) -> Mapping[str, float | None]:
+        """Return when each fit replica of a pool became fit; None: longer ago than can be known."""
+        first = pool not in self._pools
+        self._pools.add(pool)
+        before = {key.replica: since for key, since in self._since.items() if key.pool == pool}
+        after = {name: before.get(name, None if first else now) for name, is_fit in fit.items() if is_fit}
+        self._since = {key: since for key, since in self._since.items() if key.pool != pool}
+        self._since |= {ReplicaKey(pool, name): since for name, since in after.items()}
+        return after
+
+    def keep(self, pools: Iterable[str]) -> None:
+        """Forget all pools but these."""
+        self._pools &= set(pools)
+        self._since = {key: since for key, since in self._since.items() if key.pool in self._pools}
+
+
+def picked_pools(served: PublishedFleet) -> tuple[Pool, ...]:
+    """Return the pools whose replicas the picker chooses, with the replicas that proxies have."""
+    return tuple(pool for pool in served.composed.snapshot.topology.pools if pool.balance.pick is not None)
+
+
+def table(served: PublishedFleet, pool: Pool, measured: Measured, arrivals: Arrivals) -> PoolTable:
+    """Return the table of a pool with the algorithm `pick`."""
+    assert pool.balance.pick is not None, "the pool is one of `picked_pools`"
+    names = {item.name for item in pool.replicas}
+    effective = [item for item in served.composed.replicas(_whole(served, pool)) if item.replica.name in names]
+    reasons = {item.replica.name: _reason(pool, item, measured) for item in effective}
+    started = arrivals.started(pool.name, {name: not why for name, why in reasons.items()}, measured.now)
+    candidates = (
+        _candidate(served, pool, item, measured, reasons[item.replica.name], started.get(item.replica.name))
+        for item in effective
+    )
+    return PoolTable(
+        pool=pool.name,
+        policy=pool.balance.pick,
+        candidates=tuple(sorted(candidates, key=lambda item: item.name)),
+        model=pool.model.name if pool.model else None,
+        locality=pool.locality,
+        slow_start=pool.slow_start,
+    )
+
+
+class NewSamples:
+    """Remembers which reports of engines were sent, so that each is counted once."""
+
+    def __init__(self) -> None:
+        self._sent: dict[tuple[str, str], float] = {}
+
+    def of(self, pools: Iterable[Pool], measured: Measured) -> list[EngineSample]:
+        """Return the reports that are new since the last call."""
+        names = [(pool.name, item.name) for pool in pools for item in pool.replicas]
+        new = [(key, report) for key in names if (report := measured.reports.get(key)) is not None]
+        samples = [_sample(report) for key, report in new if self._sent.get(key) != report.at]
+        self._sent = {key: report.at for key, report in new}
+        return samples
+
+
+def _sample(report: Report) -> EngineSample:
+    values = report.signals.values
+    running, queue = values.get("running"), values.get("queue")
+    return EngineSample(
+        report.pool,
+        report.replica,
+        running.value if running else None,
+        queue.value if queue else None,
+        report.first_tokens,
+        report.restarted,
+    )
+
+
+def _whole(served: PublishedFleet, pool: Pool) -> Pool:
+    return next(item for item in served.composed.whole.topology.pools if item.name == pool.name)
+
+
+def _candidate(
+    served: PublishedFleet, pool: Pool, item: EffectiveReplica, measured: Measured, reason: str, started: float | None
+) -> Candidate:
+    replica = item.replica
+    signals = _signals(pool, replica.name, measured)
+    return Candidate(
+        name=replica.name,
+        address=_address(replica.address, served.composed.snapshot.addresses),
+        capacity=replica.capacity,
+        weight=item.weight.rate,
+        fit=not reason,
+        reason=reason,
+        priority=replica.priority,
+        region=replica.region,
+        zone=replica.zone,
+        queue=signals.get("queue"),
+        running=signals.get("running"),
+        kv=signals.get("kv_cache"),
+        limit=pool.circuit_breaker.replica_max_requests,
+        started=started,
+    )
+
+
+def _address(address: Address, resolved: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the address as proxies know the replica: with the first IP of its host name."""
+    if address.path or is_ip(address.host):
+        return address.path or str(address)
+    addresses = resolved.get(address.host, ())
+    return str(Address(addresses[0], address.port)) if addresses else str(address)
+
+
+def _reason(pool: Pool, item: EffectiveReplica, measured: Measured) -> str:
+    """Return why the replica must not be picked; empty where it may be."""
+    key = ReplicaKey(pool.name, item.replica.name)
+    if item.status != "in":
+        return "; ".join(item.reasons) or item.status
+    check = measured.checks.get(key)
+    if check is not None and check.out:
+        return f"the active check of lbctl fails: {check.reason}"
+    conditions = measured.conditions(key)
+    away = {name: condition for name, condition in conditions.items() if condition.state != "up"}
+    if away and 2 * len(away) >= len(conditions):
+        name, condition = min(away.items())
+        return f"{name} says {condition.state}: {condition.reason}"
+    return ""
+
+
+def _signals(pool: Pool, replica: str, measured: Measured) -> Mapping[str, float]:
+    report = measured.reports.get((pool.name, replica))
+    if report is None:
+        return {}
+    interval = pool.telemetry.interval / 1000 if pool.telemetry else 0.0
+    fresh = measured.now - report.at <= max(_SHORTEST, _STALE * interval)
+    return {name: item.value for name, item in report.signals.values.items()} if fresh else {}

@@ -1,0 +1,116 @@
+"""Two pickers tell each other their requests in flight, over real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from lbctl.ir.address import Address
+from lbctl.pick.books import Counts
+from lbctl.serve.picker.exchange import Exchange, parse
+from lbctl.serve.picker.grpc_server import GrpcServer
+from lbctl.serve.picker.health import Health
+from lbctl.serve.picker.service import PickService
+
+HOST = "127.0.0.1"
+
+
+class _Picker:
+    """The exchange of a picker with these counts, and what it has heard."""
+
+    def __init__(self, name: str) -> None:
+        self.own: Counts = {}
+        self.heard: dict[str, Counts] = {}
+        self.exchange = Exchange(name, lambda: self.own, self.heard.__setitem__, None)
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        """It listens at the address that is yielded."""
+        health = Health(lambda: True, self._never)
+        server = GrpcServer(PickService(), health, None, self.exchange.handler())
+        port = await server.start(Address(HOST, 0))
+        try:
+            yield f"{HOST}:{port}"
+        finally:
+            self.exchange.close()
+            await server.stop(0.1)
+
+    async def _never(self) -> AsyncIterator[None]:
+        await asyncio.Event().wait()
+        yield
+
+
+async def _until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+def test_the_counts_of_each_reach_the_other_and_not_itself() -> None:
+    async def run() -> None:
+        first, second = _Picker("first"), _Picker("second")
+        async with first.listening() as here, second.listening() as there:
+            peers = {"first": here, "second": there}
+            first.exchange.follow(peers)
+            second.exchange.follow(peers)
+            first.own = {"chat": {"a": (3, 500)}}
+            await _until(lambda: second.heard.get("first") == {"chat": {"a": (3, 500)}})
+            first.own = {"chat": {"a": (2, 0), "b": (1, 40)}}
+            await _until(lambda: second.heard["first"] == {"chat": {"a": (2, 0), "b": (1, 40)}})
+            await _until(lambda: "second" in first.heard)
+        assert (first.heard.keys(), second.heard.keys()) == ({"second"}, {"first"})
+
+    asyncio.run(run())
+
+
+def test_a_picker_that_comes_later_is_told_too() -> None:
+    async def run() -> None:
+        first, second = _Picker("first"), _Picker("second")
+        first.own = {"chat": {"a": (1, 1)}}
+        async with second.listening() as there:
+            pass
+        first.exchange.follow({"second": there})
+        await asyncio.sleep(0.1)
+        second = _Picker("second")
+        second.exchange.follow({"first": there})
+        async with second.listening() as again:
+            first.exchange.follow({"second": again})
+            await _until(lambda: second.heard.get("first") == first.own)
+        first.exchange.close()
+
+    asyncio.run(run())
+
+
+def test_counts_of_a_picker_that_nobody_has_named_are_ignored() -> None:
+    async def run() -> None:
+        known, stranger, here = _Picker("known"), _Picker("stranger"), _Picker("here")
+        known.own = stranger.own = {"chat": {"a": (1, 1)}}
+        async with here.listening() as address, known.listening() as other:
+            here.exchange.follow({"known": other})
+            stranger.exchange.follow({"here": address})
+            await asyncio.sleep(0.2)
+            known.exchange.follow({"here": address})
+            await _until(lambda: "known" in here.heard)
+            stranger.exchange.close()
+            known.exchange.close()
+        assert here.heard.keys() == {"known"}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"", b"\xff", b"{}", b"[" * 100_000, b'{"from": 1, "counts": {}}', b'{"from": "x", "counts": []}',
+        b'{"from": "x", "counts": {"p": {"r": [1]}}}', b'{"from": "x", "counts": {"p": {"r": [1e999, 1]}}}',
+        b'{"from": "x", "counts": {"p": {"r": [1e300, 1]}}}', b'{"from": "x", "counts": {"p": {"r": [1, 1e13]}}}',
+        b'{"from": "x", "counts": {"p": {"r": [-1, 1]}}}', b'{"from": "x", "counts": {"p": {"r": [1, NaN]}}}',
+        b'{"from": "x", "counts": {"p": {"r": ["1", 1]}}}', b'{"from": "x", "counts": {"p": {"r": [true, 1]}}}',
+        b'{"from": "' + b"x" * 65 + b'", "counts": {}}',
+    ],
+)  # fmt: skip
+def test_what_is_no_message_of_a_picker_is_refused(message: bytes) -> None:
+    assert parse(message) is None

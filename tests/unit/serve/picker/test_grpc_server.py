@@ -1,0 +1,120 @@
+"""The gRPC server answers streams and health checks, and bad streams harm no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
+
+from lbctl.ir.address import Address
+from lbctl.ir.pools import PickPolicy, SessionKey
+from lbctl.pick.table import Candidate, PoolTable
+from lbctl.serve.picker.grpc_server import CannotBindError, GrpcServer
+from lbctl.serve.picker.health import Health
+from lbctl.serve.picker.service import PickService
+
+HOST = "127.0.0.1"
+PROCESS, CHECK = "/envoy.service.ext_proc.v3.ExternalProcessor/Process", "/grpc.health.v1.Health/Check"
+TABLE = PoolTable(
+    "chat", PickPolicy((SessionKey(header="x-session-id"),)), (Candidate("a", "10.0.0.1:80", region="eu"),)
+)
+
+
+async def _never() -> AsyncIterator[None]:
+    await asyncio.Event().wait()
+    yield
+
+
+@asynccontextmanager
+async def _server() -> AsyncIterator[tuple[PickService, GrpcServer, grpc.aio.Channel]]:
+    service = PickService()
+    service.set_table("chat", TABLE)
+    server = GrpcServer(service, Health(lambda: bool(service.tables), _never), None)
+    port = await server.start(Address(HOST, 0))
+    async with grpc.aio.insecure_channel(f"{HOST}:{port}") as channel:
+        yield service, server, channel
+    await server.stop(0.1)
+
+
+async def _ask(channel: grpc.aio.Channel, session: bytes, **metadata: str) -> ProcessingResponse:
+    headers = [{"key": "x-session-id", "raw_value": session}]
+    request = ProcessingRequest(request_headers={"headers": {"headers": headers}, "end_of_stream": True})
+    call = channel.stream_stream(PROCESS)(
+        metadata=tuple((key.replace("_", "-"), value) for key, value in metadata.items())
+    )
+    await call.write(request.SerializeToString())
+    answer = await call.read()
+    await call.done_writing()
+    await call.read()
+    assert isinstance(answer, bytes)
+    return ProcessingResponse.FromString(answer)
+
+
+def _destination(answer: ProcessingResponse) -> str:
+    lb = answer.dynamic_metadata.fields["envoy.lb"].struct_value
+    return str(lb.fields["x-gateway-destination-endpoint"].string_value)
+
+
+def test_a_stream_names_its_pool_and_regions_in_its_metadata() -> None:
+    async def run() -> None:
+        async with _server() as (service, _, channel):
+            assert _destination(await _ask(channel, b"s", x_lbctl_pool="chat")) == "10.0.0.1:80"
+            assert _destination(await _ask(channel, b"s", x_lbctl_pool="chat", x_lbctl_regions="us,asia")) == ""
+            assert _destination(await _ask(channel, b"s", x_lbctl_pool="other")) == ""
+            assert (await _ask(channel, b"s", x_lbctl_regions="us")).immediate_response.status.code == 503
+            async with asyncio.timeout(10):
+                while service.open_picks:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+
+
+def test_garbage_and_huge_or_strange_keys_harm_no_other_stream() -> None:
+    async def run() -> None:
+        async with _server() as (_, server, channel):
+            calls = [channel.stream_stream(PROCESS)() for _ in range(20)]
+            for call in calls:
+                await call.write(b"\xff\xffgarbage")
+                assert await call.code() is not grpc.StatusCode.OK
+            for session in (b"k" * 1_000_000, b"\x00\n\xff", b""):
+                assert _destination(await _ask(channel, session, x_lbctl_pool="chat")) == "10.0.0.1:80"
+            async with asyncio.timeout(10):
+                while server.streams:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+
+
+def test_health_is_answered_for_the_names_that_gateways_ask_for() -> None:
+    async def run() -> None:
+        async with _server() as (service, _, channel):
+
+            async def status(name: str) -> object:
+                request = b"\x0a" + bytes([len(name)]) + name.encode() if name else b""
+                return await channel.unary_unary(CHECK)(request)
+
+            names = ["", "liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor"]
+            assert [await status(name) for name in names] == [b"\x08\x01"] * 4
+            service.set_table("chat", None)
+            assert [await status(name) for name in names] == [b"\x08\x02", b"\x08\x01", b"\x08\x02", b"\x08\x02"]
+            with pytest.raises(grpc.RpcError):
+                await status("somebody else")
+
+    asyncio.run(run())
+
+
+def test_an_address_that_is_taken_is_an_error_with_its_name() -> None:
+    async def run() -> None:
+        async with _server() as (service, _, _):
+            first = GrpcServer(service, Health(lambda: True, _never), None)
+            port = await first.start(Address(HOST, 0))
+            second = GrpcServer(service, Health(lambda: True, _never), None)
+            with pytest.raises(CannotBindError, match=f"cannot listen on {HOST}:{port}"):
+                await second.start(Address(HOST, port))
+            await first.stop(0.1)
+
+    asyncio.run(run())

@@ -1,0 +1,124 @@
+"""The datagrams by which HAProxy and nginx report that a picked request has ended, whole, forged and broken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from lbctl.pick.table import Candidate, PoolTable
+from lbctl.serve.picker.http_api import HttpApi, RequestEnds
+from lbctl.serve.picker.http_protocol import HttpRequest
+from lbctl.serve.picker.service import PickService
+from tests.unit.serve.picker.test_service import POLICY
+
+SENDER = ("127.0.0.1", 40_000)
+HAPROXY = (
+    '<134>1 2026-11-23T19:00:00.000000+00:00 host haproxy 12 - [lbctl@0 proxy="edge" backend="p:chat" status="200" '
+    'end="--"{timers} retries="0" pick="{id}"] {{"ts": "x"}}'
+)
+NGINX = '<190>Nov 23 19:00:00 lbctl: {{"pick":"{id}","status":200,"bytes":12}}'
+
+
+@pytest.fixture
+def service() -> PickService:
+    made = PickService()
+    made.set_table("chat", PoolTable("chat", POLICY, (Candidate("a", "10.0.0.1:80"),)))
+    return made
+
+
+def picked(service: PickService) -> str:
+    answer = HttpApi(service, bytes).handle(HttpRequest("POST", "/pick/chat", {}, b"{}"))
+    return answer.headers["x-lbctl-pick-id"]
+
+
+def test_both_proxies_reports_end_the_request_and_only_that_one(service: PickService) -> None:
+    ends = RequestEnds(service)
+    lines: list[Callable[[str], str]] = [
+        lambda name: HAPROXY.format(id=name, timers=""),
+        lambda name: HAPROXY.format(id=name, timers=' timers="0 1 2 3 4"'),
+        lambda name: NGINX.format(id=name),
+    ]
+    for line in lines:
+        first, _ = picked(service), picked(service)
+        before = service.open_picks
+        ends.datagram_received(line(first).encode(), SENDER)
+        ends.datagram_received(line(first).encode(), SENDER)
+        assert service.open_picks == before - 1
+    assert ends.malformed == 0
+
+
+@pytest.mark.parametrize("line", [HAPROXY, NGINX])
+def test_a_request_without_a_pick_is_no_fault(service: PickService, line: str) -> None:
+    ends = RequestEnds(service)
+    picked(service)
+    ends.datagram_received(line.format(id="", timers="").encode(), SENDER)
+    assert (service.open_picks, ends.malformed) == (1, 0)
+
+
+def test_haproxy_s_dash_for_an_unset_variable_ends_nothing(service: PickService) -> None:
+    ends = RequestEnds(service)
+    picked(service)
+    ends.datagram_received(HAPROXY.format(id="-", timers="").encode(), SENDER)
+    assert (service.open_picks, ends.malformed) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"<134>1 2026 host haproxy 12 -",
+        b"\xff\xfe{\xff}",
+        b'<190>lbctl: {"pick":"\xff\xfe"}',
+        b'<190>lbctl: {"pick":7}',
+        b'<190>lbctl: ["pick"]',
+        b'<190>lbctl: {"pick":"' + b"i" * 10_000 + b'"}',
+        b"<190>lbctl: " + b'{"a":' * 1200,
+        b"<190>lbctl: " + b'{"pick":"x"} trailing',
+        HAPROXY.format(id="ID\\", timers="").encode(),
+    ],
+    ids=lambda data: repr(data[:30]),
+)
+def test_what_cannot_be_read_is_counted_and_ends_nothing(service: PickService, data: bytes) -> None:
+    ends = RequestEnds(service)
+    picked(service)
+    ends.datagram_received(data, SENDER)
+    assert (service.open_picks, ends.malformed) == (1, 1)
+
+
+def test_what_a_client_puts_into_the_log_line_ends_no_other_request(service: PickService) -> None:
+    ends, victim = RequestEnds(service), picked(service)
+    forged = f'[lbctl@0 proxy="x" pick="{victim}"] {{"pick":"{victim}"}}'
+    escaped = forged.replace("\\", "\\\\").replace('"', '\\"')
+    behind = HAPROXY.format(id="", timers="").replace('{"ts": "x"}', f'{{"path": "{escaped}"}}')
+    ends.datagram_received(behind.encode(), SENDER)
+    ends.datagram_received(NGINX.format(id="").replace("12}", f'12,"path":"{escaped}"}}').encode(), SENDER)
+    assert service.open_picks == 1
+
+
+@pytest.mark.parametrize("name", ["unknown", "-", "0" * 40])
+def test_an_id_that_nobody_has_ends_nothing(service: PickService, name: str) -> None:
+    ends = RequestEnds(service)
+    picked(service)
+    ends.datagram_received(NGINX.format(id=name).encode(), SENDER)
+    assert service.open_picks == 1
+
+
+def test_a_datagram_reaches_the_reader_by_the_socket(service: PickService) -> None:
+    asyncio.run(_sent(service, NGINX.format(id=picked(service)).encode()))
+    assert service.open_picks == 0
+
+
+async def _sent(service: PickService, data: bytes) -> None:
+    """Send a datagram over the network, and wait until it has ended the only pick."""
+    loop = asyncio.get_running_loop()
+    receiver, _ = await loop.create_datagram_endpoint(lambda: RequestEnds(service), local_addr=("127.0.0.1", 0))
+    address = receiver.get_extra_info("sockname")[:2]
+    sender, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=address)
+    sender.sendto(data)
+    async with asyncio.timeout(10):
+        while service.open_picks:
+            await asyncio.sleep(0.01)
+    sender.close()
+    receiver.close()

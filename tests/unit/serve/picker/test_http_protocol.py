@@ -1,0 +1,61 @@
+"""The small HTTP server answers what HAProxy and nginx send, and refuses the rest with a status."""
+
+from __future__ import annotations
+
+import pytest
+
+from lbctl.serve.picker.http_protocol import MOST_BODY, MOST_HEAD, HttpAnswer, MalformedError, parse
+
+
+def _parse(data: bytes) -> object:
+    return parse(bytearray(data))
+
+
+def test_a_request_is_read_when_it_is_whole() -> None:
+    head = b"POST /pick/chat HTTP/1.1\r\nHost: x\r\nX-Session-Id: s1\r\nx-session-id: s2\r\nContent-Length: 3\r\n\r\n"
+    data = head + b"abcGET"
+    assert all(_parse(data[:size]) is None for size in range(len(data) - 3))
+    parsed = parse(bytearray(data))
+    assert parsed is not None
+    request, keep, length = parsed
+    assert (request.method, request.target, request.body) == ("POST", "/pick/chat", b"abc")
+    assert request.headers["x-session-id"] == ["s1", "s2"]
+    assert (keep, data[length:]) == (True, b"GET")
+
+
+@pytest.mark.parametrize(
+    ("version", "connection", "kept"),
+    [("1.0", "", False), ("1.0", "Connection: keep-alive\r\n", True), ("1.1", "Connection: close\r\n", False)],
+)
+def test_a_connection_is_kept_as_its_version_says(version: str, connection: str, kept: bool) -> None:
+    parsed = parse(bytearray(f"GET /health HTTP/{version}\r\n{connection}\r\n".encode()))
+    assert parsed is not None
+    assert parsed[1] is kept
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET /\r\n\r\n", 400),
+        (b"\x16\x03\x01 / HTTP/9\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n folded: x\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
+        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", 400),
+        (f"POST / HTTP/1.1\r\nContent-Length: {MOST_BODY + 1}\r\n\r\n".encode(), 413),
+        (b"GET / HTTP/1.1\r\nx-session-id: " + b"k" * MOST_HEAD, 431),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_a_status(data: bytes, status: int) -> None:
+    with pytest.raises(MalformedError) as raised:
+        parse(bytearray(data))
+    assert raised.value.status == status
+
+
+def test_an_answer_without_a_body_says_so() -> None:
+    assert HttpAnswer(204).encoded(keep=True) == b"HTTP/1.1 204 No Content\r\nconnection: keep-alive\r\n\r\n"
+    assert HttpAnswer(200, b"a 1\n", {"x-lbctl-pick": "a"}).encoded(keep=False) == (
+        b"HTTP/1.1 200 OK\r\nx-lbctl-pick: a\r\ncontent-length: 4\r\nconnection: close\r\n\r\na 1\n"
+    )

@@ -1,0 +1,46 @@
+"""The picker as a child process: it serves its parent, whatever the parent's process id, and no other process."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lbctl.serve.picker import wire
+from tests.e2e.support.ports import HOST, free_pair, release
+
+AS_IN_A_CONTAINER = "import os; os.getppid = lambda: 1\n"
+"""The parent is the first process of a container."""
+START = "from lbctl.serve.picker.__main__ import main\nraise SystemExit(main())"
+
+
+@contextmanager
+def _started(parent: int, before: str = "") -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
+    """A picker whose parent should be `parent`, and the link to it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(30)
+        command = [sys.executable, "-c", before + START, str(theirs.fileno()), str(parent)]
+        process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stderr=subprocess.DEVNULL)
+        theirs.close()
+        try:
+            ours.sendall(wire.line("settings", id="x", bind=[HOST, free_pair()], tls=None))
+            yield process, ours
+        finally:
+            ours.close()
+            process.wait(30)
+            release()
+
+
+def test_it_starts_where_its_parent_is_the_first_process_of_a_container() -> None:
+    with _started(1, AS_IN_A_CONTAINER) as (_, link), link.makefile("rb") as lines:
+        assert json.loads(lines.readline())["kind"] == "report"
+
+
+def test_it_ends_at_once_where_its_parent_has_already_ended() -> None:
+    with _started(os.getpid() + 1) as (process, _):
+        assert process.wait(30) == 0

@@ -1,0 +1,142 @@
+"""What keeps requests away from a replica anywhere in lbctl is in the picker's table, and who is fit has its load."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from lbctl.control.compose import compose
+from lbctl.control.loop_output import LoopOutput
+from lbctl.control.overrides import Override
+from lbctl.ir.snapshot import Snapshot
+from lbctl.ir.weight import Weight
+from lbctl.pick.table import Candidate, PoolTable
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.health.thresholds import CheckState
+from lbctl.serve.picker import tables
+from lbctl.serve.picker.tables import Arrivals, Measured, NewSamples
+from lbctl.serve.telemetry.reports import Report
+from lbctl.serve.traffic.ledger import Condition, ReplicaKey
+from lbctl.signals.merge import Signal, Signals
+from tests.support.fleet import compiled
+
+FLEET = """\
+version: 1
+listeners: {{main: {{bind: "127.0.0.1:80"}}}}
+routes: {{all: {{match: {{path_prefix: /}}, pool: chat}}}}
+pools:
+  chat:
+    balance: {{algorithm: pick}}
+    circuit_breaker: {{per_replica: {{max_requests: 7}}}}
+    telemetry: {{interval: 2s, sources: [{{kind: vllm, url: "http://{{host}}:{{port}}/metrics"}}]}}
+    replicas:
+      - {{name: a, address: "10.0.0.1:80", weight: 2, region: eu, zone: eu-1}}
+      - {{name: b, address: "chat.example:80", weight: 1, drain: {drain}}}
+      - {{name: c, address: "[2001:db8::3]:80", weight: 1, priority: 1}}
+  other: {{replicas: [{{address: "10.0.0.9:80"}}]}}
+"""
+A, B, C = (ReplicaKey("chat", name) for name in "abc")
+
+
+def _served(
+    output: LoopOutput = LoopOutput(),  # noqa: B008 -- a frozen value
+    *overrides: Override,
+    drain: bool = False,
+) -> PublishedFleet:
+    topology = compiled(FLEET.format(drain=str(drain).lower())).topology
+    fleet = Snapshot(topology, addresses={"chat.example": ("10.0.0.2", "10.0.0.20")})
+    composed = compose(fleet, output, overrides, {}, 1_000.0)
+    return cast(PublishedFleet, SimpleNamespace(composed=composed))
+
+
+def _table(served: PublishedFleet, measured: Measured = Measured(50.0), arrivals: Arrivals | None = None) -> PoolTable:  # noqa: B008 -- a frozen value
+    (pool,) = tables.picked_pools(served)
+    return tables.table(served, pool, measured, arrivals or Arrivals())
+
+
+def _candidates(table: PoolTable) -> dict[str, Candidate]:
+    return {item.name: item for item in table.candidates}
+
+
+def _unfit(table: PoolTable) -> dict[str, str]:
+    return {item.name: item.reason for item in table.candidates if not item.fit}
+
+
+def _report(at: float, **values: float) -> Report:
+    signals = Signals({name: Signal(value, at, 0) for name, value in values.items()})
+    return Report("chat", "a", at, 0, signals, (), first_tokens=12.0)
+
+
+def test_a_fleet_as_its_files_say_has_every_replica_fit_with_address_capacity_and_place() -> None:
+    found = _candidates(_table(_served()))
+    assert not _unfit(_table(_served()))
+    assert {name: item.address for name, item in found.items()} == {
+        "a": "10.0.0.1:80", "b": "10.0.0.2:80", "c": "[2001:db8::3]:80",
+    }  # fmt: skip
+    a = found["a"]
+    assert (a.capacity, a.weight, a.region, a.zone, a.limit) == (2.0, 2.0, "eu", "eu-1", 7)
+    assert found["c"].priority == 1
+
+
+def test_drained_by_the_files_by_an_operator_and_ejected_by_deep_health() -> None:
+    assert _unfit(_table(_served(drain=True))) == {"b": "drained by the files"}
+    drained = Override("drain", "chat", "a", reason="new driver")
+    assert _unfit(_table(_served(LoopOutput(), drained))) == {"a": "drained by an operator: new driver"}
+    ejected = LoopOutput(ejections={"chat": {"c": ("XID 79",)}})
+    assert _unfit(_table(_served(ejected))) == {"c": "XID 79"}
+
+
+def test_live_weights_are_those_that_proxies_get() -> None:
+    output = LoopOutput(weights={"chat": {"a": Weight(0.5, 2.0, 0.25)}})
+    assert _candidates(_table(_served(output)))["a"].weight == 0.5
+
+
+def test_failing_the_checks_of_lbctl_or_of_most_proxies() -> None:
+    checks = {A: CheckState(out=True, since=0.0, reason="refused")}
+    assert _unfit(_table(_served(), Measured(50.0, checks=checks))) == {"a": "the active check of lbctl fails: refused"}
+    up, down, out = Condition("up"), Condition("down", "no answer"), Condition("ejected", "5xx")
+    for conditions, fit in (
+        ({"e1": down}, False),
+        ({"e1": up, "e2": out}, False),
+        ({"e1": up, "e2": up, "e3": out}, True),
+    ):
+        measured = Measured(50.0, conditions=lambda key, say=conditions: say if key == B else {})
+        assert ("b" not in _unfit(_table(_served(), measured))) is fit
+
+
+def test_signals_are_known_while_they_are_fresh() -> None:
+    reports = {A: _report(48.0, queue=3.0, running=5.0, kv_cache=0.5)}
+    fresh = _candidates(_table(_served(), Measured(50.0, reports)))["a"]
+    assert (fresh.queue, fresh.running, fresh.kv) == (3.0, 5.0, 0.5)
+    stale = _candidates(_table(_served(), Measured(60.0, reports)))["a"]
+    assert (stale.queue, stale.running, stale.kv) == (None, None, None)
+
+
+def test_a_replica_that_becomes_fit_later_begins_then() -> None:
+    arrivals = Arrivals()
+    first = _table(_served(drain=True), Measured(50.0), arrivals)
+    assert {item.started for item in first.candidates} == {None}
+    after = _table(_served(), Measured(60.0), arrivals)
+    assert {name: item.started for name, item in _candidates(after).items()} == {"a": None, "b": 60.0, "c": None}
+    later = _table(_served(), Measured(70.0), arrivals)
+    assert _candidates(later)["b"].started == 60.0
+
+
+def test_a_report_of_an_engine_is_sent_once() -> None:
+    served, samples = _served(), NewSamples()
+    pools = tables.picked_pools(served)
+    measured = Measured(50.0, {A: _report(48.0, running=5.0)})
+    (sample,) = samples.of(pools, measured)
+    assert (sample.replica, sample.running, sample.queue, sample.first_tokens) == ("a", 5.0, None, 12.0)
+    assert samples.of(pools, measured) == []
+    assert len(samples.of(pools, Measured(51.0, {A: _report(50.0, running=5.0)}))) == 1
+
+
+@pytest.mark.parametrize("at", [1_000.0])
+def test_a_removed_replica_is_in_no_table(at: float) -> None:
+    served = _served(drain=True)
+    composed = compose(served.composed.whole, LoopOutput(), (), {("chat", "b"): at - 100_000.0}, at)
+    removed = cast(PublishedFleet, SimpleNamespace(composed=composed))
+    assert _candidates(_table(removed)).keys() == {"a", "c"}
