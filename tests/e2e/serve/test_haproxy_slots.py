@@ -1,0 +1,73 @@
+"""Replicas come and go while HAProxy serves: without a reload, without a lost request, under their own names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lbctl.apply.haproxy import running
+from lbctl.serve.traffic.haproxy import report
+from tests.e2e.support.binaries import Binary
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
+from tests.e2e.support.haproxy_driven import VERSIONS, Driven, driven
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+NAMES = tuple(f"r{number:02}" for number in range(12, 0, -1))
+"""The newest come first in the file, so that nothing in it may follow from the first replica."""
+CHECKED: dict[str, Any] = {
+    "balance": {"algorithm": "round_robin"},
+    "slow_start": {"window": "1s"},
+    "health": {
+        "active": {"http": {"path": "/health"}, "interval": "200ms", "healthy_threshold": 1},
+        "load_shedding": {"min_healthy": "10%"},
+    },
+    "circuit_breaker": {"per_replica": {"max_requests": 100}, "max_requests": 600},
+}
+STICKY = {**CHECKED, "affinity": {"cookie": "lb"}}
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> Binary:
+    found: Binary = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def twelve() -> Iterator[list[Replica]]:
+    with replicas(*NAMES) as pool:
+        yield pool
+
+
+def fleet(of: list[Replica], keys: dict[str, Any]) -> Fleet:
+    listener = {"access_log": {"format": "json", "path": "/dev/stdout"}}
+    return fleet_of(pool_of(of, **keys), listener=listener)
+
+
+def resized(gateway: Driven, of: list[Replica], keys: dict[str, Any]) -> None:
+    gateway.change({**fleet(of, keys), "listeners": gateway.listeners})
+    eventually(lambda: gateway.apply().done, 20)
+    even = pytest.approx({item.name: 1 / len(of) for item in of}, abs=0.02)
+    eventually(lambda: gateway.load(240, 8).shares() == even, 20)
+
+
+@pytest.mark.parametrize(("keys", "extra"), [(CHECKED, {}), (STICKY, {"slots": 9})], ids=["added", "slots"])
+def test_replicas_come_and_go_without_a_reload_and_without_a_lost_request(
+    version: Binary, twelve: list[Replica], keys: dict[str, Any], extra: dict[str, Any]
+) -> None:
+    three = twelve[-3:]
+    with driven(version, fleet(three, keys), **extra) as gateway:
+        worker = gateway.worker
+        with gateway.steady(300) as steady:
+            resized(gateway, twelve, keys)
+            resized(gateway, three, keys)
+        steady.load.assert_no_failure()
+        assert gateway.worker == worker
+        assert set(steady.load.shares()) == set(NAMES)
+        logged = (json.loads(row) for row in gateway.proxy.stdout.read_bytes().splitlines())
+        assert {row["replica"] for row in logged} == set(NAMES)
+        counted = running.counters(gateway.ask(running.COUNTERS))
+        assert {key.replica for key in report(counted, None).in_flight} == {item.name for item in three}

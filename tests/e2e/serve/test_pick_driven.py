@@ -1,0 +1,89 @@
+"""HAProxy and nginx under `serve` ask its real picker: sessions stay, drains are obeyed, and every end is reported."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.e2e.support import edges
+from tests.e2e.support.client import Load
+from tests.e2e.support.control import controlling
+from tests.e2e.support.fleet import Fleet, entry, fleet_of
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.picker import picker_section
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+EDGES: dict[str, Callable[[], Any]] = {
+    "haproxy": lambda: edges.haproxy(min_interval="100ms"),
+    "nginx": lambda: edges.nginx(min_interval="100ms"),
+}
+
+
+def _turn(session: str) -> Request:
+    body = json.dumps({"model": "m", "prompt": session * 300}).encode()
+    return Request("POST", "/v1/completions", (("content-type", "application/json"), ("x-session-id", session)), body)
+
+
+def _fleet(site: edges.Edge, members: list[Replica]) -> Fleet:
+    pool = {"replicas": [entry(item) for item in members], "balance": {"algorithm": "pick"}}
+    fleet = fleet_of(pool, **picker_section())
+    del fleet["listeners"]["gateway"]
+    for section, entries in site.sections.items():
+        fleet[section] = {**fleet.get(section, {}), **entries}
+    return fleet
+
+
+@pytest.mark.parametrize("kind", [*EDGES])
+def test_sessions_stay_until_a_drain_and_the_picker_knows_when_requests_end(kind: str) -> None:
+    with replicas("a", "b", "c") as three, EDGES[kind]() as site:
+        fleet = _fleet(site, three)
+        with edges.started_edge(site, fleet), controlling(fleet) as control:
+            eventually(lambda: control.proxies[site.name]["state"] == "SYNCED", 20)
+
+            def homes() -> dict[str, set[str | None]]:
+                load = site.load(60, 4, lambda number: _turn(f"s{number % 12}"))
+                load.assert_no_failure()
+                found: dict[str, set[str | None]] = {}
+                for response in load.responses:
+                    found.setdefault(str(dict(response.json["headers"])["x-session-id"]), set()).add(response.replica)
+                return found
+
+            eventually(lambda: all(len(names) == 1 for names in homes().values()), 20)
+            eventually(lambda: control.metric("lbctl_pick_decisions_total") >= 60)
+            eventually(lambda: control.metric("lbctl_pick_open") == 0.0)
+            command = [sys.executable, "-m", "lbctl", "drain", "pool/a", "--reason", "test", "--server", control.url]
+            token = ["--token-file", str(control.state / "api-token")]
+            subprocess.run([*command, *token], check=True, capture_output=True)
+            eventually(lambda: all("a" not in names for names in homes().values()))
+
+
+@pytest.mark.parametrize("kind", [*EDGES])
+def test_a_replica_that_refuses_is_not_picked_and_the_others_share_its_requests(kind: str) -> None:
+    with replicas("a", "b", "c") as three, EDGES[kind]() as site:
+        fleet, numbers = _fleet(site, three), itertools.count()
+        with edges.started_edge(site, fleet), controlling(fleet) as control:
+            eventually(lambda: control.proxies[site.name]["state"] == "SYNCED", 20)
+
+            def load(count: int) -> Load:
+                found = site.load(count, 4, lambda _: _turn(f"s{next(numbers)}"))
+                found.assert_no_failure()
+                return found
+
+            eventually(lambda: load(10) and control.metric("lbctl_pick_decisions_total") > 0, 20)
+            three[0].refuse()
+
+            def refused() -> bool:
+                load(10)
+                question = {"pool": "pool", "session": "new", "body": "{}"}
+                reasons = {item["name"]: item["reason"] for item in control.explain_pick(question)["candidates"]}
+                return reasons == {"a": "a proxy could not reach it", "b": "", "c": ""}
+
+            eventually(refused)
+            assert load(100).shares() == pytest.approx({"b": 0.5, "c": 0.5}, abs=0.12)

@@ -1,0 +1,174 @@
+"""A picker that does what a test says: it names replicas, dies, hangs, answers nonsense; it remembers its questions."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from tests.e2e.support.ports import HOST, free_port, hold
+
+_TRIES = 50
+Pick = Callable[["Asked"], str | None]
+
+_END = re.compile(rb"\"?pick\"?[=:] ?\"(id-[0-9]+)\"")
+"""The id of a pick, as HAProxy and as nginx report it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One question. `headers` has lower-case names."""
+
+    target: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class ScriptedPicker:
+    """Listens by TCP and UDP on the same port, which is one above `port`."""
+
+    def __init__(self, port: int, pick: Pick) -> None:
+        self.port = port
+        self.pick = pick
+        self.raw: bytes | None = None
+        """What is answered instead of a pick."""
+        self.delay = 0.0
+        self._numbers = itertools.count()
+        self.asked: list[Asked] = []
+        self.ended: list[str] = []
+        self._listener: socket.socket | None = None
+        self._connections: set[socket.socket] = set()
+        self._running = threading.Event()
+        self._running.set()
+        self._ends = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._ends.bind((HOST, port + 1))
+        self._ends.settimeout(0.1)
+        self._closed = threading.Event()
+        self._reader = threading.Thread(target=self._read_ends, daemon=True)
+        self._reader.start()
+
+    def start(self) -> None:
+        """Listens."""
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, self.port + 1))
+        listener.listen(1024)
+        self._listener = listener
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def kill(self) -> None:
+        """Closes the port and every connection, as the end of the process does."""
+        if self._listener is not None:
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            self._listener = None
+        for connection in tuple(self._connections):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def hang(self) -> None:
+        """Accepts connections and says nothing, neither there nor on old ones."""
+        self._running.clear()
+
+    def slow(self) -> None:
+        """Answers long after everybody has given up."""
+        self.delay = 5.0
+
+    def heal(self) -> None:
+        """Answers again."""
+        self.delay, self.raw = 0.0, None
+        self.kill()
+        self._running.set()
+        self.start()
+
+    def close(self) -> None:
+        """Closes both ports."""
+        self.kill()
+        self._running.set()
+        self._closed.set()
+        self._reader.join()
+        self._ends.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            self._connections.add(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                while (asked := _read(connection)) is not None:
+                    self._running.wait()
+                    self.asked.append(asked)
+                    time.sleep(self.delay)
+                    self._answer(connection, asked)
+            except OSError:
+                return
+            finally:
+                self._connections.discard(connection)
+
+    def _answer(self, connection: socket.socket, asked: Asked) -> None:
+        name = self.pick(asked)
+        head = "HTTP/1.1 204 No Content\r\n\r\n"
+        if name is not None:
+            number = next(self._numbers)
+            head = (
+                f"HTTP/1.1 200 OK\r\nx-lbctl-pick: {name}\r\nx-lbctl-pick-id: id-{number}\r\ncontent-length: 0\r\n\r\n"
+            )
+        connection.sendall(head.encode() if self.raw is None else self.raw)
+
+    def _read_ends(self) -> None:
+        while not self._closed.is_set():
+            try:
+                line = self._ends.recv(65536)
+            except TimeoutError:
+                continue
+            if match := _END.search(line):
+                self.ended.append(match[1].decode())
+
+
+def _read(connection: socket.socket) -> Asked | None:
+    received = b""
+    while b"\r\n\r\n" not in received:
+        piece = connection.recv(65536)
+        if not piece:
+            return None
+        received += piece
+    head, _, body = received.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    while len(body) < int(headers.get("content-length", 0)):
+        body += connection.recv(65536)
+    return Asked(first.split(" ")[1], headers, body)
+
+
+def free_port_pair() -> int:
+    """A port for `control.picker.bind`, whose next one is free too."""
+    for _ in range(_TRIES):
+        port = free_port()
+        try:
+            hold(port + 1)
+        except OSError:
+            continue
+        return port
+    raise AssertionError("no two free ports in a row")
+
+
+@contextmanager
+def scripted_picker(port: int, pick: Pick) -> Iterator[ScriptedPicker]:
+    """A picker that answers from the start."""
+    picker = ScriptedPicker(port, pick)
+    picker.start()
+    try:
+        yield picker
+    finally:
+        picker.close()

@@ -1,0 +1,148 @@
+"""HAProxy and nginx follow the picker, and choose by themselves whenever it does not answer as it should."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Binary
+from tests.e2e.support.fleet import Fleet, Gateway, entry, fleet_of, running
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.log_lines import lines_of
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.scripted_picker import Asked, ScriptedPicker, free_port_pair, scripted_picker
+from tests.e2e.support.waiting import eventually
+
+TIMEOUT = 0.2
+PICK: dict[str, Any] = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin"}
+TO_A = Request(headers=(("x-session-id", "a"),))
+FAULTS: dict[str, Callable[[ScriptedPicker], None]] = {
+    "dead": ScriptedPicker.kill,
+    "hung": ScriptedPicker.hang,
+    "slow": ScriptedPicker.slow,
+}
+NONSENSE = (
+    b"\x00\xff nonsense\r\n\r\n",
+    b"HTTP/1.1 999 What\r\n\r\n",
+    b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n",
+    b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nx-lbctl-pick: nobody\r\nx-lbctl-pick-id: 1\r\ncontent-length: 0\r\n\r\n",
+    b'HTTP/1.1 200 OK\r\nx-lbctl-pick: a"b\\{};\r\nx-lbctl-pick-id: "\\\r\ncontent-length: 0\r\n\r\n',
+    b"HTTP/1.1 200 OK\r\nx-filler: " + b"x" * 100_000 + b"\r\n\r\n",
+    b"",
+)
+
+
+@pytest.fixture(params=("haproxy", "haproxy-2.8", "nginx"))
+def edge(request: pytest.FixtureRequest) -> Binary:
+    found: Binary = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[list[Replica]]:
+    with replicas("a", "b", "drained", "elsewhere") as pool:
+        yield pool
+
+
+def by_session(asked: Asked) -> str | None:
+    return asked.headers.get("x-session-id")
+
+
+def fleet(of: list[Replica], port: int, **pick: Any) -> Fleet:
+    a, b, drained, elsewhere = of
+    members = [entry(each, region="eu") for each in (a, b)]
+    members += [entry(drained, region="eu", drain=True), entry(elsewhere, region="us")]
+    return fleet_of(
+        {"replicas": members, "balance": {"algorithm": "pick", "pick": {**PICK, **pick}}},
+        route={"regions": ["eu"]},
+        control={"picker": {"bind": f"127.0.0.1:{port}"}},
+    )
+
+
+def shares_of(gateway: Gateway, session: str) -> dict[str, float]:
+    return gateway.load(40, 4, request=Request(headers=(("x-session-id", session),))).shares()
+
+
+def test_each_request_goes_where_the_picker_says_and_its_end_is_reported(edge: Binary, four: list[Replica]) -> None:
+    port = free_port_pair()
+    with scripted_picker(port, by_session) as picker, running(edge, fleet(four, port)) as gateway:
+        for name in ("a", "b"):
+            assert shares_of(gateway, name) == {name: 1.0}
+        assert {asked.target for asked in picker.asked} == {"/pick/pool?regions=eu"}
+        eventually(lambda: len(picker.ended) == 80)
+        assert len(set(picker.ended)) == 80
+
+
+def test_the_end_of_a_request_that_is_not_logged_is_reported_too(edge: Binary, four: list[Replica]) -> None:
+    port = free_port_pair()
+    silent = fleet(four, port)
+    for route in silent["routes"].values():
+        route["access_log"] = "off"
+    with scripted_picker(port, by_session) as picker, running(edge, silent) as gateway:
+        assert shares_of(gateway, "a") == {"a": 1.0}
+        eventually(lambda: len(set(picker.ended)) == 40)
+        assert lines_of(gateway.proxy, 0) == []
+        assert gateway.load(40, 4).shares() == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.06)
+
+
+def test_what_is_not_fit_is_never_picked(edge: Binary, four: list[Replica]) -> None:
+    port = free_port_pair()
+    with scripted_picker(port, by_session), running(edge, fleet(four, port)) as gateway:
+        for name in ("drained", "elsewhere", "nobody"):
+            assert shares_of(gateway, name) == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.06)
+
+
+def test_a_picked_replica_that_refuses_the_connection_costs_no_request(edge: Binary, four: list[Replica]) -> None:
+    port = free_port_pair()
+    with scripted_picker(port, by_session), running(edge, fleet(four, port)) as gateway:
+        four[0].refuse()
+        try:
+            load = gateway.load(20, 2, request=Request("POST", body=b"{}", headers=(("x-session-id", "a"),)))
+        finally:
+            four[0].accept()
+        load.assert_no_failure()
+        assert load.shares() == {"b": 1.0}
+
+
+def test_the_beginning_of_a_json_body_is_asked_with(four: list[Replica]) -> None:
+    port, body = free_port_pair(), b'{"prompt": "' + b"x" * 200_000 + b'"}'
+    with scripted_picker(port, lambda _: "a") as picker, running("haproxy", fleet(four, port, prefix={})) as gateway:
+        json_type = (("content-type", "application/json"),)
+        assert gateway.post("/", body, headers=json_type).replica == "a"
+        assert gateway.post("/", body).replica == "a"
+    whole, unread = picker.asked
+    assert body.startswith(whole.body)
+    assert len(whole.body) > 32_768
+    assert whole.headers["x-lbctl-body-length"] == str(len(body))
+    assert unread.body == b""
+
+
+@pytest.mark.parametrize("fault", [*FAULTS])
+def test_without_a_picker_the_pool_is_shared_as_before(edge: Binary, four: list[Replica], fault: str) -> None:
+    port = free_port_pair()
+    with scripted_picker(port, by_session) as picker, running(edge, fleet(four, port)) as gateway:
+        assert shares_of(gateway, "a") == {"a": 1.0}
+        FAULTS[fault](picker)
+        gateway.load(4, 4, request=TO_A)
+        with gateway.steady(200, TO_A) as steady:
+            time.sleep(1.5)
+        steady.load.assert_no_failure()
+        assert steady.load.shares() == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.12)
+        waited = [response for response in steady.load.responses if response.seconds > TIMEOUT / 2]
+        assert len(waited) < len(steady.load.responses) / 2, "each request waited"
+        picker.heal()
+        eventually(lambda: shares_of(gateway, "a") == {"a": 1.0}, 10)
+
+
+def test_nonsense_is_no_pick(edge: Binary, four: list[Replica]) -> None:
+    port = free_port_pair()
+    with scripted_picker(port, by_session) as picker, running(edge, fleet(four, port)) as gateway:
+        for answer in NONSENSE:
+            picker.raw = answer
+            load = gateway.load(40, 4, request=TO_A)
+            load.assert_no_failure()
+            assert load.shares() == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.06), answer[:60]

@@ -1,0 +1,141 @@
+"""Envoy asks the picker for a replica for each request, obeys it, and goes on without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, driven
+from tests.e2e.support.driving import change
+from tests.e2e.support.fleet import Fleet, entry, fleet_of
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.picker import await_picker, frozen, picker_section, pid_of
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+EDGE = "edge"
+
+
+def _pick(**keys: Any) -> dict[str, Any]:
+    return {"balance": {"algorithm": "pick", "pick": keys}} if keys else {"balance": {"algorithm": "pick"}}
+
+
+def _fleet(pool: dict[str, Any], **more: Any) -> Fleet:
+    return fleet_of(pool, **driven(EDGE), **picker_section(), **more)
+
+
+@contextmanager
+def _served(fleet: Fleet) -> Iterator[tuple[ControlPlane, XdsEnvoy]]:
+    with controlling(fleet) as control, control.envoy(EDGE, [EDGE]) as envoy:
+        await_picker(envoy)
+        yield control, envoy
+
+
+def _chat(session: str = "", prompt: str = "hello") -> Request:
+    headers = (("content-type", "application/json"), *((("x-session-id", session),) if session else ()))
+    return Request("POST", "/v1/completions", headers, json.dumps({"model": "m", "prompt": prompt}).encode())
+
+
+def _pool(all_replicas: list[Replica], **keys: Any) -> dict[str, Any]:
+    return {"replicas": [entry(item) for item in all_replicas], **_pick(), **keys}
+
+
+def _by_session(envoy: XdsEnvoy, count: int = 60, sessions: int = 12) -> dict[str, set[str | None]]:
+    """Session → the replicas that answered it, for so many requests of so many sessions."""
+    load = envoy.client().load(count, 4, lambda number: _chat(f"s{number % sessions}", f"{number % sessions} " * 1500))
+    load.assert_no_failure()
+    homes: dict[str, set[str | None]] = {}
+    for response in load.responses:
+        homes.setdefault(str(dict(response.json["headers"])["x-session-id"]), set()).add(response.replica)
+    return homes
+
+
+def test_a_session_stays_with_its_replica_and_sessions_are_spread() -> None:
+    with replicas("a", "b", "c") as three, _served(_fleet(_pool(three))) as (control, envoy):
+        _by_session(envoy)
+        homes = _by_session(envoy)
+        assert all(len(home) == 1 for home in homes.values()), homes
+        assert {name for home in homes.values() for name in home} == {"a", "b", "c"}
+        explained = control.explain_pick({"pool": "pool", "session": "s1", "body": '{"prompt": "hello"}'})
+        assert (explained["reason"], set(explained["choices"])) == ("session", homes["s1"])
+        eventually(lambda: any(row["decisions"].get("session") for row in control.get("picks")["pools"]))
+
+
+def test_no_drained_replica_and_no_other_region_is_picked() -> None:
+    with replicas("a", "b", "c") as (a, b, c):
+        places = [entry(a, region="eu"), entry(b, region="eu"), entry(c, region="us")]
+        fleet = _fleet({"replicas": places, **_pick()}, route={"regions": ["eu"]})
+        with _served(fleet) as (control, envoy):
+            _by_session(envoy)
+            assert c.requests == 0
+            drained = [{**places[0], "drain": True}, *places[1:]]
+            change(control, {**fleet, "pools": {"pool": {"replicas": drained, **_pick()}}}, EDGE)
+            before = a.requests
+            _by_session(envoy)
+            assert (a.requests, c.requests) == (before, 0)
+            assert b.requests
+
+
+def test_a_variant_of_a_split_gets_no_request_of_the_other() -> None:
+    with replicas("a", "b") as (a, b):
+        fleet = _fleet({"replicas": [entry(a)], **_pick()}, pools={"other": {"replicas": [entry(b)], **_pick()}})
+        pin = {"header": "x-pool", "equals": "other", "pool": "other"}
+        route = {"match": {"path_prefix": "/"}, "split": {"pool": 1, "other": 1}, "pin": [pin]}
+        with _served({**fleet, "routes": {"everything": route}}) as (_, envoy):
+            load = envoy.client().load(20, 2, lambda _: Request("POST", "/", {"x-pool": "other"}, b"{}"))
+            load.assert_no_failure()
+            assert load.by_replica == {"b": 20}
+
+
+def test_a_client_cannot_choose_its_replica() -> None:
+    with replicas("a", "b") as (a, b), _served(_fleet({"replicas": [entry(a)], **_pick()})) as (control, envoy):
+        header = {"x-gateway-destination-endpoint": b.address}
+        assert envoy.client().post("/", b"{}", header).replica == "a"
+        os.kill(pid_of(control), signal.SIGKILL)
+        load = envoy.client().load(20, 2, lambda _: Request("POST", "/", header, b"{}"))
+        load.assert_no_failure()
+        assert b.requests == 0
+
+
+def test_a_dead_replica_is_left_before_any_check_has_seen_it() -> None:
+    with replicas("a", "b", "c") as three, _served(_fleet(_pool(three))) as (_, envoy):
+        three[0].refuse()
+        load = envoy.client().load(120, 4, _chat())
+        load.assert_no_failure()
+        assert load.by_replica.keys() == {"b", "c"}
+
+
+def test_requests_go_on_by_the_old_policy_while_the_picker_is_dead_or_hangs() -> None:
+    with replicas("a", "b", "c") as three:
+        fleet = _fleet({"replicas": [entry(a_b_c) for a_b_c in three], **_pick(otherwise="round_robin")})
+        with _served(fleet) as (control, envoy):
+            with envoy.client().steady(100, _chat("s1")) as load:
+                os.kill(pid_of(control), signal.SIGKILL)
+                eventually(lambda: control.status["picker"]["starts"] == 2)
+                await_picker(envoy)
+                with frozen(pid_of(control)):
+                    await_picker(envoy, fit=False)
+                    since = time.monotonic()
+                    time.sleep(1.0)
+                    meanwhile = load.since(since)
+                await_picker(envoy)
+            load.load.assert_no_failure()
+            assert max(response.seconds for response in load.load.responses) < 5.0
+            assert set(meanwhile.by_replica) == {"a", "b", "c"}
+            shares = meanwhile.shares()
+            assert max(shares.values()) - min(shares.values()) < 0.1
+
+
+def test_long_bodies_of_any_kind_pass_unchanged() -> None:
+    bodies = [b"", b"{", b"\xff" * 3_000_000, b"[" * 100_000, json.dumps({"prompt": "y" * 2_000_000}).encode()]
+    with replicas("a") as (a,), _served(_fleet(_pool([a]))) as (_, envoy):
+        for body in bodies:
+            for chunked in (False, True):
+                response = envoy.client().post("/", body, {"x-session-id": "k" * 7_000}, chunked=chunked)
+                assert response.status == 200
+                assert len(response.json["body"]) == len(body)
