@@ -26,6 +26,7 @@ from lbctl.serve.api.views import NO_FLEET
 from lbctl.serve.descriptors import AcceptErrors, raise_limit
 from lbctl.serve.errors import CannotListenError
 from lbctl.serve.guard import Work
+from lbctl.serve.joining import join, shared_store
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options, parse_lenient, settings
 from lbctl.serve.state.interface import StateStore, StoreError
@@ -112,6 +113,7 @@ class App:
         services = self._services
         if services is not None:
             services.views.end()
+            services.picker.end()
         for task in (*tasks, *self._reloads):
             task.cancel()
         await asyncio.gather(*tasks, *self._reloads, return_exceptions=True)
@@ -139,10 +141,15 @@ class App:
     async def _start(self) -> Services:
         options = self._options
         log.event("starting", version=__version__, paths=",".join(options.paths), dry_run=options.dry_run or None)
-        self._state = SavedState(await self._store(), log.warn)
-        await self._state.lead(log.warn)
+        shared = await shared_store(options, await asyncio.to_thread(parse_lenient, options.paths))
+        if shared is None:
+            self._state = SavedState(await self._store(), log.warn)
+            await self._state.lead(log.warn)
+        else:
+            self._state = SavedState(shared.store, log.warn, shared.authority)
+            await join(shared)
         services, saved = await wiring.build_from(
-            options, self._endpoints, self._metrics, self._nodes, self._state, self._open_endpoints
+            options, self._endpoints, self._metrics, self._nodes, self._state, self._open_endpoints, shared
         )
         self._services = services
         await services.reconciler.start(saved.fleet)
@@ -176,7 +183,9 @@ class App:
             if built and not self._options.dry_run:
                 publisher = services.publisher
                 publisher.open(
-                    await self._endpoints.open_xds(loaded.source, publisher.previous_snapshot, services.load_reports)
+                    await self._endpoints.open_xds(
+                        loaded.source, publisher.previous_snapshot, services.load_reports, services.request_logs
+                    )
                 )
         except CannotListenError:
             self._cannot_listen = True

@@ -38,10 +38,15 @@ class Guard:
         failed: Callable[[str], None] = _uncounted,
         fatal: tuple[type[Exception], ...] = (),
         first_pause: float = FIRST_PAUSE,
+        longest_pause: float = LONGEST_PAUSE,
+        expected: tuple[type[Exception], ...] = (),
     ) -> None:
+        """`expected` exceptions are logged by their message, without a traceback."""
         self._failed = failed
         self._fatal = fatal
         self._first_pause = first_pause
+        self._longest_pause = longest_pause
+        self._expected = expected
 
     async def keep(
         self, task: str, work: Work, restarts_in: Callable[[float], None] = _unannounced, **fields: str
@@ -59,13 +64,15 @@ class Guard:
                 log.error("a task ended that should not; it starts again", task=task, **fields, seconds=pause)
             except self._fatal:
                 raise
+            except self._expected as error:
+                log.error("a task failed; it starts again", task=task, why=str(error), **fields, seconds=pause)
             except Exception:  # noqa: BLE001 -- the other tasks go on, and this one starts again
                 log.failure("a task failed; it starts again", task=task, **fields, seconds=pause)
+            healthy = time.monotonic() - begun > self._longest_pause
             self._failed(task)
             restarts_in(pause)
             await asyncio.sleep(pause)
-            healthy = time.monotonic() - begun - pause > LONGEST_PAUSE
-            pause = self._first_pause if healthy else min(2 * pause, LONGEST_PAUSE)
+            pause = self._first_pause if healthy else min(2 * pause, self._longest_pause)
 
     def start(
         self, task: str, work: Work, restarts_in: Callable[[float], None] = _unannounced, **fields: str

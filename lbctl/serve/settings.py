@@ -16,7 +16,7 @@ from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.files import file_of
 from lbctl.compile.proxies import control as compile_control
 from lbctl.ir.address import Address
-from lbctl.ir.proxies import Control, ServerTls
+from lbctl.ir.proxies import Control, ServerTls, Store
 from lbctl.model.fleet import FleetSource, parse
 from lbctl.model.load import texts
 from lbctl.model.node import descend
@@ -34,6 +34,8 @@ class Options:
     state: str | None = None
     xds_bind: Address | None = None
     api_bind: Address | None = None
+    member: str | None = None
+    """The name of this process among the members of a store; None: the fleet decides, else it is the host's name."""
     dry_run: bool = False
     """Whether everything is decided, and nothing is sent or saved."""
     insecure: bool = False
@@ -61,6 +63,8 @@ def settings(options: Options, source: FleetSource | None) -> Settings:
         api_bind=options.api_bind or configured.api_bind,
         xds_tls=_rooted_tls(source, ("control", "xds", "tls"), configured.xds_tls),
         api_tls=_rooted_tls(source, ("control", "api", "tls"), configured.api_tls),
+        store=_rooted_store(source, configured.store),
+        member=options.member or configured.member,
     )
     state = Path(options.state or _rooted(source, ("control", "state"), configured.state)).absolute()
     token_file = configured.api_token_file
@@ -103,6 +107,19 @@ def _rooted_tls(source: FleetSource | None, path: tuple[str, ...], tls: ServerTl
     authority = tls.client_ca and _rooted(source, (*path, "client_ca"), tls.client_ca)
     return ServerTls(
         _rooted(source, (*path, "certificate"), tls.certificate), _rooted(source, (*path, "key"), tls.key), authority
+    )
+
+
+def _rooted_store(source: FleetSource | None, store: Store | None) -> Store | None:
+    if store is None:
+        return None
+    base = ("control", "store")
+    return replace(
+        store,
+        password_file=store.password_file and _rooted(source, (*base, "password", "file"), store.password_file),
+        ca=store.ca and _rooted(source, (*base, "tls", "ca"), store.ca),
+        certificate=store.certificate and _rooted(source, (*base, "tls", "certificate"), store.certificate),
+        key=store.key and _rooted(source, (*base, "tls", "key"), store.key),
     )
 
 

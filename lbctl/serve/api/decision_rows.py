@@ -153,7 +153,7 @@ def decision(
         notes=published.notes,
         ramp=_rounded(published.ramp),
         verdict=item.verdict,
-        words=item.reasons,
+        reasons=item.reasons,
         overrides=tuple(override(each) for each in about),
         acknowledged=acknowledged,
     )
@@ -264,7 +264,7 @@ def _source(item: SourceState, now: float) -> schema.Source:
         ok=item.ok,
         age=_optional(item.age(now)),
         reason=item.reason or None,
-        words=item.message or None,
+        message=item.message or None,
         bytes=item.size,
         seconds=_rounded(item.seconds),
         refused=tuple(schema.RefusedMetric(name, reason) for name, reason in item.refused),

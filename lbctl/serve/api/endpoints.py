@@ -25,10 +25,12 @@ from lbctl.xds.protocol.credentials import CredentialsError
 from lbctl.xds.protocol.load_reports import LoadReceiver
 from lbctl.xds.protocol.node_status import NodeStatus, Observer
 from lbctl.xds.protocol.private_socket import BindError
+from lbctl.xds.protocol.request_logs import LatencyReceiver
 from lbctl.xds.protocol.server import Server
 
 _SOCKET = "xds.sock"
 """In the state directory."""
+_EVERY_ADDRESS = ("0.0.0.0", "[::]")
 _GRACE = 6.0
 """Seconds over which the proxies' streams are ended."""
 
@@ -83,11 +85,12 @@ class Endpoints:
         log.event("the API listens", api=f"{'https' if tls else 'http'}://{address}", token=chosen.token)
 
     async def open_xds(
-        self, source: FleetSource, earlier: CachedSnapshot | None, load_receiver: LoadReceiver
+        self, source: FleetSource, earlier: CachedSnapshot | None, loads: LoadReceiver, latencies: LatencyReceiver
     ) -> Callable[[CachedSnapshot], None]:
         """Bind and serve xDS, and return the function that publishes to it. Raises CannotListenError.
 
-        `earlier` is what Envoys may still have from the process before. `load_receiver` takes what they report.
+        `earlier` is what Envoys may still have from the process before. `loads` and `latencies` take what they
+        report.
         """
         chosen = self._with_current_api(settings(self._options, source))
         self._check(chosen, "xds")
@@ -95,7 +98,7 @@ class Endpoints:
         control = chosen.control
         server = Server(
             self._nodes, self._observer, bind=control.xds_bind, tls=control.xds_tls, socket=chosen.state / _SOCKET,
-            secrets_in_clear=self._options.insecure, load_receiver=load_receiver,
+            secrets_in_clear=self._options.insecure, load_receiver=loads, latency_receiver=latencies,
         )  # fmt: skip
         if earlier is not None:
             server.recall(earlier)
@@ -109,6 +112,8 @@ class Endpoints:
         if server.socket_problem:
             log.findings([exposure.no_socket(server.socket_problem)])
         security = "none" if control.xds_tls is None else "mtls" if control.xds_tls.client_ca else "tls"
+        if control.xds_bind.path:
+            security = "unix socket"
         log.event(
             "proxies are served", xds=address, security=security, socket=server.socket or None, state=chosen.state
         )
@@ -118,6 +123,15 @@ class Endpoints:
     def traffic_log_bind(self) -> Address | None:
         """Where the traffic log may be received; None in a dry run and before the API listens."""
         return None if self._options.dry_run or self.settings is None else self.settings.control.logs_bind
+
+    def advertised(self, name: str) -> tuple[str, str]:
+        """Return the URL of the API and the address of xDS as other machines reach them; empty while it is closed.
+
+        `name` stands for an address that means every one of this machine.
+        """
+        scheme = "https" if self.settings and self.settings.control.api_tls else "http"
+        api = _advertised(self.opened.api, name)
+        return (f"{scheme}://{api}" if api else ""), _advertised(self.opened.xds, name)
 
     def retry_rejected(self) -> int:
         """Send the resources that Envoys have rejected once more. Returns their number, over all nodes."""
@@ -150,12 +164,13 @@ class Endpoints:
             await self._api.stop()
 
     def _with_current_api(self, chosen: Settings) -> Settings:
+        """Return the settings with those that this process has used already, and cannot change while it runs."""
         if self.settings is None:
             return chosen
         running = self.settings.control
         control = replace(
             chosen.control, api_bind=running.api_bind, api_tls=running.api_tls, api_token_file=running.api_token_file,
-            state=running.state,
+            state=running.state, store=running.store, member=running.member,
         )  # fmt: skip
         return replace(chosen, control=control, token=self.settings.token, state=self.settings.state)
 
@@ -178,6 +193,13 @@ def _make_token(chosen: Settings) -> None:
             log.event("a token for the API was made", file=chosen.token)
     except OSError as error:
         log.warn("a token for the API could not be made", file=chosen.token, reason=reason_of(error))
+
+
+def _advertised(address: str | None, name: str) -> str:
+    if address is None or address.startswith("unix:"):
+        return ""
+    host, _, port = address.rpartition(":")
+    return f"{name}:{port}" if host in _EVERY_ADDRESS else address
 
 
 def _with_port(control: Control, name: str, port: int) -> Control:

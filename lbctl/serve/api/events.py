@@ -21,7 +21,7 @@ from lbctl.ir.weight import Weight
 from lbctl.serve.api import decision_rows, rollout_rows, schema, status_rows
 from lbctl.serve.api.json_codec import encode
 from lbctl.serve.fleet.publisher import PublishedFleet, PublishResult
-from lbctl.serve.fleet.reconciler import ReloadResult
+from lbctl.serve.fleet.reload_result import ReloadResult
 from lbctl.serve.state.history import Rollback
 
 KEPT = 1_000
@@ -163,6 +163,10 @@ class EventLog:
         """Emit `rollback`."""
         at = status_rows.timestamp(rollback.at)
         self._emit(schema.RolledBack(at, rollback.digest, rollback.actor, rollback.reason or None))
+
+    def role_changed(self, member: str, role: str, epoch: int) -> None:
+        """Emit `role`."""
+        self._emit(schema.RoleChanged(self._timestamp(), member, role, epoch))
 
     def task_failed(self, task: str) -> None:
         """Emit `task_failed`."""

@@ -17,6 +17,7 @@ from lbctl.serve.api.status_rows import when
 from lbctl.serve.health.thresholds import CheckState
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.service import with_websockets
+from lbctl.targets import uncounted
 
 _PART = 50
 """Replicas between two pauses."""
@@ -112,13 +113,16 @@ class _Rows:
             name=pool.name,
             model=pool.model.name if pool.model else None,
             protocol=pool.protocol,
-            algorithm=pool.balance.algorithm,
+            algorithm=pool.balance.name,
             drain_deadline_seconds=pool.drain_deadline / 1000,
             requests_per_second=(
                 round(sum(item.requests_per_second or 0.0 for item in replicas), 3) if reporting else None
             ),
             reporting=reporting,
             silent=tuple(sorted(names - self._reporting)),
+            unable={
+                item.proxy.name: lacks for item in carriers if (lacks := uncounted(item.proxy)) not in ("", "kind")
+            },
             replicas=tuple(replicas),
         )
 
@@ -170,6 +174,7 @@ class _Rows:
             },
             health=live.health.get(key),
             in_flight=in_flight,
+            in_flight_known_by=live.ledger.in_flight_known_by(key, live.now),
         )
 
 

@@ -56,6 +56,8 @@ class ReplicaFacts:
     """Its deep health; None where it has no telemetry."""
     in_flight: int | None = None
     """Its requests in flight; None where they are unknown."""
+    in_flight_known_by: int = 0
+    """The number of proxies that report its requests in flight."""
 
 
 def state_of(facts: ReplicaFacts) -> State:
@@ -74,7 +76,19 @@ def _left(facts: ReplicaFacts) -> State | None:
     if facts.in_flight:
         count = f"{facts.in_flight} request{'' if facts.in_flight == 1 else 's'}"
         return State("draining", f"{why}; {count} in flight")
-    return State("drained", why if facts.in_flight == 0 else f"{why}; its requests in flight are not known")
+    return State("drained", why + _unknown_in_flight(facts))
+
+
+def _unknown_in_flight(facts: ReplicaFacts) -> str:
+    """Return what is not known of the requests in flight; empty where all proxies report them."""
+    if facts.in_flight is None:
+        return "; its requests in flight are not known"
+    known = facts.in_flight_known_by
+    return (
+        f"; no requests in flight at {known} of {facts.carriers} proxies, not known at the others"
+        if (known < facts.carriers)
+        else ""
+    )
 
 
 def _out(facts: ReplicaFacts) -> State | None:

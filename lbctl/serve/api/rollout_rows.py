@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from lbctl.control import rollouts
-from lbctl.control.analysis.evidence import Evaluation, MetricValues, RequestCounts
+from lbctl.control.analysis.evidence import Evaluation, LatencyValues, MetricValues, RequestCounts
+from lbctl.control.overrides import Override, Overrides
 from lbctl.control.rollouts import DEFAULT_ANALYSIS, Rollouts, RolloutState
 from lbctl.control.splits import shares_of
 from lbctl.ir.routes import Rollout, Route
@@ -14,13 +16,23 @@ from lbctl.serve.api import schema
 from lbctl.serve.api.status_rows import timestamp, when
 
 
-def rows(states: Rollouts, files: Topology, served: Topology, now: float) -> Iterator[schema.Rollout]:
+def rows(
+    states: Rollouts, files: Topology, served: Topology, overrides: Overrides, now: float
+) -> Iterator[schema.Rollout]:
     """Yield a row for each rollout of the files. `served` has the splits that the proxies get."""
+    holders = {item.route: _holder(item) for item in overrides if item.kind == "split"}
     current = {route.name: route for route in served.routes}
     by_route = {state.route: state for state in states}
     for route in files.routes:
         if route.rollout is not None and route.name in by_route:
-            yield _row(by_route[route.name], route.rollout, current.get(route.name, route), now)
+            row = _row(by_route[route.name], route.rollout, current.get(route.name, route), now)
+            yield replace(row, held_by=holders.get(route.name))
+
+
+def _holder(split: Override) -> str:
+    """Return who holds a split by hand, until when, and why."""
+    until = f" until {timestamp(split.until)}" if split.until is not None else ""
+    return f"{split.author or 'an operator'}{until}" + (f": {split.reason}" if split.reason else "")
 
 
 def _row(state: RolloutState, rollout: Rollout, served: Route, now: float) -> schema.Rollout:
@@ -64,7 +76,7 @@ def evaluation(item: Evaluation) -> schema.RolloutEvaluation:
         reason=item.reason or None,
         new=_counts(item.new),
         old=_counts(item.old),
-        metrics=tuple(map(_metric, item.metrics)),
+        metrics=tuple(map(_metric, (*((item.latency,) if item.latency else ()), *item.metrics))),
     )
 
 
@@ -72,7 +84,7 @@ def _counts(counts: RequestCounts) -> schema.RolloutCounts:
     return schema.RolloutCounts(counts.requests, counts.errors, counts.rate)
 
 
-def _metric(item: MetricValues) -> schema.RolloutMetric:
+def _metric(item: LatencyValues | MetricValues) -> schema.RolloutMetric:
     return schema.RolloutMetric(
         item.name, item.new, item.old, item.ratio, item.max_ratio, item.verdict, item.problem or None
     )

@@ -18,7 +18,7 @@ _WRITE = {
     413: "the body is larger than 64 KiB",
     415: "the body is not `application/json`",
 }
-_NOT_SAVED = {503: "the state cannot be written, and nothing has changed"}
+_NOT_SAVED = {503: "the state cannot be written, or no member leads: nothing has changed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,19 @@ ROUTES = (
     Route("fleet", "GET", "/api/v1/fleet", "Every setting of the fleet that is served", schema.FleetSettings),
     Route("signals", "GET", "/api/v1/signals", "Every signal and source of every replica", schema.Signals),
     Route("decisions", "GET", "/api/v1/decisions", "Every weight with all that led to it", schema.Decisions),
+    Route("picks", "GET", "/api/v1/picks", "The picker, its counts, and samples of its decisions", schema.Picks),
+    Route(
+        "pick_tables", "GET", "/api/v1/picks/tables", "The tables of replicas for a picker, and then what changes",
+        "text/event-stream",
+        errors=((400, "a parameter is not what it should be"), *_READ.items(), (503, "there are 32 pickers already")),
+        parameters=(
+            Parameter("id", "query", "What names the picker among others"),
+            Parameter("address", "query", "Where the others send their counts, as IP:PORT"),
+        ),
+    ),
     Route("overrides", "GET", "/api/v1/overrides", "What operators hold", schema.Overrides),
     Route("rollouts", "GET", "/api/v1/rollouts", "How far each rollout is", schema.Rollouts),
+    Route("members", "GET", "/api/v1/members", "The members of the control plane, and which one leads", schema.Members),
     Route("history", "GET", "/api/v1/history", "The fleets that were served", schema.History),
     Route(
         "audit", "GET", "/api/v1/audit", "Who did what, as a chain of hashes", schema.Audit,
@@ -124,6 +135,10 @@ ROUTES = (
     _write(
         "rollback", "POST", "/api/v1/rollback", "Serve an earlier fleet until the files change",
         schema.RollbackRequest, schema.RollbackResult, _NOT_SAVED,
+    ),
+    _write(
+        "explain_pick", "POST", "/api/v1/picks/explain", "Which replica a request would be given now, and why",
+        schema.PickQuestion, schema.PickExplanation, {503: "the picker of this control plane does not run"},
     ),
     _write(
         "put_override", "POST", "/api/v1/overrides", "Hold a drain, a weight or a pool's weights",

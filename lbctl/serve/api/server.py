@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from lbctl.base.hosts import is_loopback
+from lbctl.base.hosts import is_ip, is_loopback
 from lbctl.compile.files import read_regular
 from lbctl.ir.address import Address
 from lbctl.serve import log
@@ -32,12 +32,14 @@ from lbctl.serve.api.dashboard import http as dashboard_http
 from lbctl.serve.api.dashboard.http import takes_gzip
 from lbctl.serve.api.dashboard.service import MOST_STREAMS, Dashboard
 from lbctl.serve.api.events import MOST_CLIENTS, EventLog, Subscription, TooManyClientsError
+from lbctl.serve.api.forwarding import Forwarding, NoLeaderError, forward
 from lbctl.serve.api.json_codec import encode, is_unicode
 from lbctl.serve.api.routes import ROUTES
 from lbctl.serve.api.streaming import stream
 from lbctl.serve.api.tokens import Principal
 from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.metrics.instruments import CONTENT_TYPE
+from lbctl.serve.picker.feed import MOST_PICKERS, Feed, TableEvents, TooManyPickersError
 from lbctl.serve.state.interface import StoreError
 
 _LARGEST = 64 * 1024
@@ -52,6 +54,7 @@ HEARTBEAT = 15.0
 """Seconds without an event after which a stream gets a comment, so that proxies in between keep it open."""
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::[0-9]{1,5})?")
+_PICKER_ID, _PICKER_ADDRESS = re.compile(r"[0-9A-Za-z]{1,64}"), re.compile(r"(?:[0-9.]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}")
 _PUBLIC = frozenset(route.path for route in ROUTES if route.access == "public")
 _ACTOR: ContextVar[str] = ContextVar("actor")
 """The name of the token of the request that is handled."""
@@ -105,6 +108,16 @@ class Serving(Protocol):
     def decisions(self) -> schema.Decisions:
         """Return `/api/v1/decisions`."""
 
+    async def explain_pick(self, body: dict[str, Any], actor: str) -> schema.PickExplanation:
+        """Return which replica a request would be given. Raises BadRequestError and NotSavedError."""
+
+    def picks(self) -> schema.Picks:
+        """Return `GET /api/v1/picks`."""
+
+    @property
+    def pick_feed(self) -> Feed:
+        """The tables for pickers."""
+
     def overrides(self) -> schema.Overrides:
         """Return `GET /api/v1/overrides`."""
 
@@ -113,6 +126,12 @@ class Serving(Protocol):
 
     def history(self) -> schema.History:
         """Return `GET /api/v1/history`."""
+
+    def members(self) -> schema.Members:
+        """Return `GET /api/v1/members`."""
+
+    def forwards_to(self) -> Forwarding | None:
+        """Return where writes are forwarded to; None where this process carries them out."""
 
     async def audit(self) -> schema.Audit:
         """Return `GET /api/v1/audit`. Raises StoreError."""
@@ -223,9 +242,12 @@ class Api:
             "fleet": _document(serving.fleet),
             "signals": _document(serving.signals),
             "decisions": _document(serving.decisions),
+            "picks": _document(serving.picks),
+            "pick_tables": self._pick_tables,
             "overrides": _document(serving.overrides),
             "rollouts": _document(serving.rollouts),
             "history": _document(serving.history),
+            "members": _document(serving.members),
             "audit": self._audit,
             "events": self._events,
             "live": self._live,
@@ -235,6 +257,7 @@ class Api:
             "openapi": _document(openapi.document),
             "reload": self._reload,
             "rollback": _operation(serving.rollback),
+            "explain_pick": _operation(serving.explain_pick),
             "put_override": _operation(serving.put_override),
             "act_on_rollout": _operation(serving.act_on_rollout),
             "remove_override": _operation(serving.remove_override),
@@ -273,6 +296,14 @@ class Api:
                 return await stream(request, _WithHeartbeat(subscription), _HEADERS)
         except TooManyClientsError:
             raise _Refused(503, f"there are {MOST_CLIENTS} streams of events already") from None
+
+    async def _pick_tables(self, request: web.Request) -> web.StreamResponse:
+        """Stream the tables of replicas to a picker."""
+        try:
+            with self._serving.pick_feed.subscribe(_peer(request)) as subscription:
+                return await stream(request, TableEvents(subscription, HEARTBEAT), _HEADERS)
+        except TooManyPickersError:
+            raise _Refused(503, f"there are {MOST_PICKERS} pickers already") from None
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         """Stream frames of the dashboard until the client or the process ends it."""
@@ -314,6 +345,9 @@ class Api:
             if principal.role == "read" and not reading:
                 raise _Refused(403, f"the token of {principal.name} may read, and not operate")
             _ACTOR.set(principal.name)
+            target = None if reading else self._serving.forwards_to()
+            if target is not None:
+                return await _forwarded(request, target)
         return await handler(request)
 
     async def _principal(self, request: web.Request) -> Principal:
@@ -375,6 +409,13 @@ async def _as_json(request: web.Request, handler: _Handler) -> web.StreamRespons
         return _json(schema.Error("internal error; the log has more"), 500)
 
 
+async def _forwarded(request: web.Request, target: Forwarding) -> web.Response:
+    try:
+        return await forward(request, target)
+    except NoLeaderError as error:
+        raise _Refused(503, str(error)) from None
+
+
 def _document(build: Callable[[], object]) -> _Handler:
     """Return a handler that answers what `build` returns."""
 
@@ -431,6 +472,20 @@ async def _body(request: web.Request) -> dict[str, Any]:
     if not is_unicode(body):
         raise _Refused(400, "the body has half of a surrogate pair, which is no character")
     return body
+
+
+def _peer(request: web.Request) -> tuple[str, str] | None:
+    """Return the id and the address of the picker that asks for tables; None where it gives none.
+
+    An address of loopback counts only from this machine. Raises _Refused.
+    """
+    own, address = request.query.get("id", ""), request.query.get("address", "")
+    if not own and not address:
+        return None
+    host = address.rpartition(":")[0].strip("[]")
+    if not _PICKER_ID.fullmatch(own) or not _PICKER_ADDRESS.fullmatch(address) or not is_ip(host):
+        raise _Refused(400, "id and address are those of a picker: 1 to 64 letters and digits, and IP:PORT")
+    return None if is_loopback(host) and not is_loopback(request.remote or "") else (own, address)
 
 
 def _is_public(request: web.Request) -> bool:

@@ -12,9 +12,19 @@ from typing import Any
 from lbctl.base.diagnostics import Diagnostic, as_json
 from lbctl.ir.proxies import Control
 from lbctl.serve.api import schema
-from lbctl.serve.discovery.dns import NameState
+from lbctl.serve.discovery.interface import NameState
 
-_NEEDS_RESTART = ("xds_bind", "xds_tls", "api_bind", "api_token_file", "api_tls", "logs_bind", "state")
+_NEEDS_RESTART = (
+    "xds_bind",
+    "xds_tls",
+    "api_bind",
+    "api_token_file",
+    "api_tls",
+    "logs_bind",
+    "state",
+    "store",
+    "member",
+)
 """The attributes of `control` that are read once, at the start."""
 
 
@@ -61,7 +71,7 @@ def driven_proxy(row: Mapping[str, Any]) -> schema.DrivenProxy:
 
 
 def discovered_name(state: NameState) -> schema.DiscoveredName:
-    """Return the row of a DNS name."""
+    """Return the row of a DNS name or a Kubernetes service."""
     return schema.DiscoveredName(
         name=state.name,
         resolvers=state.resolvers,

@@ -19,12 +19,22 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import xds_proxies
 from lbctl.ir.settings import of_fleet
 from lbctl.ir.topology import Topology
-from lbctl.serve.api import decision_rows, history_rows, pool_rows, rollout_rows, schema, status_rows
+from lbctl.serve.api import (
+    decision_rows,
+    history_rows,
+    member_rows,
+    pick_rows,
+    pool_rows,
+    rollout_rows,
+    schema,
+    status_rows,
+)
 from lbctl.serve.api.carriers import carriers
 from lbctl.serve.api.dashboard import rows
 from lbctl.serve.api.dashboard.service import Dashboard
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
+from lbctl.serve.api.forwarding import Forwarding
 from lbctl.serve.api.replica_shares import ShareTable
 from lbctl.serve.api.replica_states import StateTimes
 from lbctl.serve.drivers.supervisor import DriverSupervisor
@@ -32,10 +42,13 @@ from lbctl.serve.errors import NotSavedError
 from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
 from lbctl.serve.fleet.recent import RecentSnapshots
 from lbctl.serve.fleet.reconciler import Reconciler
+from lbctl.serve.ha.member import Member
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollback import RollbackService
 from lbctl.serve.operator.rollouts import RolloutService
+from lbctl.serve.picker.feed import Feed
+from lbctl.serve.picker.manager import Picker
 from lbctl.serve.settings import Options
 from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.state.history import Cause
@@ -74,7 +87,11 @@ class Views:
         events: EventLog,
         traffic: Traffic,
         recent: RecentSnapshots,
+        picker: Picker,
+        member: Member | None = None,
     ) -> None:
+        self._picker = picker
+        self._member = member
         self.events = events
         self.dashboard = Dashboard(self, events)
         self._ending = False
@@ -135,6 +152,7 @@ class Views:
             sources=self._sources(),
             names=tuple(status_rows.discovered_name(item) for item in self._publisher.discovery.names()),
             listens=self._listens(),
+            picker=pick_rows.status(self._picker),
         )
 
     def proxies(self) -> schema.Proxies:
@@ -223,6 +241,20 @@ class Views:
             )
         )
 
+    async def explain_pick(self, body: dict[str, Any], actor: str) -> schema.PickExplanation:
+        """Return which replica a request would be given. Raises BadRequestError and NotSavedError."""
+        del actor
+        return await pick_rows.explain(self._picker, body)
+
+    def picks(self) -> schema.Picks:
+        """Return `GET /api/v1/picks`."""
+        return pick_rows.picks(self._picker)
+
+    @property
+    def pick_feed(self) -> Feed:
+        """The tables for pickers."""
+        return self._picker.feed
+
     def overrides(self) -> schema.Overrides:
         """Return `GET /api/v1/overrides`."""
         return schema.Overrides(tuple(decision_rows.override(item) for item in self._publisher.overrides))
@@ -251,6 +283,20 @@ class Views:
             diagnostics=status_rows.diagnostics(last_reload.diagnostics if last_reload else ()),
         )
 
+    def members(self) -> schema.Members:
+        """Return `GET /api/v1/members`."""
+        return member_rows.members(self._member)
+
+    def forwards_to(self) -> Forwarding | None:
+        """Return where writes are forwarded to; None where this process carries them out."""
+        if self._member is None or self._member.leads:
+            return None
+        return Forwarding(self._member.name, self._member.leader_api, self._api_certificate())
+
+    def _api_certificate(self) -> str | None:
+        tls = self._endpoints.settings.control.api_tls if self._endpoints.settings else None
+        return tls.certificate if tls else None
+
     def history(self) -> schema.History:
         """Return `GET /api/v1/history`."""
         return schema.History(history_rows.entries(self._rollbacks.history))
@@ -274,7 +320,7 @@ class Views:
         files, composed = served.loaded.compiled.topology, served.composed.whole.topology
         now = time.time()
         states = follow(self._publisher.rollouts, files, now)  # those that are saved may be of the files before
-        return schema.Rollouts(tuple(rollout_rows.rows(states, files, composed, now)))
+        return schema.Rollouts(tuple(rollout_rows.rows(states, files, composed, served.composed.overrides, now)))
 
     async def act_on_rollout(self, body: dict[str, Any], actor: str) -> schema.RolloutResult:
         """Start, move or end a rollout. Raises BadRequestError and NotSavedError."""
@@ -323,7 +369,7 @@ class Views:
                 pool=name,
                 strategy=item.pool.weighting.strategy,
                 mode=item.mode,
-                words=item.mode_reason or None,
+                reason=item.mode_reason or None,
                 out={replica: tuple(reasons) for replica, reasons in ejected.get(name, {}).items()},
                 floor={
                     each.replica.name: tuple(each.health.reasons)

@@ -99,7 +99,7 @@ class HaproxyDriver:
         before = self.status
         reason = _reason(applied)
         self._failures = 0 if applied.done or applied.retry_after is not None else self._failures + 1
-        problem = "" if applied.due and reason == applied.due else reason
+        problem = "" if (applied.due and reason == applied.due) or _waits_for_reload(applied) else reason
         self.status = DriverStatus(
             "SYNCED" if applied.done else "FAILING" if applied.failure or applied.refused else "WAITING",
             served.cached_snapshot.version if applied.done else before.version,
@@ -118,6 +118,12 @@ class HaproxyDriver:
         if applied.retry_after is not None:
             return applied.retry_after
         return min(_LONGEST_RETRY, _FIRST_RETRY * 2.0 ** (self._failures - 1)) if self._failures else _CHECK_INTERVAL
+
+
+def _waits_for_reload(applied: Applied) -> bool:
+    """Return whether the only thing that is missing is a reload that will come: that is no problem worth a warning."""
+    wrong = applied.failure or applied.complaints or applied.refused or applied.wrong
+    return bool(applied.reload) and applied.retry_after is not None and not wrong
 
 
 def _reason(applied: Applied) -> str:

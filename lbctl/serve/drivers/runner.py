@@ -15,6 +15,9 @@ from lbctl.ir.snapshot import View
 from lbctl.serve.drivers.base import Driver, DriverStatus
 from lbctl.serve.fleet.publisher import PublishedFleet
 
+_UNSURE = 0.1
+"""Seconds between two looks at whether proxies may be changed again."""
+
 
 class DriverEndedError(Exception):
     """A driver has returned, although it should run until it is cancelled."""
@@ -23,8 +26,10 @@ class DriverEndedError(Exception):
 class DriverRunner:
     """`create` returns a new driver. A `Guard` restarts `run`, and calls `restarts_in` before each pause."""
 
-    def __init__(self, proxy: Proxy, create: Callable[[], Driver]) -> None:
+    def __init__(self, proxy: Proxy, create: Callable[[], Driver], permit: Callable[[], bool] = lambda: True) -> None:
+        """`permit` returns whether this process may change proxies now; an update waits until then."""
         self.proxy = proxy
+        self._permit = permit
         self._create = create
         self._driver: Driver | None = None
         self._status = DriverStatus()
@@ -98,6 +103,8 @@ class DriverRunner:
         """Pass updates to the driver, in a task of its own: a driver may raise here, too."""
         while True:
             await self._updated.wait()
+            while not self._permit():
+                await asyncio.sleep(_UNSURE)
             self._updated.clear()
             if self._is_new and self._served is not None:
                 self._is_new = False

@@ -34,7 +34,16 @@ _FIRST_CHECKS = 3.0
 class DriverSupervisor:
     """`ejected` is called with pool → replicas that the active checks have ejected, when that has changed."""
 
-    def __init__(self, ejected: Callable[[Mapping[str, frozenset[str]]], None], guard: Guard, *, dry_run: bool) -> None:
+    def __init__(
+        self,
+        ejected: Callable[[Mapping[str, frozenset[str]]], None],
+        guard: Guard,
+        *,
+        dry_run: bool,
+        permit: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`permit` returns whether this process may change proxies now."""
+        self._permit = permit
         self._ejected = ejected
         self._dry_run = dry_run
         self._guard = guard
@@ -86,6 +95,8 @@ class DriverSupervisor:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._tasks, self._runners = {}, {}
+            self._news.set()
 
     async def _apply(self, served: PublishedFleet) -> None:
         proxies = {item.name: item for item in needs_driver(served.composed.whole.topology)}
@@ -116,7 +127,7 @@ class DriverSupervisor:
             log.warn("active checks cannot be done; its replicas stay as they are", pool=pool, why=reason)
 
     def _start(self, proxy: Proxy, kind: DriverKind) -> None:
-        runner = DriverRunner(proxy, lambda: kind.driver(proxy, lambda: self._health_checker.out))
+        runner = DriverRunner(proxy, lambda: kind.driver(proxy, lambda: self._health_checker.out), self._permit)
         self._runners[proxy.name] = runner
         self._tasks[proxy.name] = self._guard.start("driver", runner.run, runner.restarts_in, proxy=proxy.name)
 

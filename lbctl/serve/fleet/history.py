@@ -10,8 +10,9 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import NamedTuple
 
 from lbctl.base.diagnostics import Diagnostics, did_you_mean, show
 from lbctl.model.load import SourceText, texts
@@ -42,6 +43,14 @@ class RestoredHistory:
     """The rollback in force; None without one."""
 
 
+class _Unrevised(NamedTuple):
+    """Files that are served from disk, and whether their entry is new."""
+
+    digest: str
+    files: tuple[SourceText, ...]
+    is_new: bool
+
+
 def digest_of(files: Iterable[SourceText]) -> str:
     """Return the digest of a fleet's YAML files: of their names without directories, and of their content."""
     digest = hashlib.sha256()
@@ -61,11 +70,23 @@ class FleetHistory:
         """The commit of the files that are served."""
         self._paths = tuple(paths)
         self._state = state
-        self._saved = restored
+        self._saved: RestoredHistory | None = restored
+        """What is stored; None where that is unknown."""
         self._texts: dict[str, tuple[SourceText, ...]] = {}
         """Digest → the files that are not saved yet, or that a rollback serves."""
+        self._unrevised: _Unrevised | None = None
+        """The files whose commit is not looked up yet."""
         self._unsaved: dict[str, str] = {}
         """Digest → its compressed files, which are not saved yet."""
+
+    def restore(self, restored: RestoredHistory) -> None:
+        """Take what another process has saved, and save all of it anew with the next `save`."""
+        self.entries, self.rollback = restored.entries, restored.rollback
+        self._saved = None
+
+    def save_all(self) -> None:
+        """Save all of this history anew with the next `save`, also where nothing has changed."""
+        self._saved = None
 
     @property
     def current(self) -> HistoryEntry | None:
@@ -74,11 +95,12 @@ class FleetHistory:
 
     async def served(self, files: tuple[SourceText, ...], fleet: PublishedFleet, cause: Cause) -> None:
         """Note that these files are served from now on. The same files as before add no entry."""
-        digest, compressed, revision = await asyncio.to_thread(self._described, files, fleet.origin == "files")
-        earlier = next((item.revision for item in reversed(self.entries) if item.digest == digest), Revision())
-        self.revision = revision or earlier
-        if self.current is not None and self.current.digest == digest:
+        digest, compressed = await asyncio.to_thread(lambda: (digest_of(files), write_texts(files)))
+        is_new = self.current is None or self.current.digest != digest
+        self._unrevised = _Unrevised(digest, files, is_new) if fleet.origin == "files" else None
+        if not is_new:
             return
+        self.revision = next((item.revision for item in reversed(self.entries) if item.digest == digest), Revision())
         pools = fleet.composed.whole.topology.pools
         entry = HistoryEntry(
             digest, time.time(), cause, self.revision, fleet.cached_snapshot.version, len(pools),
@@ -90,9 +112,23 @@ class FleetHistory:
         self._unsaved = {name: text for name, text in self._unsaved.items() if name in kept}
         self._texts = {name: each for name, each in self._texts.items() if name in kept}
 
-    def _described(self, files: tuple[SourceText, ...], are_on_disk: bool) -> tuple[str, str, Revision | None]:
-        """Return the digest, the compressed files, and the commit where the files are those on disk."""
-        return digest_of(files), write_texts(files), revision_of(self._paths, files) if are_on_disk else None
+    async def find_revision(self) -> bool:
+        """Look up the commit of the files that were served last, and return whether an entry has changed by it.
+
+        git may take seconds, so nothing that proxies wait for should wait for this.
+        """
+        pending, self._unrevised = self._unrevised, None
+        if pending is None:
+            return False
+        revision = await asyncio.to_thread(revision_of, self._paths, pending.files)
+        current = self.current
+        if current is None or current.digest != pending.digest:
+            return False
+        self.revision = revision
+        if pending.is_new and revision != current.revision:
+            self.entries = (*self.entries[:-1], replace(current, revision=revision))
+            return True
+        return False
 
     async def pinned(self) -> tuple[SourceText, ...] | None:
         """Return the files that a rollback serves; None without one, which a change of the files on disk ends."""
@@ -148,12 +184,13 @@ class FleetHistory:
         for digest, compressed in list(self._unsaved.items()):
             await self._state.save_history_files(digest, compressed)
             del self._unsaved[digest]
-        if self.entries != self._saved.entries:
+        before = self._saved
+        if before is None or self.entries != before.entries:
             await self._state.save_history(self.entries)
             kept = {item.digest for item in self.entries}
-            for digest in {item.digest for item in self._saved.entries} - kept:
+            for digest in {item.digest for item in (before.entries if before else ())} - kept:
                 await self._state.delete_history_files(digest)
-        if self.rollback != self._saved.rollback:
+        if before is None or self.rollback != before.rollback:
             await self._state.save_rollback(self.rollback)
         self._saved = RestoredHistory(self.entries, self.rollback)
         needed = {self.rollback.digest} if self.rollback else set()

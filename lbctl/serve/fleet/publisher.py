@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.control.compose import Composed, compose, weight_changes
@@ -36,11 +36,12 @@ from lbctl.targets.load import Loaded
 from lbctl.xds.build.snapshot_cache import Builder, CachedSnapshot, UnsoundError
 from lbctl.xds.resource import SHORT, changed_names
 
-Origin = Literal["files", "state", "history"]
+Origin = Literal["files", "state", "history", "leader"]
 _FIRST_ANSWER = 5.0
 """Seconds for which a new fleet waits until its names are resolved."""
 _EMPTY_START = 20.0
 """Seconds for which the first fleet waits for a pool whose name has no answer: proxies may still have its replicas."""
+_T = TypeVar("_T")
 _MAX_NAMED = 5
 """The most changed resources that the log names."""
 
@@ -112,6 +113,7 @@ class Publisher:
         self._builder = Builder()
         self._metrics = metrics
         self.drained = drained
+        self._own_drains = True
         self._now = now
 
     def open(self, send: Callable[[CachedSnapshot], None]) -> None:
@@ -138,6 +140,10 @@ class Publisher:
     def set_overrides(self, overrides: Overrides) -> None:
         """Apply these overrides of operators with the next publication."""
         self.overrides = overrides
+
+    def set_drains(self, drains: Mapping[tuple[str, str], float]) -> None:
+        """Use these times of drains, (pool, replica) → seconds since the epoch, from the next publication on."""
+        self.drained, self._own_drains = drains, False
 
     def set_baseline(self, topology: Topology) -> None:
         """Compare new answers of discovery with the saved ones of this topology, which ran before."""
@@ -194,7 +200,7 @@ class Publisher:
         accepted, refused = accepted_answers(topology, self.accepted, discovered, max_shrink)
         started = time.perf_counter()
         traffic_log = self._traffic_log(topology)
-        served, result = await asyncio.to_thread(self._build, loaded, origin, accepted, traffic_log)
+        served, result = await _to_its_end(asyncio.to_thread(self._build, loaded, origin, accepted, traffic_log))
         self._metrics.published(
             served.cached_snapshot.version, time.perf_counter() - started, replica_counts(served.composed.whole)
         )
@@ -213,7 +219,8 @@ class Publisher:
         now, before = self._now(), self.served
         whole = accepted.apply(loaded.compiled.topology)
         fleet = Snapshot(whole, secrets=loaded.secrets, addresses=accepted.hosts, traffic_log=traffic_log)
-        drained = before.composed.drains if before else self.drained
+        drained = before.composed.drains if before and self._own_drains else self.drained
+        self._own_drains = True
         composed = compose(fleet, self.loop_output, self.overrides, drained, now, self.rollouts)
         snapshot, proxies = composed.snapshot, xds_proxies(whole, xds_kinds()).all
         cached = self._builder.build(loaded, snapshot, proxies)
@@ -226,6 +233,16 @@ class Publisher:
             unsupported = unsupported_features(loaded, snapshot, (*proxies, *self.driven(whole)))
         weights = weight_changes(before.composed, composed) if before else {}
         return PublishedFleet(loaded, origin, cached, composed, unsupported, at), _result(new, changed, weights)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
+    """Return the result of work in a thread. A cancellation waits for its end, so that no other runs beside it."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def _changed_resources(

@@ -10,10 +10,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.compile.files import read_regular
@@ -23,9 +22,10 @@ from lbctl.model.text import MAX_BYTES
 from lbctl.serve import log
 from lbctl.serve.errors import BadRequestError, CannotListenError, NotSavedError
 from lbctl.serve.fleet import key_files
-from lbctl.serve.fleet.history import SHORT, FleetHistory
-from lbctl.serve.fleet.publisher import Origin, PublishedFleet, Publisher, PublishResult
+from lbctl.serve.fleet.history import SHORT, FleetHistory, digest_of
+from lbctl.serve.fleet.publisher import Origin, Publisher, PublishResult
 from lbctl.serve.fleet.reload import LoadOutcome, Reloader
+from lbctl.serve.fleet.reload_result import ChangeObserver, ReloadResult
 from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.metrics.instruments import Metrics, ReloadStatus
 from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
@@ -38,46 +38,12 @@ from lbctl.xds.build.snapshot_cache import UnsoundError
 
 _FILES = Cause(CONTROL_PLANE)
 """The cause of what a change of the files leads to."""
-_PUBLISHED_FOR = {"files": "the files", "state": "the state", "history": "a rollback"}
+_PUBLISHED_FOR = {"files": "the files", "state": "the state", "history": "a rollback", "leader": "the leader"}
 """Origin of a fleet → the cause of its publication, for the log, the events and the audit log."""
 _MAX_NAMED = 8
 """The most replicas that one line of the log names."""
 _SAVE_AGAIN = 5.0
 """Seconds until a save that has failed is tried again."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReloadResult:
-    """The result of one reading of the files."""
-
-    result: ReloadStatus
-    """What came of it."""
-    diagnostics: tuple[Diagnostic, ...]
-    """The findings in the files."""
-    at: float
-    """When the files were read, in seconds since the epoch."""
-    refused: str | None = None
-    """Why the fleet of the files is not served; None where it is."""
-    shrink: tuple[Diagnostic, ...] = ()
-    """The losses of replicas and keys that an operator has to confirm."""
-
-    @property
-    def valid(self) -> bool:
-        """Whether the fleet of the files is served."""
-        return self.result in ("published", "unchanged")
-
-
-class ChangeObserver(Protocol):
-    """Is notified of every change, after it has happened."""
-
-    def published(self, served: PublishedFleet, result: PublishResult, cause: str) -> None:
-        """Handle the end of a publication, whether or not it has changed the fleet."""
-
-    def reloaded(self, result: ReloadResult) -> None:
-        """Handle the end of a reading of the files."""
-
-    def rolled_back(self, rollback: Rollback) -> None:
-        """Handle a rollback, after an earlier fleet is served in place of the files."""
 
 
 class Reconciler:
@@ -120,7 +86,11 @@ class Reconciler:
         self._unrecorded: tuple[str, str] | None = None
         """Version and cause of a publication that the audit log does not have yet."""
         self._followed: Mapping[Path, str] = {}
-        self._drains = dict(publisher.drained)
+        self._drains: dict[tuple[str, str], float] | None = dict(publisher.drained)
+        """The drains as they are saved; None where that is unknown."""
+        self._leader_files: tuple[SourceText, ...] | None = None
+        self._following = False
+        """Whether another process decides, so that nothing is saved here."""
 
     async def start(self, saved: SavedFleet | None) -> None:
         """Serve the fleet of the files, or else the `saved` one where that is still valid."""
@@ -133,12 +103,35 @@ class Reconciler:
             if self._publisher.served is None and saved is not None:
                 await self._serve_saved(restored or await self._restore(saved))
             await self._record()
+        await self._find_revision()
+
+    def follow(self, leader: SavedFleet | None) -> None:
+        """Serve what the leader serves from the next reading on; None: the files, until there is a leader's fleet."""
+        self._following = True
+        self._leader_files = leader.texts if leader else None
+        self._newest = leader or self._newest
+
+    @property
+    def fleet(self) -> SavedFleet | None:
+        """The fleet that is served, in the form that is saved; None before the first."""
+        return self._newest or self._saved
+
+    async def lead(self) -> None:
+        """Serve the own files from now on, and save what is served."""
+        async with self._lock:
+            self._following, self._leader_files = False, None
+            self._saved, self._drains, self._unsaved = None, None, True
+            await self._read(False, _FILES)
+            await self._save(None)
+            await self._record()
+        await self._find_revision()
 
     async def reload(self, *, allow_shrink: bool = False, cause: Cause = _FILES) -> None:
         """Read the files now. `allow_shrink`: accept any loss of replicas and keys."""
         async with self._lock:
             await self._read(allow_shrink, cause)
             await self._record()
+        await self._find_revision()
 
     async def rollback(self, entry: HistoryEntry, cause: Cause, *, allow_shrink: bool = False) -> ReloadResult:
         """Serve the files of this entry until the files on disk change; those on disk may be invalid.
@@ -169,6 +162,12 @@ class Reconciler:
                 return
             self._report(result, cause)
             if save:
+                await self._save(None)
+
+    async def _find_revision(self) -> None:
+        """Look up the commit of what is served, without the lock: nothing that proxies wait for waits for git."""
+        if await self._history.find_revision():
+            async with self._lock:
                 await self._save(None)
 
     async def save_again(self) -> None:
@@ -205,9 +204,9 @@ class Reconciler:
 
     async def _read(self, allow_shrink: bool, cause: Cause) -> None:
         try:
-            outcome = await self._load(await self._history.pinned(), allow_shrink)
-            self._followed = outcome.files
-            self._watch.follow(outcome.files)
+            pinned = await self._pinned()
+            outcome = await self._load(pinned, allow_shrink or self._following)
+            self._watch_files(outcome.files)
             await self._serve_outcome(outcome, allow_shrink, cause)
         except CannotListenError:
             raise
@@ -216,6 +215,19 @@ class Reconciler:
             log.failure(f"lbctl itself failed on these files{stays}")
             message = f"lbctl itself failed on these files ({type(error).__name__}: {error}); the log has more"
             self._note("unsound", (Diagnostic("LB999", message),), "lbctl itself failed on them")
+
+    async def _pinned(self) -> tuple[SourceText, ...] | None:
+        """Return the files that are served in place of those on disk: the leader's, or those of a rollback."""
+        if not self._following:
+            return await self._history.pinned()
+        leader = self._leader_files
+        if leader is None or await self._history.on_disk() == digest_of(leader):
+            return None
+        return await asyncio.to_thread(_relocated, leader, self._paths)
+
+    def _watch_files(self, files: Mapping[Path, str]) -> None:
+        self._followed = files
+        self._watch.follow(files)
 
     async def _load(self, pinned: tuple[SourceText, ...] | None, allow_shrink: bool) -> LoadOutcome:
         """Read the files on disk, or these in their place."""
@@ -233,15 +245,16 @@ class Reconciler:
         rollback = Rollback(entry.digest, on_disk, time.time(), cause.actor, cause.reason)
         await self._audit.record(cause.actor, cause.action, entry.digest, cause.reason)
         self._history.rollback = rollback if entry.digest != on_disk else None
+        followed = self._followed
         try:
             await self._save_history()
-            self._followed = outcome.files
-            self._watch.follow(outcome.files)
+            self._watch_files(outcome.files)
             await self._serve_loaded(outcome.loaded, outcome, allow_shrink, cause)
-        except (NotSavedError, UnsoundError) as error:
+        except BaseException as error:
             self._history.rollback = before
             self._unsaved = True  # the state may have the new one
-            if isinstance(error, NotSavedError):
+            self._watch_files(followed)
+            if not isinstance(error, UnsoundError):
                 raise
             reason = "a proxy would refuse what it leads to"
             return ReloadResult("unsound", (*outcome.diagnostics, *error.problems), time.time(), reason)
@@ -277,8 +290,9 @@ class Reconciler:
 
     async def _serve_loaded(self, loaded: Loaded, outcome: LoadOutcome, allow_shrink: bool, cause: Cause) -> None:
         """Serve the fleet that was read, and note the result. Raises UnsoundError, and nothing has changed then."""
-        rollback = self._history.rollback
-        published = await self._serve(loaded, outcome, "history" if rollback else "files", allow_shrink, cause)
+        rollback = None if self._following else self._history.rollback
+        own: Origin = "leader" if self._following and self._leader_files is not None else "files"
+        published = await self._serve(loaded, outcome, "history" if rollback else own, allow_shrink, cause)
         served = self._publisher.served
         diagnostics = (*outcome.diagnostics, *(served.unsupported if served else ()))
         log.findings(item for item in diagnostics if item not in self._logged)
@@ -327,14 +341,16 @@ class Reconciler:
         served = self._publisher.served
         if published.new and served is not None:
             self._unrecorded = served.cached_snapshot.version, published_for
-        if served is not None and outcome.saved is not None:
+        if served is not None and outcome.saved is not None and not self._following:
             await self._history.served(outcome.saved.texts, served, cause)
         await self._save(outcome.saved)
         return published
 
     async def _record(self) -> None:
         """Append what was published last to the audit log."""
-        if self._unrecorded is not None:
+        if self._following:
+            self._unrecorded = None
+        elif self._unrecorded is not None:
             (version, cause), self._unrecorded = self._unrecorded, None
             with suppress(NotSavedError):  # the files are served, also where the state cannot be written
                 await self._audit.record(CONTROL_PLANE, "publish", version, cause)
@@ -354,7 +370,7 @@ class Reconciler:
     async def _save(self, saved: SavedFleet | None) -> None:
         """Save the served fleet, the answers of discovery and the drains, as far as they have changed."""
         served = self._publisher.served
-        if served is None:
+        if served is None or self._following:
             return
         answers = self._publisher.accepted.answers
         self._newest = files = saved or self._newest or self._saved
@@ -402,6 +418,19 @@ def _ignored(rollback: Rollback) -> str:
     """Return why the files are not served while a rollback is in force."""
     reason = f": {rollback.reason}" if rollback.reason else ""
     return f"ignored until they change, since {rollback.actor} has rolled back to {rollback.digest[:SHORT]}{reason}"
+
+
+def _relocated(files: tuple[SourceText, ...], paths: tuple[str, ...]) -> tuple[SourceText, ...]:
+    """Return the leader's files as if they were in the directories of this member's files."""
+    own = {Path(text.name).name: text for text in texts(paths, Diagnostics())}
+    first = next(iter(own.values()), None)
+    if first is None:
+        return files
+    moved = []
+    for text in files:
+        beside = own.get(Path(text.name).name, first)
+        moved.append(SourceText(str(Path(beside.name).with_name(Path(text.name).name)), text.data, beside.root))
+    return tuple(moved)
 
 
 def _is_unchanged(saved: SavedFleet, paths: tuple[str, ...]) -> bool:

@@ -17,7 +17,15 @@ from lbctl.targets.features import FEATURES
 from lbctl.targets.load import Loaded
 
 _DONE_FOR_ALL = frozenset(
-    {"control", "route.rollout", "pool.drain_deadline", "pool.telemetry", "pool.weighting", "pool.health.deep"}
+    {
+        "control",
+        "route.rollout",
+        "pool.discovery.kubernetes",
+        "pool.drain_deadline",
+        "pool.telemetry",
+        "pool.weighting",
+        "pool.health.deep",
+    }
 )
 """Ids of the features that the control plane provides in place of every kind of proxy."""
 

@@ -30,8 +30,8 @@ from lbctl.xds.resource import EDS, SHORT
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ReloadStatus = Literal["published", "unchanged", "invalid", "refused", "unsound", "rolled_back"]
 RELOAD_STATUSES: tuple[ReloadStatus, ...] = get_args(ReloadStatus)
-KINDS = ("sotw", "delta", "load")
-"""The variants of the xDS protocol, and the streams of load reports."""
+KINDS = ("sotw", "delta", "load", "requests")
+"""The variants of the xDS protocol, and the streams of load reports and of request logs."""
 _ACK_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60)
 _BUILD_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 

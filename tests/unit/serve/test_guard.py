@@ -60,6 +60,17 @@ def test_the_pause_doubles_with_each_failure(caplog: pytest.LogCaptureFixture) -
     assert [record.__dict__["fields"]["seconds"] for record in caplog.records] == [0.001, 0.002, 0.004, 0.008]
 
 
+def test_an_expected_error_is_logged_without_a_traceback_and_pauses_grow_to_a_limit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    guard = Guard(first_pause=0.01, longest_pause=0.02, expected=(_FatalError,))
+    with caplog.at_level(logging.INFO, "lbctl.serve"):
+        _kept(guard, [_FatalError("the port is taken")] * 3)
+    assert not any(record.exc_info for record in caplog.records)
+    assert [record.__dict__["fields"]["seconds"] for record in caplog.records] == [0.01, 0.02, 0.02]
+    assert {record.__dict__["fields"]["why"] for record in caplog.records} == {"the port is taken"}
+
+
 def test_a_fatal_error_is_raised_and_not_counted() -> None:
     failed: list[str] = []
     with pytest.raises(_FatalError):

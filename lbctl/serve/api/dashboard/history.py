@@ -80,8 +80,13 @@ class History:
         return tuple(self._samples)
 
     def due(self, now: float, seconds: float, replicas: int) -> bool:
-        """Return whether it is time for the next sample. `seconds`: how long samples are kept."""
-        return not self._samples or now - self._samples[-1].at >= interval(seconds, replicas, self._budget) - 0.5
+        """Return whether it is time for the next sample. `seconds`: how long samples are kept.
+
+        Where the clock was set back it is: the samples of a time that is still to come are forgotten with it.
+        """
+        if not self._samples or now < self._samples[-1].at:
+            return True
+        return now - self._samples[-1].at >= interval(seconds, replicas, self._budget) - 0.5
 
     def add(self, now: float, rows: Sequence[schema.LiveReplica], seconds: float) -> None:
         """Add a sample of these rows, which come pool by pool, and forget what is too old or too much."""

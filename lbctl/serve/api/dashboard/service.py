@@ -142,7 +142,7 @@ class Dashboard:
         if change or news:
             self._number += 1
             await self._send(self._frame(change, news))
-        elif self._now() - self._sent_at >= _SILENCE:
+        elif time.monotonic() - self._sent_at >= _SILENCE:
             await self._send(Frame(self._number + 1, b": nothing new\n\n"))
 
     async def _update(self) -> Change:
@@ -183,7 +183,7 @@ class Dashboard:
             self.history.add(now, tuple(replicas.values()), seconds)
 
     async def _send(self, frame: Frame) -> None:
-        self._sent_at = self._now()
+        self._sent_at = time.monotonic()
         if any(stream.packed for stream in self._streams):
             await asyncio.to_thread(frame.pack)
         for stream in self._streams:

@@ -55,20 +55,15 @@ class State:
                     changed[key] = encode(row)
                 if not count % _SLICE:
                     yield
-        gone = [key for key in self.rows if key not in current]
-        self._encoded = {key: changed.get(key) or self._encoded[key] for key in current}
-        self.rows = current
         yield
-        return Change(
-            self._changed(sections()), tuple(changed.values()), tuple(encode(schema.ReplicaName(*key)) for key in gone)
-        )
+        encoded = {name: encode(section) for name, section in sections().items()}
+        gone = tuple(encode(schema.ReplicaName(*key)) for key in self.rows if key not in current)
+        # Nothing can fail from here on: what is taken as known to the browsers is in the change that is returned.
+        changed_sections = {name: text for name, text in encoded.items() if self._sections.get(name) != text}
+        self._encoded = {key: changed.get(key) or self._encoded[key] for key in current}
+        self.rows, self._sections = current, encoded
+        return Change(changed_sections, tuple(changed.values()), gone)
 
     def everything(self) -> Change:
         """Return all that there is."""
         return Change(dict(self._sections), tuple(self._encoded.values()))
-
-    def _changed(self, sections: Mapping[str, object]) -> dict[str, str]:
-        encoded = {name: encode(section) for name, section in sections.items()}
-        changed = {name: text for name, text in encoded.items() if self._sections.get(name) != text}
-        self._sections = encoded
-        return changed

@@ -21,10 +21,12 @@ from lbctl.serve.api.schema.events import (
     OverridesChanged,
     Published,
     Reloaded,
+    RoleChanged,
     RolledBack,
     RolloutChanged,
     TaskFailed,
 )
+from lbctl.serve.api.schema.explained_picks import PickCandidate, PickExplanation, PickQuestion, PickRequest
 from lbctl.serve.api.schema.history import History, HistoryEntry, RollbackRequest, RollbackResult
 from lbctl.serve.api.schema.live import (
     Live,
@@ -36,6 +38,7 @@ from lbctl.serve.api.schema.live import (
     Series,
     SeriesMetric,
 )
+from lbctl.serve.api.schema.members import Member, Members
 from lbctl.serve.api.schema.operations import (
     OverrideRemoval,
     OverrideRequest,
@@ -45,6 +48,7 @@ from lbctl.serve.api.schema.operations import (
     ReloadResult,
     RemovalResult,
 )
+from lbctl.serve.api.schema.picks import PickedPool, PickerStatus, Picks, PickSample
 from lbctl.serve.api.schema.pools import FleetSettings, Pool, Pools, Replica, ReplicaState
 from lbctl.serve.api.schema.probes import Error, Probe
 from lbctl.serve.api.schema.proxies import DrivenProxy, NackRecord, Proxies, Proxy, ResourceTypeStatus, XdsProxy
@@ -102,6 +106,8 @@ __all__ = [
     "LivePool",
     "LiveProxy",
     "LiveReplica",
+    "Member",
+    "Members",
     "Missed",
     "NackRecord",
     "Override",
@@ -111,6 +117,14 @@ __all__ = [
     "OverrideResult",
     "Overrides",
     "OverridesChanged",
+    "PickCandidate",
+    "PickExplanation",
+    "PickQuestion",
+    "PickRequest",
+    "PickSample",
+    "PickedPool",
+    "PickerStatus",
+    "Picks",
     "Pool",
     "PoolControl",
     "Pools",
@@ -130,6 +144,7 @@ __all__ = [
     "ReplicaSignals",
     "ReplicaState",
     "ResourceTypeStatus",
+    "RoleChanged",
     "Rollback",
     "RollbackRequest",
     "RollbackResult",

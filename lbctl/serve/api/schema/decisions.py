@@ -91,7 +91,7 @@ class Decision:
     """The factor of slow start by lbctl, from 0 to 1."""
     verdict: str
     """What deep health says: `in`, `floor` or `out`."""
-    words: tuple[str, ...]
+    reasons: tuple[str, ...]
     """Why, and what is missing of its signals."""
     overrides: tuple[Override, ...]
     """Overrides about the replica or its pool."""

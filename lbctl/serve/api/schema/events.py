@@ -95,6 +95,20 @@ class RolledBack:
 
 
 @dataclass(frozen=True, slots=True)
+class RoleChanged:
+    """This member of the control plane has another role."""
+
+    at: Timestamp
+    """When."""
+    member: str
+    """Its name."""
+    role: str
+    """`leader`, `follower` or `isolated`."""
+    epoch: int
+    """The epoch in which it leads or has led last."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskFailed:
     """A task of the control plane has failed. It starts again, or is called again with the next publication.
 
@@ -123,13 +137,16 @@ class Closed:
     """`shutdown`: the process ends. `slow`: the client did not read as fast as events came."""
 
 
-Event = Published | OverridesChanged | Reloaded | RolloutChanged | RolledBack | TaskFailed | Missed | Closed
+Event = (
+    Published | OverridesChanged | Reloaded | RolloutChanged | RolledBack | RoleChanged | TaskFailed | Missed | Closed
+)
 EVENTS: Mapping[str, type[Event]] = {
     "published": Published,
     "overrides": OverridesChanged,
     "reload": Reloaded,
     "rollout": RolloutChanged,
     "rollback": RolledBack,
+    "role": RoleChanged,
     "task_failed": TaskFailed,
     "missed": Missed,
     "closed": Closed,

@@ -83,6 +83,8 @@ class Pool:
     """The proxies that report counts of this pool's replicas: Envoys by node id, the others by name."""
     silent: tuple[str, ...]
     """The proxies that may send to this pool and report nothing; an Envoy without a connected node by its name."""
+    unable: Mapping[str, str]
+    """Those of `silent` that cannot report → the keys of their entry in `proxies` that they lack."""
     replicas: tuple[Replica, ...]
     """All replicas, in the order of the fleet."""
 

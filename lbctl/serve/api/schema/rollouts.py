@@ -37,12 +37,12 @@ class RolloutCounts:
 
 @dataclass(frozen=True, slots=True)
 class RolloutMetric:
-    """The values of a PromQL metric in one evaluation."""
+    """The values of a latency or of a PromQL metric in one evaluation."""
 
     name: str
-    """Its name in the file."""
+    """Its name in the file; of a latency what is measured and the percentile, such as `first_byte p95`."""
     new: float | None
-    """The value of the target pool; None where there is none."""
+    """The value of the target pool, of a latency in milliseconds; None where there is none."""
     old: float | None
     """The value of the other pools; None where there is none."""
     ratio: float | None
@@ -52,7 +52,7 @@ class RolloutMetric:
     verdict: RolloutVerdict
     """The verdict on this metric alone."""
     problem: str | None
-    """Why a value is missing; None where both are there."""
+    """Why there is no verdict; None where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class RolloutEvaluation:
     old: RolloutCounts
     """The other pools of the split together."""
     metrics: tuple[RolloutMetric, ...]
-    """The PromQL metrics, by name; empty where the other pools get no requests at this step."""
+    """The latency, then the PromQL metrics by name; empty where the other pools get no requests at this step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,9 @@ class Rollout:
     """Why somebody, or the analysis, acted on it last; None where nobody gave a reason."""
     analysis: RolloutAnalysis | None
     """The evidence; None in the modes `manual` and `timed`."""
+    held_by: str | None = None
+    """Who holds the split of the route by hand, and why: it applies in place of that of the rollout. None where nobody
+    does."""
 
 
 @dataclass(frozen=True, slots=True)

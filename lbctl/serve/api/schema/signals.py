@@ -46,7 +46,7 @@ class Source:
     """Seconds since it last gave samples; None: never."""
     reason: str | None
     """A short name for why the last scrape failed; None where it did not."""
-    words: str | None
+    message: str | None
     """The same for people; None where it did not fail."""
     bytes: int
     """The size of the page."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lbctl.serve.api.schema.picks import PickerStatus
 from lbctl.serve.api.schema.values import OverrideKind, Timestamp
 
 
@@ -43,7 +44,7 @@ class Snapshot:
     """Since when this version is published."""
     age: float
     """Seconds since `at`."""
-    origin: Literal["files", "state", "history"] = field(metadata={"json": "from"})
+    origin: Literal["files", "state", "history", "leader"] = field(metadata={"json": "from"})
     """`files`; `state` while the files cannot be served and the last good fleet of the state is; `history` after a
     rollback."""
     pools: int
@@ -148,7 +149,7 @@ class PoolControl:
     mode: str
     """`acting`: signals move weights. `frozen`: too many replicas look bad at once, and weights stay. `blind`: too many
     have no fresh sample, and weights return to the capacities. `held`: an operator has frozen the pool."""
-    words: str | None
+    reason: str | None
     """Why the mode is not `acting`; None while it is."""
     out: Mapping[str, tuple[str, ...]]
     """Ejected replica → why deep health has ejected it."""
@@ -170,10 +171,10 @@ class SourceCounts:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredName:
-    """A DNS name that is resolved for the fleet."""
+    """A DNS name that is resolved for the fleet, or a Kubernetes service that is watched."""
 
     name: str
-    """The name."""
+    """The name; that of a service has `kubernetes` and its namespace before it."""
     resolvers: tuple[str, ...]
     """The resolvers that are asked; empty: the system's."""
     pools: tuple[str, ...]
@@ -239,6 +240,8 @@ class Status:
     sources: SourceCounts
     """Sources of telemetry."""
     names: tuple[DiscoveredName, ...]
-    """DNS names of the fleet."""
+    """DNS names and Kubernetes services of the fleet."""
     listens: Listens
     """Addresses and paths of this process."""
+    picker: PickerStatus | None
+    """The picker of replicas; None where no pool needs it."""

@@ -35,7 +35,9 @@ def test_a_drained_replica_is_draining_while_requests_are_known_to_be_in_flight(
     why = "drained by an operator: swap"
     assert state_of(facts("drained", why, in_flight=3)) == State("draining", f"{why}; 3 requests in flight")
     assert state_of(facts("drained", why, in_flight=1)) == State("draining", f"{why}; 1 request in flight")
-    assert state_of(facts("drained", why, in_flight=0)) == State("drained", why)
+    assert state_of(facts("drained", why, in_flight=0, in_flight_known_by=1)) == State("drained", why)
+    partly = facts("drained", why, in_flight=0, in_flight_known_by=2, carriers=3)
+    assert state_of(partly).reason == f"{why}; no requests in flight at 2 of 3 proxies, not known at the others"
     assert state_of(facts("drained", why)) == State("drained", f"{why}; its requests in flight are not known")
     removed = facts("removed", "its drain deadline has passed", "drained by the files", check=REFUSED)
     assert state_of(removed) == State("removed", "its drain deadline has passed; drained by the files")

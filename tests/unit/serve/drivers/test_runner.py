@@ -119,6 +119,28 @@ def test_what_the_proxy_last_had_is_kept_while_nothing_drives_it() -> None:
     asyncio.run(drive())
 
 
+def test_an_update_that_comes_while_the_lease_is_unsure_waits_for_it() -> None:
+    async def drive() -> None:
+        driver, asked, permitted = FakeDriver(), 0, False
+
+        def permit() -> bool:
+            nonlocal asked
+            asked += 1
+            return permitted
+
+        item = DriverRunner(PROXY, lambda: driver, permit)
+        task = asyncio.create_task(item.run())
+        item.update(FLEET)
+        await until(lambda: asked >= 2)
+        assert not driver.updates
+        permitted = True
+        await until(lambda: driver.updates == [FLEET])
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(drive())
+
+
 HAPROXY_FLEET = """version: 1
 listeners: {gateway: {bind: "127.0.0.1:8080"}}
 routes: {chat: {match: {path_prefix: /}, pool: chat}}

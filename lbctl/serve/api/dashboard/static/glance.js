@@ -107,7 +107,7 @@ export function alertsOf(status) {
     ]),
     ...status.control
       .filter((item) => item.mode !== "acting")
-      .map((item) => ["warn", `Weights of ${item.pool} are ${item.mode}: ${item.words ?? ""}`]),
+      .map((item) => ["warn", `Weights of ${item.pool} are ${item.mode}: ${item.reason ?? ""}`]),
     status.restart.length && [
       "info",
       `Changed in the files, and taken at the next start: ${status.restart.join(", ")}`,

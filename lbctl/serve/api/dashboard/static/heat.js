@@ -88,6 +88,7 @@ export class Heat {
     this.element = element;
     this.rows = [];
     this.columns = [];
+    this.loadedAt = 0;
     new ResizeObserver(() => this.draw()).observe(element);
     store.addEventListener("change", ({ detail }) => this.follow(detail));
     setInterval(() => this.step(), 1000);
@@ -112,6 +113,7 @@ export class Heat {
   async load() {
     const [pool, metric] = [this.pool.value, this.metric.value];
     if (!pool) return;
+    this.loadedAt = this.store.now();
     try {
       const history = await series(pool, metric, "*", COLUMNS);
       if (pool !== this.pool.value || metric !== this.metric.value) return;
@@ -133,7 +135,11 @@ export class Heat {
     if (!this.visible() || !this.pool.value || document.documentElement.classList.contains("stale")) return;
     if (this.store.now() - (this.columns.at(-1)?.at ?? 0) < (this.gap ?? 0)) return;
     const rows = new Map((this.store.byPool.get(this.pool.value) ?? []).map((row) => [row.name, row]));
-    if (rows.size !== this.rows.length || this.rows.some((name) => !rows.has(name))) return void this.load();
+    if (rows.size !== this.rows.length || this.rows.some((name) => !rows.has(name))) {
+      // The history learns of new replicas with its next sample: asking more often would bring the same rows.
+      if (this.store.now() - this.loadedAt >= (this.gap ?? 5000)) this.load();
+      return;
+    }
     const metric = this.metric.value;
     const value = metric === "state" ? (row) => NAMES.indexOf(row.state) : (row) => row[metric];
     this.columns.push({ at: this.store.now(), values: this.rows.map((name) => value(rows.get(name))) });

@@ -120,7 +120,7 @@ export class Panel {
     setText(
       this.state,
       control
-        ? `Weights: ${control.mode}${control.words ? `, ${control.words}` : ""}`
+        ? `Weights: ${control.mode}${control.reason ? `, ${control.reason}` : ""}`
         : "Weights are the capacities: no telemetry.",
     );
     this.table([

@@ -144,6 +144,7 @@ export class ReplicaTable {
       const index = first + place;
       view.element.hidden = index >= last;
       if (index < last) this.fill(view, this.rows[index], index, height, focused && index === this.active);
+      else this.leave(view);
     });
     setAttribute(this.element, "aria-activedescendant", focused && this.rows.length ? `row-${this.active}` : null);
   }
@@ -204,6 +205,12 @@ export class ReplicaTable {
       }
       if (column.field === "reason" || column.field === "name") setAttribute(cell, "title", text.textContent);
     });
+  }
+
+  /** A row that is out of sight has no id: another one may have its place. */
+  leave(view) {
+    view.row = null;
+    setAttribute(view.element, "id", null);
   }
 
   choose(index) {

@@ -51,6 +51,13 @@ def test_a_fleet_that_grows_thins_the_samples_and_keeps_the_newest_and_the_first
     assert times[0] <= 2.0
 
 
+def test_a_clock_that_was_set_back_begins_anew_at_once() -> None:
+    history = filled(*[rows(1.0)] * 10)
+    assert history.due(40.0, HOUR, 1)
+    history.add(40.0, rows(2.0), HOUR)
+    assert [item.at for item in history.samples] == [40.0]
+
+
 def test_what_is_older_than_the_history_is_forgotten() -> None:
     history = filled(*[rows(1.0)] * 10, seconds=20.0)
     assert [item.at for item in history.samples] == [1030.0, 1035.0, 1040.0, 1045.0]

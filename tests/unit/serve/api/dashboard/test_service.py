@@ -17,6 +17,7 @@ from lbctl.serve.api.dashboard import service
 from lbctl.serve.api.dashboard.frames import GZIP_HEADER, Frame
 from lbctl.serve.api.dashboard.series import Query
 from lbctl.serve.api.dashboard.service import Dashboard
+from lbctl.serve.api.dashboard.state import Change, State
 from lbctl.serve.api.dashboard.stream import Stream
 from lbctl.serve.api.events import TooManyClientsError
 from tests.support.api import Fleet
@@ -98,6 +99,29 @@ def test_a_stream_begins_with_everything_and_goes_on_with_what_changes() -> None
             assert second["proxies"] is None
 
     conversation(fleet, script)
+
+
+def test_what_changed_while_a_section_could_not_be_made_is_sent_with_the_next_frame() -> None:
+    fleet = StillFleet(2)
+    state = State()
+
+    def update(sections: Callable[[], dict[str, object]]) -> Change:
+        parts = state.update(sections, [rows for _, rows in fleet.live()])
+        while True:
+            try:
+                next(parts)
+            except StopIteration as done:
+                change: Change = done.value
+                return change
+
+    def failing() -> dict[str, object]:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError):
+        update(failing)
+    assert not state.everything()
+    assert len(update(lambda: {"pools": [1]}).replicas) == 2
+    assert not update(lambda: {"pools": [1]})
 
 
 def test_events_of_the_control_plane_come_with_the_frames_the_last_ones_at_first() -> None:
