@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 _COMMANDS = {
     "init": ("lbctl.cli.init", "An annotated fleet file, from nothing or from what servers say."),
+    "import": ("lbctl.cli.import_", "A fleet file from a configuration of nginx, HAProxy or Envoy."),
     "validate": ("lbctl.cli.validate", "Check a fleet: every error in one run."),
     "lint": ("lbctl.cli.lint", "What is legal and unwise for inference."),
     "rule": ("lbctl.cli.rule", "What a code means, offline."),
     "render": ("lbctl.cli.render", "The configuration of nginx, HAProxy or Envoy."),
     "diff": ("lbctl.cli.diff", "What a change does: replicas, shares of traffic, requests, settings."),
     "serve": ("lbctl.cli.serve", "The control plane: watches the fleet and drives Envoy by xDS."),
+    "picker": ("lbctl.cli.picker", "Pick replicas for the proxies of a machine that is not that of serve."),
     "up": ("lbctl.cli.up", "From a fleet file to a URL: serve and a proxy of this machine together."),
     "reload": ("lbctl.cli.reload", "Have a running serve read its files now."),
     "status": ("lbctl.cli.status", "What a running serve does, and what each proxy has of it."),
@@ -39,6 +41,7 @@ _COMMANDS = {
     "history": ("lbctl.cli.history:history", "The fleets that a running serve has served."),
     "rollback": ("lbctl.cli.history:rollback", "Serve an earlier fleet again, until the files change."),
     "audit": ("lbctl.cli.audit", "Who did what, and whether the log of it is whole."),
+    "simulate": ("lbctl.cli.simulate", "What a trace of requests would meet at a pool, for each algorithm."),
     "bootstrap": ("lbctl.cli.bootstrap", "The Envoy bootstrap that connects to serve."),
     "xds": ("lbctl.cli.xds", "What a proxy would receive from any xDS server."),
     "gpus": ("lbctl.cli.gpus", "The built-in GPU table, with sources."),

@@ -107,7 +107,7 @@ class Server:
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         if not is_unicode(body):
             raise click.UsageError("an argument is not UTF-8 text, and the API takes no other")
-        answer = self._send(method, path, body, self._token())
+        answer = self._send(method, path, body, self.token())
         return _content(self.url.rstrip("/") + path, answer.status, answer.content)
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None, token: str) -> _Answer:
@@ -129,7 +129,7 @@ class Server:
         except (requests.RequestException, OSError) as error:
             raise RemoteError(f"{url} does not answer: {_reason(error)}; is `lbctl serve` running?") from None
 
-    def _token(self) -> str:
+    def token(self) -> str:
         """Return the given token; only for a server on this machine, the one that `serve` created here."""
         if self.token_file is None and self.url != DEFAULT_SERVER:
             return ""

@@ -10,20 +10,29 @@ import click
 
 from lbctl.apply.files import write_bundle
 from lbctl.base.errors import reason_of
+from lbctl.base.hosts import is_ip
 from lbctl.cli.ads import Ads, address_of, ads_options
 from lbctl.cli.options import options_of
+from lbctl.ir.address import Address
 from lbctl.targets.target import Bundle
 
 option = options_of("bootstrap")
-_PATIENCE = 5.0
+_PATIENCE = 10.0
 """Seconds for a `serve` that was started just before, whose socket is not there yet."""
 
 
 @click.command("bootstrap")
 @ads_options(patience=_PATIENCE)
+@option(
+    "--standby",
+    "standbys",
+    metavar="HOST:PORT",
+    multiple=True,
+    help="Another member of the control plane, for while the one before does not answer; may be given again.",
+)
 @option("--proxy-admin", metavar="HOST:PORT", help="Envoy's admin port; default: it has none.")
 @option("-d", "directory", metavar="DIR", help="Write the files there, atomically.")
-def command(ads: Ads, proxy_admin: str | None, directory: str | None) -> int:
+def command(ads: Ads, standbys: tuple[str, ...], proxy_admin: str | None, directory: str | None) -> int:
     """Print the bootstrap of an Envoy that connects to a control plane, by ADS with increments (delta).
 
     With TLS, give -d: Envoy watches the certificates that files beside the bootstrap name, and reads those of the
@@ -62,9 +71,20 @@ def command(ads: Ads, proxy_admin: str | None, directory: str | None) -> int:
         ca=ads.ca,
         certificate=ads.certificate,
         key=ads.key,
+        standbys=_standbys(ads.xds, standbys),
         directory=os.path.abspath(directory) if directory is not None else None,  # noqa: PTH100 -- a str
     )
     return _written(bootstrap(joining), directory)
+
+
+def _standbys(first: Address, texts: tuple[str, ...]) -> tuple[Address, ...]:
+    """Return the addresses. Envoy takes no Unix socket beside a name that it looks up."""
+    members = (first, *(address_of("--standby", text) for text in texts))
+    named = [str(item) for item in members if item.host and not is_ip(item.host)]
+    sockets = [str(item) for item in members if item.path]
+    if named and sockets:
+        raise click.UsageError(f"--standby: {sockets[0]} and {named[0]} exclude each other: give the members by IP")
+    return members[1:]
 
 
 def _check_files(given: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
 """`lbctl explain`: why something is as it is.
 
-`weight` leads from a replica's signals to the weight that the proxies received, and `route` from a request to its route
-and pool.
+`weight` leads from a replica's signals to the weight that the proxies received, `route` from a request to its route and
+pool, and `pick` from a request to its replica.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ option = options_of("explain_weight")
 
 @click.group("explain")
 def command() -> None:
-    """Why a request takes its route, and why a weight is what it is."""
+    """Why a request takes its route or its replica, and why a weight is what it is."""
 
 
 @command.command("weight")
@@ -76,9 +76,43 @@ def route(
     URL is a whole one, or a path. Nothing is sent: what would match, what decides between routes, the pin or the draw,
     and the policy, each setting with the line that it came from.
     """
-    from lbctl.cli.explain_route import RouteQuery, answer
+    from lbctl.cli.explain_route import answer
+    from lbctl.cli.route_request import RouteQuery
 
     return answer(RouteQuery(method, url, headers, body, kind, listener, form), paths)
+
+
+pick_option = options_of("explain_pick")
+
+
+@command.command("pick")
+@click.argument("pool", metavar="POOL")
+@click.argument("paths", metavar="[PATH…]", nargs=-1)
+@pick_option("--session", metavar="KEY", help="The value of the pool's first session key.")
+@pick_option("--body", metavar="FILE", help="The request's body; a running picker is sent its beginning.")
+@pick_option("--region", metavar="NAME", help="Where the asking proxy runs.")
+@pick_option("--zone", metavar="NAME", help="Where the asking proxy runs.")
+@pick_option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+@server_options(writes=True)
+def pick(
+    pool: str, paths: tuple[str, ...], session: str | None, body: str | None, region: str | None, zone: str | None,
+    form: str, server: str, token_file: str | None, tls_ca: str | None,
+) -> int:  # fmt: skip
+    """Which replica the picker would name for a request to POOL, and why.
+
+    What was read of the request, who may be picked, the scores. By the fleet in PATH… every replica is idle and as the
+    files have it; without PATH the running picker says what it would do now. Nothing is recorded.
+    """
+    from lbctl.cli.explain_pick import PickQuery, answer, ask
+
+    query = PickQuery(pool, session, body, region, zone, form)
+    if not paths:
+        return ask(query, Server(server, token_file, tls_ca))
+    given = click.get_current_context().get_parameter_source
+    line, environment = click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT
+    if given("fleet") == line or (given("server") == line and given("fleet") != environment):
+        raise click.UsageError("PATH… explains by the files, and --server and --fleet by a running picker: give one")
+    return answer(query, paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +195,7 @@ def _lines(row: schema.Decision, peers: Iterable[schema.Decision]) -> Iterator[t
     acknowledged = row.acknowledged
     waiting = f"; not yet: {', '.join(acknowledged.waiting)}" if acknowledged.waiting else ""
     yield "acknowledged", f"by {acknowledged.have_it} of {acknowledged.proxies} proxies{waiting}"
-    yield "health", row.verdict + (f": {'; '.join(row.words)}" if row.words else "")
+    yield "health", row.verdict + (f": {'; '.join(row.reasons)}" if row.reasons else "")
 
 
 def _override_lines(row: schema.Decision | Undecided) -> Iterator[tuple[str, str]]:

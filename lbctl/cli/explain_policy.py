@@ -13,9 +13,10 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Respond, Route
 
 Row = dict[str, Any]
-_LISTENER = ("max_body", "timeouts")
+_LISTENER = ("allow_from", "deny_from", "max_body", "timeouts")
 _ROUTE = (
-    "timeouts", "retry", "rate_limit", "auth", "headers", "rewrite", "queue_priority", "websocket", "regions",
+    "timeouts", "retry", "rate_limit", "allow_from", "deny_from", "auth", "headers", "rewrite", "queue_priority",
+    "websocket", "regions",
 )  # fmt: skip
 _POOL = ("protocol", "affinity", "locality", "connections", "timeouts", "circuit_breaker")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 
 from lbctl.serve.api import schema
 
@@ -22,12 +23,18 @@ def sentence(row: schema.Replica) -> str:
 
 def observed(row: schema.Replica, pool: schema.Pool) -> str:
     """Return what the proxies have counted in the last minute, and which of them have not."""
-    silent = f"; not reported by {', '.join(pool.silent)}" if pool.silent else ""
+    silent = f"; not reported by {', '.join(map(partial(_silent, pool), pool.silent))}" if pool.silent else ""
     if not pool.reporting:
         return f"unknown: no proxy reports its traffic{silent}"
     share = "no requests" if row.observed is None else f"{row.observed * 100:.1f}% of the last minute's requests"
     rate = f", {row.requests_per_second:.3g} a second" if row.requests_per_second else ""
     return f"{share}{rate}, by {', '.join(pool.reporting)}{silent}"
+
+
+def _silent(pool: schema.Pool, name: str) -> str:
+    """Return a proxy that does not report, with what it would need to."""
+    missing = pool.unable.get(name)
+    return f"{name} (it needs {missing} in proxies.{name})" if missing else name
 
 
 def _cause(row: schema.Replica, gets: float) -> str:

@@ -205,10 +205,16 @@ def rollouts_text(rows: tuple[schema.Rollout, ...], form: str) -> str:
     waiting = [
         f"{row.route} waits for: {row.analysis.waits_for}" for row in rows if row.analysis and row.analysis.waits_for
     ]
+    held = [
+        f"{row.route}: the split is held by hand, by {row.held_by}; that of the rollout applies again after "
+        f"`lbctl split unset {row.route}`"
+        for row in rows
+        if row.held_by
+    ]
     evaluations = [(row, item) for row in rows if row.analysis for item in row.analysis.evaluations[-_SHOWN:]]
     table = table_text(_EVALUATIONS, (_evaluation_cells(row, item) for row, item in evaluations))
     rest = ["", table] if evaluations else []
-    return "\n".join([table_text(_HEAD, map(_cells, rows)), *map(plain, waiting), *rest])
+    return "\n".join([table_text(_HEAD, map(_cells, rows)), *map(plain, (*held, *waiting)), *rest])
 
 
 def _evaluation_cells(row: schema.Rollout, item: schema.RolloutEvaluation) -> tuple[str, ...]:

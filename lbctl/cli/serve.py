@@ -21,11 +21,13 @@ _STATE_HELP = "Where it keeps what must survive; default: the fleet's `control.s
 @options_of("")("--state", metavar="DIR", help=_STATE_HELP)
 @option("--xds-bind", metavar="A", help="Where proxies connect; default: the fleet's `control.xds.bind`.")
 @option("--api-bind", metavar="A", help="Where the API listens; default: the fleet's `control.api.bind`.")
+@option("--member", metavar="NAME", help="Its name among several; default: `control.member`, else the host's name.")
 @option("--dry-run", is_flag=True, help="Decide and log; send nothing, keep nothing.")
 @option("--insecure", is_flag=True, help="Let xDS listen beyond loopback without client certificates.")
 def command(
-    paths: tuple[str, ...], state: str | None, xds_bind: str | None, api_bind: str | None, dry_run: bool, insecure: bool
-) -> int:
+    paths: tuple[str, ...], state: str | None, xds_bind: str | None, api_bind: str | None, member: str | None,
+    dry_run: bool, insecure: bool,
+) -> int:  # fmt: skip
     """Run the control plane of the fleet in PATH…: watch its files, drive its Envoys by xDS.
 
     Logs to standard error. SIGHUP reads the files again, SIGTERM ends it within ten seconds. Files with errors change
@@ -37,9 +39,8 @@ def command(
     gc.disable()  # until it serves: what is read and built before that stays
     from lbctl.serve.app import Options, run
 
-    return run(
-        Options(paths, state, address("--xds-bind", xds_bind), address("--api-bind", api_bind), dry_run, insecure)
-    )
+    binds = address("--xds-bind", xds_bind), address("--api-bind", api_bind)
+    return run(Options(paths, state, *binds, member=member, dry_run=dry_run, insecure=insecure))
 
 
 def address(name: str, text: str | None) -> Address | None:

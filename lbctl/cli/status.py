@@ -27,7 +27,7 @@ _FORMS = click.Choice(["table", "wide", "json", "yaml"])
 
 
 @click.command("status")
-@click.argument("what", required=False, type=click.Choice(["proxies", "pools", "signals", "rollouts"]))
+@click.argument("what", required=False, type=click.Choice(["proxies", "pools", "signals", "rollouts", "members"]))
 @option("--check", is_flag=True, help="Exit code 3 unless the files are served and every proxy has them.")
 @option("--wait", metavar="D", help="With --check: wait up to this time until it is so, as 1m.")
 @option("--expect", metavar="N", type=click.IntRange(0), help="With --check: at least N proxies are in sync.")
@@ -39,7 +39,7 @@ def command(
     what: str | None, check: bool, wait: str | None, expect: int | None, watch: bool, form: str, pool: str | None,
     server: str, token_file: str | None, tls_ca: str | None,
 ) -> int:  # fmt: skip
-    """What a running `lbctl serve` does: a summary, its proxies, its pools, signals or rollouts.
+    """What a running `lbctl serve` does: a summary, its proxies, its pools, signals, rollouts or members.
 
     --check compares the files, the published fleet and the proxies; with --wait a proxy has that time for its next
     reload. Exit code 3 where something is not as the files say, 4 where serve does not answer.
@@ -80,6 +80,8 @@ def _text(remote: Server, what: str | None, form: str, pool: str | None) -> str:
         return status_tables.signals(_of_pool(remote, signals, [item.pool for item in signals], pool), form)
     if what == "rollouts":
         return rollouts_text(rollouts_of(remote, None), form)
+    if what == "members":
+        return status_tables.members(remote.get("/api/v1/members", schema.Members), form)
     summary = remote.get("/api/v1/status", schema.Status)
     return as_text(summary, form) if form in ("json", "yaml") else summary_text(summary)
 

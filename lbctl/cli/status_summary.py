@@ -34,6 +34,8 @@ def _lines(summary: schema.Status) -> Iterator[tuple[str, str]]:
     yield "socket", listens.xds_socket or "-"
     yield "api", listens.api or "-"
     yield "state", listens.state or "-"
+    if summary.picker is not None:
+        yield "picker", _picker(summary.picker)
     yield "snapshot", _snapshot(summary.snapshot) if summary.snapshot else f"none: {summary.waiting}"
     if summary.served is not None:
         yield "serves", _served(summary.served)
@@ -42,6 +44,13 @@ def _lines(summary: schema.Status) -> Iterator[tuple[str, str]]:
         yield "rollback", _rollback(summary.served, summary.served.rollback)
     yield "proxies", ", ".join(f"{count} {state}" for state, count in summary.proxies.items()) or "none"
     yield from _details(summary)
+
+
+def _picker(row: schema.PickerStatus) -> str:
+    if not row.running:
+        return f"{row.listens}: NOT running: {row.reason or 'it starts'}; the proxies choose by `otherwise`"
+    starts = f", started {row.starts} times" if row.starts > 1 else ""
+    return f"{row.listens}, since {row.since}{starts}, {_count(row.open, 'picked request')} in flight"
 
 
 def _served(row: schema.ServedFiles) -> str:
@@ -66,7 +75,7 @@ def _details(summary: schema.Status) -> Iterator[tuple[str, str]]:
         yield "sources", _sources(summary.sources)
     for item in summary.control:
         if item.mode != "acting":
-            yield "control", f"{item.pool}: {item.mode}, {item.words}"
+            yield "control", f"{item.pool}: {item.mode}, {item.reason}"
         for label, replicas in (("out", item.out), ("floor", item.floor)):
             yield from ((label, f"{item.pool}/{name}: {'; '.join(reasons)}") for name, reasons in replicas.items())
     yield from (("by hand", _override(item)) for item in summary.overrides)

@@ -13,6 +13,7 @@ _SHORT = 12
 """Characters of a version that distinguish it from others."""
 COLOURS: Mapping[str, str] = {
     "SYNCED": "green", "WAITING": "yellow", "STALE": "yellow", "NACKED": "red", "REFUSED": "red", "FAILING": "red",
+    "leader": "green", "isolated": "red",
     "GONE": "bright_black", "NOT DRIVEN": "bright_black",
     "in": "green", "ramping": "cyan", "slow": "yellow", "hot": "yellow", "down": "red", "ejected": "red",
     "draining": "magenta", "drained": "magenta", "removed": "bright_black",
@@ -22,6 +23,7 @@ _PROXIES = ("NODE", "PROXY", "KIND", "STATE", "VERSION", "SINCE", "LACKS")
 _TYPES = ("NODE", "PROXY", "TYPE", "STATE", "VERSION", "ACKED", "LAST GOOD", "SINCE", "LACKS")
 _POOLS = ("POOL", "REPLICA", "STATE", "DECLARED", "DECIDED", "ACKNOWLEDGED", "OBSERVED", "REASON")
 _MORE_POOLS = (*_POOLS[:-1], "REQ/S", "IN FLIGHT", "WEIGHT", "ADDRESS", "PRIORITY", "ZONE", "REASON")
+_MEMBERS = ("MEMBER", "ROLE", "EPOCH", "VERSION", "FILES", "LAG", "STORE", "API", "REMARKS")
 _SIGNALS = ("POOL", "REPLICA", "SIGNAL", "VALUE", "UNIT", "AGE", "SOURCE", "REASON")
 
 
@@ -47,6 +49,31 @@ def signals(rows: Sequence[schema.ReplicaSignals], form: str) -> str:
     if form in ("json", "yaml"):
         return as_text(rows, form)
     return table_text(_SIGNALS, (line for row in rows for line in _signals(row)))
+
+
+def members(document: schema.Members, form: str) -> str:
+    """Return a row for each member of the control plane."""
+    if form in ("json", "yaml"):
+        return as_text(document, form)
+    if document.store is None:
+        return "there is one control plane: the fleet has no control.store"
+    rows = table_text(_MEMBERS, map(_member, document.members), COLOURS)
+    return rows if document.leader else f"{rows}\nno member leads: {document.store}"
+
+
+def _member(row: schema.Member) -> tuple[str, ...]:
+    remarks = [
+        row.problem or "",
+        "" if row.in_step else "serves another version than the leader",
+        "its files are not the leader's" if row.files_differ else "",
+        f"its clock is {abs(row.clock):.1f} s {'behind' if row.clock > 0 else 'ahead'}" if abs(row.clock) > 1 else "",
+    ]
+    return (
+        row.name, row.role, str(row.epoch), row.snapshot[:_SHORT] or "-", row.digest[:_SHORT],
+        "-" if row.lag is None else f"{row.lag:.1f} s",
+        "-" if row.latency is None else f"{row.latency * 1000:.1f} ms",
+        row.api or "-", "; ".join(filter(None, remarks)) or "-",
+    )  # fmt: skip
 
 
 # ── Proxies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -153,7 +180,7 @@ def _signals(row: schema.ReplicaSignals) -> Iterator[tuple[str, ...]]:
         if item.reason or item.age is None:
             failing.setdefault((item.kind, item.url), []).append(item)
     for (kind, url), items in failing.items():
-        problems = "; ".join(dict.fromkeys(item.words or "not looked at yet" for item in items))
+        problems = "; ".join(dict.fromkeys(item.message or "not looked at yet" for item in items))
         newest = min((item.age for item in items if item.age is not None), default=None)
         yield (*identity, "-", "-", "-", age(newest), kind, f"{url}: {problems}")
     if not row.signals and not failing:

@@ -120,8 +120,8 @@ def _taken(addresses: Mapping[str, Address]) -> Iterator[Diagnostic]:
 
     for path, address in addresses.items():
         check = ports.port(ports.BoundAddress(path, address, frozenset()))
-        if check.state != "ok" or check.found.startswith("in use"):
-            message = f"{address}: {check.found}"
+        if check.state != "ok" or check.message.startswith("in use"):
+            message = f"{address}: {check.message}"
             yield Diagnostic(_IN_USE, message, path=tuple(path.split(".")), hint=check.todo)
 
 

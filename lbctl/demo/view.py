@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 import termios
@@ -18,11 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 from lbctl.demo.faults import BY_KEY, FAULTS
-from lbctl.demo.fleet import MEMBERS, STRATEGIES, TITLES
-from lbctl.demo.report import duration, measured, progress, reaction, verdict
+from lbctl.demo.fleet import MEMBERS, STRATEGIES, TITLES, Strategy
+from lbctl.demo.report import Measured, duration, measured, progress, reaction, verdict
 from lbctl.demo.session import Session
 
 _INTERVAL = 0.5
+_WHOLE_INTERVAL = 5.0
+"""Seconds between two computations of the figures of all requests, which are more with each second."""
 _WINDOW = 15.0
 """Seconds of requests that the live figures are of."""
 _NUMBERS = ("DECIDED", "OBSERVED", "RUN+WAIT", "KV", "TTFT P50", "TTFT P99")
@@ -71,12 +74,30 @@ def _events(session: Session) -> Iterator[str]:
         yield f"{moment - session.began:5.1f} s  {text}"
 
 
+class _Every:
+    """The figures of all requests of each group, which are computed now and then."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._at = -math.inf
+        self._figures: dict[Strategy, Measured] = {}
+
+    def of(self, name: Strategy, now: float) -> Measured:
+        """Return the figures of a group, at most `_WHOLE_INTERVAL` old."""
+        if now - self._at >= _WHOLE_INTERVAL:
+            self._at = now
+            loads, began = self._session.loads, self._session.began
+            self._figures = {each: measured(loads[each].outcomes(began, now)) for each in STRATEGIES}
+        return self._figures[name]
+
+
 async def watch(session: Session) -> None:
     """Show the demo on the terminal until the load ends; keys begin and end faults, and q ends the demo."""
     keys: asyncio.Queue[str] = asyncio.Queue()
-    with _keys(keys), Live(_tables(session), console=Console(), refresh_per_second=4, screen=True) as live:
+    every = _Every(session)
+    with _keys(keys), Live(_tables(session, every), console=Console(), refresh_per_second=4, screen=True) as live:
         while True:
-            live.update(_tables(session))
+            live.update(_tables(session, every))
             try:
                 async with asyncio.timeout(_INTERVAL):
                     await _press(session, await keys.get())
@@ -115,7 +136,7 @@ def _put_all(keys: asyncio.Queue[str], pressed: bytes) -> None:
         keys.put_nowait(key)
 
 
-def _tables(session: Session) -> Group:
+def _tables(session: Session, every: _Every) -> Group:
     seconds = time.monotonic() - session.began
     head = f"lbctl demo · {session.proxy} · {seconds:.0f} s · dashboard {session.dashboard}"
     pressed = "  ".join(f"[{fault.key}] {fault.kind} {fault.replica}" for fault in FAULTS)
@@ -123,7 +144,7 @@ def _tables(session: Session) -> Group:
     events = "\n".join(list(_events(session))[-6:])
     return Group(
         Text(head, style="bold"), Text(f"{pressed}  [h] end all faults  {starts}  [q] quit", style="bold"),
-        _replicas(session), _groups(session), _canaries(session), Text(events, style="dim"),
+        _replicas(session), _groups(session, every), _canaries(session), Text(events, style="dim"),
     )  # fmt: skip
 
 
@@ -167,16 +188,16 @@ def _canaries(session: Session) -> Table:
     return table
 
 
-def _groups(session: Session) -> Table:
+def _groups(session: Session, every: _Every) -> Table:
     """Return the three groups: the newest requests, and all of them."""
     table = Table(title=f"the same requests · the last {_WINDOW:.0f} s · all", expand=False)
     for name in ("GROUP", "TTFT P50", "TTFT P99", "FAILED", "ALL", "FAILED", "TTFT P50", "TTFT P99"):
         table.add_column(name, justify="left" if name == "GROUP" else "right")
     now = time.monotonic()
     for name in STRATEGIES:
-        newest, every = (measured(session.loads[name].outcomes(since, now)) for since in (now - _WINDOW, session.began))
+        newest, whole = measured(session.loads[name].outcomes(now - _WINDOW, now)), every.of(name, now)
         table.add_row(
             TITLES[name], duration(newest.first_token_p50), duration(newest.first_token_p99), str(newest.failed),
-            str(every.requests), str(every.failed), duration(every.first_token_p50), duration(every.first_token_p99),
+            str(whole.requests), str(whole.failed), duration(whole.first_token_p50), duration(whole.first_token_p99),
         )  # fmt: skip
     return table

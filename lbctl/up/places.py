@@ -13,14 +13,19 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST, _SHORT = 60, "/tmp"
 """The longest directory, in characters, below which HAProxy can bind its socket, and the one that is used instead."""
+_PREFIX, _OWNER = "lbctl-up-", "owner"
+"""How a private directory is named, and the file in it that its `up` holds locked while it runs."""
+_YOUNG = 60.0
+"""Seconds in which a directory may belong to an `up` that is just starting."""
 _ENTER = 0o711
 """The mode of the private directory where root runs `up`: other users can enter it and not list it."""
 
@@ -75,10 +80,26 @@ def home_of(paths: Sequence[str]) -> Home:
 def private_directory() -> Iterator[Path]:
     """Make a temporary directory that only this user can list; it is deleted at the end."""
     directory = tempfile.gettempdir()
-    place = Path(tempfile.mkdtemp(prefix="lbctl-up-", dir=directory if len(directory) <= _LONGEST else _SHORT))
+    directory = directory if len(directory) <= _LONGEST else _SHORT
+    _remove_abandoned(Path(directory))
+    place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=directory))
     try:
         if os.geteuid() == 0:
             place.chmod(_ENTER)
-        yield place
+        with (place / _OWNER).open("w", encoding="ascii") as owner:
+            fcntl.flock(owner, fcntl.LOCK_EX)
+            yield place
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _remove_abandoned(directory: Path) -> None:
+    """Delete the directories of this user's runs that were killed; one that still runs holds the lock of its file."""
+    for place in directory.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            found = place.lstat()
+            if found.st_uid != os.geteuid() or time.time() - found.st_mtime < _YOUNG:
+                continue
+            with (place / _OWNER).open("r", encoding="ascii") as owner:
+                fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(place, ignore_errors=True)

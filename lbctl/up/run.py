@@ -14,6 +14,7 @@ from typing import Any
 
 from lbctl.base.hosts import from_here
 from lbctl.ir.address import Address
+from lbctl.targets import xds_kinds
 from lbctl.up.child import CannotStartError, Child
 from lbctl.up.launchers import PID_FILE, XDS_SOCKET
 
@@ -63,7 +64,10 @@ async def run(programs: Programs, show: Show, body: Callable[[], Coroutine[Any, 
     serve, proxy = _children(programs, show)
     _stop_at_signals(stop, (serve, proxy))
     try:
-        await _start(serve, proxy, programs.place)
+        await serve.start()
+        if programs.kind in xds_kinds() and not await _first(stop, _listens(programs.place), serve):
+            return False
+        (programs.place / PID_FILE).write_text(str(await proxy.start()), encoding="ascii")
         ready = await _first(stop, _ready(programs), serve, proxy)
         return ready and await _first(stop, body(), serve, proxy)
     except NotReadyError:
@@ -103,17 +107,24 @@ def _stop_at_signals(stop: asyncio.Event, children: Iterable[Child]) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop_or_kill)
 
 
-async def _start(serve: Child, proxy: Child, place: Path) -> None:
-    await serve.start()
-    (place / PID_FILE).write_text(str(await proxy.start()), encoding="ascii")
+async def _listens(place: Path) -> None:
+    """Wait until `serve` listens: an Envoy that starts before warns of every stream that it cannot open.
+
+    Raises NotReadyError.
+    """
+    try:
+        async with asyncio.timeout(_READY_TIMEOUT):
+            while not _is_socket(place / XDS_SOCKET):
+                await asyncio.sleep(_POLL)
+    except TimeoutError:
+        raise NotReadyError from None
 
 
 async def _ready(programs: Programs) -> None:
     """Wait until `serve` has a fleet for proxies and the proxy accepts clients. Raises NotReadyError."""
     try:
         async with asyncio.timeout(_READY_TIMEOUT):
-            while not _is_socket(programs.place / XDS_SOCKET):
-                await asyncio.sleep(_POLL)
+            await _listens(programs.place)
             for address in programs.listeners:
                 while not await _accepts(address):
                     await asyncio.sleep(_POLL)

@@ -55,9 +55,9 @@ def command(
 ) -> int:  # fmt: skip
     """Look for what on this machine keeps lbctl, or the fleet in PATH…, from running.
 
-    The proxies' programs and versions, ports, open files, the clock, the state directory, certificates and keys,
-    sources of metrics, a running serve. Exit code 1: the fleet has errors. 4: something needed is missing or does not
-    answer. 3: something else has failed. Warnings leave it 0.
+    The proxies' programs and versions, ports, open files, the clock, the state directory and the shared store,
+    certificates and keys, sources of metrics, Kubernetes and what it permits, a running serve. Exit code 1: the fleet
+    has errors. 4: something needed is missing or does not answer. 3: something else has failed. Warnings leave it 0.
     """
     origin = context.get_parameter_source("server")
     expected = origin is click.core.ParameterSource.COMMANDLINE
@@ -91,7 +91,7 @@ def _fleet(paths: tuple[str, ...]) -> tuple[Loaded | None, bool]:
 
 
 def _checks(options: _Options, loaded: Loaded | None) -> Iterator[Check]:
-    from lbctl.cli.doctor import machine, places, ports
+    from lbctl.cli.doctor import kubernetes, machine, places, ports, store
     from lbctl.cli.doctor.api import api
     from lbctl.cli.doctor.programs import programs
     from lbctl.cli.doctor.sources import sources
@@ -102,6 +102,7 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[Check]:
     topology = loaded.compiled.topology if loaded else None
     yield from programs(topology.proxies if topology else ())
     source_checks, skews = sources(topology.pools) if topology else ([], [])
+    source_checks += kubernetes.checks(topology.pools) if topology else []
     server, needed = _server(options, source, chosen)
     api_check, api_skews = api(server, needed)
     for bound in ports.of_fleet(topology) if topology else ():
@@ -117,6 +118,7 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[Check]:
     yield places.state(chosen, needed=options.state is not None or _has_control(source))
     if source is not None:
         yield from places.named(source, chosen)
+        yield from store.checks(chosen)
     yield from source_checks
     yield api_check
 
@@ -150,7 +152,7 @@ def _table(checks: Sequence[Check]) -> None:
     """Print the checks, each with its advice on a line below, because result and advice are both sentences."""
     rows = [
         ("CHECK", "STATE", "FOUND, AND → WHAT TO DO"),
-        *((plain(item.what), item.state, plain(item.found)) for item in checks),
+        *((plain(item.what), item.state, plain(item.message)) for item in checks),
     ]
     width, state_width = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
     for (what, state, finding), todo in zip(rows, ["", *(item.todo for item in checks)], strict=True):

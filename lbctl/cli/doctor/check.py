@@ -15,14 +15,14 @@ _UNREACHABLE = 4
 class Check:
     """One result.
 
-    `what` is the checked object, by its name in the fleet if it has one. `found` is what was detected. `todo` is the
+    `what` is the checked object, by its name in the fleet if it has one. `message` is what was detected. `todo` is the
     advice, empty if there is nothing to do. `absent` means that something required does not exist or does not answer.
     """
 
     what: str
     state: State
     """How it ended."""
-    found: str
+    message: str
     todo: str = ""
     absent: bool = False
 

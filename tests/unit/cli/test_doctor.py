@@ -27,6 +27,7 @@ from lbctl.serve.state.sqlite import DATABASE, VERSION
 from tests.e2e.support.binaries import require
 from tests.e2e.support.certs import Authority
 from tests.e2e.support.ports import free_port
+from tests.support.kubernetes import ApiServer, serving_api
 from tests.support.paths import ROOT
 
 Fleet = dict[str, Any]
@@ -134,8 +135,8 @@ def test_a_machine_that_can_run_the_fleet_is_told_so(doctor: Doctor) -> None:
     assert {what: row["state"] for what, row in rows.items() if row["state"] not in ("ok", "skipped")}.keys() <= {
         "clock"
     }
-    assert rows["pools.p.telemetry vllm"]["found"] == "1 of 1 give signals"
-    assert rows["lbctl"]["found"].startswith(__version__)
+    assert rows["pools.p.telemetry vllm"]["message"] == "1 of 1 give signals"
+    assert rows["lbctl"]["message"].startswith(__version__)
 
 
 def test_the_table_says_what_to_do_below_what_was_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,7 +202,7 @@ def test_a_proxys_program_is_held_against_what_the_fleet_says(
     monkeypatch.setenv("LBCTL_NGINX", program(doctor.directory, "nginx", text))
     row = doctor(fleet(proxies=proxies))["nginx"]
     assert (doctor.code, row["state"]) == (code, state)
-    assert words in row["found"] + row["todo"]
+    assert words in row["message"] + row["todo"]
 
 
 def test_a_program_that_serve_is_to_drive_and_that_is_missing_is_4(
@@ -223,7 +224,7 @@ def test_a_port_that_another_program_has_is_named_with_its_holder(doctor: Doctor
         given["listeners"]["l"]["bind"] = f"127.0.0.1:{held.getsockname()[1]}"
         row = doctor(given)[f"listeners.l.bind 127.0.0.1:{held.getsockname()[1]}"]
     assert (doctor.code, row["state"]) == (3, "failed")
-    assert f"(process {os.getpid()})" in row["found"]
+    assert f"(process {os.getpid()})" in row["message"]
     assert row["todo"] == "end it, or change listeners.l.bind"
 
 
@@ -244,14 +245,14 @@ def test_a_port_that_the_proxy_has_already_is_right(doctor: Doctor) -> None:
         finally:
             proxy.kill()
     assert (doctor.code, row["state"]) == (0, "ok")
-    assert row["found"] == f"in use by nginx (process {proxy.pid})"
+    assert row["message"] == f"in use by nginx (process {proxy.pid})"
 
 
 def test_an_address_of_another_machine_is_said_to_be_one(doctor: Doctor) -> None:
     given = fleet()
     given["listeners"]["l"]["bind"] = "192.0.2.1:8443"
     row = doctor(given)["listeners.l.bind 192.0.2.1:8443"]
-    assert (row["state"], row["found"]) == ("warn", "this machine has no such address")
+    assert (row["state"], row["message"]) == ("warn", "this machine has no such address")
 
 
 # ── The machine ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -270,7 +271,7 @@ def test_more_connections_than_files_may_be_open_are_told_with_the_number(
     done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, timeout=60, check=False)
     row = next(item for item in json.loads(done.stdout)["checks"] if item["what"] == "open files")
     assert (done.returncode, row["state"]) == (code, state)
-    assert row["found"] == f"1000, can be raised to {hard}; the fleet's connections need 5536"
+    assert row["message"] == f"1000, can be raised to {hard}; the fleet's connections need 5536"
     assert row["todo"] == "ulimit -n 5536; for a service LimitNOFILE=5536"
 
 
@@ -281,7 +282,7 @@ def test_the_clock_is_held_against_what_sources_say(ahead: float, state: str, wo
     with server(Answers({"/metrics": PAGE}, ahead)) as port:
         row = doctor(fleet(port))["clock"]
     assert state in (row["state"], "")
-    assert words in row["found"]
+    assert words in row["message"]
     assert doctor.code == (3 if state == "failed" else 0)
 
 
@@ -291,7 +292,7 @@ def test_the_clock_is_held_against_what_sources_say(ahead: float, state: str, wo
 def test_a_state_directory_is_right_when_it_is_its_owners_alone(doctor: Doctor) -> None:
     state = doctor.directory / "state"
     what = f"state {state}"
-    assert doctor(None)[what]["found"] == "not there yet; serve makes it"
+    assert doctor(None)[what]["message"] == "not there yet; serve makes it"
     assert not state.exists()
     state.mkdir(mode=0o700)
     assert doctor(None)[what]["state"] == "ok"
@@ -303,14 +304,14 @@ def test_a_state_directory_is_right_when_it_is_its_owners_alone(doctor: Doctor) 
 @pytest.mark.parametrize("place", ["/proc/nope", "/proc/nope/deeper"])
 def test_a_state_where_nobody_can_make_one_is_refused_even_for_root(place: str, doctor: Doctor) -> None:
     row = doctor(None, "--state", place)[f"state {place}"]
-    assert (doctor.code, row["state"], row["found"]) == (3, "failed", "not there, and cannot be made in /proc")
+    assert (doctor.code, row["state"], row["message"]) == (3, "failed", "not there, and cannot be made in /proc")
 
 
 def test_looking_at_a_state_leaves_nothing_there(doctor: Doctor) -> None:
     state = doctor.directory / "state"
     state.mkdir(mode=0o700)
     before = state.stat().st_mtime_ns
-    assert doctor(None)[f"state {state}"]["found"] == "writable, for its owner alone; nothing is kept yet"
+    assert doctor(None)[f"state {state}"]["message"] == "writable, for its owner alone; nothing is kept yet"
     assert (list(state.iterdir()), state.stat().st_mtime_ns) == ([], before)
 
 
@@ -325,7 +326,7 @@ def test_a_state_that_a_newer_lbctl_wrote_is_refused(doctor: Doctor) -> None:
 
 def test_a_file_in_the_place_of_the_state_is_no_state(doctor: Doctor) -> None:
     (doctor.directory / "state").write_text("")
-    assert doctor(None)[f"state {doctor.directory / 'state'}"]["found"] == "it is no directory"
+    assert doctor(None)[f"state {doctor.directory / 'state'}"]["message"] == "it is no directory"
     assert doctor.code == 3
 
 
@@ -340,14 +341,14 @@ def test_certificates_and_keys_are_read_and_held_against_each_other(doctor: Doct
     assert doctor.code == 3
     assert rows["listeners.l.tls.client_ca"]["state"] == "failed"
     pair = rows["listeners.l.tls.certificates[0].certificate"]
-    assert pair["found"] == "the certificate and the key do not belong together"
+    assert pair["message"] == "the certificate and the key do not belong together"
     tls["key"] = one.key.name
     del given["listeners"]["l"]["tls"]["client_ca"]
     one.key.chmod(0o644)
     rows = doctor(given)
     assert doctor.code == 0
     assert f"chmod 600 {one.key}" in rows["listeners.l.tls.certificates[0].key"]["todo"]
-    assert rows["files"]["found"] == "1 can be used"
+    assert rows["files"]["message"] == "1 can be used"
 
 
 # ── Sources and serve ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -365,7 +366,7 @@ def test_a_source_that_gives_nothing_is_4_with_the_reason(pages: Fleet, words: s
     with server(Answers(pages)) as port:
         row = doctor(fleet(port))["pools.p.telemetry vllm"]
     assert (doctor.code, row["state"]) == (4, "failed")
-    assert words in row["found"]
+    assert words in row["message"]
 
 
 def test_sources_that_hang_are_waited_for_together_and_not_for_long(doctor: Doctor) -> None:
@@ -381,8 +382,8 @@ def test_sources_that_hang_are_waited_for_together_and_not_for_long(doctor: Doct
     assert len(set(answers.asked)) == 40
     assert took < 40, "one after the other they would take 80 s"
     assert doctor.code == 4
-    assert row["found"].startswith("0 of 40 give signals")
-    assert "no whole answer within 2 s" in row["found"]
+    assert row["message"].startswith("0 of 40 give signals")
+    assert "no whole answer within 2 s" in row["message"]
 
 
 def test_a_page_that_many_replicas_share_is_asked_for_once(doctor: Doctor) -> None:
@@ -390,7 +391,7 @@ def test_a_page_that_many_replicas_share_is_asked_for_once(doctor: Doctor) -> No
     with server(answers) as port:
         given = fleet(port)
         given["pools"]["p"]["replicas"] = [{"name": f"r{n}", "address": f"127.0.0.1:{n + 1}"} for n in range(5)]
-        assert doctor(given)["pools.p.telemetry vllm"]["found"] == "5 of 5 give signals"
+        assert doctor(given)["pools.p.telemetry vllm"]["message"] == "5 of 5 give signals"
     assert answers.asked == ["/metrics"]
 
 
@@ -415,7 +416,7 @@ def test_a_running_serve_says_which_lbctl_it_is(
         url = f"http://127.0.0.1:{port}"
         row = doctor(None, "--server", url)[f"serve {url}"]
     assert (doctor.code, row["state"]) == (code, state)
-    assert words in row["found"]
+    assert words in row["message"]
 
 
 def test_a_serve_that_hangs_is_given_up(doctor: Doctor) -> None:
@@ -424,7 +425,7 @@ def test_a_serve_that_hangs_is_given_up(doctor: Doctor) -> None:
         began = time.monotonic()
         row = doctor(None, "--server", url)[f"serve {url}"]
     assert time.monotonic() - began < 30
-    assert (doctor.code, row["state"], row["found"]) == (4, "failed", "no answer within 2 s")
+    assert (doctor.code, row["state"], row["message"]) == (4, "failed", "no answer within 2 s")
 
 
 def test_no_serve_is_no_failure_where_nobody_asked_for_one(doctor: Doctor) -> None:
@@ -432,7 +433,7 @@ def test_no_serve_is_no_failure_where_nobody_asked_for_one(doctor: Doctor) -> No
     rows = doctor(fleet(control=control))
     row = rows[f"serve http://{control['api']['bind']}"]
     assert (doctor.code, row["state"]) == (0, "skipped")
-    assert rows[f"control.xds.bind {control['xds']['bind']}"]["found"] == "free"
+    assert rows[f"control.xds.bind {control['xds']['bind']}"]["message"] == "free"
 
 
 def test_a_token_file_that_is_not_there_is_said(doctor: Doctor) -> None:
@@ -440,7 +441,7 @@ def test_a_token_file_that_is_not_there_is_said(doctor: Doctor) -> None:
         url = f"http://127.0.0.1:{port}"
         row = doctor(None, "--server", url, "--token-file", "/nowhere/token")[f"serve {url}"]
     assert (doctor.code, row["state"]) == (4, "failed")
-    assert "/nowhere/token cannot be read" in row["found"]
+    assert "/nowhere/token cannot be read" in row["message"]
 
 
 def test_an_agent_check_at_ports_that_the_machine_lends_is_a_warning() -> None:
@@ -453,3 +454,40 @@ def test_an_agent_check_at_ports_that_the_machine_lends_is_a_warning() -> None:
     assert judged(free_port()) == ("warn", f"choose ports below {low}: it needs one for each replica, counting up")
     below = next(port for port in range(low - 1, 1024, -1) if not ports._bind_error(Address("127.0.0.1", port)))
     assert judged(below)[0] == "ok"
+
+
+# ── Kubernetes ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def kubernetes(server: ApiServer | None, directory: Path, **keys: Any) -> Fleet:
+    """A fleet with a service of this API server."""
+    if server is not None:
+        server.kubeconfig(directory / "kubeconfig")
+    section = {"namespace": "ml", "service": "vllm", "kubeconfig": "kubeconfig", **keys}
+    return fleet() | {"pools": {"p": {"discovery": {"kubernetes": section}}}}
+
+
+def test_an_api_server_that_permits_what_discovery_needs_is_right(doctor: Doctor, tmp_path: Path) -> None:
+    with serving_api() as server:
+        rows = doctor(kubernetes(server, tmp_path, gpu_from={"node_label": "gpu"}))
+        row = rows["pools.p.discovery.kubernetes ml/vllm"]
+        assert (row["state"], row["message"]) == ("ok", "the API server answers and permits list and watch")
+        assert not server.asked("GET")
+
+
+def test_what_an_account_may_not_do_is_named(doctor: Doctor, tmp_path: Path) -> None:
+    with serving_api() as server:
+        server.forbidden = {"nodes"}
+        rows = doctor(kubernetes(server, tmp_path, gpu_from={"node_label": "gpu"}))
+        assert rows["pools.p.discovery.kubernetes ml/vllm"]["message"] == "the account may not list nodes, watch nodes"
+        assert doctor.code == 3
+
+
+def test_an_api_server_that_is_away_or_refuses_the_token_is_4(doctor: Doctor, tmp_path: Path) -> None:
+    with serving_api() as server:
+        server.tokens = {"another"}
+        row = doctor(kubernetes(server, tmp_path))["pools.p.discovery.kubernetes ml/vllm"]
+        assert (doctor.code, row["message"]) == (4, "401 Unauthorized: Unauthorized")
+        server.away()
+        row = doctor(kubernetes(server, tmp_path))["pools.p.discovery.kubernetes ml/vllm"]
+        assert (doctor.code, row["message"]) == (4, f"{server.url}: Connection refused")

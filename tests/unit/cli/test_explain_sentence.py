@@ -45,11 +45,20 @@ def test_what_is_observed_counts_more_than_what_is_decided() -> None:
 
 
 def test_the_line_about_what_is_observed_names_who_reports_and_who_does_not() -> None:
-    pool = replace(api.pool("llama"), reporting=("ha",), silent=("edge-1", "ng"), requests_per_second=10.0)
+    pool = replace(
+        api.pool("llama"),
+        reporting=("ha",),
+        silent=("edge-1", "ng"),
+        unable={"ng": "config and reload"},
+        requests_per_second=10.0,
+    )
     row = replace(api.REPLICA, observed=0.066, requests_per_second=0.66)
     assert observed(row, pool) == (
-        "6.6% of the last minute's requests, 0.66 a second, by ha; not reported by edge-1, ng"
+        "6.6% of the last minute's requests, 0.66 a second, by ha; "
+        "not reported by edge-1, ng (it needs config and reload in proxies.ng)"
     )
-    assert observed(api.REPLICA, pool) == "no requests, by ha; not reported by edge-1, ng"
+    assert observed(api.REPLICA, pool) == (
+        "no requests, by ha; not reported by edge-1, ng (it needs config and reload in proxies.ng)"
+    )
     nobody = replace(pool, reporting=(), silent=("ha",))
     assert observed(row, nobody) == "unknown: no proxy reports its traffic; not reported by ha"

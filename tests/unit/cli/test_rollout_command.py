@@ -78,6 +78,14 @@ def test_a_wait_for_a_running_rollout_reports_an_evaluation_once(capsys: pytest.
     assert "rolled_back" in out
 
 
+def test_a_split_by_hand_is_named_where_it_covers_the_rollout(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(Moving(replace(BEFORE, held_by="ada: a trial"))) as url:
+        assert run(["rollout", "status", "--server", url]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "chat: the split is held by hand, by ada: a trial; that of the rollout applies again after" in shown
+    assert "`lbctl split unset chat`" in shown
+
+
 def test_a_wait_outlasts_a_restart_of_serve(capsys: pytest.CaptureFixture[str]) -> None:
     port = free_port()
     codes: list[int] = []

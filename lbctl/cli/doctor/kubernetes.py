@@ -1,0 +1,73 @@
+"""Checks whether the API servers that the fleet names answer, and permit what discovery needs.
+
+What is permitted is asked for by SelfSubjectAccessReview, which every account may create; nothing else is requested.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+from lbctl.cli.doctor.check import Check
+from lbctl.cli.doctor.sources import PATIENCE
+from lbctl.ir.pools import KubernetesDiscovery, Pool
+from lbctl.serve.discovery.kubernetes import cluster_of, labels_keys, slices_key
+from lbctl.serve.net.kubernetes.client import ApiClient, ApiError
+from lbctl.serve.net.kubernetes.cluster import ClusterError
+from lbctl.serve.net.kubernetes.collection import CollectionKey
+
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_VERBS = ("list", "watch")
+_NO_PERMISSION = "give the account a Role with them; docs/kubernetes.md has one"
+
+
+def checks(pools: Sequence[Pool]) -> list[Check]:
+    """Return a check for each pool with `discovery.kubernetes`."""
+    sections = [(pool.name, pool.discovery) for pool in pools if isinstance(pool.discovery, KubernetesDiscovery)]
+    return asyncio.run(_checked(sections)) if sections else []
+
+
+async def _checked(sections: Sequence[tuple[str, KubernetesDiscovery]]) -> list[Check]:
+    return list(await asyncio.gather(*(_check(name, discovery) for name, discovery in sections)))
+
+
+async def _check(pool: str, discovery: KubernetesDiscovery) -> Check:
+    what = f"pools.{pool}.discovery.kubernetes {discovery.namespace}/{discovery.service}"
+    client = ApiClient(lambda: cluster_of(discovery))
+    try:
+        async with asyncio.timeout(PATIENCE):
+            missing = [
+                f"{verb} {key.resource}"
+                for key in (slices_key(discovery), *labels_keys(discovery).values())
+                for verb in _VERBS
+                if not await _is_allowed(client, key, verb)
+            ]
+    except TimeoutError:
+        return Check(what, "failed", f"no answer within {PATIENCE:g} s", "look at the API server", absent=True)
+    except (ApiError, ClusterError) as error:
+        return Check(what, "failed", str(error), "look at the kubeconfig and the API server", absent=True)
+    finally:
+        await client.close()
+    if missing:
+        return Check(what, "failed", f"the account may not {', '.join(missing)}", _NO_PERMISSION)
+    return Check(what, "ok", "the API server answers and permits list and watch")
+
+
+async def _is_allowed(client: ApiClient, key: CollectionKey, verb: str) -> bool:
+    attributes = {"verb": verb, "resource": key.resource, **dict(_place(key.path))}
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    review = await client.request("POST", _REVIEWS, body=body)
+    return (review.get("status") or {}).get("allowed") is True
+
+
+def _place(path: str) -> Iterator[tuple[str, str]]:
+    """Yield the group and the namespace of a collection, where it has them."""
+    parts = path.split("/")
+    if parts[1] == "apis":
+        yield "group", parts[2]
+    if "namespaces" in parts:
+        yield "namespace", parts[parts.index("namespaces") + 1]

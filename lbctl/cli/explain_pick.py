@@ -1,0 +1,171 @@
+"""`lbctl explain pick`: from one request to the replica that the picker would name.
+
+The files alone explain a picker whose replicas are idle; a running `lbctl serve` asks its picker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from lbctl.base.diagnostics import Diagnostics, did_you_mean
+from lbctl.base.errors import reason_of
+from lbctl.cli.api_client import Server
+from lbctl.cli.api_client import show as show_value
+from lbctl.cli.fleet import load, show
+from lbctl.cli.terminal import format_table, wrapped
+from lbctl.ir import pools as ir
+from lbctl.ir.locality import Place
+from lbctl.pick.affinity import Affinity
+from lbctl.pick.asked import request_of
+from lbctl.pick.books import Books
+from lbctl.pick.explain import document, explain
+from lbctl.pick.features import Features, read
+from lbctl.pick.table import Candidate, PoolTable
+from lbctl.serve.api import schema
+from lbctl.serve.api.json_codec import decode
+
+_HEAD = ("REPLICA", "ADDRESS", "RATE", "WORK", "WAIT", "WHY NOT")
+_MOST_SENT = 48 << 10
+"""Bytes of a body that are sent to a running server, as they are written in JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class PickQuery:
+    """The arguments of the command line."""
+
+    pool: str
+    """The name of the pool."""
+    session: str | None
+    """The value of its first session key."""
+    body: str | None
+    """The path of the file with the request's body."""
+    region: str | None
+    """The region of the asking proxy."""
+    zone: str | None
+    """The zone of the asking proxy."""
+    form: str
+    """The form of the result."""
+
+
+def answer(query: PickQuery, paths: tuple[str, ...]) -> int:
+    """Print the explanation by the files, and return the exit code."""
+    diagnostics = Diagnostics()
+    loaded = load(paths, diagnostics)
+    if loaded is None or diagnostics.failed:
+        show(item for item in diagnostics if item.severity == "error")
+        return 1
+    pool = _pool(loaded.compiled.topology.pools, query.pool)
+    table = offline_table(pool)
+    explanation = explain(_features(table, query), table, Books(), Affinity(), 0.0)
+    _print(decode(schema.PickExplanation, {"pool": pool.name, **document(explanation)}), query.form)
+    return 0
+
+
+def ask(query: PickQuery, remote: Server) -> int:
+    """Print the explanation of the running picker, and return the exit code."""
+    body = _body(query.body)
+    question = schema.PickQuestion(
+        query.pool, query.session, _beginning(body) if body else None, len(body) or None, query.region, query.zone
+    )
+    _print(remote.post("/api/v1/picks/explain", question, schema.PickExplanation), query.form)
+    return 0
+
+
+def _beginning(body: bytes) -> str:
+    """Return the beginning of a body, short enough for a question."""
+    text = body[:_MOST_SENT].decode(errors="replace")
+    while len(json.dumps(text)) > _MOST_SENT:
+        text = text[: len(text) // 2]
+    return text
+
+
+def _print(explanation: schema.PickExplanation, form: str) -> None:
+    if form != "table":
+        show_value(explanation, form)
+        return
+    for line in _lines(explanation):
+        click.echo(line)
+
+
+def offline_table(pool: ir.Pool) -> PoolTable:
+    """Return the table of a pool as the files have it: every replica idle, at its capacity."""
+    assert pool.balance.pick is not None
+    candidates = (_candidate(item, pool) for item in pool.replicas)
+    model = pool.model
+    return PoolTable(
+        pool=pool.name,
+        policy=pool.balance.pick,
+        candidates=tuple(candidates),
+        model=model.name if model else None,
+        adapters=frozenset(model.adapters if model else ()),
+        locality=pool.locality,
+        slow_start=pool.slow_start,
+    )
+
+
+def _candidate(replica: ir.Replica, pool: ir.Pool) -> Candidate:
+    return Candidate(
+        name=replica.name,
+        address=str(replica.address),
+        capacity=replica.capacity,
+        weight=replica.capacity,
+        fit=not replica.drain,
+        reason="drained by the files" if replica.drain else "",
+        priority=replica.priority,
+        region=replica.region,
+        zone=replica.zone,
+        limit=pool.circuit_breaker.replica_max_requests,
+    )
+
+
+def _pool(pools: tuple[ir.Pool, ...], name: str) -> ir.Pool:
+    """Return the pool of that name. Raises ClickException where there is none, or where nothing is picked for it."""
+    found = next((pool for pool in pools if pool.name == name), None)
+    if found is None:
+        near = did_you_mean(name, [pool.name for pool in pools])
+        raise click.ClickException(f"there is no pool {name}" + (f"; {near}" if near else ""))
+    if found.balance.pick is None:
+        message = f"{name} has the algorithm {found.balance.algorithm}: its proxies choose by themselves"
+        raise click.ClickException(f"{message}; `lbctl explain route` shows how a request gets to the pool")
+    return found
+
+
+def _features(table: PoolTable, query: PickQuery) -> Features:
+    try:
+        headers, body = request_of(table.policy, query.session, _body(query.body))
+    except ValueError as error:
+        raise click.ClickException(f"{table.pool}: {error}") from None
+    return read(table, headers, body, len(body), place=Place(query.region, query.zone))
+
+
+def _body(path: str | None) -> bytes:
+    try:
+        return Path(path).read_bytes() if path is not None else b""
+    except OSError as error:
+        raise click.ClickException(f"{path}: {reason_of(error)}") from None
+
+
+def _lines(explanation: schema.PickExplanation) -> Iterator[str]:
+    yield wrapped(_printable(explanation.sentence))
+    request = explanation.request
+    yield f"session        {_printable(request.session) if request.session is not None else 'none'}"
+    yield f"prompt         about {request.prompt_tokens:.0f} tokens, {request.blocks} blocks to recognise it by"
+    if request.model is not None:
+        adapter = ", an adapter" if request.adapter else ""
+        yield f"model          {_printable(request.model)}{adapter}"
+    yield format_table(_HEAD, [_cells(row) for row in explanation.candidates])
+
+
+def _cells(row: schema.PickCandidate) -> tuple[str, ...]:
+    numbers = (row.rate, row.work, row.wait)
+    name, address, reason = map(_printable, (row.name, row.address, row.reason or "-"))
+    return (name, address, *("-" if value is None else f"{value:.4g}" for value in numbers), reason)
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else ascii(text)[1:-1]

@@ -1,0 +1,72 @@
+"""`lbctl picker`: the picker alone, on another machine than `serve`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from lbctl.base import ports
+from lbctl.cli.api_client import Server, server_options
+from lbctl.cli.options import options_of
+from lbctl.cli.serve import address
+from lbctl.ir.address import Address
+
+if TYPE_CHECKING:
+    from lbctl.ir.proxies import ServerTls
+
+_option = options_of("picker")
+
+
+@click.command("picker")
+@_option(
+    "--bind", metavar="A", default=f"127.0.0.1:{ports.PICKER}", show_default=True,
+    help="Where gRPC listens; HTTP and UDP are on the next port, on loopback.",
+)  # fmt: skip
+@_option("--tls-cert", metavar="FILE", help="The certificate of gRPC; beyond loopback it is needed.")
+@_option("--tls-key", metavar="FILE", help="Its private key.")
+@_option("--tls-client-ca", metavar="FILE", help="Who signed the certificates of the proxies.")
+@server_options()
+def command(
+    bind: str,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_client_ca: str | None,
+    server: str,
+    token_file: str | None,
+    tls_ca: str | None,
+) -> int:
+    """Pick replicas for proxies, by the tables of a running serve.
+
+    `lbctl serve` starts a picker by itself where a pool has `algorithm: pick`; this is for a machine of proxies that is
+    not that of serve. While serve is away, the last tables stay.
+    """
+    place, tls = _place(bind), _tls(tls_cert, tls_key, tls_client_ca)
+    if not place.on_loopback and tls is None:
+        raise click.UsageError(
+            f"--bind: the picker on {place} would be open to whoever connects: "
+            "give --tls-cert, --tls-key and --tls-client-ca"
+        )
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own lines would be no lines of this log
+    from lbctl.serve.picker.process import Places
+    from lbctl.serve.picker.remote_link import ControlPlane, follow
+
+    return follow(Places(place, tls), ControlPlane(server, Server(server, token_file, tls_ca).token, tls_ca))
+
+
+def _place(text: str) -> Address:
+    place = address("--bind", text)
+    if place is None or place.path or not 0 < place.port < 65_535:
+        raise click.UsageError("--bind: an address with a port from 1 to 65534, since HTTP is on the next one")
+    return place
+
+
+def _tls(certificate: str | None, key: str | None, client_ca: str | None) -> ServerTls | None:
+    from lbctl.ir.proxies import ServerTls
+
+    if certificate is None and key is None and client_ca is None:
+        return None
+    if certificate is None or key is None or client_ca is None:
+        raise click.UsageError("--tls-cert, --tls-key and --tls-client-ca are given together")
+    return ServerTls(certificate, key, client_ca)

@@ -1,0 +1,130 @@
+"""The request that `lbctl explain route` asks about: read from the command line, with its listener and proxies."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import SplitResult, quote, urlsplit
+
+import click
+
+from lbctl.base import ports
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, did_you_mean
+from lbctl.base.errors import reason_of
+from lbctl.cli.proxy import unnamed
+from lbctl.compile.fleet import Compiled
+from lbctl.ir.listeners import Listener
+from lbctl.ir.proxies import Proxy
+from lbctl.targets import KINDS
+from lbctl.targets.load import Loaded
+from lbctl.targets.reading import Message
+
+_METHOD = re.compile(r"[A-Z][A-Z_-]*")
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+): *(.*)", re.DOTALL)
+_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
+
+
+@dataclass(frozen=True, slots=True)
+class RouteQuery:
+    """The arguments of the command line.
+
+    `kind` restricts the explanation to one kind of proxy. `listener` replaces the listener at the URL's port.
+    """
+
+    method: str
+    """The method of the request."""
+    url: str
+    """The URL of the request."""
+    headers: tuple[str, ...]
+    """The headers, each as `name: value`."""
+    body: str | None
+    """The body; None: none is sent."""
+    kind: str | None
+    listener: str | None
+    form: str
+    """The form of the result."""
+
+
+def split(url: str) -> SplitResult:
+    """Return the parts of a URL, or of a path. Raises UsageError for what is not the URL of a request."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise click.UsageError(f"{url!r} is not a URL: {error}") from None
+    if parts.scheme not in ("", "http", "https") or (parts.scheme and not parts.hostname) or parts.username:
+        raise click.UsageError(f"{url!r} is not a URL of a request: as https://api.example.com/v1/chat, or /v1/chat")
+    if not parts.scheme and not url.startswith("/"):
+        raise click.UsageError(f"{url!r} begins with neither http://, https:// nor /")
+    return parts
+
+
+def message_of(query: RouteQuery, parts: SplitResult, diagnostics: Diagnostics) -> Message | None:
+    """Return the request as a client sends it, or None and a diagnostic if its body cannot be read."""
+    method = query.method.upper()
+    if not _METHOD.fullmatch(method) or method == "CONNECT":
+        raise click.UsageError(f"{query.method!r} is no method of a request that has a route")
+    headers = tuple(_header(item) for item in query.headers)
+    hosts = [value for name, value in headers if name == "host"]
+    path = _quoted(parts.path or "/")
+    if query.url.startswith("//"):
+        path, hosts = _quoted(query.url.partition("?")[0].partition("#")[0]), hosts or [""]
+    try:
+        body = Path(query.body).read_bytes() if query.body is not None else b""
+    except OSError as error:
+        reason = f"the body cannot be read: {reason_of(error)}"
+        diagnostics.add(Diagnostic("LB001", reason, Position(str(query.body))))
+        return None
+    return Message(method, hosts[0] if hosts else parts.netloc, path, headers, body)
+
+
+def _quoted(path: str) -> str:
+    """Return the path as a client sends it; a byte of the command line that is not UTF-8 is sent as that byte."""
+    return quote(path, safe=_PRINTABLE, errors="surrogateescape")
+
+
+def _header(text: str) -> tuple[str, str]:
+    match = _HEADER.fullmatch(text)
+    if match is None:
+        raise click.UsageError(f"{text!r} is not a header: write 'name: value'")
+    return match[1].lower(), match[2].strip()
+
+
+def listener_of(compiled: Compiled, name: str | None, parts: SplitResult) -> Listener:
+    """Return the named listener, the one at the URL's port, or the only one.
+
+    A notice is printed if the only listener has another port. Raises UsageError if no listener can be chosen.
+    """
+    listeners = {item.name: item for item in compiled.topology.listeners}
+    if name is not None:
+        if name not in listeners:
+            hint = did_you_mean(name, listeners) or f"its listeners: {', '.join(listeners) or 'none'}"
+            raise click.UsageError(f"the fleet has no listener {name!r}; {hint}")
+        return listeners[name]
+    port = parts.port or ports.BY_SCHEME.get(parts.scheme)
+    at_port = [item for item in listeners.values() if item.bind.port == port]
+    candidates = at_port or list(listeners.values())
+    if len(candidates) == 1:
+        if port is not None and not at_port:
+            notice = f"no listener has port {port}: the only one, {candidates[0].name} ({candidates[0].bind}), is taken"
+            click.echo(f"lbctl: {notice}", err=True)
+        return candidates[0]
+    binds = ", ".join(f"{item.name} ({item.bind})" for item in listeners.values()) or "none"
+    raise click.UsageError(f"which listener takes this request? Name it with --listener: {binds}")
+
+
+def proxies_of(loaded: Loaded, listener: Listener, kind: str | None) -> list[Proxy]:
+    """Return the fleet's proxies that carry the listener, one of each kind and version.
+
+    A fleet that names no such proxy gets one of each kind. Raises UsageError if proxies are named and none carries the
+    listener.
+    """
+    topology = loaded.compiled.topology
+    carrying = [item for item in topology.proxies if not item.listeners or listener.name in item.listeners]
+    selected = [item for item in carrying if kind in (None, item.kind)]
+    if topology.proxies and not selected and kind is None:
+        raise click.UsageError(f"no proxy of the fleet carries the listener {listener.name}")
+    if not selected:
+        return [unnamed(topology, each) for each in KINDS if kind in (None, each)]
+    return list({(item.kind, item.version): item for item in reversed(selected)}.values())

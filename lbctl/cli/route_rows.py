@@ -1,0 +1,147 @@
+"""The rows of `lbctl explain route`: what each proxy does with one request, the proxies that agree together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lbctl.cli.diff_text import conditions
+from lbctl.cli.explain_policy import policy
+from lbctl.compile.fleet import Compiled
+from lbctl.compile.origin import origin
+from lbctl.ir.listeners import Listener
+from lbctl.ir.matching import Criterion, Request, criteria
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.routes import Forward, Redirect, Respond, Route
+from lbctl.ir.shares import of_replicas
+from lbctl.ir.snapshot import Snapshot, pools_of
+from lbctl.targets import target
+from lbctl.targets.assess import CLOSED
+from lbctl.targets.features import FEATURES
+from lbctl.targets.load import Loaded
+from lbctl.targets.prepare import Prepared, prepare
+from lbctl.targets.reading import Message
+from lbctl.targets.route_trace import Candidate, Choice, Explained, choice, explain
+
+Row = dict[str, Any]
+_MISSED = 8
+"""Routes without a match that are shown, the nearest first."""
+_PROTECTING = frozenset({"LB499", *(item.code for item in FEATURES if item.protects)})
+
+
+def grouped(rows: list[tuple[str, Row]]) -> list[Row]:
+    """Join the rows of proxies that agree."""
+    groups: list[Row] = []
+    for proxy, row in rows:
+        same = next((item for item in groups if {**item, "on": None} == {**row, "on": None}), None)
+        if same is None:
+            groups.append({"on": [proxy], **row})
+        else:
+            same["on"].append(proxy)
+    return groups
+
+
+def row_of(loaded: Loaded, listener: Listener, proxy: Proxy, message: Message) -> tuple[str, Row]:
+    """Return the name of the proxy's kind with its version, and what it does with the request."""
+    compiled = loaded.compiled
+    prepared = prepare(target(proxy.kind), compiled, proxy, Snapshot(compiled.topology, secrets=loaded.secrets))
+    explained = explain(listener, message, proxy.kind, proxy.version)
+    name = f"{proxy.kind} {'.'.join(map(str, proxy.version[:2]))}"
+    row: Row = {"read": _read(explained.request), "status": None, "why": None, "route": None}
+    row |= {"also": [_beaten(item) for item in explained.matched[1:]], "missed": _missed(explained)}
+    if explained.refusal is not None:
+        return name, row | {"status": explained.refusal.status, "why": explained.refusal.message}
+    if explained.winner is None or explained.request is None:
+        return name, row | {"status": 404, "why": "no route matches"}
+    return name, row | _won(compiled, prepared, listener, explained, explained.request)
+
+
+def _won(compiled: Compiled, prepared: Prepared, listener: Listener, explained: Explained, request: Request) -> Row:
+    assert explained.winner is not None
+    name = explained.winner.route
+    route = next(item for item in compiled.topology.routes if item.name == name)
+    place = origin(compiled.sources, ("routes", name))
+    row: Row = {
+        "route": name,
+        "at": str(place),
+        "match": conditions(explained.winner),
+        "conditions": [_criterion(item) for item in criteria(explained.winner, request)],
+    }
+    served_listener = next((item for item in prepared.view.listeners if item.name == listener.name), listener)
+    rule = served_listener.rules[listener.rules.index(explained.winner)]
+    served = prepared.view.routes.get(name)
+    if rule.route != name or served is None or served.action == CLOSED:
+        owners = {("listeners", listener.name), ("routes", name), *(("pools", pool) for pool in pools_of(route))}
+        losses = [item for item in prepared.losses if item.path[:2] in owners or item.path[:1] == ("defaults",)]
+        protection_losses = [str(item) for item in losses if item.code in _PROTECTING]
+        return row | {"status": 503, "why": "closed here: this proxy cannot protect it", "losses": protection_losses}
+    return row | _action(compiled, listener, route, request)
+
+
+def _action(compiled: Compiled, listener: Listener, route: Route, request: Request) -> Row:
+    action = route.action
+    if isinstance(action, Respond):
+        why = f"the proxy itself answers: {action.body!r}"
+        return {"status": action.status, "why": why, "policy": policy(compiled, listener, route, ())}
+    if isinstance(action, Redirect):
+        return {"status": 301 if request.method in ("GET", "HEAD") else 308, "why": "redirected to https"}
+    chosen = choice(action, request)
+    return {
+        "choice": _choice(compiled, route, action, chosen),
+        "pools": [_pool(compiled, route, pool, share) for pool, share in chosen.shares.items()],
+        "policy": policy(compiled, listener, route, tuple(chosen.shares)),
+    }
+
+
+def _choice(compiled: Compiled, route: Route, action: Forward, chosen: Choice) -> Row:
+    key = {"pin": ("pin", chosen.index or 0), "only": ("pool",)}.get(chosen.by, ("split",))
+    place = origin(compiled.sources, ("routes", route.name, *key)) or origin(compiled.sources, ("routes", route.name))
+    sticky = action.sticky
+    explanations = {
+        "pin": "a pin decides",
+        "kept": f"the cookie {sticky.name if sticky else ''} keeps the variant that the client was given",
+        "kept_by_hash": f"the header {sticky.name if sticky else ''} draws, the same value always alike",
+        "draw": "drawn" + (f", then kept by the cookie {sticky.name}" if sticky and sticky.kind == "cookie" else ""),
+        "only": "the route's only pool",
+    }
+    additions = [f"a copy of {action.mirror.percent:g}% to {action.mirror.pool}"] if action.mirror else []
+    additions += [f"to {action.fallback} when no replica is fit"] if action.fallback else []
+    additions += [f"never outside {', '.join(route.regions)}"] if route.regions else []
+    return {"by": chosen.by, "words": explanations[chosen.by], "at": str(place), "then": additions}
+
+
+def _pool(compiled: Compiled, route: Route, name: str, share: float) -> Row:
+    pool = next(item for item in compiled.topology.pools if item.name == name)
+    parts = of_replicas(pool, regions=route.regions)
+    return {
+        "pool": name,
+        "probability": round(share, 9),
+        "algorithm": pool.balance.name,
+        "at": str(origin(compiled.sources, ("pools", name))),
+        "replicas": {replica: round(part, 9) for replica, part in parts.items()},
+    }
+
+
+def _read(request: Request | None) -> Row | None:
+    if request is None:
+        return None
+    path = request.path.encode("latin-1").decode(errors="replace")
+    return {"host": request.host, "path": path, "model": request.model}
+
+
+def _beaten(item: Candidate) -> Row:
+    return {"route": item.rule.route, "match": conditions(item.rule), "decided_by": item.beaten_by}
+
+
+def _missed(explained: Explained) -> list[Row]:
+    """Return the nearest rule of each route that does not match."""
+    nearest: dict[str, Candidate] = {}
+    for item in explained.missed:
+        nearest.setdefault(item.rule.route, item)
+    for item in explained.matched:
+        nearest.pop(item.rule.route, None)
+    shown = list(nearest.values())[:_MISSED]
+    return [{"route": item.rule.route, "failed": [_criterion(each) for each in item.failed]} for item in shown]
+
+
+def _criterion(item: Criterion) -> Row:
+    return {"kind": item.kind, "name": item.name or None, "wanted": item.wanted, "found": item.actual}

@@ -1,0 +1,71 @@
+"""`lbctl explain pick` from files: the sentence first, then what speaks for and against each replica."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lbctl.cli import run
+
+FLEET = """\
+version: 1
+pools:
+  llama:
+    model: {name: llama-3, adapters: [sql]}
+    balance: {algorithm: pick, pick: {session: [{body: $.chat.id}, x-session-id]}}
+    replicas:
+      - {name: big, address: "10.0.0.1:8000", weight: 4}
+      - {name: small, address: "10.0.0.2:8000", weight: 1}
+      - {name: gone, address: "10.0.0.3:8000", weight: 1, drain: true}
+  plain: {replicas: [{address: "10.0.0.4:8000"}]}
+  same: {balance: {algorithm: pick}, replicas: [{name: a, address: "10.0.0.5:1"}, {name: b, address: "10.0.0.6:1"}]}
+  empty: {balance: {algorithm: pick}, replicas: [{address: "10.0.0.7:1", drain: true}, {address: "10.0.0.8:1"}]}
+"""
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> str:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET)
+    return str(path)
+
+
+def test_the_choice_and_its_reason_come_first(fleet: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = tmp_path / "body.json"
+    body.write_text(json.dumps({"model": "sql", "prompt": "a" * 4000}))
+    assert run(["explain", "pick", "llama", fleet, "--body", str(body)]) == 0
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == "big gets the request: no cache is known to help, and it has the least expected wait."
+    assert "prompt         about 1000 tokens, 15 blocks to recognise it by" in others
+    assert "model          sql, an adapter" in others
+    assert others[-1].split(maxsplit=5) == ["gone", "10.0.0.3:8000", "-", "-", "-", "drained by the files"]
+
+
+def test_a_session_key_of_the_body_is_given_as_its_value(fleet: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "pick", "llama", fleet, "--session", "s-1", "-o", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["request"]["session"], shown["choices"], shown["reason"]) == ("s-1", ["big"], "load")
+    assert [row["name"] for row in shown["candidates"]] == ["big", "small", "gone"]
+
+
+def test_equal_replicas_are_all_named(fleet: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "pick", "same", fleet]) == 0
+    assert capsys.readouterr().out.startswith("Any of a or b gets the request, at random:")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plain"], "plain has the algorithm least_request: its proxies choose by themselves"),
+        (["lama"], "did you mean 'llama'?"),
+        (["llama", "--body", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_what_cannot_be_explained_is_refused(
+    fleet: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool, *options = arguments
+    assert run(["explain", "pick", pool, fleet, *options]) != 0
+    assert message in capsys.readouterr().err

@@ -1,0 +1,28 @@
+"""The private directory of a run: it goes with its `up`, at the latest when the next one starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lbctl.up import places
+from lbctl.up.places import private_directory
+
+
+def test_what_a_killed_run_has_left_is_deleted_by_the_next_one_and_a_running_one_keeps_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "_SHORT", str(tmp_path))
+    monkeypatch.setattr(places, "_LONGEST", 0)
+    killed, strange = tmp_path / "lbctl-up-killed", tmp_path / "lbctl-up-strange"
+    for place in (killed, strange):
+        (place / "sub").mkdir(parents=True)
+    (killed / "owner").write_text("")
+    with private_directory() as running:
+        for place in (killed, strange, running):
+            os.utime(place, (1, 1))
+        with private_directory() as second:
+            assert sorted(tmp_path.iterdir()) == sorted([running, second, strange])
+    assert list(tmp_path.iterdir()) == [strange], "without a file of its owner it may be anybody's"
