@@ -59,7 +59,12 @@ TIMES = (
         "`algorithm: hash` needs `hash.key`, and the reverse.",
         "`balance: {algorithm: hash, hash: {key: {header: x-session}}}`.",
     ),
-    code_page("LB302", "a bound that leaves no room", "`bounded_load` is a multiple of the mean, above 1.", "As 1.25."),
+    code_page(
+        "LB302",
+        "a bound that leaves no room",
+        "`bounded_load` and the `bound` of `pick` are multiples of the mean, above 1.",
+        "As 1.25.",
+    ),
     code_page(
         "LB303",
         "slow start on a hash ring",
@@ -75,6 +80,28 @@ TIMES = (
     ),
     code_page(
         "LB305", "a backoff that begins above its end", "`base` is longer than `max`.", "At least as long a `max`."
+    ),
+    code_page(
+        "LB306",
+        "settings of the picker without it",
+        "`balance.pick` is for `algorithm: pick`, and another algorithm is chosen.",
+        "`algorithm: pick` with `pick.otherwise` as the proxy's own algorithm.",
+    ),
+    code_page(
+        "LB307",
+        "an address of the picker without a next port",
+        "Envoys ask `control.picker.bind`, HAProxy and nginx the port after it.",
+        "As 127.0.0.1:18001.",
+    ),
+    code_page(
+        "LB308",
+        "Envoys cannot ask the picker there",
+        "`control.picker.bind` is beyond loopback, where the picker speaks TLS with the certificate of "
+        "`control.xds.tls`. Envoys ask their picker without TLS: each call would fail, and every request "
+        "would go by `otherwise`.",
+        "Keep `control.picker.bind` on loopback, as 127.0.0.1:18001. On each other machine with Envoys run "
+        "`lbctl picker --server URL`, which listens on loopback too. For gateways that reach it over the "
+        "network start one more: `lbctl picker --bind ADDRESS --tls-cert F --tls-key F --tls-client-ca F`.",
     ),
 )
 SECURITY = (
@@ -312,6 +339,51 @@ RUNNING = (
         "an address that is in use",
         "A program listens already where `lbctl up` would start the proxy or the API.",
         "The message names the program: end it, or give the fleet another address.",
+    ),
+    code_page(
+        "LB980",
+        "a configuration that cannot be imported",
+        "`lbctl import` cannot read it as its proxy would: a syntax error, or a file above the limits.",
+        "The message names the place; the proxy's own checker says more.",
+    ),
+    code_page(
+        "LB982",
+        "a configuration without anything to import",
+        "It sends no HTTP requests anywhere, or nothing of it could be said by a fleet.",
+        "Give the main file with its includes beside it.",
+    ),
+    code_page(
+        "LB983",
+        "an include that was not read",
+        "It is missing, includes itself, or leads out of the directory of the main file.",
+        "Copy it below that directory and import again; what it holds is not in the fleet.",
+        "warning",
+    ),
+    code_page(
+        "LB984",
+        "a secret that was not copied",
+        "The configuration holds a key or a password. A fleet names the file that holds it, and never the secret.",
+        "Put it into a file of mode 0600; `lbctl key new` makes keys whose hashes alone are kept.",
+        "warning",
+    ),
+    code_page(
+        "LB985",
+        "a setting that harms inference",
+        "The imported configuration has it, or has the proxy's default where nothing is written.",
+        "The message says what the fleet does instead.",
+        "warning",
+    ),
+    code_page(
+        "LB986",
+        "a request that the fleet treats otherwise",
+        "`lbctl import --compare` sent it through the configuration and through the fleet, and the answers differ.",
+        "The table says in what; change the fleet, or accept the difference.",
+    ),
+    code_page(
+        "LB987",
+        "a comparison that could not be made",
+        "One of the two proxies did not start on loopback.",
+        "The message has its own words.",
     ),
     code_page(
         "LB999",

@@ -116,6 +116,13 @@ READING = (
         "Write `# lbctl: ignore LB210 (why it is right here)`; several codes with commas.",
         "warning",
     ),
+    code_page(
+        "LB030",
+        "a trace that cannot be replayed",
+        "A row of the trace of `lbctl simulate` has no time or length, is earlier than the row above it, or the "
+        "file has no requests, or is none.",
+        "Sort it by time and remove what is incomplete; docs/simulate.md names the columns.",
+    ),
 )
 REFERENCES = (
     code_page(
@@ -207,5 +214,18 @@ REFERENCES = (
         "it). A file of targets may name no socket either.",
         "Write the address at which the replica serves. Requests of clients would reach the machine's credentials, or "
         "whoever administers it.",
+    ),
+    code_page(
+        "LB123",
+        "a context without a kubeconfig",
+        "`discovery.kubernetes` chooses a context, but in a pod there is only the cluster of that pod.",
+        "Name the kubeconfig that has the context, or leave the context out.",
+    ),
+    code_page(
+        "LB124",
+        "two HAProxies in one directory",
+        "A HAProxy with picks or spare server slots has `pick.lua` or `slots.map` beside its configuration; two in one "
+        "directory would overwrite each other's.",
+        "Give each `config` a directory of its own.",
     ),
 )

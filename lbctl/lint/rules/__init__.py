@@ -21,6 +21,7 @@ _MODULES = (
     "rollouts",
     "limits",
     "literals",
+    "pick",
 )
 
 

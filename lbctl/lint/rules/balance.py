@@ -35,9 +35,9 @@ def load_blind_algorithm(fleet: FleetView) -> Iterator[RuleFinding]:
             continue
         subject = "a model that generates" if fleet.generates(pool.name) else "GPUs of unlike capacity"
         if fleet.generates(pool.name) or _spread(pool) >= _UNLIKE:
-            path = ("pools", pool.name, "balance", "algorithm")
+            path = ("pools", pool.name, "balance", *(("pick", "otherwise") if pool.balance.pick else ("algorithm",)))
             message = f"{algorithm} before {subject}: turns are not work"
-            yield RuleFinding(path, message, "algorithm: least_request", Edit(path, "least_request"))
+            yield RuleFinding(path, message, f"{path[-1]}: least_request", Edit(path, "least_request"))
 
 
 @rule(
@@ -75,7 +75,7 @@ def idle_replicas_before_weights(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB211: least_request on replicas of different capacity, where a proxy prefers idle replicas."""
     titles = [target(kind).title for kind in KINDS if kind in fleet.kinds and target(kind).prefers_idle_replicas]
     for pool in fleet.pools if titles else ():
-        if pool.balance.algorithm == "least_request" and _spread(pool) >= _UNLIKE:
+        if pool.balance.name == "least_request" and _spread(pool) >= _UNLIKE:
             message = (
                 f"{titles[0]} takes an idle replica whatever its weight, and these differ {_spread(pool):.1f}-fold"
             )
@@ -141,7 +141,7 @@ def hash_with_dynamic_weights(fleet: FleetView) -> Iterator[RuleFinding]:
     why="To hash the prompt a proxy must hold the body before it knows where to send it, which costs memory and the "
     "time to the first token, and nginx cannot at all. A header that stands for the conversation finds the same cache.",
     before=sample(
-        "balance: {algorithm: hash, hash: {key: {prompt_prefix: 256}, bounded_load: 1.25}}\n",
+        "balance: {algorithm: hash, hash: {key: {prompt_prefix: 4096}, bounded_load: 1.25}}\n",
         routes="chat: {match: {path_prefix: /v1/chat}, pool: llama, rate_limit: [{by: {header: x-session}, "
         "concurrent: 4}]}\n",
     ),

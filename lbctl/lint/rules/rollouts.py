@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
+from lbctl.control.loop_output import shortest_interval
 from lbctl.ir.routes import Forward
 from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import Edit, RuleFinding, rule
 from lbctl.lint.sample import sample
-from lbctl.targets import uncounted
+from lbctl.targets import uncounted, untimed
 
+_REPORTS = 5.0
+"""Seconds between two reports of a proxy without telemetry."""
 _V1 = "model: {name: llama-3.1-8b, version: v1}\n"
 _V2 = """\
 llama-v2:
@@ -34,7 +37,7 @@ chat:
   rollout:
     to: llama-v2
     steps: [{{percent: 5%, hold: 10m}}, {{percent: 100%}}]
-    analysis: {{min_requests: {requests}, max_latency: {{percentile: p99, ratio: 1.2}}}} # lbctl: ignore LB704 (later)
+    analysis: {{min_requests: {requests}, max_latency: {{percentile: p99, ratio: 1.2}}}}
 """
 
 
@@ -52,6 +55,22 @@ chat:
 """
     reload = 'config: /etc/haproxy/haproxy.cfg, reload: {command: ["systemctl", "reload", "haproxy"]}'
     return sample(_V1, routes=routes, pools=_V2, more=f"proxies:\n  edge: {{kind: haproxy, {reload}{runtime_api}}}\n")
+
+
+def _timed(more: str) -> str:
+    """Return the YAML of a fleet with a limit of latency and a HAProxy that its owner reloads."""
+    routes = """\
+chat:
+  match: {path_prefix: /v1/chat}
+  split: {llama: 95, llama-v2: 5}
+  sticky_split: {cookie: variant}
+  rollout:
+    to: llama-v2
+    steps: [{percent: 5%, hold: 10m}, {percent: 100%}]
+    analysis: {max_latency: {percentile: p90, ratio: 1.2}}
+"""
+    proxies = "proxies:\n  edge: {kind: haproxy, runtime_api: /run/haproxy/admin.sock}\n"
+    return sample(_V1, routes=routes, pools=_V2, more=f"{proxies}{more}")
 
 
 @rule(
@@ -82,27 +101,50 @@ def analysis_without_figures(fleet: FleetView) -> Iterator[RuleFinding]:
     "LB704",
     "warning",
     "a limit of latency that nothing measures",
-    what="`analysis.max_latency` is written. The proxies report requests and errors to `lbctl serve`, and no latency.",
+    what="`analysis.max_latency` is written, and no proxy of the fleet can report to `lbctl serve` how long requests "
+    "take: a HAProxy sends the timers of its requests to `control.logs`, by a configuration that `serve` writes or "
+    "`lbctl render` makes with that key.",
     why="What is not known is not good: no evaluation passes, so that a person has to end each step. Errors still roll "
     "the rollout back.",
-    before=_analysed(", max_latency: {percentile: p90, ratio: 1.2}", ", runtime_api: /run/haproxy/admin.sock"),
-    after=_analysed(
-        ', metrics: [{name: slow_answers, source: "http://127.0.0.1:9090", max_ratio: 1.2, '
-        "query: 'avg(slow_answers{pool=\"{pool}\"})'}]",
-        ", runtime_api: /run/haproxy/admin.sock",
-    ),
+    before=_timed(""),
+    after=_timed('control: {logs: {bind: "127.0.0.1:18514"}}\n'),
     ignore="A person ends the steps, and looks at the latency.",
 )
 def latency_not_measured(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB704: analyses with a limit of latency."""
+    """LB704: analyses with a limit of latency that no proxy can measure."""
+    proxies, logs = fleet.topology.proxies, fleet.topology.control.logs_written
+    if not proxies or any(not untimed(proxy, logs) for proxy in proxies):
+        return
     for route in fleet.topology.routes:
         rollout = route.rollout
         if rollout is None or rollout.mode != "analysis" or rollout.analysis is None:
             continue
         if rollout.analysis.latency_metric is not None:
-            message = "nothing measures latency: no evaluation passes, and a person has to end each step"
-            hint = "one of `metrics`, with PromQL of the model servers' own latency"
-            yield RuleFinding(("routes", route.name, "rollout", "analysis", "max_latency"), message, hint)
+            message = "no proxy of the fleet can report latencies: no evaluation passes, and a person ends each step"
+            path = ("routes", route.name, "rollout", "analysis", "max_latency")
+            yield RuleFinding(path, message, "control.logs, and the rendered configuration in HAProxy")
+
+
+@rule(
+    "LB706",
+    "warning",
+    "an analysis more often than proxies report",
+    what="`analysis.interval` is shorter than the time between two reports of the proxies: five seconds, or the "
+    "shortest `telemetry.interval` of a pool where that is less.",
+    why="Most evaluations find no new request, are inconclusive, and fill the log; no step ends earlier by them.",
+    before=_analysed(", interval: 2s", ", runtime_api: /run/haproxy/admin.sock"),
+    after=_analysed(", interval: 10s", ", runtime_api: /run/haproxy/admin.sock"),
+    ignore="All proxies are nginx, which report each second.",
+)
+def interval_below_reports(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB706: analyses more often than there are reports."""
+    reports = min(_REPORTS, shortest_interval(fleet.topology) or _REPORTS)
+    for route in fleet.topology.routes:
+        analysis = route.rollout.analysis if route.rollout and route.rollout.mode == "analysis" else None
+        if analysis is not None and analysis.interval < 1000 * reports:
+            path = ("routes", route.name, "rollout", "analysis", "interval")
+            message = f"proxies report every {reports:g} s: most evaluations find nothing new"
+            yield RuleFinding(path, message, "interval: 10s", Edit(path, "10s"))
 
 
 @rule(

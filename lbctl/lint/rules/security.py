@@ -22,6 +22,10 @@ from lbctl.model.node import Node
 
 _TLS = "tls: {certificates: [{certificate: tls/server.crt, key: tls/server.key}]}"
 _MUTUAL_TLS = _TLS.replace("]}", "], client_ca: tls/clients.crt, client_certificate: required}")
+_OWN_CREDENTIAL = (
+    "let the clients' own through (auth: forward_credentials: true), or let the replicas ask for none: a fleet cannot "
+    "take a header's value from a file; as it stands, the rendered files are readable by their owner alone"
+)
 _SECRET = re.compile(
     r"\bsk-(?=[\w-]*[0-9])(?:[A-Za-z0-9]+[_-])*[A-Za-z0-9]{16,}|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bAKIA[0-9A-Z]{16}\b|\bnvapi-[\w-]{20,}"
     r"|\bxox[abpr]-[A-Za-z0-9-]{10,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.|(?i:\b(?:bearer|basic))\s+(?=\S*(?:[0-9]|[a-z][A-Z]))[\w.~+/=-]{8,}"
@@ -177,7 +181,8 @@ def secret_in_yaml(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB524: values that look like secrets."""
     for path, node in _texts(fleet.loaded.source.root):
         if _SECRET.search(str(node.value)) or _is_credential(path):
-            yield RuleFinding(path, "this looks like a secret (not shown)", "a file that git does not hold, named here")
+            hint = _OWN_CREDENTIAL if _is_credential(path) else "a file that git does not hold, named here"
+            yield RuleFinding(path, "this looks like a secret (not shown)", hint)
 
 
 def _texts(root: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
@@ -223,7 +228,7 @@ def world_readable_key_file(fleet: FleetView) -> Iterator[RuleFinding]:
 def _key_files(fleet: FleetView) -> Iterator[tuple[Path, Node]]:
     source, keys = fleet.loaded.source, fleet.loaded.secrets.api_keys
     for path, node in named_files(source.root):
-        if path[-1] == "key" or (
+        if path[-1] in {"key", "kubeconfig"} or (
             path[-2:] == ("api_keys", "file") and any(key.key for key in keys.get(str(node.value), ()))
         ):
             yield path, node
