@@ -16,6 +16,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# The simulation runs as plain Python: compiling takes longer than the tests. `tests.benchmarks.simulate` compares both.
+os.environ["NUMBA_DISABLE_JIT"] = "1"
 # An example that takes long on a busy machine is no failure, nor is one whose data take long to draw.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")

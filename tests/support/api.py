@@ -11,6 +11,8 @@ from lbctl.serve.api.dashboard import rows
 from lbctl.serve.api.dashboard.service import Dashboard
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.metrics.instruments import Metrics
+from lbctl.serve.picker.feed import Feed
+from lbctl.serve.picker.tables import Measured
 
 THEN = "2026-01-01T00:00:00.000Z"
 FILES = schema.FleetFiles(paths=("fleet/",), valid=True, read=THEN, refused=None, shrink=(), diagnostics=())
@@ -31,6 +33,7 @@ STATUS = schema.Status(
     sources=schema.SourceCounts(0, 0, {}),
     names=(),
     listens=schema.Listens(None, None, None, None),
+    picker=None,
 )
 ENVOY = schema.XdsProxy(
     node="edge-1",
@@ -108,7 +111,7 @@ ACKNOWLEDGED = schema.Acknowledged(0, 0, ())
 
 def pool(name: str, *replicas: schema.Replica) -> schema.Pool:
     """A pool of these replicas."""
-    return schema.Pool(name, None, "http1", "round_robin", 600.0, None, (), (), replicas)
+    return schema.Pool(name, None, "http1", "round_robin", 600.0, None, (), (), {}, replicas)
 
 
 def status(**changes: Any) -> schema.Status:
@@ -159,8 +162,24 @@ class Fleet:
     def decisions(self) -> schema.Decisions:
         return schema.Decisions(())
 
+    async def explain_pick(self, body: dict[str, Any], actor: str) -> schema.PickExplanation:
+        raise AssertionError("no test of this file explains picks")
+
+    def picks(self) -> schema.Picks:
+        return schema.Picks(None, (), ())
+
+    @property
+    def pick_feed(self) -> Feed:
+        return Feed(lambda: Measured(0.0))
+
     def overrides(self) -> schema.Overrides:
         return schema.Overrides(())
+
+    def members(self) -> schema.Members:
+        return schema.Members(None, None, ())
+
+    def forwards_to(self) -> None:
+        return None
 
     def history(self) -> schema.History:
         return schema.History(())

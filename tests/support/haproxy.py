@@ -139,6 +139,7 @@ class Answer:
 class Running:
     port: int
     output: Path
+    pid: int
 
     def send(self, path: str = "/", method: str = "GET", body: str | None = None, **headers: str) -> Answer:
         """One request on a connection of its own; `_` in header names is `-`."""
@@ -170,7 +171,7 @@ def running(shown: View, tmp_path: Path, port: int, version: binaries.Binary = "
         process = subprocess.Popen(command, stdout=out, stderr=errors, cwd="/")
         try:
             _wait(port, process, tmp_path)
-            yield Running(port, output)
+            yield Running(port, output, process.pid)
         finally:
             process.terminate()
             process.wait(60)

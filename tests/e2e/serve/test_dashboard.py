@@ -238,19 +238,19 @@ def test_a_thousand_replicas_are_as_many_rows_as_fit_and_move_without_a_long_tas
         page.wait(state_of("r999"))
         drain(other, "r999")
         page.wait(f"['drained', 'draining'].includes({state_of('r999')})", timeout=5)
-        page.call("Performance.enable")
+        page.call("Performance.enable", timeDomain="threadTicks")
         before, started = busy(page), time.monotonic()
         page.evaluate(
             "(async () => {const grid = document.querySelector('.grid'); for (let step = 0; step < 90; step += 1) "
             "{grid.scrollTop = step * 400; await new Promise(requestAnimationFrame)}})()"
         )
         share = (busy(page) - before) / (time.monotonic() - started)
-        assert share < 0.8
+        assert 0 < share < 0.8
     page.requested.clear()
     page.problems.clear()
 
 
 def busy(page: Page) -> float:
-    """Seconds that the page's main thread has worked."""
+    """Seconds of the processor that the page's main thread has used."""
     metrics = {item["name"]: item["value"] for item in page.call("Performance.getMetrics")["metrics"]}
     return float(metrics["TaskDuration"])

@@ -26,6 +26,6 @@ def test_a_running_serve_is_found_with_its_ports_and_its_state(capsys: pytest.Ca
         assert code == 0
         for port, name in ((control.xds, "xds"), (control.api, "api")):
             row = rows[f"control.{name}.bind {HOST}:{port}"]
-            assert (row["state"], row["found"]) == ("ok", f"in use by lbctl (process {control.process.pid})")
-        assert rows[f"serve {control.url}"]["found"] == f"lbctl {__version__} answers"
-        assert rows[f"state {control.state}"]["found"] == "writable, for its owner alone"
+            assert (row["state"], row["message"]) == ("ok", f"in use by lbctl (process {control.process.pid})")
+        assert rows[f"serve {control.url}"]["message"] == f"lbctl {__version__} answers"
+        assert rows[f"state {control.state}"]["message"] == "writable, for its owner alone"

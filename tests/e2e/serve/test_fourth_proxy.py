@@ -76,7 +76,7 @@ def test_the_commands_without_a_control_plane_know_it(tmp_path: Path, binary: Pa
     assert "toy 1.0:" in explained.stdout
     assert '"toy"' in lbctl("schema").stdout
     doctor = json.loads(lbctl("doctor", file, "-o", "json", binary=binary).stdout)["checks"]
-    assert [(row["state"], row["found"]) for row in doctor if row["what"] == "toy"] == [("ok", f"1.0.0, {binary}")]
+    assert [(row["state"], row["message"]) for row in doctor if row["what"] == "toy"] == [("ok", f"1.0.0, {binary}")]
 
 
 def test_a_kind_that_is_not_registered_is_refused_with_what_was_probably_meant(tmp_path: Path) -> None:

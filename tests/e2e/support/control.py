@@ -34,6 +34,11 @@ __all__ = ["ControlPlane", "XdsEnvoy", "XdsTls", "controlling", "driven", "settl
 _TAIL = 6000
 
 
+class _Rows(dict[str, dict[str, Any]]):
+    def __missing__(self, node: str) -> dict[str, Any]:
+        return {"node": node, "state": "ABSENT"}
+
+
 class ControlPlane:
     """`lbctl serve` on the fleet in `files`, with its state beside it. `xds` and `api` are its ports."""
 
@@ -147,8 +152,8 @@ class ControlPlane:
 
     @property
     def proxies(self) -> dict[str, dict[str, Any]]:
-        """Node id → what is known of it."""
-        return {item["node"]: item for item in self.get("proxies")["proxies"]}
+        """Node id → what is known of it; `ABSENT` as the state of one that the control plane does not know yet."""
+        return _Rows({item["node"]: item for item in self.get("proxies")["proxies"]})
 
     def metrics(self) -> dict[str, float]:
         """Series as Prometheus sees them, `name{label="value"}` → value."""
@@ -162,9 +167,17 @@ class ControlPlane:
 
     def reload(self, *, allow_shrink: bool = False) -> requests.Response:
         """POST /api/v1/reload, with the token of the state directory."""
-        token = (self.state / "api-token").read_text().strip()
-        headers = {"authorization": f"Bearer {token}"}
-        return self._ask("POST", "/api/v1/reload", json={"allow_shrink": allow_shrink}, headers=headers)
+        return self._ask("POST", "/api/v1/reload", json={"allow_shrink": allow_shrink}, headers=self._authorization)
+
+    def explain_pick(self, question: Mapping[str, Any]) -> Any:
+        """POST /api/v1/picks/explain; the JSON of the answer."""
+        answer = self._ask("POST", "/api/v1/picks/explain", json=question, headers=self._authorization)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    @property
+    def _authorization(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {(self.state / 'api-token').read_text().strip()}"}
 
     @property
     def log(self) -> str:

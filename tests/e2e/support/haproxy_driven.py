@@ -58,8 +58,8 @@ class Driven(Client):
         self._fleet = fleet
         self._prepared()
         self.proxy = _Master(require(name), directory, self.config, [self.port])
-        bundle = target("haproxy").render(self._prepared().view)
-        self.config.write_text(bundle.main.text)
+        for file in target("haproxy").render(self._prepared().view).files:
+            (directory / file.name).write_text(file.text)
         self.driver: HaproxyUpdater | None = None
 
     def drive(self) -> None:

@@ -25,6 +25,17 @@ def free_port() -> int:
     return port_of(held)
 
 
+def free_pair() -> int:
+    """The first of two TCP ports of loopback that follow each other, both kept until `release`."""
+    while True:
+        port = free_port()
+        try:
+            hold(port + 1)
+        except OSError:
+            continue
+        return port
+
+
 def hold(*ports: int) -> None:
     """Keeps these too. Raises OSError, and keeps none, where somebody else has one."""
     held: list[socket.socket] = []

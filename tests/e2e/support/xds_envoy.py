@@ -17,6 +17,7 @@ from typing import Any
 
 import requests
 
+from lbctl.targets.envoy.bootstrap import CONTROL_PLANE
 from tests.e2e.support.certs import Pair
 from tests.e2e.support.client import Client
 from tests.e2e.support.ports import HOST, listens
@@ -153,10 +154,10 @@ def bootstrap_of(
     """Clusters and listeners by ADS from 127.0.0.1:xds, or from the Unix socket of that path; asked again soon after a
     lost connection."""
     retry = {"retry_back_off": {"base_interval": "0.1s", "max_interval": "0.5s"}}
-    services = [{"envoy_grpc": {"cluster_name": "control-plane", "retry_policy": retry}}]
+    services = [{"envoy_grpc": {"cluster_name": CONTROL_PLANE, "retry_policy": retry}}]
     source = {"ads": {}, "resource_api_version": "V3"}
     cluster: dict[str, Any] = {
-        "name": "control-plane",
+        "name": CONTROL_PLANE,
         "type": "STATIC",
         "connect_timeout": "1s",
         "typed_extension_protocol_options": {
@@ -165,7 +166,7 @@ def bootstrap_of(
                 "explicit_http_config": {"http2_protocol_options": {}},
             }
         },
-        "load_assignment": {"cluster_name": "control-plane", "endpoints": [{"lb_endpoints": [_endpoint(xds)]}]},
+        "load_assignment": {"cluster_name": CONTROL_PLANE, "endpoints": [{"lb_endpoints": [_endpoint(xds)]}]},
     }
     if tls is not None:
         cluster["transport_socket"] = _transport(tls)

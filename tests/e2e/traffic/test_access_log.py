@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.support.binaries import Kind
+from tests.e2e.support.client import Client
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
 from tests.e2e.support.http1 import Request
 from tests.e2e.support.log_lines import lines_of
@@ -50,6 +51,21 @@ def test_a_line_says_what_happened(kind: Kind) -> None:
         "status": 200,
         "retries": 0,
     }
+
+
+def test_a_route_may_be_left_out_of_the_log_whoever_answers(kind: Kind) -> None:
+    routes: dict[str, Any] = {
+        "health": {"match": {"path": "/health"}, "pool": "pool", "access_log": "off", "deny_from": ["127.0.0.4/32"]},
+        "me.too-1": {"match": {"path": "/too"}, "respond": {"status": 200, "body": "here"}, "access_log": "off"},
+    }
+    with replicas("a") as (a,), running(kind, _fleet([a], routes=routes)) as gateway:
+        statuses = [gateway.get(path).status for path in ("/health", "/too")]
+        statuses.append(Client(gateway.port, source="127.0.0.4").get("/health").status)
+        a.behave(status=503)
+        statuses += [gateway.get(path).status for path in ("/health", "/v1/x", "/unknown", "/v1/../x")]
+        lines = lines_of(gateway.proxy, 3)
+    assert statuses == [200, 200, 403, 200, 503, 404, 400]
+    assert [line["status"] for line in lines] == [503, 404, 400]
 
 
 def test_the_replicas_status_and_name_are_in_the_line(kind: Kind) -> None:

@@ -186,6 +186,28 @@ def test_multi_region_serves_nearby_and_european_data_never_elsewhere(kind: Kind
         assert [replica.requests for replica in site.named("us-")] == [0, 0]
 
 
+def _without_the_picker(site: Site) -> None:
+    """Nobody answers for replicas here: the proxy goes on by itself, with all of them and without a failure."""
+    load = site.gateway.load(60, 4, _ASK)
+    load.assert_no_failure()
+    assert set(load.by_replica) == set(site.http)
+
+
+def test_agents_with_sessions_are_served_without_the_picker_too(kind: Kind) -> None:
+    with example("agents-with-sessions", kind) as site:
+        _without_the_picker(site)
+
+
+def test_a_shared_system_prompt_is_served_without_the_picker_too(kind: Kind) -> None:
+    with example("shared-system-prompt", kind) as site:
+        _without_the_picker(site)
+
+
+def test_adapters_are_served_without_the_picker_too(kind: Kind) -> None:
+    with example("adapters", kind) as site:
+        _without_the_picker(site)
+
+
 def _keys() -> dict[str, str]:
     """Tenant → key, as the sample file tells them: the words that its hashes are of."""
     text = (FOLDER / "keys" / "tenants.yaml").read_text(encoding="utf-8")

@@ -1,0 +1,53 @@
+"""One client's failing requests never take a pool from everybody, whatever the proxy's own ejection counts."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Literal
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import fleet_of, pool_of, running
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.replicas import replicas
+
+_POST = Request("POST", "/v1/chat", body=b"{}")
+
+
+@pytest.mark.parametrize("fault", ["status", "reset"])
+@pytest.mark.parametrize("names", [("a",), ("a", "b")])
+def test_requests_that_fail_everywhere_do_not_empty_the_pool(
+    kind: Kind, fault: Literal["status", "reset"], names: tuple[str, ...]
+) -> None:
+    """Prompts that crash every engine, sent again and again; the replicas are well for everybody else."""
+    with contextlib.ExitStack() as stack:
+        members = stack.enter_context(replicas(*names))
+        gateway = stack.enter_context(running(kind, fleet_of(pool_of(members))))
+        for replica in members:
+            replica.behave(status=500) if fault == "status" else replica.behave(fault="reset")
+        poisoned = gateway.load(24, 2, _POST)
+        assert 200 not in poisoned.statuses
+        for replica in members:
+            replica.behave(status=200, fault="")
+        gateway.load(30, 1, _POST).assert_no_failure()
+
+
+def test_haproxy_still_leaves_out_who_refuses_connections() -> None:
+    """By default failed connections eject, which no request can cause, and the TCP check brings the replica back."""
+    with (
+        replicas("a", "b") as (a, b),
+        running("haproxy", fleet_of(pool_of([a, b], balance={"algorithm": "round_robin"}))) as gateway,
+    ):
+        b.refuse()
+        gateway.load(40, 1, _POST).assert_no_failure()
+        assert sum(line["retries"] for line in gateway.access_log(40)) <= 4
+
+
+def test_haproxy_says_that_nothing_bounds_an_ejection_that_was_asked_for() -> None:
+    with replicas("a", "b") as pool:
+        health = {"passive": {"consecutive_5xx": 3}}
+        with running("haproxy", fleet_of(pool_of(pool, health=health))) as gateway:
+            assert "warning LB491" in gateway.messages
+        with running("haproxy", fleet_of(pool_of(pool))) as gateway:
+            assert "LB491" not in gateway.messages
