@@ -19,7 +19,7 @@ from lbctl.serve.errors import NotSavedError
 from lbctl.serve.fleet.history import FleetHistory
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
-from lbctl.serve.guard import Guard, Work
+from lbctl.serve.guard import Guard, Work, end_tasks
 from lbctl.serve.ha.clock import FleetClock
 from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.format import write_format
@@ -219,10 +219,7 @@ class Member:
 
     async def _switch(self, tasks: Mapping[str, Work]) -> None:
         """Run these tasks and no others; those that run already go on."""
-        ending = [self._running.pop(name) for name in list(self._running) if name not in tasks]
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        await end_tasks([self._running.pop(name) for name in list(self._running) if name not in tasks])
         for name, work in tasks.items():
             if name not in self._running:
                 self._running[name] = self._guard.start(name, work)
@@ -269,7 +266,7 @@ class Member:
                         raise item
                 await self._apply([item for item in batch if isinstance(item, Change)], known)
         finally:
-            await _end(reader)
+            await end_tasks([reader])
 
     async def _apply(self, changes: Iterable[Change], first: set[str]) -> None:
         """Apply changes, and publish what they lead to. `first` has the keys whose first value may be old."""
@@ -329,13 +326,6 @@ class Member:
             latency=self.election.latency,
             problem=self.election.problem,
         )
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    """Cancel the task until it ends: a client that connects at this moment may take one cancellation as a failure."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=0.1)
 
 
 async def _read(state: SavedState, changes: asyncio.Queue[Change | StoreError]) -> None:

@@ -148,7 +148,7 @@ def test_a_good_pool_is_promoted_step_by_step_and_each_step_is_recorded_with_its
     async def test() -> None:
         async with serving(tmp_path, fleet()) as run:
             await run.until(lambda run: run.state.phase == "promoted", GOOD)
-            assert dict(run.row.split) == {"new": 1, "old": 0}
+            await run.until(lambda run: dict(run.row.split) == {"new": 1, "old": 0})
             actions = await run.actions()
             assert [action for action, _ in actions] == [
                 "rollout progressing (step 1, 25 %)", "rollout progressing (step 2, 50 %)",
