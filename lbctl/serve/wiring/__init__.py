@@ -15,6 +15,7 @@ from lbctl.serve.api.events import EventLog
 from lbctl.serve.api.gauges import Gauges
 from lbctl.serve.api.pick_gauges import PickGauges
 from lbctl.serve.api.traffic_gauges import TrafficGauges
+from lbctl.serve.api.view_parts import ViewParts
 from lbctl.serve.api.views import Views
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.errors import CannotListenError
@@ -144,7 +145,7 @@ def _views(
     inputs: Inputs, fleet: FleetParts, telemetry: Telemetry, operator: OperatorParts, supervisor: DriverSupervisor,
     events: EventLog, observed: TrafficParts, recent: RecentSnapshots, picker: Picker, member: Member | None,
 ) -> Views:  # fmt: skip
-    return Views(
+    parts = ViewParts(
         inputs.options,
         inputs.endpoints,
         fleet.publisher,
@@ -163,6 +164,7 @@ def _views(
         picker,
         member,
     )
+    return Views(parts)
 
 
 def _register_gauges(
