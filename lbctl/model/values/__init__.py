@@ -7,6 +7,7 @@ grammars; the few free texts (`HeaderValue`, `Regex`, `Body`, `Text`) are quoted
 from __future__ import annotations
 
 from lbctl.model.values.http import (
+    HEADER_VALUE,
     Body,
     CheckPath,
     CookieName,
@@ -23,6 +24,7 @@ from lbctl.model.values.http import (
     TextOrNone,
     UrlPath,
     is_cookie_value,
+    unique_headers,
 )
 from lbctl.model.values.locations import FilePath, Network, StoreUrl, Url
 from lbctl.model.values.names import (
@@ -67,6 +69,7 @@ from lbctl.model.values.quantities import (
 )
 
 __all__ = [
+    "HEADER_VALUE",
     "NAME",
     "PORT_NAME",
     "Account",
@@ -128,4 +131,5 @@ __all__ = [
     "Version",
     "Word",
     "is_cookie_value",
+    "unique_headers",
 ]

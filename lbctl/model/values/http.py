@@ -26,11 +26,11 @@ JsonPath = Annotated[
     str,
     *text(r"\$(\.[A-Za-z_][A-Za-z0-9_]{0,63}){1,8}", "a path into the JSON body", "as $.user or $.metadata.session"),
 ]
+_HEADER_VALUE = r"[!-~]([ -~]{0,1022}[!-~])?"
+HEADER_VALUE = f"^(?:{_HEADER_VALUE})$"
+"""A pattern of header values, for JSON Schema."""
 HeaderValue = Annotated[
-    str,
-    *text(
-        r"[!-~]([ -~]{0,1022}[!-~])?", "a header's value", "printable ASCII without spaces at its ends, at most 1024"
-    ),
+    str, *text(_HEADER_VALUE, "a header's value", "printable ASCII without spaces at its ends, at most 1024")
 ]
 
 
@@ -39,7 +39,7 @@ def is_cookie_value(text: str) -> bool:
     return re.fullmatch(r"[!#-+\--:<-\[\]-~]{1,256}", text) is not None
 
 
-def _headers(value: object) -> object:
+def unique_headers(value: object) -> object:
     """Refuse header names that differ only in case."""
     first: dict[str, str] = {}
     for name in value if isinstance(value, dict) else ():
@@ -48,7 +48,7 @@ def _headers(value: object) -> object:
     return value
 
 
-HeaderMap = Annotated[dict[HeaderName, HeaderValue], BeforeValidator(_headers)]
+HeaderMap = Annotated[dict[HeaderName, HeaderValue], BeforeValidator(unique_headers)]
 Method = Annotated[str, *text(r"[A-Z]{1,20}", "an HTTP method", "as GET or POST, in capitals")]
 HostPattern = Annotated[
     str,
