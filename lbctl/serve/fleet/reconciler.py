@@ -13,8 +13,8 @@ from pathlib import Path
 
 from lbctl.model.load import SourceText
 from lbctl.serve import log
-from lbctl.serve.errors import BadRequestError, CannotListenError, NotSavedError
-from lbctl.serve.fleet.history import SHORT, FleetHistory, digest_of
+from lbctl.serve.errors import CannotListenError
+from lbctl.serve.fleet.history import FleetHistory, digest_of
 from lbctl.serve.fleet.publication_log import PublicationLog
 from lbctl.serve.fleet.publisher import Origin, Publisher, PublishResult
 from lbctl.serve.fleet.reload import LoadOutcome, Reloader
@@ -26,7 +26,6 @@ from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.metrics.instruments import Metrics, ReloadStatus
 from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
 from lbctl.serve.state.history import Cause, HistoryEntry, Rollback
-from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
 from lbctl.targets.load import Loaded
@@ -220,7 +219,7 @@ class Reconciler:
         )
 
     async def _roll_back(self, entry: HistoryEntry, cause: Cause, allow_shrink: bool) -> ReloadResult:
-        files = await self._files_of(entry)
+        files = await self._history.files_for_rollback(entry)
         outcome = await self._load(files, allow_shrink)
         if outcome.loaded is None:
             result: ReloadStatus = "refused" if outcome.shrink else "invalid"
@@ -231,7 +230,7 @@ class Reconciler:
         self._history.rollback = rollback if entry.digest != on_disk else None
         followed = self._followed
         try:
-            await self._save_history()
+            await self._history.save_rollback()
             self._watch_files(outcome.files)
             await self._serve_loaded(outcome.loaded, outcome, allow_shrink, cause)
         except BaseException as error:
@@ -245,21 +244,6 @@ class Reconciler:
         self._observer.rolled_back(rollback)
         assert self.last_reload is not None, "what is served was noted"
         return self.last_reload
-
-    async def _files_of(self, entry: HistoryEntry) -> tuple[SourceText, ...]:
-        try:
-            files = await self._history.files(entry.digest)
-        except StoreError as error:
-            raise NotSavedError(f"the state cannot be read, and nothing was changed: {error}") from error
-        if files is None:
-            raise BadRequestError(f"the state has lost the files of {entry.digest[:SHORT]}")
-        return files
-
-    async def _save_history(self) -> None:
-        try:
-            await self._history.save()
-        except StoreError as error:
-            raise NotSavedError(f"the rollback cannot be saved, and nothing was changed: {error}") from error
 
     async def _serve_outcome(self, outcome: LoadOutcome, allow_shrink: bool, cause: Cause) -> None:
         if outcome.loaded is None:

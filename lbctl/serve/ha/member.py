@@ -102,7 +102,7 @@ class Member:
         """The epoch in which this member has taken over all records; 0 before the first."""
         self._last_epoch = 0
         """The last epoch in which this member has led; 0 before the first."""
-        self._seen: float | None = None
+        self._leader_seen_at: float | None = None
         """When the leader's last sign of life was seen, by the clock of `authority`."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._skewed = False
@@ -115,7 +115,7 @@ class Member:
     @property
     def lag(self) -> float | None:
         """Seconds since the leader's last sign of life was seen; None in the leader, and before the first."""
-        return None if self.leads or self._seen is None else self._authority.clock() - self._seen
+        return None if self.leads or self._leader_seen_at is None else self._authority.clock() - self._leader_seen_at
 
     @property
     def epoch(self) -> int:
@@ -254,7 +254,7 @@ class Member:
     async def _watch(self) -> None:
         changes: asyncio.Queue[Change | StoreError] = asyncio.Queue()
         reader = asyncio.create_task(_read(self._state, changes))
-        known = {LEADER}
+        keys = {LEADER}
         try:
             while True:
                 batch = [await changes.get()]
@@ -264,7 +264,7 @@ class Member:
                 for item in batch:
                     if isinstance(item, StoreError):
                         raise item
-                await self._apply([item for item in batch if isinstance(item, Change)], known)
+                await self._apply([item for item in batch if isinstance(item, Change)], keys)
         finally:
             await end_tasks([reader])
 
@@ -289,7 +289,7 @@ class Member:
         leader = self.records.leader
         if leader is None or not live:
             return
-        self._seen = self._authority.clock()
+        self._leader_seen_at = self._authority.clock()
         self.clock.follow(leader.at)
         skewed = abs(self.clock.offset) > _SKEW
         if skewed and not self._skewed:
