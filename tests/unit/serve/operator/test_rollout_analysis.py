@@ -164,8 +164,8 @@ def test_a_good_pool_is_promoted_step_by_step_and_each_step_is_recorded_with_its
 def test_a_bad_pool_is_rolled_back_and_stays_so_over_a_restart(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(tmp_path, fleet()) as run:
-            await run.until(lambda run: dict(run.row.split) == {"new": 0, "old": 1}, BAD)
-            assert run.state.phase == "rolled_back"
+            await run.until(lambda run: run.state.phase == "rolled_back", BAD)
+            await run.until(lambda run: dict(run.row.split) == {"new": 0, "old": 1})
             assert run.row.percent is None
             assert (run.row.reason or "").startswith("2 bad evaluations in a row")
             action, reason = (await run.actions())[-1]
