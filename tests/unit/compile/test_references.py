@@ -97,6 +97,9 @@ WHOLE = {
     'pools: {p: {replicas: [{address: "a:80"}], affinity: {cookie: c}}}\n'
     "proxies: {h: {kind: haproxy, config: h.cfg, runtime_api: /h}, "
     "i: {kind: haproxy, config: ▶i.cfg, runtime_api: /i}}": "LB124",
+    'control: {store: {url: "kubernetes://ml/lbctl", ▶key_prefix: x}}': "LB125",
+    'control: {store: {url: "kubernetes://ml/lbctl", ▶password: {file: p}}}': "LB125",
+    'control: {store: {url: "redis://h", ▶tls: {ca: c}}}': "LB125",
     'listeners: {l: {bind: "127.0.0.1:80"}, m: {bind: ▶"127.0.0.1:80"}}': "LB112",
     'listeners: {l: {bind: "127.0.0.1:80"}}\n'
     "routes: {r: {respond: {status: 200}}, s: ▶{respond: {status: 200}}}": "LB116",
