@@ -242,4 +242,10 @@ REFERENCES = (
         "`{pool}`.",
         "Write the text itself, or use a header of your own.",
     ),
+    code_page(
+        "LB142",
+        "a revocation list without an authority",
+        "A listener has `client_crl` and no `client_ca`: clients are asked for no certificate.",
+        "Add `client_ca`, or leave the list out.",
+    ),
 )
