@@ -249,4 +249,10 @@ REFERENCES = (
         "the pod or from KUBECONFIG, and the name in its URL is what its objects begin with.",
         "The message says what takes its place.",
     ),
+    code_page(
+        "LB142",
+        "a revocation list without an authority",
+        "A listener has `client_crl` and no `client_ca`: clients are asked for no certificate.",
+        "Add `client_ca`, or leave the list out.",
+    ),
 )

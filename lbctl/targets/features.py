@@ -58,6 +58,7 @@ _LISTENERS = (
         403,
         "listeners.*.tls.client_ca",
         "listeners.*.tls.client_certificate",
+        "listeners.*.tls.client_crl",
         protects=True,
     ),
     _f("listener.http2", "HTTP/2 from clients by TLS", 404, "listeners.*.http2"),
