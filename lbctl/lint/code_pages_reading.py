@@ -255,4 +255,10 @@ REFERENCES = (
         "A listener has `client_crl` and no `client_ca`: clients are asked for no certificate.",
         "Add `client_ca`, or leave the list out.",
     ),
+    code_page(
+        "LB143",
+        "two kinds of credentials in one place",
+        "`auth.basic` stands beside `api_keys` or `jwt`, or one file is named as users and as keys.",
+        "Give each kind a route or a file of its own.",
+    ),
 )

@@ -281,6 +281,8 @@ class Listener:
     """The file of the authorities of client certificates; None: none is requested."""
     verify: Token | None
     """Whether a client certificate is required or optional; None without `client_ca`."""
+    challenge: Token
+    """What a 401 asks for."""
     client_crl: Token | None
     """The file of the lists of revoked client certificates; None: there is none."""
     trusted: tuple[Token, ...]

@@ -101,7 +101,7 @@ WHOLE = {
     'control: {store: {url: "kubernetes://ml/lbctl", ▶password: {file: p}}}': "LB125",
     'control: {store: {url: "redis://h", ▶tls: {ca: c}}}': "LB125",
     'listeners: {l: {bind: "127.0.0.1:80"}, m: {bind: ▶"127.0.0.1:80"}}': "LB112",
-    'listeners: {l: {bind: "127.0.0.1:443", tls: {certificates: [{certificate: c, key: k}], ▶client_crl: r}}}': "LB142",
+    'listeners: {l: {bind: "127.0.0.1:443", tls: {certificates: [{certificate: c, key: k}], client_crl: ▶r}}}': "LB142",
     'listeners: {l: {bind: "127.0.0.1:80"}}\n'
     "routes: {r: {respond: {status: 200}}, s: ▶{respond: {status: 200}}}": "LB116",
     'listeners: {l: {bind: "127.0.0.1:80", request_id: ▶content-length}}': "LB119",
