@@ -192,6 +192,7 @@ def test_every_code_of_the_compiler_is_shown_here_or_beside_the_capacities() -> 
         "LB118",
         "LB121",
         "LB123",
+        "LB143",
         "LB502",
         "LB503",
         "LB507",
