@@ -205,6 +205,26 @@ REFERENCES = (
         "The header carries the message itself, or is a proxy's own.",
         "Use a name of your own, as x-tenant.",
     ),
+    code_page(
+        "LB150",
+        "a file that holds no secret of a header",
+        "A header has one line of printable ASCII; this file is empty, has several lines or other characters.",
+        "The secret alone in the file; its text is never shown.",
+    ),
+    code_page(
+        "LB151",
+        "a credential in plain text",
+        "What lets somebody in would stand in diffs, in the API and in logs.",
+        'A file of its owner alone: `authorization: {prefix: "Bearer ", file: secrets/provider-key}`.',
+    ),
+    code_page("LB152", "a hosted API by gRPC", "`upstream` is for APIs of HTTP.", "`protocol: http1` or `http2`."),
+    code_page(
+        "LB153",
+        "ranks that cannot be",
+        "`ports` counts from the port of `address` on: the last one must exist, a socket has none, and devices are "
+        "divided evenly.",
+        'As `{name: dp, address: "10.0.0.1:9010", ports: 4}`.',
+    ),
     code_page("LB120", "one header for two things", "Two features would write the same header.", "Give each its own."),
     code_page(
         "LB122",

@@ -228,9 +228,13 @@ def world_readable_key_file(fleet: FleetView) -> Iterator[RuleFinding]:
 def _key_files(fleet: FleetView) -> Iterator[tuple[Path, Node]]:
     source, keys = fleet.loaded.source, fleet.loaded.secrets.api_keys
     for path, node in named_files(source.root):
-        if path[-1] in {"key", "kubeconfig"} or (
-            path[-2:] in {("api_keys", "file"), ("basic", "file")}
-            and any(key.key for key in keys.get(str(node.value), ()))
+        if (
+            path[-1] in {"key", "kubeconfig"}
+            or "upstream" in path[2:3]
+            or (
+                path[-2:] in {("api_keys", "file"), ("basic", "file")}
+                and any(key.key for key in keys.get(str(node.value), ()))
+            )
         ):
             yield path, node
     for path in (("control", "xds", "tls", "key"), ("control", "api", "tls", "key"), ("control", "api", "token_file")):

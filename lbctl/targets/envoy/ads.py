@@ -33,7 +33,7 @@ from lbctl.ir.weight import from_capacity
 from lbctl.targets import credentials
 from lbctl.targets.envoy import access_log, auth, clusters, resources
 from lbctl.targets.envoy.endpoints import Hosts, Layout, Placement
-from lbctl.targets.envoy.plan import Upstream
+from lbctl.targets.envoy.plan import Fallback, Upstream
 from lbctl.targets.envoy.protos import BY_ADS, extension
 from lbctl.targets.envoy.resources import Delivery
 from lbctl.targets.envoy.tls import SECRETS, authority_name, clients_name, pair_name
@@ -46,14 +46,14 @@ def routing(view: View, pools: Mapping[str, Pool]) -> View:
 
     `pools` holds each pool as `routed` reduces it.
     """
-    return replace(view, proxy=_NO_PROXY, pools=pools, weights={}, drained={}, out={})
+    return replace(view, proxy=_NO_PROXY, pools=pools, weights={}, drained={}, out={}, upstream_headers={})
 
 
 def routed(pool: Pool) -> Pool:
     """Return the pool reduced to what listeners and route tables depend on.
 
-    That is its protocol, how it chooses a replica and the priorities of its replicas. With cookie affinity it is also
-    the name and the address of each replica.
+    That is its protocol, how it chooses a replica, its hosted API and the priorities of its replicas. With cookie
+    affinity it is also the name and the address of each replica.
     """
     if pool.affinity:
         replicas = tuple(Replica(item.name, item.address, priority=item.priority) for item in pool.replicas)
@@ -61,12 +61,19 @@ def routed(pool: Pool) -> Pool:
         replicas = tuple(
             Replica("", Address(), priority=priority) for priority in sorted({r.priority for r in pool.replicas})
         )
-    return Pool(pool.name, replicas, protocol=pool.protocol, balance=pool.balance, affinity=pool.affinity)
+    return Pool(
+        pool.name,
+        replicas,
+        protocol=pool.protocol,
+        balance=pool.balance,
+        affinity=pool.affinity,
+        upstream=pool.upstream,
+    )
 
 
 def shape(upstream: Upstream) -> Upstream:
     """Return the upstream reduced to what its cluster is built from: without weights and without drained replicas."""
-    return Upstream(upstream.name, upstream.pool, (), frozenset(), upstream.placement, upstream.retry_budget)
+    return replace(upstream, weights=(), drained=frozenset(), out=frozenset())
 
 
 def listener(view: View, item: Listener) -> listener_pb2.Listener:
@@ -85,6 +92,11 @@ def listener(view: View, item: Listener) -> listener_pb2.Listener:
 def cluster(upstream: Upstream) -> cluster_pb2.Cluster:
     """Return the cluster, whose endpoints the proxy requests by name."""
     return resources.cluster(upstream, _DELIVERY)
+
+
+def fallback(item: Fallback) -> cluster_pb2.Cluster:
+    """Return the aggregate cluster of a pool and its fallback."""
+    return clusters.fallback(item, SECRETS)
 
 
 def collector(name: str, address: Address) -> cluster_pb2.Cluster:

@@ -152,6 +152,10 @@ CAPABILITIES: dict[str, Capability] = {
         "health port of its own is asked without TLS"
     ),
     "pool.tls.client_certificate": Rendered(),
+    "pool.upstream": Rendered(
+        "by filters behind the choice of the host, for each attempt; secrets come by SDS, in files of their own or "
+        "over protected xDS"
+    ),
     "fleet": Rendered(),
     "proxies": Rendered(),
     "pool.balance.pick": Rendered(

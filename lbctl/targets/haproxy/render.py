@@ -11,6 +11,7 @@ from lbctl.targets import credentials
 from lbctl.targets.haproxy import (
     auth,
     config_digest,
+    hosted,
     identity,
     keys,
     least_fit,
@@ -45,7 +46,7 @@ def render(view: View) -> Bundle:
     }
     values["slots"] = int(any(map(slots.names, parts)))
     text, sources = write("haproxy", "haproxy.cfg.j2", values)
-    others = (*auth.files(view), *slots.files(parts), *pick.files(view))
+    others = (*auth.files(view), *hosted.files(view), *slots.files(parts), *pick.files(view))
     return Bundle(
         (File(MAIN, config_digest.marked(text, others), sources, credentials.in_text(view)), *others), diagnostics(view)
     )

@@ -127,7 +127,7 @@ def _duplicated(field_path: str, names: Iterable[str | bytes]) -> Iterator[Broke
 
 
 def _key_problems(message: Any) -> Iterator[Broken]:
-    if message.DESCRIPTOR.name != "Secret":
+    if message.DESCRIPTOR.name != "Secret" or message.HasField("generic_secret"):
         return
     if message.HasField("tls_certificate"):
         pair = message.tls_certificate

@@ -240,3 +240,36 @@ def test_a_user_occurs_once_and_a_file_is_of_one_kind(tmp_path: Path) -> None:
     both = {"pool": "p", "auth": {"api_keys": {"file": "users"}}}
     _, found = _users(tmp_path, "bob: secret-1\n", {**_USERS_FLEET, "routes": {"a": both, **_USERS_FLEET["routes"]}})
     assert "LB143" in found[0]
+
+
+_HOSTED = """\
+version: 1
+pools:
+  provider:
+    replicas: [{address: "127.0.0.1:1"}]
+    upstream: {host: api, headers: {Authorization: {prefix: "Bearer ", file: key}, x-org: lab}}
+"""
+
+
+def _hosted(folder: Path, content: bytes) -> tuple[Secrets, list[str]]:
+    (folder / "fleet.yaml").write_text(_HOSTED)
+    (folder / "key").write_bytes(content)
+    diagnostics = Diagnostics()
+    source = read([str(folder / "fleet.yaml")], diagnostics)
+    assert source is not None
+    secrets = read_secrets(source, False, diagnostics)
+    return secrets, [
+        f"{item.position.line}:{item.position.column} {item.code}" for item in diagnostics if item.position
+    ]
+
+
+def test_the_secret_of_a_hosted_api_is_read_without_the_white_space_at_its_ends(tmp_path: Path) -> None:
+    secrets, found = _hosted(tmp_path, b'\n sk-1 $%"2 \r\n')
+    assert (found, secrets.headers["key"].value) == ([], 'sk-1 $%"2')
+    assert "sk-1" not in repr(secrets)
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"sk-1\nsk-2\n", b"sk\x001", b"sk-\xc3\xa9", b"k" * 2049])
+def test_what_no_header_can_carry_is_refused_where_the_file_is_named(content: bytes, tmp_path: Path) -> None:
+    secrets, found = _hosted(tmp_path, content)
+    assert (secrets.headers, found) == ({}, ["5:78 LB150"])
