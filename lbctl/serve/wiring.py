@@ -46,7 +46,7 @@ from lbctl.serve.state.authority import Authority
 from lbctl.serve.state.interface import SharedStore
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
-from lbctl.serve.telemetry.service import SAVE_SHARED, Telemetry, saved_loop_output
+from lbctl.serve.telemetry.service import Telemetry, saved_loop_output
 from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
 from lbctl.serve.traffic.load_reports import LoadReports
 from lbctl.serve.traffic.request_logs import RequestLogs
@@ -185,7 +185,7 @@ def build(
     reconciler = Reconciler(options.paths, publisher, watcher, metrics, state, audit, history, on_fleet, events)
     telemetry = Telemetry(
         publisher, reconciler, metrics.latency, state, restored.output, audit, traffic.in_flight, guard,
-        authority, *((SAVE_SHARED,) if shared else ()),
+        authority, shared is not None,
     )  # fmt: skip
     load_reports = LoadReports(traffic.ledger, traffic.clock)
     request_logs = RequestLogs(traffic.ledger, traffic.clock)

@@ -204,7 +204,7 @@ class Views:
 
     def signals(self) -> schema.Signals:
         """Return `/api/v1/signals`."""
-        scraper, now = self._telemetry.scraper, time.monotonic()
+        states, now = self._telemetry.source_states, time.monotonic()
         return schema.Signals(
             tuple(
                 row
@@ -212,7 +212,7 @@ class Views:
                 for row in decision_rows.signals(
                     pool,
                     self._telemetry.loop.reports,
-                    {item.name: scraper.states(pool.name, item.name) for item in pool.replicas},
+                    {item.name: states(pool.name, item.name) for item in pool.replicas},
                     now,
                 )
             )
@@ -356,9 +356,12 @@ class Views:
         acknowledged: schema.Acknowledged,
     ) -> Iterator[schema.Decision]:
         now = time.monotonic()
+        reports = self._telemetry.loop.reports
         for item in self._telemetry.loop.decisions(pool.name):
             if item.replica in published:
-                yield decision_rows.decision(item, published[item.replica], overrides, acknowledged, now)
+                report = reports.get((pool.name, item.replica))
+                by = report.member if report else ""
+                yield decision_rows.decision(item, published[item.replica], overrides, acknowledged, now, by)
 
     def _control(self) -> tuple[schema.PoolControl, ...]:
         """Return the mode of every pool with telemetry, and which replicas are ejected or kept at the floor."""
@@ -382,7 +385,7 @@ class Views:
 
     def _sources(self) -> schema.SourceCounts:
         """Count the sources of all replicas with telemetry, and those whose last scrape failed."""
-        states = self._telemetry.scraper.states
+        states = self._telemetry.source_states
         return decision_rows.sources(
             (pool.name, state)
             for pool in controlled(self._topology())

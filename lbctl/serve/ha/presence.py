@@ -17,7 +17,7 @@ from lbctl.serve.state.interface import Presence, SharedStore, UnusableError
 INTERVAL = 1.0
 """Seconds between two announcements."""
 TTL = 5.0
-"""Seconds after which a member that announces nothing is gone."""
+"""Seconds after which a member that announces nothing is gone; with a shorter lease, after that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,10 @@ class MemberInfo:
     """Why it cannot use the store; empty where it can."""
     at: float = field(default_factory=time.time)
     """When it said so."""
+    shares: bool = False
+    """Whether it scrapes pools for a leader that gives it some."""
+    samples: str = ""
+    """What it has scraped for the leader; empty where there is nothing."""
 
 
 def write_info(info: MemberInfo) -> str:
