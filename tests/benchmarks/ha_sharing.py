@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.xds_clients import Client, clients
-from tests.e2e.support.control import driven
 from tests.e2e.support.fleet import Fleet, bind
 from tests.e2e.support.members import MemberPlane, members
 from tests.e2e.support.ports import HOST
@@ -33,7 +32,7 @@ from tests.e2e.support.waiting import eventually
 from tests.support.stores import STORES, RedisServer, Server
 
 ROOT = Path(__file__).resolve().parents[2]
-_LEASE = 3.0
+_LEASE = 10.0
 _PATIENCE = 300.0
 _PAGE = """\
 vllm:num_requests_running{model_name="m"} 3
@@ -128,7 +127,7 @@ def _fleet(ports: list[int], pools: int, interval: str = "") -> Fleet:
             }
             for number, name in enumerate(names)
         },
-        **driven("edge"),
+        "proxies": {"edge": {"kind": "envoy", "nodes": ["*"]}},
     }
 
 
@@ -199,7 +198,7 @@ async def _decisions(planes: tuple[MemberPlane, ...], count: int) -> list[list[f
     await asyncio.gather(*(client.has(wanted) for client in crowd))
     found = []
     for number in range(count):
-        body = {"kind": "weight", "pool": "pool-7", "replica": "r10008", "value": 1 + number % 7}
+        body = {"kind": "weight", "pool": "pool-7", "replica": "r10008", "value": 2 + number % 7}
         started = time.monotonic()
         waiting = [asyncio.ensure_future(client.has(wanted, started)) for client in crowd]
         answer = await asyncio.to_thread(planes[0].write, "POST", "overrides", body)

@@ -362,7 +362,7 @@ class Member:
             clock=self.clock.offset,
             latency=self.election.latency,
             problem=self.election.problem,
-            shares=True,
+            shares=self.sharing.able,
         )
 
 

@@ -25,6 +25,10 @@ from lbctl.serve.telemetry.service import Telemetry
 
 SHARING = "sharing"
 """The key of the members among whom the pools are shared."""
+_LARGEST = 500_000
+"""Characters of one member's samples that any store takes beside those of others."""
+_SLOWEST = 5.0
+"""Seconds that a sample may take on its way: pools with a shorter `stale_after` are scraped by the leader itself."""
 _MARGIN = 0.8
 """The part of its lease after which an owner that cannot renew it stops."""
 
@@ -38,6 +42,8 @@ class PoolSharing:
         """`clock`: seconds that also pass while the process is stopped."""
         self.members: tuple[str, ...] = ()
         """The members that share the pools; empty before anybody has said so."""
+        self._leader = ""
+        """The one of them that has said so."""
         self.taken = 0
         """How many samples of other members this one has decided on."""
         self._name = name
@@ -53,12 +59,16 @@ class PoolSharing:
         self._others: dict[str, MemberSamples] = {}
         self._texts: dict[str, str] = {}
         self._damaged: set[str] = set()
+        self.able = True
+        """Whether the samples of this member have fitted into its announcement so far."""
         self._written = False
         """Whether the store has among whom the pools are shared, since this member leads."""
         telemetry.share(self.owns)
 
     def owner(self, pool: str) -> str:
         """Return the member that scrapes this pool; empty where that is unknown."""
+        if self._telemetry.patience(pool) < _SLOWEST:
+            return self._leader
         if pool not in self._owners:
             self._owners[pool] = owner_of(pool, self.members)
         return self._owners[pool]
@@ -69,10 +79,10 @@ class PoolSharing:
 
     def adopt(self, value: str) -> None:
         """Take over among whom the pools are shared. Raises one of `UNREADABLE`."""
-        names = json.loads(value)
-        if not isinstance(names, list) or not all(isinstance(item, str) for item in names):
-            raise ValueError(f"not a list of members: {value[:80]!r}")
-        self._share(tuple(names))
+        leader, names = json.loads(value)
+        if not isinstance(names, list) or not all(isinstance(item, str) for item in (leader, *names)):
+            raise ValueError(f"not a leader and its members: {value[:80]!r}")
+        self._share(leader, tuple(names))
 
     def own(self) -> tuple[str, ...]:
         """Return the pools that this member scrapes now."""
@@ -85,7 +95,14 @@ class PoolSharing:
     async def samples(self) -> str:
         """Return what this member has scraped for the one that decides; empty where there is nothing."""
         measured = self._telemetry.take_measured()
-        return await asyncio.to_thread(write_samples, measured, time.monotonic()) if measured else ""
+        text = await asyncio.to_thread(write_samples, measured, time.monotonic()) if measured else ""
+        if len(text) <= _LARGEST:
+            return text
+        self.able = False
+        log.error(
+            "this member's samples are too large to be shared: it scrapes nothing for others until it starts again"
+        )
+        return ""
 
     def renewed(self, asked: float) -> None:
         """Note that the announcement was renewed, by a request of that time."""
@@ -126,22 +143,22 @@ class PoolSharing:
         """Scrape all pools: no other member can be heard."""
         if self.members != (self._name,):
             log.warn("this member scrapes all pools: no other one can be heard")
-            self._share((self._name,))
+            self._share(self._name, (self._name,))
 
     async def _change(self, names: tuple[str, ...]) -> None:
         try:
-            await self._state.save_raw(SHARING, json.dumps(names))
+            await self._state.save_raw(SHARING, json.dumps([self._name, names]))
         except StoreError:
             return  # tried again with the next announcements
         self._written = True
         if names != self.members:
             log.event("pools are shared", members=",".join(names))
-        self._share(names)
+        self._share(self._name, names)
 
-    def _share(self, names: tuple[str, ...]) -> None:
-        if names == self.members:
+    def _share(self, leader: str, names: tuple[str, ...]) -> None:
+        if (leader, names) == (self._leader, self.members):
             return
-        self.members = names
+        self._leader, self.members = leader, names
         self._owners = {}
         self._others = {name: item for name, item in self._others.items() if name in names}
         self._texts = {name: text for name, text in self._texts.items() if name in names}

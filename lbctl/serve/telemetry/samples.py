@@ -90,13 +90,13 @@ def _decompressed(text: str) -> bytes:
 
 
 def _row(report: Report) -> list[Any]:
-    signals = report.signals
+    signals, evidence = report.signals, report.signals.evidence
     return [
         round(report.at, 3),
         report.source,
         _signal_rows(signals.values),
         _signal_rows(signals.stale),
-        None if signals.evidence is None else [_short(value) for value in astuple(signals.evidence)],
+        None if evidence is None else [round(evidence.at, 3), *map(_short, astuple(evidence)[1:])],
         signals.xids,
         int(signals.by_steps),
         int(report.reserves_memory),
@@ -111,8 +111,8 @@ def _signal_rows(signals: Mapping[str, Signal]) -> dict[str, list[float]]:
 
 
 def _short(value: float) -> float:
-    """Return the value as precisely as a page has it, in fewer digits."""
-    return float(f"{value:.9g}")
+    """Return the value in as few digits as a decision needs."""
+    return float(f"{value:.5g}")
 
 
 def _source_row(item: SourceState) -> list[Any]:

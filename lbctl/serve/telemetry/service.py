@@ -8,6 +8,7 @@ replica stays ejected until it has proved again that it is healthy.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -87,6 +88,7 @@ class Telemetry:
         self._pace = _PACE
         self.plans: Mapping[tuple[str, str], ScrapePlan] = {}
         """(pool, replica) → how its metrics are scraped, by whichever member."""
+        self._patience: Mapping[str, float] = {}
         self._decisions = DecisionAudit(audit)
         self.loop = ControlLoop(
             self._output_changed, latency, saved, in_flight=in_flight, on_effect=self._decisions.note
@@ -110,6 +112,7 @@ class Telemetry:
         if pools != self._pools:
             self._pools = pools
             self.plans = {(item.pool, item.replica): item for item in _plans(pools)}
+            self._patience = _patience(self.plans.values())
             self._watch()
             self._decisions.keep({(pool.name, item.name) for pool in pools for item in pool.replicas})
 
@@ -135,6 +138,10 @@ class Telemetry:
     def pools(self) -> tuple[str, ...]:
         """The names of the pools with telemetry."""
         return tuple(pool.name for pool in self._pools or ())
+
+    def patience(self, pool: str) -> float:
+        """Return the seconds after which a sample of this pool no longer counts."""
+        return self._patience.get(pool, math.inf)
 
     def share(self, owns: Callable[[str], bool]) -> None:
         """Scrape the pools that this member `owns` now, and no others. Call it when that has changed."""
@@ -252,6 +259,14 @@ def _observed(writing: asyncio.Future[None]) -> None:
     """Take the result of a write that nobody may wait for: a failure is repeated, and logged, by the next save."""
     if not writing.cancelled():
         writing.exception()
+
+
+def _patience(plans: Iterable[ScrapePlan]) -> dict[str, float]:
+    """Return pool → the shortest `stale_after` of its replicas, in seconds."""
+    shortest: dict[str, float] = {}
+    for plan in plans:
+        shortest[plan.pool] = min(plan.stale_after, shortest.get(plan.pool, math.inf))
+    return shortest
 
 
 def _plans(pools: Iterable[Pool]) -> list[ScrapePlan]:

@@ -46,7 +46,7 @@ def test_ages_are_kept_whatever_the_clocks_say() -> None:
     assert read.member == "cp-2"
     assert read.at == pytest.approx(49.5)
     assert read.signals.values["queue"] == Signal(3.0, pytest.approx(49.0), 0)
-    assert read.signals.stale["gpu"].value == 0.123456
+    assert read.signals.stale["gpu"].value == pytest.approx(0.123456, rel=1e-4)
     assert read.signals.evidence == TokenEvidence(pytest.approx(49.0), 12.0, 0.25, 3.5, 0.5)
     assert (read.signals.xids, read.signals.by_steps) == ((("0", 79),), True)
     assert (read.reserves_memory, read.restarted, read.first_tokens) == (True, True, 123_456_789.0)
