@@ -91,8 +91,7 @@ class Member:
         self.takeovers = 0
         """How often this member has become the leader."""
         self.store = store
-        self._presence_ttl = min(TTL, election.ttl)
-        self.sharing = PoolSharing(name, parts.telemetry, state, self._presence_ttl, authority.clock)
+        self.sharing = PoolSharing(name, parts.telemetry, state, min(TTL, election.ttl), authority.clock)
         self.records = SharedRecords(
             parts.publisher, parts.telemetry, parts.overrides, parts.rollouts, parts.history, self.sharing
         )
@@ -340,7 +339,7 @@ class Member:
         asked = self._authority.clock()
         try:
             said = write_info(replace(own, samples=await self.sharing.samples()))
-            await self.store.announce(self.name, said, self._presence_ttl)
+            await self.store.announce(self.name, said, TTL)
             self.sharing.renewed(asked)
             return tuple(map(read_info, await self.store.members()))
         except StoreError:

@@ -17,7 +17,7 @@ from lbctl.serve.state.interface import Presence, SharedStore, UnusableError
 INTERVAL = 1.0
 """Seconds between two announcements."""
 TTL = 5.0
-"""Seconds after which a member that announces nothing is gone; with a shorter lease, after that."""
+"""Seconds after which a member that announces nothing is gone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,10 @@ _MARGIN = 0.8
 
 
 class PoolSharing:
-    """The pools of this member, and the samples of the others. `ttl`: the seconds of an announcement."""
+    """The pools of this member, and the samples of the others.
+
+    `ttl`: the seconds after which a member that announces nothing has lost its pools.
+    """
 
     def __init__(
         self, name: str, telemetry: Telemetry, state: SavedState, ttl: float, clock: Callable[[], float]
@@ -56,6 +59,8 @@ class PoolSharing:
         """When the lease of this member's pools ends."""
         self._seen = -math.inf
         """When the announcements of all members were read last."""
+        self._heard: dict[str, tuple[float, float]] = {}
+        """Member → the time of its last announcement by its own clock, and when that was first read."""
         self._others: dict[str, MemberSamples] = {}
         self._texts: dict[str, str] = {}
         self._damaged: set[str] = set()
@@ -130,14 +135,27 @@ class PoolSharing:
             if self._clock() - self._seen > self._ttl:
                 self.alone()
             return
-        self._seen = self._clock()
-        live = {item.name: item for item in announced if item.shares and item.role != "isolated"}
+        live = self._live(announced)
         names = tuple(sorted({self._name, *live}))
         if names != self.members or not self._written:
             await self._change(names)
         for name in self.members:
             if name != self._name and (info := live.get(name)) is not None:
                 await self._take(info)
+
+    def _live(self, announced: Iterable[MemberInfo]) -> dict[str, MemberInfo]:
+        """Return the members that can have pools, by name."""
+        now = self._seen = self._clock()
+        known = {item.name: item for item in announced}
+        self._heard = {
+            name: heard if (heard := self._heard.get(name)) and heard[0] == item.at else (item.at, now)
+            for name, item in known.items()
+        }
+        return {
+            name: item
+            for name, item in known.items()
+            if item.shares and item.role != "isolated" and now - self._heard[name][1] <= self._ttl
+        }
 
     def alone(self) -> None:
         """Scrape all pools: no other member can be heard."""
