@@ -40,6 +40,8 @@ _RETRY = 0.5
 """Seconds until a takeover, or a watch of the store, that has failed is tried again."""
 _PUBLISHES_NOTHING = (LEADER, SHARING, "fleet/served", "history/entries", "rollback")
 """Keys whose change changes nothing that proxies have."""
+_CLEAN_UP = 2.0
+"""Seconds that a task has for its end before it is cancelled once more."""
 _SKEW = 5.0
 """Seconds by which the clocks of two members may differ without a warning."""
 
@@ -231,9 +233,7 @@ class Member:
     async def _switch(self, tasks: Mapping[str, Work]) -> None:
         """Run these tasks and no others; those that run already go on."""
         ending = [self._running.pop(name) for name in list(self._running) if name not in tasks]
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        await asyncio.gather(*(_end(task, _CLEAN_UP) for task in ending))
         for name, work in tasks.items():
             if name not in self._running:
                 self._running[name] = self._guard.start(name, work)
@@ -365,11 +365,14 @@ class Member:
         )
 
 
-async def _end(task: asyncio.Task[None]) -> None:
-    """Cancel the task until it ends: a client that connects at this moment may take one cancellation as a failure."""
+async def _end(task: asyncio.Task[None], patience: float = 0.1) -> None:
+    """Cancel the task until it ends: a client that connects at this moment may take one cancellation as a failure.
+
+    `patience`: the seconds that it has after each.
+    """
     while not task.done():
         task.cancel()
-        await asyncio.wait([task], timeout=0.1)
+        await asyncio.wait([task], timeout=patience)
 
 
 async def _read(state: SavedState, changes: asyncio.Queue[Change | StoreError]) -> None:

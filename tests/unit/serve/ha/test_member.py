@@ -90,9 +90,10 @@ async def running(
     try:
         yield Running(name, path, services, state)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while running_still := [task for task in tasks if not task.done()]:
+            for task in running_still:
+                task.cancel()  # a client that connects at this moment may take one cancellation as a failure
+            await asyncio.wait(running_still, timeout=0.2)
         await services.publisher.discovery.stop()
         with suppress(Exception):
             await state.close()
