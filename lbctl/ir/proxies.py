@@ -131,12 +131,6 @@ class Control:
     max_shrink: float = 50.0
     """The percentage of replicas that one reload may remove."""
 
-    @property
-    def picker_http(self) -> Address:
-        """Where the picker answers HAProxy and nginx of its own machine: HTTP, and by UDP the ends of requests."""
-        host = self.picker_bind.host if self.picker_bind.on_loopback else "127.0.0.1"
-        return Address(host, self.picker_bind.port + 1)
-
 
 @dataclass(frozen=True, slots=True)
 class XdsProxies:

@@ -19,6 +19,7 @@ from lbctl.ir.proxies import Store
 from lbctl.ir.weight import Weight
 from lbctl.serve import log, wiring
 from lbctl.serve.api.endpoints import Endpoints
+from lbctl.serve.guard import end_tasks
 from lbctl.serve.ha.member import Member
 from lbctl.serve.ha.presence import MemberInfo
 from lbctl.serve.metrics.instruments import Metrics
@@ -90,10 +91,7 @@ async def running(
     try:
         yield Running(name, path, services, state)
     finally:
-        while running_still := [task for task in tasks if not task.done()]:
-            for task in running_still:
-                task.cancel()  # a client that connects at this moment may take one cancellation as a failure
-            await asyncio.wait(running_still, timeout=0.2)
+        await end_tasks(tasks)
         await services.publisher.discovery.stop()
         with suppress(Exception):
             await state.close()
