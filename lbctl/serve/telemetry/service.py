@@ -18,7 +18,7 @@ from lbctl.ir.pools import Pool
 from lbctl.serve import log
 from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
-from lbctl.serve.guard import Guard, Work
+from lbctl.serve.guard import Guard, Work, end_tasks
 from lbctl.serve.metrics.latency import LatencyMetrics
 from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.state.authority import Authority
@@ -85,6 +85,8 @@ class Telemetry:
         self._owns: Callable[[str], bool] = lambda _: True
         self._measured: dict[tuple[str, str], Report] = {}
         self._writing = asyncio.Lock()
+        self._writes: set[asyncio.Task[None]] = set()
+        """The write that a publication may no longer wait for."""
         self._pace = _PACE
         self.plans: Mapping[tuple[str, str], ScrapePlan] = {}
         """(pool, replica) → how its metrics are scraped, by whichever member."""
@@ -215,18 +217,24 @@ class Telemetry:
         self._changed.set()
 
     async def _publish(self) -> None:
-        while True:
-            await self._changed.wait()
-            while not self._authority.decides:
-                await asyncio.sleep(_UNSURE)
-            await self._keep_pace()
-            self._changed.clear()
-            output = self.loop.output
-            await self._tell_members(output)
-            self._latency.sending(self.loop.sampled_at)
-            self._publisher.set_loop_output(output)
-            await self._reconciler.refresh("signals", save=False)
-            self._latency.sent()
+        try:
+            while True:
+                await self._changed.wait()
+                await self._publish_output()
+        finally:
+            await end_tasks(self._writes)
+
+    async def _publish_output(self) -> None:
+        await self._keep_pace()
+        self._changed.clear()
+        output = self.loop.output
+        await self._tell_members(output)
+        while not self._authority.decides:
+            await asyncio.sleep(_UNSURE)
+        self._latency.sending(self.loop.sampled_at)
+        self._publisher.set_loop_output(output)
+        await self._reconciler.refresh("signals", save=False)
+        self._latency.sent()
 
     async def _keep_pace(self) -> None:
         """Wait until the store may be written again, where other members follow what is written."""
@@ -240,9 +248,16 @@ class Telemetry:
         """
         if not (self._shared and self._authority.acts) or self._writing.locked():
             return
-        writing = asyncio.ensure_future(self._save_output(output))
-        writing.add_done_callback(_observed)
+        writing = asyncio.create_task(self._save_output(output))
+        self._writes.add(writing)
+        writing.add_done_callback(self._written)
         await asyncio.wait([writing], timeout=_WRITE)
+
+    def _written(self, writing: asyncio.Task[None]) -> None:
+        """Take the result of a write: a failure is repeated, and logged, by the next save."""
+        self._writes.discard(writing)
+        if not writing.cancelled():
+            writing.exception()
 
     async def save_periodically(self) -> None:
         """Save what is decided until the task is cancelled."""
@@ -253,12 +268,6 @@ class Telemetry:
     def _needs_saving(self, output: LoopOutput, now: float) -> bool:
         before, at = self._saved
         return output != before or (now - at >= _SAVE_UNCHANGED and bool(output.weights or output.ejections))
-
-
-def _observed(writing: asyncio.Future[None]) -> None:
-    """Take the result of a write that nobody may wait for: a failure is repeated, and logged, by the next save."""
-    if not writing.cancelled():
-        writing.exception()
 
 
 def _patience(plans: Iterable[ScrapePlan]) -> dict[str, float]:
