@@ -202,6 +202,7 @@ def build(
             telemetry.loop.reports,
             supervisor.checks,
             lambda key: traffic.ledger.conditions(key, traffic.clock()),
+            traffic.assigned(),
         ),
         lambda: endpoints.settings.control.xds_tls if endpoints.settings else None,
         metrics.task_failed,

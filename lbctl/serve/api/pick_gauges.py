@@ -30,7 +30,7 @@ class PickGauges(Collector):
         starts.add_metric([], state.starts)
         open_picks = GaugeMetricFamily("lbctl_pick_open", "The number of picked requests that have not ended.")
         open_picks.add_metric([], int(state.report.get("open", 0)))
-        yield from (up, starts, open_picks, self._decisions(), self._times(), *self._fallbacks())
+        yield from (up, starts, open_picks, self._decisions(), self._lost_ends(), self._times(), *self._fallbacks())
 
     def _decisions(self) -> Metric:
         decisions = CounterMetricFamily(
@@ -40,6 +40,16 @@ class PickGauges(Collector):
         for pool, reason, count in self._picker.state.report.get("reasons", ()):
             decisions.add_metric([pool, reason], count)
         return decisions
+
+    def _lost_ends(self) -> Metric:
+        lost = CounterMetricFamily(
+            "lbctl_pick_lost_ends",
+            "The number of picked requests whose end no proxy has reported: engines or proxies say that they have ended.",
+            labels=["pool"],
+        )
+        for pool, count in self._picker.state.report.get("lost", {}).items():
+            lost.add_metric([pool], count)
+        return lost
 
     def _times(self) -> Metric:
         times = HistogramMetricFamily("lbctl_pick_seconds", "How long decisions of the picker take.", labels=["pool"])

@@ -153,8 +153,10 @@ class Feed:
         for line in self._changes({pool.name: tables.table(served, pool, measured, self._arrivals) for pool in pools}):
             self._put(line)
         samples = wire.samples(self._samples.of(pools, measured))
-        if samples is not None:
-            self._put(samples)
+        of_proxies = wire.proxy_samples(self._samples.of_proxies(pools, measured))
+        for line in (samples, of_proxies):
+            if line is not None:
+                self._put(line)
 
     def _put_peers(self) -> None:
         peers = dict(peer for peer in self._subscriptions.values() if peer is not None)

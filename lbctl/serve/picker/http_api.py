@@ -75,6 +75,9 @@ class RequestEnds(asyncio.DatagramProtocol):
         if end is None:
             self.malformed += 1
             return
+        if end.left:
+            self._service.answered(end.left, _UNREACHED)
+            self._service.finished(end.left)
         if end.unreached:
             self._service.answered(end.pick, _UNREACHED)
         self._service.finished(end.pick)
@@ -84,10 +87,14 @@ class RequestEnds(asyncio.DatagramProtocol):
 
 
 class _End(NamedTuple):
-    """The end of a request: the id of its pick, empty where it had none, and whether the picked replica was reached."""
+    """The end of a request: the id of its pick, empty where it had none, and whether the picked replica was reached.
+
+    `left` is the id of its pick in the pool that it left for the fallback, where no replica was reached; empty: none.
+    """
 
     pick: str
     unreached: bool
+    left: str = ""
 
 
 def _end(data: bytes) -> _End | None:
@@ -106,7 +113,8 @@ def _end(data: bytes) -> _End | None:
         return None
     if not isinstance(line, dict) or not isinstance(line.get("pick"), str):
         return None
-    return _End(line["pick"], line.get("unreached") is True)
+    left = line.get("left", "")
+    return _End(line["pick"], line.get("unreached") is True, left if isinstance(left, str) else "")
 
 
 def _regions(query: str) -> frozenset[str]:
