@@ -132,6 +132,11 @@ class Control:
     """The percentage of replicas that one reload may remove."""
 
     @property
+    def picker_tls(self) -> ServerTls | None:
+        """TLS of the picker's gRPC: that of xDS beyond loopback; None: plain connections."""
+        return None if self.picker_bind.on_loopback else self.xds_tls
+
+    @property
     def picker_http(self) -> Address:
         """Where the picker answers HAProxy and nginx of its own machine: HTTP, and by UDP the ends of requests."""
         host = self.picker_bind.host if self.picker_bind.on_loopback else "127.0.0.1"

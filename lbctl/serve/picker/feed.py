@@ -105,6 +105,10 @@ class Feed:
         """Pool → its newest table."""
         return self._tables or {}
 
+    def cache_hits(self) -> Mapping[str, Mapping[str, float]]:
+        """Return pool → replica → the part of prompt tokens that its engine found in its cache, where it says so."""
+        return tables.cache_hits(self._served, self._measure()) if self._served is not None else {}
+
     @property
     def followers(self) -> int:
         """The number of pickers that get the tables."""

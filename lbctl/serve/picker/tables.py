@@ -180,6 +180,18 @@ def _reason(pool: Pool, item: EffectiveReplica, measured: Measured) -> str:
     return ""
 
 
+def cache_hits(served: PublishedFleet, measured: Measured) -> dict[str, dict[str, float]]:
+    """Return pool → replica → the part of prompt tokens that its engine found in its cache, where it says so."""
+    return {
+        pool.name: {
+            item.name: value
+            for item in pool.replicas
+            if (value := _signals(pool, item.name, measured).get("cache_hits")) is not None
+        }
+        for pool in picked_pools(served)
+    }
+
+
 def _signals(pool: Pool, replica: str, measured: Measured) -> Mapping[str, float]:
     report = measured.reports.get((pool.name, replica))
     if report is None:

@@ -2,8 +2,8 @@
 
 A line says what its `kind` names: `pool` is a whole table, `changes` are replicas that are new or different and those
 that left, `gone` is a pool that left, `samples` are new reports of engines, `proxies` those of proxies, `peers` are all
-pickers, `ready` ends the first complete set. A replica is a list in the order of the fields of `Candidate`. Times travel as ages, since the
-clocks of two machines differ.
+pickers, `ready` ends the first complete set. A replica is a list in the order of the fields of `Candidate`. Times
+travel as ages, since the clocks of two machines differ.
 """
 
 from __future__ import annotations

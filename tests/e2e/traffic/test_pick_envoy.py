@@ -81,6 +81,23 @@ def test_no_drained_replica_and_no_other_region_is_picked() -> None:
             assert b.requests
 
 
+def test_a_farther_replica_is_picked_only_when_no_nearer_one_can_take_it() -> None:
+    with replicas("a", "b", "spare") as (a, b, spare):
+        places = [entry(a, region="east"), entry(b, region="west"), entry(spare, region="east", priority=1)]
+        fleet = _fleet({"replicas": places, "locality": {"prefer": "region"}, **_pick()})
+        with controlling(fleet) as control, control.envoy(EDGE, [EDGE], region="east") as envoy:
+            await_picker(envoy)
+            for serving in (a, b, spare):
+                load = envoy.client().load(30, 2, lambda number: _chat(f"s{number}"))
+                load.assert_no_failure()
+                assert load.by_replica == {serving.name: 30}
+                serving.refuse()
+            eventually(lambda: len(control.get("picks")["samples"]) > 2)
+            samples = control.get("picks")["samples"]
+            assert {item["proxy"] for item in samples} == {EDGE}
+            assert "a" in {item["replica"] for item in samples}
+
+
 def test_a_variant_of_a_split_gets_no_request_of_the_other() -> None:
     with replicas("a", "b") as (a, b):
         fleet = _fleet({"replicas": [entry(a)], **_pick()}, pools={"other": {"replicas": [entry(b)], **_pick()}})
