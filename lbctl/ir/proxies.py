@@ -136,12 +136,6 @@ class Control:
         """TLS of the picker's gRPC: that of xDS beyond loopback; None: plain connections."""
         return None if self.picker_bind.on_loopback else self.xds_tls
 
-    @property
-    def picker_http(self) -> Address:
-        """Where the picker answers HAProxy and nginx of its own machine: HTTP, and by UDP the ends of requests."""
-        host = self.picker_bind.host if self.picker_bind.on_loopback else "127.0.0.1"
-        return Address(host, self.picker_bind.port + 1)
-
 
 @dataclass(frozen=True, slots=True)
 class XdsProxies:

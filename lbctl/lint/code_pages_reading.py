@@ -228,4 +228,18 @@ REFERENCES = (
         "directory would overwrite each other's.",
         "Give each `config` a directory of its own.",
     ),
+    code_page(
+        "LB140",
+        "a word in braces that is no variable",
+        "The value of a header that a route sets has a word in braces that is none of `{client_ip}`, `{request_id}`, "
+        "`{tenant}`, `{host}`, `{listener}`, `{route}`, `{pool}`.",
+        "Write one of these. Any other brace stands for itself, as in JSON; no word in braces can be sent as such.",
+    ),
+    code_page(
+        "LB141",
+        "a variable where it has no value",
+        "The headers `host` and `content-type` hold no variables, and a route on which the proxy answers itself has no "
+        "`{pool}`.",
+        "Write the text itself, or use a header of your own.",
+    ),
 )

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, PlainValidator, ValidationError, WithJso
 from lbctl.base import quantities as q
 from lbctl.base.diagnostics import did_you_mean, show
 from lbctl.model import values as v
+from lbctl.model.header_text import HeaderTexts
 from lbctl.model.section import Choice, Section, refuse
 
 
@@ -177,7 +178,12 @@ class Auth(Section):
 
 
 class HeaderRules(Section):
-    set: v.HeaderMap = Field({}, description="Headers that are set; they replace those of the same name.")
+    set: HeaderTexts = Field(
+        {},
+        description="Headers that are set; they replace those of the same name. `{client_ip}`, `{request_id}`, "
+        "`{tenant}`, `{host}`, `{listener}`, `{route}` and `{pool}` in a value are replaced; a header whose value is "
+        "then empty is removed.",
+    )
     remove: list[v.HeaderName] = Field([], description="Headers that are removed.")
 
 

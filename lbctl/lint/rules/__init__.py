@@ -17,6 +17,7 @@ _MODULES = (
     "retries",
     "health",
     "security",
+    "headers",
     "telemetry",
     "rollouts",
     "limits",

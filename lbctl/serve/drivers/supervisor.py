@@ -23,7 +23,7 @@ from lbctl.serve.drivers.eligibility import needs_driver, undriven
 from lbctl.serve.drivers.registry import DriverKind, driver_kind
 from lbctl.serve.drivers.runner import DriverRunner
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.guard import Guard
+from lbctl.serve.guard import Guard, end_tasks
 from lbctl.serve.health.health_check import HealthChecker, Key
 from lbctl.serve.health.thresholds import CheckState
 
@@ -91,10 +91,7 @@ class DriverSupervisor:
                 if self._served is not None:
                     await self._apply(self._served)
         finally:
-            tasks = [checks, *self._tasks.values()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks([checks, *self._tasks.values()])
             self._tasks, self._runners = {}, {}
             self._news.set()
 
@@ -134,8 +131,7 @@ class DriverSupervisor:
     async def _stop(self, name: str) -> None:
         task = self._tasks.pop(name)
         del self._runners[name]
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end_tasks([task])
 
     def _checked(self, key: Key, state: CheckState) -> None:
         pool, replica = key

@@ -29,6 +29,8 @@ _LOCALITY = "xds.upstream_host_locality_metadata"
 _HOST = f"{_LOCALITY}.filter_metadata['{NAMESPACE}']"
 _ROUTE = f"xds.route_metadata.filter_metadata['{NAMESPACE}']"
 _SPLIT = f"{_ROUTE}['split'] == true"
+POOL = f"has({_LOCALITY}) ? {_HOST}['pool'] : {_CLUSTER}['pool']"
+"""The expression for the pool of a request: that of its replica, if it has one already."""
 _FIELDS = {
     "ts": _TS,
     "request_id": "%REQ(X-REQUEST-ID)%",
@@ -36,7 +38,7 @@ _FIELDS = {
     "tenant": f"%DYNAMIC_METADATA({NAMESPACE}:{auth.TENANT})%",
     "method": "%REQ(:METHOD)%",
     "route": "%ROUTE_NAME%",
-    "pool": f"%TYPED_CEL(has({_LOCALITY}) ? {_HOST}['pool'] : {_CLUSTER}['pool'])%",
+    "pool": f"%TYPED_CEL({POOL})%",
     "variant": f"%TYPED_CEL({_SPLIT} ? {_CLUSTER}['variant'] : null)%",
     "replica": "%UPSTREAM_HOST_NAME%",
     "model": f"%DYNAMIC_METADATA({NAMESPACE}:model)%",

@@ -110,7 +110,8 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
 
 def early_mutations(view: View, listener: Listener) -> list[dict[str, object]]:
     """Return the header mutations that apply to every request before anything reads it."""
-    mutations = [header_removal(client_headers.forgeries(_claimed_headers(view)))]
+    forged = [client_headers.forgeries(_claimed_headers(view)), *client_headers.lookalikes(view.routes.values())]
+    mutations = list(map(header_removal, forged))
     if holds_keys(view, listener):
         mutations.append({"append": {"header": {"key": _ANYONE, "value": "anyone"}}})
     return mutations

@@ -77,7 +77,7 @@ CAPABILITIES: dict[str, Capability] = {
         "in the header authorization; a token must expire; one second of tolerance for clocks; one whose tenant has "
         "control characters is answered 403"
     ),
-    "route.headers": Rendered(),
+    "route.headers": Rendered("{pool} in a request is the pool that was drawn, also where the fallback serves"),
     "route.regions": Rendered(),
     "route.access": Rendered(),
     "route.access_log": Rendered(),

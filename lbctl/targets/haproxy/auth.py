@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.header_text import variables
 from lbctl.ir.routes import ApiKeys, Auth, Forward, Route
 from lbctl.ir.secrets import ApiKey
 from lbctl.ir.snapshot import View
@@ -88,7 +89,8 @@ def _without_trailers(route: Route, auth: Auth, view: View, if_route: str) -> It
     Servers that read trailers as headers would take the tenant from one. HAProxy cannot remove trailers, but it
     forwards none of a message with a length. Only the end of an HTTP/2 message shows whether it has a body.
     """
-    if not auth.forward_tenant or not isinstance(route.action, Forward):
+    named = auth.forward_tenant or any("tenant" in variables(text) for _, text in route.request_headers.set)
+    if not named or not isinstance(route.action, Forward):
         return
     if all(view.pools[name].protocol != "http1" for name in route.action.pools):
         return

@@ -10,7 +10,8 @@ from lbctl.targets.client_headers import CLAIMS
 from lbctl.targets.nginx import access as clients
 from lbctl.targets.nginx import log, names, own_headers, pick, quote, rules
 from lbctl.targets.nginx.blocks import Geo, Identity, Listener, LogFormat
-from lbctl.targets.nginx.forward import FOREVER, Inlet, map_claim_headers
+from lbctl.targets.nginx.forward import FOREVER, map_claim_headers
+from lbctl.targets.nginx.inlet import Inlet
 from lbctl.targets.nginx.place import is_system_wide
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.nginx.route import Routes
@@ -61,7 +62,7 @@ def build(context: RenderContext, routes: Routes, listener: FleetListener, numbe
         questions=routes.questions(listener),
         pick_log=pick.log_server(context.view),
         mirrors=routes.mirrors(listener, inlet),
-        own_headers=own_headers.of(context, listener),
+        own_headers=own_headers.of(context, listener, inlet),
     )
     return server, log_format
 
@@ -188,6 +189,7 @@ def _inlet(context: RenderContext, listener: FleetListener, number: int) -> Inle
         networks = tuple(quote.plain(item) for item in listener.client_address.trusted)
         context.geos.append(Geo(Token("$realip_remote_addr"), Token(trusted), networks))
     return Inlet(
+        listener=listener.name,
         number=number,
         request_id_header=listener.request_id,
         request_id=_request_id(context, listener, number, trusted),

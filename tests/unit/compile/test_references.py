@@ -25,6 +25,8 @@ ROUTES = {
     "{pool: a, match: {path: /x}, rewrite: {path_prefix: ▶/y}}": "LB109",
     "{pool: a, headers: {request: {set: {X-A: b}, remove: [▶x-a]}}}": "LB111",
     "{pool: a, headers: {response: {set: {x-a: b}, remove: [y, ▶X-A]}}}": "LB111",
+    '{pool: a, headers: {request: {set: {host: ▶"{tenant}.b"}}}}': "LB141",
+    '{respond: {status: 200}, headers: {response: {set: {x-a: ▶"{pool}"}}}}': "LB141",
     "{pool: a, headers: {request: {remove: [▶host]}}}": "LB119",
     "{pool: a, headers: {response: {set: {▶content-length: x}}}}": "LB119",
     "{pool: a, auth: {api_keys: {file: k, header: ▶Transfer-Encoding}}}": "LB119",

@@ -21,6 +21,8 @@ from tests.support.fleet import reading
 from tests.support.paths import FIXTURES
 from tests.support.schema import NAME, leaves, places
 
+pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+
 FULL = FIXTURES / "full.yaml"
 CORPUS = (
     "a\nb", "a\r\nX: y", "a\rb", "\0", "a\0b", "\x1f", "\x7f", "\x85", "\u2028", "\u202e", "\ufeff", "\ud800",

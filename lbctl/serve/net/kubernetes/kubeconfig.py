@@ -81,8 +81,8 @@ class _Reader:
         entries = listed.value if listed is not None and isinstance(listed.value, list) else []
         names = [_text(item, "name") for item in entries]
         if name not in names:
-            known = did_you_mean(name, names) or f"known: {', '.join(names[:16]) or 'none'}"
-            raise _error(place or self._root, f"there is no {key} {show(name)} ({known})")
+            hint = did_you_mean(name, names) or f"known: {', '.join(names[:16]) or 'none'}"
+            raise _error(place or self._root, f"there is no {key} {show(name)} ({hint})")
         entry = _child(entries[names.index(name)], key)
         if entry is None or not isinstance(entry.value, dict):
             raise _error(entries[names.index(name)], f"the {key} {show(name)} is empty")

@@ -17,6 +17,8 @@ from lbctl.targets.features import FEATURES
 from lbctl.targets.target import Bundle
 from tests.support.fleet import compiled
 
+pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+
 _FLEET = """
 version: 1
 listeners:
