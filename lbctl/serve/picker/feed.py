@@ -158,9 +158,9 @@ class Feed:
             self._put(line)
         samples = wire.samples(self._samples.of(pools, measured))
         of_proxies = wire.proxy_samples(self._samples.of_proxies(pools, measured))
-        for line in (samples, of_proxies):
-            if line is not None:
-                self._put(line)
+        for news in (samples, of_proxies):
+            if news is not None:
+                self._put(news)
 
     def _put_peers(self) -> None:
         peers = dict(peer for peer in self._subscriptions.values() if peer is not None)

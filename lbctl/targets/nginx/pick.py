@@ -105,7 +105,7 @@ def question(route: Route, route_number: int, pool: Pool, view: View) -> Questio
     connect = max(1, policy.timeout // 4)
     return Question(
         path=quote.plain(question_path(route_number, pool.name)),
-        target=quote.value(f"http://lb_picker{picker.target(pool.name, route.regions)}"),
+        target=quote.value(f"http://lb_picker{picker.target(pool.name, route.regions, view.proxy)}"),
         proxy=quote.value(view.proxy.name),
         headers=tuple((quote.plain(name), Token(source)) for name, source in sources if source is not None),
         connect=connect,
