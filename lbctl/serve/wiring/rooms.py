@@ -152,6 +152,7 @@ def build_picker(inputs: Inputs, telemetry: Telemetry, supervisor: DriverSupervi
             telemetry.loop.reports,
             supervisor.checks,
             lambda key: traffic.ledger.conditions(key, traffic.clock()),
+            traffic.assigned(),
         ),
         lambda: endpoints.settings.control.xds_tls if endpoints.settings else None,
         inputs.metrics.task_failed,

@@ -147,8 +147,9 @@ def _clusters(cache: BuildCache, visible: View, wanted: Plan) -> Iterator[BuiltR
         shape = ads.shape(upstream)
         yield cache.get(CDS, shape.name, (shape,), partial(ads.cluster, shape), ("pools", shape.pool.name))
     if visible.picker is not None:
-        make = partial(picking.cluster, visible.picker)
-        yield cache.get(CDS, picking.CLUSTER, (visible.picker,), make, ("control", "picker"))
+        make = partial(picking.cluster, visible.picker, tls=visible.picker_tls)
+        shown = (visible.picker, visible.picker_tls)
+        yield cache.get(CDS, picking.CLUSTER, shown, make, ("control", "picker"))
     for item in wanted.fallbacks:
         yield cache.get(CDS, item.name, (item,), partial(ads.fallback, item), ("pools", item.pool.name))
 
