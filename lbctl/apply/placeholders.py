@@ -143,6 +143,14 @@ AwEHoUQDQgAEE+VLMQGxf7MicPyiTbCAUcS/XLmQELNwJShGSD3G0LYspHxgOAvo
 9BF2ZlF+Va4wTIFAFcDVvEjGSd+KbANTag==
 -----END EC PRIVATE KEY-----
 """
+_CRL = """\
+-----BEGIN X509 CRL-----
+MIGdMEQCAQEwCgYIKoZIzj0EAwIwEzERMA8GA1UEAwwIc3RhbmQtaW4XDTI2MTEy
+MDIwNDQ0M1oYDzIxMjYxMDI3MjA0NDQzWjAKBggqhkjOPQQDAgNJADBGAiEA/7kM
+1fCuW4Kk7Iuq+M97NIvdD8dVisKTCIvcE71tTHUCIQCMpEPMb/3c7SCMaFzoZ6qj
+lmU9Ueysy1uxgOgpEHvyXg==
+-----END X509 CRL-----
+"""
 _JWKS = """\
 {"keys": [{"kty": "EC", "crv": "P-256",
   "x": "E-VLMQGxf7MicPyiTbCAUcS_XLmQELNwJShGSD3G0LY", "y": "LKR8YDgL6PQRdmZRflWuMEyBQBXA1bxIxknfimwDU2o"}]}
@@ -153,6 +161,7 @@ _CONTENT = {
     "certificate": STAND_IN_CERTIFICATE,
     "key": STAND_IN_KEY,
     "ca": STAND_IN_CERTIFICATE,
+    "crl": _CRL,
     "api_keys": "",
     "jwks": _JWKS,
 }

@@ -18,7 +18,7 @@ from lbctl.model.fleet import FleetSource
 from lbctl.model.node import Node
 
 _FILE_KEYS = frozenset(
-    {"certificate", "key", "client_ca", "ca", "file", "jwks_file", "path", "token_file", "kubeconfig"}
+    {"certificate", "key", "client_ca", "client_crl", "ca", "file", "jwks_file", "path", "token_file", "kubeconfig"}
 )
 """Keys that may hold a path; `_is_file` says which of them do, by their place."""
 _SECTIONS = frozenset({"listeners", "routes", "pools"})

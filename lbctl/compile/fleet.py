@@ -16,7 +16,7 @@ from lbctl.compile.headers import check_headers
 from lbctl.compile.listeners import listeners
 from lbctl.compile.pick import check_envoys, check_picker
 from lbctl.compile.pools import pools
-from lbctl.compile.proxies import control, proxies
+from lbctl.compile.proxies import check_store, control, proxies
 from lbctl.compile.ranks import entries
 from lbctl.compile.residency import check_residency
 from lbctl.compile.routes import routes
@@ -58,6 +58,7 @@ def compile_fleet(source: FleetSource, oldest: Mapping[str, Version], diagnostic
     check_drained(ctx, topology.routes, topology.pools)
     check_telemetry(ctx)
     check_picker(ctx)
+    check_store(ctx)
     check_envoys(ctx, topology)
     return None if diagnostics.failed else Compiled(topology, SourceMap(source.root, _replica_indexes(ctx)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from urllib.parse import urlsplit
 
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address, maybe
@@ -57,6 +58,27 @@ def control(section: model.Control) -> ir.Control:
         member=section.member,
         max_shrink=float(section.max_shrink),
     )
+
+
+def check_store(ctx: Context) -> None:
+    """Report LB125: settings that the chosen store does not have."""
+    store = ctx.fleet.control.store
+    if store is None:
+        return
+    scheme = urlsplit(store.url).scheme
+    in_kubernetes = scheme == "kubernetes"
+    lacking = {
+        "key_prefix": in_kubernetes and store.key_prefix != model.Store.model_fields["key_prefix"].default,
+        "password": in_kubernetes and store.password is not None,
+        "tls": scheme not in ("rediss", "etcds") and store.tls is not None,
+    }
+    hints = {
+        "key_prefix": "the name in the URL is what its objects begin with",
+        "password": "the account is that of KUBECONFIG, or of the pod",
+        "tls": "KUBECONFIG has the certificates" if in_kubernetes else f"{scheme}s://, with an s at its end",
+    }
+    for key in (key for key, lacks in lacking.items() if lacks):
+        ctx.error("LB125", f"a store {scheme}:// has no {key}", ("control", "store", key), hints[key], key=True)
 
 
 def _store(section: model.Store) -> ir.Store:

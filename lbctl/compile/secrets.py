@@ -1,4 +1,4 @@
-"""The key files that a fleet names: API keys with their tenants, JWKS, and the secrets of hosted APIs.
+"""The key files that a fleet names: API keys with their tenants, users with their passwords, JWKS, and secrets to send.
 
 A missing file is a warning, and no key is accepted or sent; a file that cannot be parsed is an error. Messages never
 repeat the content of these files.
@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path as File
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Severity, did_you_mean, show
+from lbctl.compile import key_lines, user_lines
 from lbctl.compile.files import file_of, read_regular
-from lbctl.compile.key_lines import LINE, parse
 from lbctl.ir.secrets import ApiKey, HeaderSecret, Secrets
 from lbctl.model.fleet import FleetSource
 from lbctl.model.node import Node, descend
@@ -57,6 +57,11 @@ class KeyFile:
         """Whether the file is a secret that proxies send to a hosted API."""
         return self.path[0] == "pools"
 
+    @property
+    def has_users(self) -> bool:
+        """Whether the file holds users with their passwords."""
+        return self.path[-3:] == ("auth", "basic", "file")
+
 
 def read_secrets(source: FleetSource, required: bool, diagnostics: Diagnostics) -> Secrets:
     """Read every key file that the fleet names.
@@ -64,7 +69,18 @@ def read_secrets(source: FleetSource, required: bool, diagnostics: Diagnostics) 
     Reports LB503 for one that is missing (an error if `required`) or without a key, LB507 and LB121 for invalid lines,
     LB508 for an invalid JWKS, LB150 for what is no secret of a header.
     """
+    _check_kinds(source, diagnostics)
     return secrets_of({file: read_key_file(source, file, required, diagnostics) for file in key_files(source)})
+
+
+def _check_kinds(source: FleetSource, diagnostics: Diagnostics) -> None:
+    """Report LB143 for a file that is read as two kinds."""
+    kinds: dict[str, tuple[bool, bool, bool]] = {}
+    for file in key_files(source):
+        kind = (file.is_jwks, file.has_users, file.is_sent)
+        if kinds.setdefault(file.written, kind) != kind:
+            message = f"{show(file.written)} is named as a file of another kind too"
+            diagnostics.add(Diagnostic("LB143", message, file.node.position, file.path, "a file for each kind"))
 
 
 def secrets_of(contents: Mapping[KeyFile, Content | None]) -> Secrets:
@@ -80,6 +96,8 @@ def key_files(source: FleetSource) -> Iterator[KeyFile]:
     for name, route in source.fleet.routes.items():
         if route.auth is not None and route.auth.api_keys is not None:
             yield _named(source, ("routes", name, "auth", "api_keys", "file"))
+        if route.auth is not None and route.auth.basic is not None:
+            yield _named(source, ("routes", name, "auth", "basic", "file"))
         if route.auth is not None and route.auth.jwt is not None:
             yield _named(source, ("routes", name, "auth", "jwt", "jwks_file"))
     for name, pool in source.fleet.pools.items():
@@ -99,10 +117,11 @@ def read_key_file(source: FleetSource, file: KeyFile, required: bool, diagnostic
     if file.is_jwks:
         content: Content | None = text if _is_jwks(file, text, diagnostics) else None
     else:
-        content = parse(str(file_of(source, file.node)), text, diagnostics)
+        lines = user_lines if file.has_users else key_lines
+        content = lines.parse(str(file_of(source, file.node)), text, diagnostics)
     if content is not None and not key_count(content):
         message = f"{show(file.written)} holds no key: it authenticates no request"
-        hint = "the issuer's public keys" if file.is_jwks else LINE
+        hint = "the issuer's public keys" if file.is_jwks else user_lines.LINE if file.has_users else key_lines.LINE
         diagnostics.add(Diagnostic("LB503", message, file.node.position, file.path, hint, "warning"))
     return content
 

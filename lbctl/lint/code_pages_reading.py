@@ -262,4 +262,23 @@ REFERENCES = (
         "`{pool}`.",
         "Write the text itself, or use a header of your own.",
     ),
+    code_page(
+        "LB125",
+        "a setting that the store does not have",
+        "`tls` is for stores that are reached by TLS. A store in Kubernetes has its account and its certificates from "
+        "the pod or from KUBECONFIG, and the name in its URL is what its objects begin with.",
+        "The message says what takes its place.",
+    ),
+    code_page(
+        "LB142",
+        "a revocation list without an authority",
+        "A listener has `client_crl` and no `client_ca`: clients are asked for no certificate.",
+        "Add `client_ca`, or leave the list out.",
+    ),
+    code_page(
+        "LB143",
+        "two kinds of credentials in one place",
+        "`auth.basic` stands beside `api_keys` or `jwt`, or one file is named as users and as keys.",
+        "Give each kind a route or a file of its own.",
+    ),
 )

@@ -231,7 +231,10 @@ def _key_files(fleet: FleetView) -> Iterator[tuple[Path, Node]]:
         if (
             path[-1] in {"key", "kubeconfig"}
             or "upstream" in path[2:3]
-            or (path[-2:] == ("api_keys", "file") and any(key.key for key in keys.get(str(node.value), ())))
+            or (
+                path[-2:] in {("api_keys", "file"), ("basic", "file")}
+                and any(key.key for key in keys.get(str(node.value), ()))
+            )
         ):
             yield path, node
     for path in (("control", "xds", "tls", "key"), ("control", "api", "tls", "key"), ("control", "api", "token_file")):
@@ -268,6 +271,8 @@ def guessable_key(fleet: FleetView) -> Iterator[RuleFinding]:
     for file in key_files(fleet.loaded.source):
         keys = fleet.loaded.secrets.api_keys.get(file.written, ())
         tenants = {key.tenant for key in keys}
+        if file.has_users:
+            continue
         lines = sorted(key.line for key in keys if key.key and (len(key.key) < _MIN_KEY_LENGTH or key.key in tenants))
         if lines:
             more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""

@@ -10,7 +10,7 @@ chain here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -36,7 +36,7 @@ from lbctl.targets.envoy.endpoints import Hosts, Layout, Placement
 from lbctl.targets.envoy.plan import Fallback, Upstream
 from lbctl.targets.envoy.protos import BY_ADS, extension
 from lbctl.targets.envoy.resources import Delivery
-from lbctl.targets.envoy.tls import SECRETS, authority_name, pair_name
+from lbctl.targets.envoy.tls import SECRETS, authority_name, clients_name, pair_name
 
 _NO_PROXY = Proxy("", "envoy", ())
 
@@ -151,18 +151,17 @@ def holds_credentials(view: View, listener: Listener) -> bool:
 class Wanted:
     """A TLS secret, the files that it is read from, and where the fleet names each of them.
 
-    The files are a certificate and its private key, or the certificate of an authority alone.
+    The files are a certificate and its private key, or the certificate of an authority, perhaps with revocation lists.
     """
 
     name: str
     """The name of the secret."""
     files: tuple[tuple[str, Path], ...]
     """(file, path in the YAML) of each of its files."""
-
-    @property
-    def private(self) -> bool:
-        """Return whether the secret contains a private key."""
-        return len(self.files) > 1
+    make: Callable[..., secret_pb2.Secret]
+    """Makes the secret of its name and the contents of its files."""
+    private: bool = False
+    """Whether it contains a private key."""
 
 
 def secrets(view: View) -> Iterator[Wanted]:
@@ -173,7 +172,7 @@ def secrets(view: View) -> Iterator[Wanted]:
             for index, pair in enumerate(item.tls.certificates):
                 yield _pair(pair.certificate, pair.key, (*base, "certificates", index))
             if item.tls.client_ca:
-                yield _authority(item.tls.client_ca, (*base, "client_ca"))
+                yield _clients(item.tls.client_ca, item.tls.client_crl, base)
     for pool in view.pools.values():
         base = ("pools", pool.name, "tls")
         if pool.tls and pool.tls.certificate and pool.tls.key:
@@ -183,20 +182,27 @@ def secrets(view: View) -> Iterator[Wanted]:
 
 
 def _pair(certificate: str, key: str, path: Path) -> Wanted:
-    return Wanted(pair_name(certificate), ((certificate, (*path, "certificate")), (key, (*path, "key"))))
+    files = ((certificate, (*path, "certificate")), (key, (*path, "key")))
+    return Wanted(pair_name(certificate), files, _key_pair, private=True)
 
 
 def _authority(authority: str, path: Path) -> Wanted:
-    return Wanted(authority_name(authority), ((authority, path),))
+    return Wanted(authority_name(authority), ((authority, path),), _validation)
 
 
-def secret(name: str, certificate: bytes, key: bytes | None = None) -> secret_pb2.Secret:
-    """Return a TLS secret: a certificate with its private key or, without `key`, that of a trusted authority."""
-    inline = {"inline_bytes": certificate}
-    if key is None:
-        return secret_pb2.Secret(name=name, validation_context={"trusted_ca": inline})
-    certificate_and_key = {"certificate_chain": inline, "private_key": {"inline_bytes": key}}
-    return secret_pb2.Secret(name=name, tls_certificate=certificate_and_key)
+def _clients(authority: str, crl: str | None, path: Path) -> Wanted:
+    lists = ((crl, (*path, "client_crl")),) if crl else ()
+    return Wanted(clients_name(authority, crl), ((authority, (*path, "client_ca")), *lists), _validation)
+
+
+def _key_pair(name: str, certificate: bytes, key: bytes) -> secret_pb2.Secret:
+    pair = {"certificate_chain": {"inline_bytes": certificate}, "private_key": {"inline_bytes": key}}
+    return secret_pb2.Secret(name=name, tls_certificate=pair)
+
+
+def _validation(name: str, authority: bytes, crl: bytes | None = None) -> secret_pb2.Secret:
+    lists = {"crl": {"inline_bytes": crl}} if crl is not None else {}
+    return secret_pb2.Secret(name=name, validation_context={"trusted_ca": {"inline_bytes": authority}, **lists})
 
 
 def _routes(manager: hcm_pb2.HttpConnectionManager, name: str) -> None:

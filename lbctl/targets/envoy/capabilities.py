@@ -77,6 +77,9 @@ CAPABILITIES: dict[str, Capability] = {
         "in the header authorization; a token must expire; one second of tolerance for clocks; one whose tenant has "
         "control characters is answered 403"
     ),
+    "route.auth.basic": Rendered(
+        "with API keys' filter: `Basic`, `basic` and `BASIC` as the scheme; the listener holds the passwords (0600)"
+    ),
     "route.headers": Rendered("{pool} in a request is the pool that was drawn, also where the fallback serves"),
     "route.regions": Rendered(),
     "route.access": Rendered(),

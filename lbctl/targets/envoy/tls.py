@@ -27,12 +27,14 @@ class Keys:
     """The source of certificates, keys and other secrets; `pair` and `trust` return fields of a `CommonTlsContext`.
 
     `pair` takes the paths of a certificate and its key. `trust` takes the path of an authority's certificate, and
-    further constraints on the certificates that it signs. `header` takes a pool and the name of a header whose value
-    is a secret, and returns an `SdsSecretConfig`.
+    further constraints on the certificates that it signs; `clients` that of an authority of clients, and that of its
+    revocation lists. `header` takes a pool and the name of a header whose value is a secret, and returns an
+    `SdsSecretConfig`.
     """
 
     pair: Callable[[str, str], dict[str, object]]
     trust: Callable[[str, Mapping[str, object]], dict[str, object]]
+    clients: Callable[[str, str | None], dict[str, object]]
     header: Callable[[str, str], dict[str, object]]
 
 
@@ -47,7 +49,7 @@ def downstream(listener: Listener, tls: ListenerTls, certificate: Certificate, k
         "alpn_protocols": ["h2", "http/1.1"] if listener.http2 else ["http/1.1"],
     }
     if tls.client_ca:
-        common |= keys.trust(tls.client_ca, {})
+        common |= keys.clients(tls.client_ca, tls.client_crl)
     required = bool(tls.client_ca) and tls.client_certificate == "required"
     context = tls_pb2.DownstreamTlsContext(common_tls_context=common, require_client_certificate={"value": required})
     return extension(_SOCKET, context)
@@ -118,6 +120,14 @@ def _authority_file(authority: str, constraints: Mapping[str, object]) -> dict[s
     return {"validation_context": {"trusted_ca": {"filename": authority}, **constraints}}
 
 
+def _clients_files(authority: str, crl: str | None) -> dict[str, object]:
+    return _authority_file(authority, {"crl": {"filename": crl}} if crl else {})
+
+
+def _clients_secret(authority: str, crl: str | None) -> dict[str, object]:
+    return {"validation_context_sds_secret_config": _secret(clients_name(authority, crl))}
+
+
 def _pair_secret(certificate: str, _key: str) -> dict[str, object]:
     return {"tls_certificate_sds_secret_configs": [_secret(pair_name(certificate))]}
 
@@ -144,6 +154,11 @@ def authority_name(authority: str) -> str:
     return f"ca:{authority}"
 
 
+def clients_name(authority: str, crl: str | None) -> str:
+    """Return the name of the secret that holds an authority of clients and its revocation lists."""
+    return f"{authority_name(authority)} crl:{crl}" if crl else authority_name(authority)
+
+
 def header_name(pool: str, header: str) -> str:
     """Return the name of the secret that is the value of a header."""
     return f"header:{pool}/{header}"
@@ -166,7 +181,7 @@ def files(directory: str, form: str) -> Keys:
         source = {"path_config_source": {"path": path}, "resource_api_version": "V3"}
         return {"name": header_name(pool, header), "sds_config": source}
 
-    return Keys(_pair_files, _authority_file, header_source)
+    return Keys(_pair_files, _authority_file, _clients_files, header_source)
 
 
-SECRETS = Keys(_pair_secret, _authority_secret, _header_secret)
+SECRETS = Keys(_pair_secret, _authority_secret, _clients_secret, _header_secret)

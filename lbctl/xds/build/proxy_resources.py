@@ -163,7 +163,7 @@ def _secrets(cache: BuildCache, visible: View, files: Mapping[str, bytes]) -> It
         cache.problems.extend(validate.unreadable(file, path) for file, path in absent)
         if not absent:
             contents = tuple(files[file] for file, _ in item.files)
-            make, path = partial(ads.secret, item.name, *contents), item.files[0][1]
+            make, path = partial(item.make, item.name, *contents), item.files[0][1]
             yield cache.get(SDS, item.name, contents, make, path, secret=item.private)
     for pool, header, value in hosted.secrets(visible):
         name, path = tls.header_name(pool, header), ("pools", pool, "upstream", "headers", header)

@@ -103,7 +103,11 @@ WHOLE = {
     'pools: {p: {replicas: [{address: "a:80"}], affinity: {cookie: c}}}\n'
     "proxies: {h: {kind: haproxy, config: h.cfg, runtime_api: /h}, "
     "i: {kind: haproxy, config: ▶i.cfg, runtime_api: /i}}": "LB124",
+    'control: {store: {url: "kubernetes://ml/lbctl", ▶key_prefix: x}}': "LB125",
+    'control: {store: {url: "kubernetes://ml/lbctl", ▶password: {file: p}}}': "LB125",
+    'control: {store: {url: "redis://h", ▶tls: {ca: c}}}': "LB125",
     'listeners: {l: {bind: "127.0.0.1:80"}, m: {bind: ▶"127.0.0.1:80"}}': "LB112",
+    'listeners: {l: {bind: "127.0.0.1:443", tls: {certificates: [{certificate: c, key: k}], client_crl: ▶r}}}': "LB142",
     'listeners: {l: {bind: "127.0.0.1:80"}}\n'
     "routes: {r: {respond: {status: 200}}, s: ▶{respond: {status: 200}}}": "LB116",
     'listeners: {l: {bind: "127.0.0.1:80", request_id: ▶content-length}}': "LB119",
@@ -194,6 +198,7 @@ def test_every_code_of_the_compiler_is_shown_here_or_beside_the_capacities() -> 
         "LB118",
         "LB121",
         "LB123",
+        "LB143",
         "LB150",
         "LB502",
         "LB503",

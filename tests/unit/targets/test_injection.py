@@ -53,7 +53,9 @@ FREE = {
 WORDS = {
     # files
     "listeners.*.tls.certificates.certificate", "listeners.*.tls.certificates.key", "listeners.*.tls.client_ca",
-    "listeners.*.access_log.path", "routes.*.auth.api_keys.file", "routes.*.auth.jwt.jwks_file", "pools.*.tls.ca",
+    "listeners.*.tls.client_crl",
+    "listeners.*.access_log.path", "routes.*.auth.api_keys.file", "routes.*.auth.jwt.jwks_file",
+    "routes.*.auth.basic.file", "routes.*.auth.basic.realm", "pools.*.tls.ca",
     "pools.*.upstream.headers.*.file",
     "pools.*.tls.certificate", "pools.*.tls.key", "pools.*.discovery.file.path", "proxies.*.config",
     "proxies.*.chroot",
