@@ -29,7 +29,7 @@ def stand_in(view: View, prefix: Path, locate: Locate) -> View:
     files = _Files(view, prefix, locate)
     local = replace(
         view,
-        proxy=replace(view.proxy, config=None, user=None, group=None, chroot=None),
+        proxy=replace(view.proxy, config=None, user=None, group=None, chroot=None, metrics=_metrics(view, prefix)),
         listeners=tuple(_listener(item, index, prefix) for index, item in enumerate(view.listeners)),
         pools={name: _pool(item) for name, item in view.pools.items()},
     )
@@ -58,6 +58,10 @@ def shortened(names: Sequence[str]) -> str:
     """Return the names as one text, at most five of them."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _metrics(view: View, prefix: Path) -> Address | None:
+    return view.proxy.metrics and Address(path=str(prefix / "metrics.sock"))
 
 
 def _listener(listener: Listener, index: int, prefix: Path) -> Listener:

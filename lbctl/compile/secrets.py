@@ -1,4 +1,4 @@
-"""The key files that a fleet names: API keys with their tenants, users with their passwords, JWKS, and secrets to send.
+"""The files of secrets that a fleet names: API keys, users with their passwords, JWKS, and what hosted APIs are sent.
 
 A missing file is a warning, and no key is accepted or sent; a file that cannot be parsed is an error. Messages never
 repeat the content of these files.
@@ -53,14 +53,14 @@ class KeyFile:
         return self.path[-1] == "jwks_file"
 
     @property
-    def is_sent(self) -> bool:
-        """Whether the file is a secret that proxies send to a hosted API."""
-        return self.path[0] == "pools"
-
-    @property
     def has_users(self) -> bool:
         """Whether the file holds users with their passwords."""
         return self.path[-3:] == ("auth", "basic", "file")
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the file is a secret that proxies send to a hosted API."""
+        return self.path[0] == "pools"
 
 
 def read_secrets(source: FleetSource, required: bool, diagnostics: Diagnostics) -> Secrets:

@@ -272,6 +272,7 @@ _FLEET = (
         "proxies.*.group",
         "proxies.*.chroot",
     ),
+    _f("proxies.metrics", "the proxy's own figures", 417, "proxies.*.metrics"),
     _f("proxies.weights", "weights by HAProxy's own ways", 498, "proxies.*.runtime_api", "proxies.*.agent_check"),
     _f("proxies.slots", "replicas that come and go without a reload", 494, "proxies.*.slots"),
     _f(

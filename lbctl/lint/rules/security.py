@@ -318,3 +318,22 @@ def _address_problem(host: str) -> str:
     if is_metadata(host, address):
         return "this address hands out the machine's own credentials, not metrics"
     return "no replica can have this address" if address is not None and is_forbidden(address) else ""
+
+
+@rule(
+    "LB246",
+    "warning",
+    "a proxy's own figures beyond loopback",
+    what="`proxies.*.metrics` can be reached from elsewhere.",
+    why="Nobody is asked who they are: names of pools and replicas, traffic and errors are open to whoever reaches the "
+    "address.",
+    before=sample(more='proxies: {edge: {kind: haproxy, metrics: "0.0.0.0:8405"}}\n'),
+    after=sample(more='proxies: {edge: {kind: haproxy, metrics: "127.0.0.1:8405"}}\n'),
+    ignore="A network that only the monitoring reaches.",
+)
+def metrics_beyond_loopback(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB246: metrics of a proxy that anybody can read."""
+    for proxy in fleet.topology.proxies:
+        if proxy.metrics is not None and not proxy.metrics.on_loopback:
+            message = f"whoever reaches {proxy.metrics} reads what this proxy does"
+            yield RuleFinding(("proxies", proxy.name, "metrics"), message, "127.0.0.1")

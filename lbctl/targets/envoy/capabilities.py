@@ -77,6 +77,10 @@ CAPABILITIES: dict[str, Capability] = {
         "in the header authorization; a token must expire; one second of tolerance for clocks; one whose tenant has "
         "control characters is answered 403"
     ),
+    "proxies.metrics": Rendered(
+        "`/metrics` for Prometheus, and nothing else of the admin interface, which must be there (`admin`); an "
+        "Envoy under `serve` has it by `lbctl bootstrap --proxy-metrics`"
+    ),
     "route.auth.basic": Rendered(
         "with API keys' filter: `Basic`, `basic` and `BASIC` as the scheme; the listener holds the passwords (0600)"
     ),

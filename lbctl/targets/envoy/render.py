@@ -39,7 +39,8 @@ def render(view: View, form: str) -> Bundle:
 def _file(name: str, message: Message, tables: Mapping[str, Tree], form: str) -> File:
     tree, secret = _tree(message), isinstance(message, discovery_pb2.DiscoveryResponse)
     for manager in managers(tree):
-        manager["route_config"] = tables[manager["route_config"]["name"]]
+        table = manager["route_config"]
+        manager["route_config"] = tables.get(table["name"], table)
     if form == "json":
         return File(name, json.dumps(tree, indent=2, ensure_ascii=False) + "\n", secret=secret)
     text, lines = Writer(dict(sources(tree))).write(tree)

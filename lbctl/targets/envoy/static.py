@@ -23,7 +23,7 @@ from envoy.service.discovery.v3 import discovery_pb2
 from lbctl.ir.pools import DnsDiscovery
 from lbctl.ir.snapshot import View
 from lbctl.targets import credentials
-from lbctl.targets.envoy import auth, clusters, endpoints, hosted, listeners, picking, resources, runtime
+from lbctl.targets.envoy import auth, clusters, endpoints, hosted, listeners, metrics, picking, resources, runtime
 from lbctl.targets.envoy.plan import Plan, Upstream, plan
 from lbctl.targets.envoy.protos import address, extension, pack
 from lbctl.targets.envoy.resources import Delivery
@@ -63,6 +63,7 @@ def static(view: View, secret_file: str, form: str) -> Static:
         else:
             message.static_resources.listeners.append(built)
     message.static_resources.clusters.extend(_clusters(view, needed, delivery))
+    metrics.add(message, view.proxy.metrics, view.proxy.admin)
     if secret_listeners.resources:
         _name_listener_file(message, posixpath.join(directory, secret_file))
     tables = tuple(resources.table(view, item, needed) for item in view.listeners)

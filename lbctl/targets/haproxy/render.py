@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import DnsDiscovery, Pool
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.targets import credentials
 from lbctl.targets.haproxy import (
@@ -41,6 +42,7 @@ def render(view: View) -> Bundle:
         "global_lines": [*_global(view), *_variables(parts)],
         "resolvers": [_resolver(item) for item in view.pools.values() if _resolves(item)],
         "frontends": [listener.frontend(item, view) for item in view.listeners],
+        "metrics": _metrics(view.proxy),
         "tables": [table for route in view.routes.values() for table in limits.tables(route)],
         "backends": [pool.backend(part) for part in parts],
     }
@@ -85,6 +87,11 @@ def _global(view: View) -> list[Token]:
         lines.append(Token(config_digest.BLANK))
         lines.append(line("stats socket", socket, "mode 600 level admin expose-fd listeners"))
     return lines
+
+
+def _metrics(proxy: Proxy) -> Token | None:
+    """Return where the figures of this HAProxy are; None: nowhere."""
+    return line("bind", quote.address(proxy.metrics, ("proxies", proxy.name, "metrics"))) if proxy.metrics else None
 
 
 def _resolves(settings: Pool) -> bool:

@@ -15,6 +15,7 @@ from tests.support.lint import codes, findings, pointed
 CODES = list(rules())
 POINTS = {
     "LB245": '"{tenant}"',
+    "LB246": '"0.0.0.0:8405"',
     "LB210": "round_robin}",
     "LB211": "least_request}",
     "LB213": "hash: {key: {header: x-session}}}",
