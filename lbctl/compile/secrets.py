@@ -55,7 +55,7 @@ class KeyFile:
     @property
     def has_users(self) -> bool:
         """Whether the file holds users with their passwords."""
-        return self.path[-2] == "basic"
+        return self.path[-3:] == ("auth", "basic", "file")
 
     @property
     def is_sent(self) -> bool:

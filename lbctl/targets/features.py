@@ -249,7 +249,7 @@ _POOLS = (
     _f("pool.discovery.dns", "discovery by DNS", 487, "pools.*.discovery.dns"),
     _f("pool.discovery.file", "discovery by file", 488, "pools.*.discovery.file"),
     _f("pool.discovery.kubernetes", "discovery by Kubernetes", 447, "pools.*.discovery.kubernetes"),
-    _f("pool.upstream", "hosted APIs: host, path and secrets of a pool", 418, "pools.*.upstream", protects=True),
+    _f("pool.upstream", "hosted APIs: host, path and secrets of a pool", 159, "pools.*.upstream", protects=True),
     _f("pool.tls", "TLS to replicas", 489, "pools.*.tls", protects=True),
     _f(
         "pool.tls.client_certificate",
