@@ -11,12 +11,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
 import yaml
 
 from lbctl.cli import group, run
+from lbctl.serve.state.kubernetes_objects import rights
 from tests.docs.pages import blocks
 from tests.e2e.support.control import controlling, driven
 from tests.e2e.support.fleet import fleet_of
@@ -27,6 +29,7 @@ from tests.support.paths import ROOT
 
 BASE = ROOT / "deploy" / "kustomize" / "base"
 CHART = ROOT / "deploy" / "helm" / "lbctl"
+STORE_ROLE = "lbctl-serve-store"
 Object = dict[str, Any]
 
 
@@ -145,13 +148,36 @@ def test_what_is_mounted_and_referred_to_is_there(objects: list[Object]) -> None
 
 @each_way
 def test_rights_are_to_list_and_to_watch_and_only_serve_has_a_token(objects: list[Object]) -> None:
-    rules = [rule for item in of_kind(objects, "Role", "ClusterRole") for rule in item["rules"]]
+    roles = [item for item in of_kind(objects, "Role", "ClusterRole") if item["metadata"]["name"] != STORE_ROLE]
+    rules = [rule for item in roles for rule in item["rules"]]
     assert {verb for rule in rules for verb in rule["verbs"]} == {"list", "watch"}
     assert {name for rule in rules for name in rule["resources"]} <= {"endpointslices", "pods", "nodes"}
     assert {name for rule in rules for name in rule["resources"]} >= {"endpointslices"}
     subjects = [one for item in of_kind(objects, "RoleBinding", "ClusterRoleBinding") for one in item["subjects"]]
     assert {(one["name"], one["namespace"]) for one in subjects} == {("lbctl-serve", "inference")}
     assert [template["spec"]["automountServiceAccountToken"] for template in templates(objects)].count(True) == 1
+
+
+@each_way
+def test_members_may_do_to_their_store_what_they_need_and_no_more(objects: list[Object]) -> None:
+    (role,) = [item for item in of_kind(objects, "Role") if item["metadata"]["name"] == STORE_ROLE]
+    granted = {
+        (rule["apiGroups"][0], resource, verb, name)
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", [""])
+    }
+    (fleet,) = [item for item in of_kind(objects, "ConfigMap") if item["metadata"]["name"] == "lbctl-fleet"]
+    url = urlsplit(yaml.safe_load(fleet["data"]["main.yaml"])["control"]["store"]["url"])
+    needed = {
+        ("" if path.startswith("/api/") else path.split("/")[2], path.rsplit("/", 1)[-1], verb, name)
+        for path, verb, name in rights(url.netloc, url.path.strip("/"))
+    }
+    assert granted == needed
+    assert url.netloc == "inference"
+    (serve,) = of_kind(objects, "StatefulSet")
+    assert serve["spec"]["replicas"] == 2
 
 
 @each_way

@@ -243,8 +243,8 @@ def write_foreign(server: AnyServer, prefix: str, name: str, value: str) -> None
 def _write_object(api: ApiServer, name: str, kind: str, value: str) -> None:
     if kind == "member":
         collection = CONFIG_MAPS.format(NAMESPACE)
-        found = api.objects(collection)[f"{name}-members"]
-        api.put(collection, f"{name}-members", {**found, "data": {**found["data"], "x": value}})
+        found = api.objects(collection)[f"{name}.members"]
+        api.put(collection, f"{name}.members", {**found, "data": {**found["data"], "x": value}})
         return
     annotations = {"lbctl/epoch": value} if kind == "epoch" else {}
     api.put(

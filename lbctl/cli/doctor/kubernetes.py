@@ -14,7 +14,6 @@ from lbctl.ir.pools import KubernetesDiscovery, Pool
 from lbctl.serve.discovery.kubernetes import cluster_of, labels_keys, slices_key
 from lbctl.serve.net.kubernetes.client import ApiClient, ApiError
 from lbctl.serve.net.kubernetes.cluster import ClusterError
-from lbctl.serve.net.kubernetes.collection import CollectionKey
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _VERBS = ("list", "watch")
@@ -40,7 +39,7 @@ async def _check(pool: str, discovery: KubernetesDiscovery) -> Check:
                 f"{verb} {key.resource}"
                 for key in (slices_key(discovery), *labels_keys(discovery).values())
                 for verb in _VERBS
-                if not await _is_allowed(client, key, verb)
+                if not await is_allowed(client, key.path, verb)
             ]
     except TimeoutError:
         return Check(what, "failed", f"no answer within {PATIENCE:g} s", "look at the API server", absent=True)
@@ -53,8 +52,14 @@ async def _check(pool: str, discovery: KubernetesDiscovery) -> Check:
     return Check(what, "ok", "the API server answers and permits list and watch")
 
 
-async def _is_allowed(client: ApiClient, key: CollectionKey, verb: str) -> bool:
-    attributes = {"verb": verb, "resource": key.resource, **dict(_place(key.path))}
+async def is_allowed(client: ApiClient, path: str, verb: str, name: str = "") -> bool:
+    """Return whether the account may do this to the collection at `path`, or to its object of this name.
+
+    Raises ApiError, ClusterError.
+    """
+    attributes = {"verb": verb, "resource": path.rsplit("/", 1)[-1], **dict(_place(path))}
+    if name:
+        attributes["name"] = name
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from lbctl.cli.doctor.check import Check
+from lbctl.cli.doctor.kubernetes import is_allowed
 from lbctl.cli.doctor.sources import PATIENCE
+from lbctl.ir.proxies import Store
 from lbctl.serve.ha.format import check_format
 from lbctl.serve.ha.presence import MemberInfo, read_info
+from lbctl.serve.net.kubernetes import kubeconfig
+from lbctl.serve.net.kubernetes.client import ApiClient, ApiError
+from lbctl.serve.net.kubernetes.cluster import ClusterError
 from lbctl.serve.settings import Settings
-from lbctl.serve.state.interface import SharedStore, StoreError, UnreachableError
+from lbctl.serve.state.interface import NEARLY_FULL, SharedStore, StoreError, UnreachableError, Usage
+from lbctl.serve.state.kubernetes_objects import rights
 from lbctl.serve.state.open import open_shared
 
 _SKEW = 1.0
 """Seconds by which the clocks of members may differ."""
 _NAME = "doctor"
+_ETCD_QUOTA = 2 << 30
+"""Bytes of etcd's quota where its operator has set none."""
+_NO_PERMISSION = "give the account the Role of docs/kubernetes.md"
+_FULL = "docs/high-availability.md says what grows, and what bounds it"
 
 
 def checks(settings: Settings) -> Iterator[Check]:
@@ -25,7 +36,10 @@ def checks(settings: Settings) -> Iterator[Check]:
         return
     what = f"store {store.url}"
     try:
-        leader, members = asyncio.run(_read(open_shared(store, _NAME)))
+        if missing := asyncio.run(_missing_rights(store)):
+            yield Check(what, "failed", f"the account may not {', '.join(missing)}", _NO_PERMISSION)
+            return
+        leader, members, usage = asyncio.run(_read(open_shared(store, _NAME)))
     except (UnreachableError, TimeoutError) as error:
         reason = str(error) or f"no answer within {PATIENCE:g} s"
         yield Check(what, "failed", reason, "start it, or correct control.store.url", absent=True)
@@ -37,15 +51,44 @@ def checks(settings: Settings) -> Iterator[Check]:
     led = f"{leader} leads" if leader else "nobody leads"
     yield Check(what, "ok", f"{led}; members: {names}")
     yield from _clocks(members)
+    yield from (_fullness(item) for item in usage if item.problem or item.size >= NEARLY_FULL * _limit(item))
 
 
-async def _read(store: SharedStore) -> tuple[str, tuple[MemberInfo, ...]]:
+async def _read(store: SharedStore) -> tuple[str, tuple[MemberInfo, ...], tuple[Usage, ...]]:
     try:
         async with asyncio.timeout(PATIENCE):
             await check_format(store)
-            return await store.leader(), tuple(map(read_info, await store.members()))
+            return await store.leader(), tuple(map(read_info, await store.members())), await store.usage()
     finally:
         await store.close()
+
+
+async def _missing_rights(store: Store) -> list[str]:
+    """Return what the account may not do of what a store in Kubernetes needs. Raises UnreachableError."""
+    url = urlsplit(store.url)
+    if url.scheme != "kubernetes":
+        return []
+    client = ApiClient(kubeconfig.ambient, PATIENCE)
+    needed = list(rights(url.netloc, url.path.strip("/")))
+    try:
+        allowed = await asyncio.gather(*(is_allowed(client, path, verb, name) for path, verb, name in needed))
+    except (ApiError, ClusterError) as error:
+        raise UnreachableError(str(error)) from None
+    finally:
+        await client.close()
+    lacking = (right for right, is_granted in zip(needed, allowed, strict=True) if not is_granted)
+    return [f"{verb} {path.rsplit('/', 1)[-1]} {name}".strip() for path, verb, name in lacking]
+
+
+def _limit(usage: Usage) -> int:
+    return usage.limit if usage.limit is not None else _ETCD_QUOTA
+
+
+def _fullness(usage: Usage) -> Check:
+    finding = f"{usage.size / (1 << 20):.1f} MiB of {_limit(usage) / (1 << 20):.0f} MiB"
+    if usage.problem:
+        return Check(usage.name, "failed", f"{usage.problem}: it refuses writes; {finding}", _FULL)
+    return Check(usage.name, "warn", finding, _FULL)
 
 
 def _clocks(members: tuple[MemberInfo, ...]) -> Iterator[Check]:

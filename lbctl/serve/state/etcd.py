@@ -27,6 +27,7 @@ from lbctl.serve.state.interface import (
     Presence,
     StoreError,
     UnusableError,
+    Usage,
     changes_between,
     matches,
     presences,
@@ -124,6 +125,13 @@ class EtcdStore:
         """Return the member that has the lease; empty where nobody has it."""
         holder, _ = await self._holder()
         return holder[1] if holder else ""
+
+    async def usage(self) -> tuple[Usage, ...]:
+        """Return the size of etcd's database, and whether it refuses writes since it is full."""
+        status = await self._client.call("maintenance/status", {})
+        alarms = (await self._client.call("maintenance/alarm", {"action": "GET"})).get("alarms", [])
+        names = sorted({str(item.get("alarm", "")) for item in alarms})
+        return (Usage("etcd's database", int(status.get("dbSize", 0)), problem=", ".join(names)),)
 
     async def _holder(self) -> tuple[tuple[str, str] | None, Rows]:
         """Return (instance, member) of the leader, and the rows of all keys about the lease."""

@@ -80,6 +80,24 @@ class Change:
     """The new entry; None where the key was deleted."""
 
 
+NEARLY_FULL = 0.75
+"""The share of a limit from which on operators are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How full a part of a store is."""
+
+    name: str
+    """The part, for people."""
+    size: int
+    """Bytes that it has."""
+    limit: int | None = None
+    """Bytes that it may have; None where the store does not say it."""
+    problem: str = ""
+    """Why it takes no writes now; empty where it does."""
+
+
 class StateStore(Protocol):
     """What `serve` needs of a store. Every method raises StoreError where the store does not answer or refuses.
 
@@ -170,6 +188,10 @@ class SharedStore(StateStore, Protocol):
 
     async def leader(self) -> str:
         """Return the member that has the lease; empty where nobody has it."""
+        ...
+
+    async def usage(self) -> tuple[Usage, ...]:
+        """Return how full the store is, where it has a limit of its own."""
         ...
 
 

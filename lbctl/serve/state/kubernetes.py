@@ -20,6 +20,7 @@ from lbctl.serve import log
 from lbctl.serve.state import kubernetes_objects as objects
 from lbctl.serve.state.interface import (
     ABSENT,
+    NEARLY_FULL,
     Change,
     ConflictError,
     Entry,
@@ -28,6 +29,7 @@ from lbctl.serve.state.interface import (
     Presence,
     StoreError,
     UnusableError,
+    Usage,
     changes_between,
     matches,
     presences,
@@ -44,8 +46,6 @@ _TRIES = 10
 """Attempts to change an object that others change at the same time."""
 _FORGOTTEN = 60.0
 """Seconds after which the announcement of a member that is gone is deleted."""
-_NEAR = 0.75
-"""The share of a ConfigMap's size from which on the log says so."""
 _News = tuple[str, tuple[Entry, ...]]
 
 
@@ -140,10 +140,11 @@ class KubernetesStore:
         """Delete one key. Raises FencedError and ConflictError."""
         await self._change(key, None, expected_version, epoch)
 
-    async def sizes(self) -> dict[str, int]:
-        """Return name of a ConfigMap → bytes of its values."""
+    async def usage(self) -> tuple[Usage, ...]:
+        """Return how full each ConfigMap is."""
         parts = await asyncio.gather(*map(self._part, PARTS))
-        return {self._object(name): part.size for name, part in zip(PARTS, parts, strict=True) if part is not None}
+        found = ((self._object(name), part.size) for name, part in zip(PARTS, parts, strict=True) if part is not None)
+        return tuple(Usage(f"ConfigMap {name}", size, objects.LARGEST) for name, size in found)
 
     async def _change(self, key: str, value: str | None, expected: str, epoch: int) -> str:
         """Write or delete a key where epoch and version are right, and return the new version."""
@@ -189,7 +190,7 @@ class KubernetesStore:
         return written
 
     def _report_size(self, name: str, size: int) -> None:
-        if size < _NEAR * objects.LARGEST:
+        if size < NEARLY_FULL * objects.LARGEST:
             self._near.discard(name)
         elif name not in self._near:
             self._near.add(name)
@@ -216,7 +217,7 @@ class KubernetesStore:
         return found
 
     def _object(self, part: str) -> str:
-        return f"{self._name}-{part}"
+        return objects.object_name(self._name, part)
 
     async def watch(self, *prefixes: str) -> AsyncIterator[Change]:
         """Yield all entries with one of the prefixes, then every later change."""

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from lbctl.serve.state.interface import Entry, StoreError
-from lbctl.serve.state.kubernetes_client import Object
+from lbctl.serve.state.kubernetes_client import CONFIG_MAPS, LEASES, Object
 from lbctl.serve.state.kubernetes_lease import EPOCH
 
 LARGEST = 1 << 20
 """Bytes of all values of a ConfigMap."""
-_OTHERS = "state"
+_OTHERS = "decisions"
 _BY_PREFIX = {
     "fleet/": "fleet",
     "history/": "history",
@@ -31,7 +31,7 @@ _BY_PREFIX = {
 }
 """What keys begin with → the part that they are in."""
 PARTS = (_OTHERS, *_BY_PREFIX.values())
-"""The parts of the state; each is the ConfigMap `NAME-PART`."""
+"""The parts of the state; each is the ConfigMap `NAME.PART`."""
 MEMBERS = "members"
 """The ConfigMap with the announcements of members, which every member writes."""
 _DROPPED = ("audit/", "history/files/", "damaged/")
@@ -60,6 +60,21 @@ class Part:
     def size(self) -> int:
         """Bytes of all values."""
         return sum(self.sizes.values())
+
+
+def object_name(name: str, part: str) -> str:
+    """Return the name of a part's ConfigMap."""
+    return f"{name}.{part}"
+
+
+def rights(namespace: str, name: str) -> Iterator[tuple[str, str, str]]:
+    """Yield collection, verb and name of what a member must be allowed; an empty name is any."""
+    leases, config_maps = LEASES.format(namespace), CONFIG_MAPS.format(namespace)
+    yield leases, "create", ""
+    yield from ((leases, verb, name) for verb in ("get", "patch"))
+    yield config_maps, "create", ""
+    for part in (*PARTS, MEMBERS):
+        yield from ((config_maps, verb, object_name(name, part)) for verb in ("get", "patch", "watch"))
 
 
 def part_of(key: str) -> str:

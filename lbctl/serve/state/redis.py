@@ -37,6 +37,7 @@ from lbctl.serve.state.interface import (
     StoreError,
     UnreachableError,
     UnusableError,
+    Usage,
     changes_between,
     presences,
 )
@@ -106,6 +107,10 @@ class RedisStore:
         with self._explained():
             held = await self._redis.get(self._keys[0])
         return self._parsed(str(held))[2] if held else ""
+
+    async def usage(self) -> tuple[Usage, ...]:
+        """Return nothing: what a server may hold is its operator's setting for all of its keys."""
+        return ()
 
     def _parsed(self, held: str) -> tuple[int, str, str]:
         """Return epoch, instance and member of the leader's value. Raises UnusableError."""

@@ -10,19 +10,31 @@ from pathlib import Path
 
 import pytest
 
+from lbctl.cli.doctor.check import Check
 from lbctl.cli.doctor.store import checks
-from lbctl.ir.proxies import Store
 from lbctl.serve.ha.presence import MemberInfo, write_info
 from lbctl.serve.settings import Options, Settings, settings
-from lbctl.serve.state.interface import ABSENT, SharedStore
+from lbctl.serve.state.etcd import EtcdStore
+from lbctl.serve.state.interface import ABSENT, SharedStore, Usage
 from lbctl.serve.state.open import open_shared
-from tests.support.stores import STORES, shared_server
+from tests.support.stores import STORES, KubernetesServer, reachable, shared_server, store_of
 
 
 def _settings(scheme: str, port: int = 0) -> Settings:
     chosen = settings(Options(()), None)
-    url = f"{scheme}://127.0.0.1:{port or shared_server(scheme).port}"
-    return replace(chosen, control=replace(chosen.control, store=Store(url, f"test:{secrets.token_hex(4)}")))
+    store = store_of(scheme, f"test:{secrets.token_hex(4)}", port)
+    return replace(chosen, control=replace(chosen.control, store=store))
+
+
+def _checks(chosen: Settings, scheme: str, port: int = 0) -> list[Check]:
+    with reachable(scheme, port):
+        return list(checks(chosen))
+
+
+def _opened(chosen: Settings, scheme: str, member: str) -> SharedStore:
+    assert chosen.control.store is not None
+    with reachable(scheme):
+        return open_shared(chosen.control.store, member)
 
 
 def _do(store: SharedStore, work: Callable[[SharedStore], Awaitable[object]]) -> None:
@@ -35,15 +47,14 @@ def _do(store: SharedStore, work: Callable[[SharedStore], Awaitable[object]]) ->
 @pytest.mark.parametrize("scheme", STORES)
 def test_it_names_the_members_and_a_clock_that_differs(scheme: str) -> None:
     chosen = _settings(scheme)
-    assert chosen.control.store is not None
-    store = open_shared(chosen.control.store, "cp-1")
+    store = _opened(chosen, scheme, "cp-1")
 
     async def announce(store: SharedStore) -> None:
         await store.announce("cp-1", write_info(MemberInfo("cp-1", clock=300.0)), 20)
         await store.close()
 
     _do(store, announce)
-    found, clock = checks(chosen)
+    found, clock = _checks(chosen, scheme)
     assert (found.state, found.message) == ("ok", "nobody leads; members: cp-1")
     assert (clock.state, clock.what, clock.message) == (
         "warn",
@@ -55,18 +66,43 @@ def test_it_names_the_members_and_a_clock_that_differs(scheme: str) -> None:
 @pytest.mark.parametrize("scheme", STORES)
 def test_it_names_keys_of_others_and_a_server_that_is_not_there(scheme: str) -> None:
     chosen = _settings(scheme)
-    assert chosen.control.store is not None
 
     async def spoil(store: SharedStore) -> None:
         await store.put("overrides", "[]", ABSENT, (await store.acquire()).epoch)
         await store.close()
 
-    _do(open_shared(chosen.control.store, "x"), spoil)
-    (found,) = checks(chosen)
+    _do(_opened(chosen, scheme, "x"), spoil)
+    (found,) = _checks(chosen, scheme)
     assert (found.state, found.absent) == ("failed", False)
     assert "has not written" in found.message
-    (found,) = checks(_settings(scheme, port=9))
+    (found,) = _checks(_settings(scheme, port=9), scheme, port=9)
     assert (found.state, found.absent) == ("failed", True)
+
+
+def test_it_names_the_rights_that_the_account_lacks() -> None:
+    chosen, server = _settings("kubernetes"), shared_server("kubernetes")
+    assert isinstance(server, KubernetesServer)
+    server.api.forbidden.add("leases")
+    try:
+        (found,) = _checks(chosen, "kubernetes")
+    finally:
+        server.api.forbidden.clear()
+    assert found.state == "failed"
+    assert found.message.startswith("the account may not create leases, get leases test-")
+
+
+def test_it_warns_of_a_store_that_is_nearly_full_and_fails_where_it_refuses_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    full = (Usage("a", 80, 100), Usage("b", 70, 100), Usage("etcd's database", 1, problem="NOSPACE"))
+
+    async def usage(_: object) -> tuple[Usage, ...]:
+        return full
+
+    monkeypatch.setattr(EtcdStore, "usage", usage)
+    _, *found = _checks(_settings("etcd"), "etcd")
+    assert [(item.what, item.state) for item in found] == [("a", "warn"), ("etcd's database", "failed")]
+    assert "NOSPACE: it refuses writes" in found[1].message
 
 
 def test_without_a_store_nothing_is_said(tmp_path: Path) -> None:

@@ -1,0 +1,139 @@
+"""What the store in Kubernetes does besides every shared store: sizes, names, objects of others, missing rights."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from lbctl.serve.state.interface import ABSENT, FencedError, StoreError, UnusableError
+from lbctl.serve.state.kubernetes import KubernetesStore
+from lbctl.serve.state.kubernetes_client import CONFIG_MAPS, LEASES
+from lbctl.serve.state.kubernetes_objects import LARGEST, key_of, name_of
+from lbctl.serve.state.open import open_shared
+from tests.support.kubernetes import ApiServer, Object
+from tests.support.stores import NAMESPACE, KubernetesServer, opened, shared_server, store_of
+
+MAPS = CONFIG_MAPS.format(NAMESPACE)
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    server = shared_server("kubernetes")
+    assert isinstance(server, KubernetesServer)
+    yield server.api
+    server.api.forbidden.clear()
+
+
+def run(work: Callable[[KubernetesStore, str], Awaitable[None]]) -> None:
+    """Runs the work with a handle, and the name of its objects."""
+    name = f"t-{secrets.token_hex(4)}"
+
+    async def bounded() -> None:
+        store = opened("kubernetes", name, lease=10_000)
+        assert isinstance(store, KubernetesStore)
+        try:
+            async with asyncio.timeout(30):
+                await work(store, name)
+        finally:
+            await store.close()
+
+    asyncio.run(bounded())
+
+
+def noise(kib: int) -> str:
+    """A text that cannot be compressed to less."""
+    return base64.b85encode(secrets.token_bytes(kib << 10)).decode()
+
+
+@pytest.mark.parametrize("key", ["fleet/files", "audit/000000000001", "a.b_c%d é\u2028", "-", "A"])
+def test_a_key_has_a_name_that_kubernetes_takes_and_comes_back(key: str) -> None:
+    name = name_of(key)
+    assert key_of(name) == key
+    assert not set(name) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
+
+
+def test_what_does_not_fit_is_refused_by_name_and_what_may_be_lost_goes_first(
+    api: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(store: KubernetesStore, name: str) -> None:
+        epoch = (await store.acquire()).epoch
+        small = await store.put("fleet/files", "small", ABSENT, epoch)
+        with pytest.raises(StoreError, match=r"fleet/files.*1024 KiB: it is 11\d\d KiB"):
+            await store.put("fleet/files", noise(1100), small.version, epoch)
+        assert await store.read("fleet/") == (small,)
+        for number in range(5):
+            await store.put(f"audit/{number}", noise(250), ABSENT, epoch)
+        assert [item.key for item in await store.read("audit/")] == ["audit/1", "audit/2", "audit/3", "audit/4"]
+        (usage,) = [item for item in await store.usage() if item.name == f"ConfigMap {name}.audit"]
+        assert usage.limit == LARGEST >= usage.size > 1000 << 10
+        assert "a ConfigMap of the state is nearly full" in caplog.text
+
+    run(work)
+
+
+def test_objects_of_others_are_named_and_left_alone_and_nobody_leads(api: ApiServer) -> None:
+    async def work(store: KubernetesStore, name: str) -> None:
+        theirs: Object = {"data": {"main.yaml": "version: 1"}}
+        api.put(MAPS, f"{name}.fleet", theirs)
+        with pytest.raises(UnusableError, match=rf"has not written \({name}\.fleet\)"):
+            await store.acquire()
+        assert await store.leader() == ""
+        assert api.objects(MAPS)[f"{name}.fleet"]["data"] == theirs["data"]
+
+    run(work)
+
+
+def test_a_value_that_somebody_has_spoilt_is_read_as_it_is_and_can_be_replaced(api: ApiServer) -> None:
+    async def work(store: KubernetesStore, name: str) -> None:
+        epoch = (await store.acquire()).epoch
+        await store.put("rollouts", "[]", ABSENT, epoch)
+        held = api.objects(MAPS)[f"{name}.decisions"]
+        spoilt = {**held, "data": {"rollouts": "oops"}, "binaryData": {"overrides": base64.b64encode(b"1 x").decode()}}
+        api.put(MAPS, f"{name}.decisions", spoilt)
+        found = {item.key: item for item in await store.read()}
+        assert {key: item.value for key, item in found.items()} == {"rollouts": "oops", "overrides": "1 x"}
+        await store.put("overrides", "[]", found["overrides"].version, epoch)
+        assert [item.value for item in await store.read("overrides")] == ["[]"]
+
+    run(work)
+
+
+def test_a_deleted_configmap_is_made_again_by_the_leader_alone(api: ApiServer) -> None:
+    async def work(store: KubernetesStore, name: str) -> None:
+        epoch = (await store.acquire()).epoch
+        await store.put("rollouts", "[]", ABSENT, epoch)
+        api.delete(MAPS, f"{name}.decisions")
+        await store.put("rollouts", "[1]", ABSENT, epoch)
+        api.delete(MAPS, f"{name}.decisions")
+        api.delete(LEASES.format(NAMESPACE), name)
+        with pytest.raises(FencedError):
+            await store.put("rollouts", "[2]", ABSENT, epoch)
+        assert await store.read() == ()
+
+    run(work)
+
+
+@pytest.mark.parametrize("resource", ["leases", "configmaps"])
+def test_a_right_that_is_missing_is_named(api: ApiServer, resource: str) -> None:
+    async def work(store: KubernetesStore, _: str) -> None:
+        api.forbidden.add(resource)
+        with pytest.raises(UnusableError, match=f"Role of docs/kubernetes.*{resource}"):
+            await store.acquire()
+        api.forbidden.clear()
+
+    run(work)
+
+
+def test_without_a_cluster_the_store_cannot_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = store_of("kubernetes", "x")
+    monkeypatch.setenv("KUBECONFIG", "a:b")
+    with pytest.raises(UnusableError, match="KUBECONFIG names several files"):
+        open_shared(settings, "cp-1")
+    monkeypatch.delenv("KUBECONFIG")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(UnusableError, match="runs in no pod"):
+        open_shared(settings, "cp-1")
