@@ -274,6 +274,8 @@ _FLEET = (
     ),
     _f("proxies.metrics", "the proxy's own figures", 417, "proxies.*.metrics"),
     _f("proxies.weights", "weights by HAProxy's own ways", 498, "proxies.*.runtime_api", "proxies.*.agent_check"),
+    _f("proxies.form", "a fragment within somebody's own configuration", 418, "proxies.*.form", neutral=("whole",)),
+    _f("proxies.include", "own lines at named places", 400, "proxies.*.include"),
     _f("proxies.slots", "replicas that come and go without a reload", 494, "proxies.*.slots"),
     _f(
         "control",

@@ -264,7 +264,7 @@ _UNCHANGED = Reloaded(True)
 def _reloader(proxy: Proxy, runtime: Runtime | None, clock: Callable[[], float], permit: Permit) -> Reloader | None:
     if not proxy.config or not proxy.reload:
         return None
-    return Reloader(proxy.config, proxy.reload, runtime, clock, permit=permit)
+    return Reloader(proxy, proxy.reload, runtime, clock, permit=permit)
 
 
 def _ports_on_disk(proxy: Proxy) -> frozenset[int]:

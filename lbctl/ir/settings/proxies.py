@@ -30,6 +30,9 @@ def proxy(proxy: Proxy) -> Iterator[Setting]:
     yield ("node_san",), proxy.node_san
     yield ("admin",), proxy.admin
     yield ("metrics",), proxy.metrics
+    yield ("form",), proxy.form
+    for item in proxy.include:
+        yield item.path(proxy.name)[2:], f"{item.file} ({item.digest})"
 
 
 def control(control: Control) -> Iterator[Setting]:

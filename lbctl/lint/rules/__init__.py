@@ -24,6 +24,7 @@ _MODULES = (
     "literals",
     "pick",
     "hosted",
+    "own_lines",
 )
 
 

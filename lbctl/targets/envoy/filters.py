@@ -24,6 +24,7 @@ from lbctl.targets.envoy import (
     limits,
     matches,
     models,
+    own_filters,
     picking,
     prompts,
     reading,
@@ -52,6 +53,7 @@ def http_filters(view: View, listener: Listener, *, streams: bool = False) -> li
         *hashing.http_filters(view, listener),
         *affinity.http_filters(view, listener),
         *picking.http_filters(view, listener),
+        *own_filters.filters(view.proxy),
         extension("envoy.filters.http.router", router_pb2.Router(suppress_envoy_headers=True)),
     ]
 

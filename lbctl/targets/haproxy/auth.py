@@ -15,7 +15,7 @@ from lbctl.ir.routes import ApiKeys, Auth, Forward, Route
 from lbctl.ir.secrets import ApiKey
 from lbctl.ir.snapshot import View
 from lbctl.targets.challenge import challenge
-from lbctl.targets.haproxy import jwt, quote
+from lbctl.targets.haproxy import jwt, quote, sections
 from lbctl.targets.haproxy.match import Acls
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.target import File
@@ -54,7 +54,7 @@ def lines(route: Route, view: View, acls: Acls) -> Iterator[Token]:
         return
     if_route, path = f"if route_{quote.name(route.name).text}", ("routes", route.name, "auth")
     if auth.api_keys:
-        yield from _api_keys(route, auth.api_keys, if_route)
+        yield from _api_keys(route, auth.api_keys, if_route, view)
     if auth.jwt:
         yield from jwt.lines(route, auth.jwt, view, acls, if_route)
     asked = quote.formatted(challenge(auth)).text
@@ -67,11 +67,11 @@ def lines(route: Route, view: View, acls: Acls) -> Iterator[Token]:
     yield from _without_trailers(route, auth, view, if_route)
 
 
-def _api_keys(route: Route, keys: ApiKeys, if_route: str) -> Iterator[Token]:
+def _api_keys(route: Route, keys: ApiKeys, if_route: str, view: View) -> Iterator[Token]:
     path = ("routes", route.name, "auth", "api_keys")
     prefix = "^[Bb]earer +" if keys.realm is None else "^[Bb][Aa][Ss][Ii][Cc] +"
     presented = quote.sample("req.fhdr", keys.header, f'regsub("{prefix}","")', "sha2(256),hex,lower")
-    tenant = quote.word(f'{presented},map_str("{_map_file(route)}")')
+    tenant = quote.word(f'{presented},map_str("{sections.beside(_map_file(route), view.proxy)}")')
     has_scheme = "" if keys.realm is None else f"{{ req.fhdr(authorization) -m reg -- '{prefix}' }}"
     yield line("http-request set-var(txn.tenant)", tenant, if_route, has_scheme, source=path)
 

@@ -8,6 +8,7 @@ key of which only the hash is known is refused.
 from __future__ import annotations
 
 import json
+import posixpath
 
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import ApiKeys, Route
@@ -60,7 +61,7 @@ def _keys(context: RenderContext, route: Route, accepted: ApiKeys, variable: str
     scheme = "(?:(?i:bearer) +)?" if accepted.realm is None else "(?i:basic) +"
     lines = (f"{_key(scheme, item.key)} {item.tenant};\n" for item in keys if item.key)
     context.files.append(File(name, "".join(lines), secret=True))
-    context.map(source or "", variable, ((Token("default"), Token('""')),), include=quote.plain(name))
+    context.map(source or "", variable, ((Token("default"), Token('""')),), include=_included(context, name))
 
 
 def _key(scheme: str, key: str) -> str:
@@ -75,3 +76,12 @@ def challenges(context: RenderContext, listener: Listener) -> Token:
     entries = ((quote.plain(json.dumps(item.name)), quote.value(challenge(item.auth))) for item in routes if item.auth)
     variable = f"$lb_challenge{context.view.listeners.index(listener)}"
     return Token(context.map("$lb_route", variable, ((Token("default"), Token(BEARER)), *entries)))
+
+
+def _included(context: RenderContext, name: str) -> Token:
+    """Return the path of a file beside the configuration.
+
+    nginx looks for a relative one beside its main file, which a fragment is not.
+    """
+    proxy = context.view.proxy
+    return quote.plain(posixpath.join(posixpath.dirname(proxy.config or ""), name) if proxy.is_fragment else name)
