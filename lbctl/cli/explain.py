@@ -178,6 +178,8 @@ def _lines(row: schema.Decision, peers: Iterable[schema.Decision]) -> Iterator[t
         yield "signal", f"{name} = {item.value:.6g} {item.unit}, {age(item.age)} old"
     if not row.signals:
         yield "signal", "none has ever been read"
+    if row.sampled_by:
+        yield "scraped by", row.sampled_by
     yield "evidence", f"{age(row.evidence_age)} old" if row.evidence_age is not None else "none"
     quantity = "load" if row.strategy == "composite" else "speed"
     yield quantity, _measure(row.load if quantity == "load" else row.speed, "per capacity")

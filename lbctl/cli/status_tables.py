@@ -23,7 +23,7 @@ _PROXIES = ("NODE", "PROXY", "KIND", "STATE", "VERSION", "SINCE", "LACKS")
 _TYPES = ("NODE", "PROXY", "TYPE", "STATE", "VERSION", "ACKED", "LAST GOOD", "SINCE", "LACKS")
 _POOLS = ("POOL", "REPLICA", "STATE", "DECLARED", "DECIDED", "ACKNOWLEDGED", "OBSERVED", "REASON")
 _MORE_POOLS = (*_POOLS[:-1], "REQ/S", "IN FLIGHT", "WEIGHT", "ADDRESS", "PRIORITY", "ZONE", "REASON")
-_MEMBERS = ("MEMBER", "ROLE", "EPOCH", "VERSION", "FILES", "LAG", "STORE", "API", "REMARKS")
+_MEMBERS = ("MEMBER", "ROLE", "EPOCH", "VERSION", "FILES", "POOLS", "LAG", "STORE", "API", "REMARKS")
 _SIGNALS = ("POOL", "REPLICA", "SIGNAL", "VALUE", "UNIT", "AGE", "SOURCE", "REASON")
 
 
@@ -69,7 +69,7 @@ def _member(row: schema.Member) -> tuple[str, ...]:
         f"its clock is {abs(row.clock):.1f} s {'behind' if row.clock > 0 else 'ahead'}" if abs(row.clock) > 1 else "",
     ]
     return (
-        row.name, row.role, str(row.epoch), row.snapshot[:_SHORT] or "-", row.digest[:_SHORT],
+        row.name, row.role, str(row.epoch), row.snapshot[:_SHORT] or "-", row.digest[:_SHORT], str(len(row.pools)),
         "-" if row.lag is None else f"{row.lag:.1f} s",
         "-" if row.latency is None else f"{row.latency * 1000:.1f} ms",
         row.api or "-", "; ".join(filter(None, remarks)) or "-",

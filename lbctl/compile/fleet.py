@@ -14,7 +14,7 @@ from lbctl.compile.context import Context, Version
 from lbctl.compile.drained import check_drained
 from lbctl.compile.headers import check_headers
 from lbctl.compile.listeners import listeners
-from lbctl.compile.pick import check_envoys, check_picker
+from lbctl.compile.pick import check_picker
 from lbctl.compile.pools import pools
 from lbctl.compile.proxies import check_store, control, proxies
 from lbctl.compile.ranks import entries
@@ -59,7 +59,6 @@ def compile_fleet(source: FleetSource, oldest: Mapping[str, Version], diagnostic
     check_telemetry(ctx)
     check_picker(ctx)
     check_store(ctx)
-    check_envoys(ctx, topology)
     return None if diagnostics.failed else Compiled(topology, SourceMap(source.root, _replica_indexes(ctx)))
 
 

@@ -6,8 +6,6 @@ from lbctl.base.diagnostics import Path
 from lbctl.compile.context import Context
 from lbctl.compile.convert import maybe
 from lbctl.ir import pools as ir
-from lbctl.ir.snapshot import Snapshot, view
-from lbctl.ir.topology import Topology
 from lbctl.model import pool as model
 
 _LAST_PORT = 65535
@@ -34,20 +32,6 @@ def check_picker(ctx: Context) -> None:
         ctx.error(
             "LB307", f"the picker needs two ports, and {bind} has no next one", ("control", "picker", "bind"), hint
         )
-
-
-def check_envoys(ctx: Context, topology: Topology) -> None:
-    """Report a picker that wants TLS of an Envoy of the files, which asks it in clear. Reports LB308."""
-    control = topology.control
-    if control.picker_bind.on_loopback or control.xds_tls is None or ctx.diagnostics.failed:
-        return
-    snapshot = Snapshot(topology)
-    asking = (item.name for item in topology.proxies if item.kind == "envoy" and view(snapshot, item).picker)
-    name = next(asking, None)
-    if name is not None:
-        message = f"the picker at {control.picker_bind} wants TLS, and the Envoy {name} asks it in clear"
-        hint = "an address on loopback; `lbctl picker` on other machines, with --tls-cert for gateways"
-        ctx.error("LB308", message, ("control", "picker", "bind"), hint)
 
 
 def _session_key(key: str | model.BodyKey) -> ir.SessionKey:

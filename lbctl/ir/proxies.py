@@ -133,6 +133,11 @@ class Control:
     max_shrink: float = 50.0
     """The percentage of replicas that one reload may remove."""
 
+    @property
+    def picker_tls(self) -> ServerTls | None:
+        """TLS of the picker's gRPC: that of xDS beyond loopback; None: plain connections."""
+        return None if self.picker_bind.on_loopback else self.xds_tls
+
 
 @dataclass(frozen=True, slots=True)
 class XdsProxies:

@@ -76,6 +76,8 @@ class View:
     """Where it sends its traffic log by syslog; None where it sends none."""
     picker: Address | None = None
     """Where it asks for replicas; None where none of its pools has the algorithm `pick`."""
+    picker_tls: bool = False
+    """Whether the picker there wants TLS with the certificates of the proxies."""
 
 
 def view(snapshot: Snapshot, proxy: Proxy) -> View:
@@ -106,6 +108,7 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
         out={name: snapshot.out[name] for name in pools if snapshot.out.get(name)},
         traffic_log=_traffic_log(snapshot, proxy),
         picker=_picker(snapshot, pools.values()),
+        picker_tls=topology.control.picker_tls is not None,
     )
 
 

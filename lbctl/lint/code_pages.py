@@ -95,13 +95,14 @@ TIMES = (
     ),
     code_page(
         "LB308",
-        "Envoys cannot ask the picker there",
-        "`control.picker.bind` is beyond loopback, where the picker speaks TLS with the certificate of "
-        "`control.xds.tls`. Envoys ask their picker without TLS: each call would fail, and every request "
-        "would go by `otherwise`.",
-        "Keep `control.picker.bind` on loopback, as 127.0.0.1:18001. On each other machine with Envoys run "
-        "`lbctl picker --server URL`, which listens on loopback too. For gateways that reach it over the "
-        "network start one more: `lbctl picker --bind ADDRESS --tls-cert F --tls-key F --tls-client-ca F`.",
+        "an Envoy of files cannot ask the picker there",
+        "`control.picker.bind` is beyond loopback, where the picker wants client certificates by `control.xds.tls`. An "
+        "Envoy that gets everything from `lbctl serve` has one in its bootstrap; the files of `lbctl render` name "
+        "none, so with them every request goes by `otherwise`.",
+        "Start the Envoy with `lbctl bootstrap --tls-ca F --tls-cert F --tls-key F -d DIR`, or keep "
+        "`control.picker.bind` on loopback, as 127.0.0.1:18001, and run `lbctl picker --server URL` on each other "
+        "machine with Envoys.",
+        "warning",
     ),
 )
 SECURITY = (

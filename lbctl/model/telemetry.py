@@ -16,7 +16,7 @@ Kind = Literal[
 ]  # fmt: skip
 Signal = Literal[
     "queue", "running", "kv_cache", "gpu", "gpu_memory_free", "temperature", "throttle", "xid", "ttft",
-    "token_latency", "throughput", "progress",
+    "token_latency", "throughput", "cache_hits", "progress",
 ]  # fmt: skip
 
 

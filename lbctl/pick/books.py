@@ -88,6 +88,10 @@ class Books:
         """The number of requests in flight of this picker."""
         return len(self._flights)
 
+    def __contains__(self, request: str) -> bool:
+        """Return whether a request of this picker is in flight."""
+        return request in self._flights
+
     def loads(self, pool: str) -> dict[str, Load]:
         """Return the loads of a pool's replicas by name; a replica without any load may be absent."""
         return self._loads.setdefault(pool, {})

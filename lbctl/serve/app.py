@@ -179,10 +179,14 @@ class App:
             if self._endpoints.opened.api is None:
                 await self._open_api(services, loaded.source)
             if built and not self._options.dry_run:
-                publisher = services.publisher
+                publisher, member = services.publisher, services.member
                 publisher.open(
                     await self._endpoints.open_xds(
-                        loaded.source, publisher.previous_snapshot, services.load_reports, services.request_logs
+                        loaded.source,
+                        publisher.previous_snapshot,
+                        services.load_reports,
+                        services.request_logs,
+                        lambda: member is not None and member.catching_up,
                     )
                 )
         except CannotListenError:

@@ -151,6 +151,7 @@ def _rates(delta: _CounterDelta, seconds: float) -> dict[str, float]:
     rates = {
         "ttft": delta.ratio("ttft_seconds", "ttft_count"),
         "token_latency": delta.ratio("itl_seconds", "itl_count"),
+        "cache_hits": delta.ratio("cache_found", "cache_lookups"),
         "throughput": None if tokens is None else tokens / seconds,
     }
     return {name: value for name, value in rates.items() if value is not None and value <= SIGNALS[name].maximum}

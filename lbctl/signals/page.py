@@ -58,6 +58,7 @@ _DERIVED = {
     "ttft": {"ttft_seconds", "ttft_count"},
     "token_latency": {"itl_seconds", "itl_count"},
     "throughput": {"decode_tokens"},
+    "cache_hits": {"cache_found", "cache_lookups"},
 }
 
 

@@ -25,6 +25,7 @@ TABLE = MetricsTable(
         "queue": (_of_scheduler("num_queue_reqs"),),
         "running": (_of_scheduler("num_running_reqs"),),
         "kv_cache": (_of_scheduler("token_usage"),),
+        "cache_hits": (_of_scheduler("cache_hit_rate"),),
         "throughput": (_of_scheduler("gen_throughput"),),
         "iterations": (_of_scheduler("cuda_graph_passes_total"),),
         "prefill_tokens": (

@@ -44,6 +44,7 @@ SIGNALS: Mapping[str, SignalSpec] = {
     "ttft": SignalSpec("seconds", 1e6, "mean", "mean time to the first token since the last scrape"),
     "token_latency": SignalSpec("seconds", 1e6, "mean", "mean time between tokens since the last scrape"),
     "throughput": SignalSpec("tokens/s", 1e9, "sum", "tokens made in a second since the last scrape"),
+    "cache_hits": SignalSpec("ratio", 1.0, "mean", "part of prompt tokens that were in the prefix cache"),
     "progress": SignalSpec("count", _MAX_COUNTER, "sum", "a number that moves whenever the engine does something"),
 }
 """All signals by name."""
@@ -52,6 +53,8 @@ COUNTERS: Mapping[str, str] = {
     "iterations": "steps of the engine",
     "prefill_tokens": "prompt tokens read",
     "decode_tokens": "tokens made",
+    "cache_lookups": "prompt tokens looked up in the prefix cache",
+    "cache_found": "prompt tokens found there",
     "ttft_seconds": "sum of times to the first token",
     "ttft_count": "how many of them",
     "itl_seconds": "sum of times between tokens",

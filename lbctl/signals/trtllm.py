@@ -11,6 +11,7 @@ TABLE = MetricsTable(
         "queue": (Series("trtllm_num_requests_waiting"),),
         "running": (Series("trtllm_num_requests_running"),),
         "kv_cache": (Series("trtllm_kv_cache_utilization"),),
+        "cache_hits": (Series("trtllm_kv_cache_hit_rate"),),
         "prefill_tokens": (Series("trtllm_prompt_tokens_total"),),
         "decode_tokens": (Series("trtllm_generation_tokens_total"),),
         "ttft_seconds": (Series("trtllm_time_to_first_token_seconds_sum"),),

@@ -28,6 +28,16 @@ def series(prefix: str = "vllm:") -> dict[str, tuple[Series, ...]]:
         "iterations": (read("iteration_tokens_total_count"),),
         "prefill_tokens": (read("prompt_tokens_total"), read("prompt_tokens")),
         "decode_tokens": (read("generation_tokens_total"), read("generation_tokens")),
+        "cache_lookups": (
+            read("prefix_cache_queries_total", "v1 from 0.9"),
+            read("prefix_cache_queries", "v1 from 0.9"),
+            read("gpu_prefix_cache_queries_total", "v1 before 0.9"),
+        ),
+        "cache_found": (
+            read("prefix_cache_hits_total", "v1 from 0.9"),
+            read("prefix_cache_hits", "v1 from 0.9"),
+            read("gpu_prefix_cache_hits_total", "v1 before 0.9"),
+        ),
         "ttft_seconds": (read("time_to_first_token_seconds_sum"),),
         "ttft_count": (read("time_to_first_token_seconds_count"),),
         "itl_seconds": (

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from lbctl.base.hosts import from_here, is_loopback
 from lbctl.ir.address import Address
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 
 PAUSE = 1_000
@@ -23,7 +24,12 @@ def http_address(view: View) -> Address:
     return Address(host if is_loopback(host) else "127.0.0.1", view.picker.port + 1)
 
 
-def target(pool: str, regions: tuple[str, ...]) -> str:
-    """Return the path and query of the question for a pool, by a route of these regions."""
-    query = f"?regions={','.join(quote(item, safe='') for item in sorted(regions))}" if regions else ""
-    return f"/pick/{quote(pool, safe='')}{query}"
+def target(pool: str, regions: tuple[str, ...], proxy: Proxy) -> str:
+    """Return the path and query of the question for a pool, by a route of these regions, from this proxy."""
+    values = {
+        "regions": ",".join(quote(item, safe="") for item in sorted(regions)),
+        "region": quote(proxy.region or "", safe=""),
+        "zone": quote(proxy.zone or "", safe=""),
+    }
+    query = "&".join(f"{key}={value}" for key, value in values.items() if value)
+    return f"/pick/{quote(pool, safe='')}{'?' if query else ''}{query}"

@@ -26,18 +26,22 @@ class Resource:
     """One resource of a type.
 
     `body`: the serialised message inside the `Any`. `path`: the part of the fleet that it was built from, as `("pools",
-    "llama")`. `secret`: it holds an API key, a private key or another credential.
+    "llama")`. `secret`: it holds an API key, a private key or another credential. `parent`: the version of the resource
+    with which it must be sent again, as the cluster of endpoints: Envoy warms a changed cluster until they come.
     """
 
-    __slots__ = ("_delta", "_sotw", "body", "name", "path", "secret", "type_url", "version")
+    __slots__ = ("_delta", "_sotw", "body", "name", "parent", "path", "secret", "type_url", "version")
 
-    def __init__(self, type_url: str, name: str, body: bytes, path: Path = (), *, secret: bool = False) -> None:
+    def __init__(
+        self, type_url: str, name: str, body: bytes, path: Path = (), *, secret: bool = False, parent: str = ""
+    ) -> None:
         self.type_url = type_url
         self.name = name
         self.body = body
         self.path = path
         self.secret = secret
-        self.version = blake2b(body, digest_size=8).hexdigest()
+        self.parent = parent
+        self.version = blake2b(body + parent.encode(), digest_size=8).hexdigest()
         self._sotw: bytes | None = None
         self._delta: bytes | None = None
 

@@ -1,8 +1,9 @@
 """The picker fails under 200 requests a second through a real Envoy: `python -m tests.benchmarks.pick_failures`.
 
-Twenty times each: killed, stopped (SIGSTOP) and continued, and in place of the picker a server that accepts and says
-nothing, one that ends every stream with an error, one that names a replica that nobody knows, and one that answers
-what is no message. A row has the failed requests, the added latency in each state, and the shares of the old policy.
+Twenty times each: killed, stopped (SIGSTOP) and continued, and in place of the picker a server that for half a second
+says nothing, answers late, ends every stream with an error, names a replica that nobody knows, or answers what is no
+message, and that names no replica in the other half. A row has the failed requests, the added latency in each state,
+and the shares of the old policy. `pick_by_http` is the same for HAProxy and nginx.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
+from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
-from lbctl.serve.picker.ext_proc import _chosen
+from lbctl.serve.picker.ext_proc import ProcessorStream, _chosen
+from lbctl.serve.picker.question import Caller
+from lbctl.serve.picker.service import PickService
 from tests.e2e.support.client import Load
 from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, driven
 from tests.e2e.support.fleet import entry, fleet_of
@@ -30,6 +34,8 @@ from tests.e2e.support.replicas import replicas
 
 RATE, TIMES = 200, int(sys.argv[1]) if len(sys.argv) > 1 else 20
 _REQUEST = Request("POST", "/v1/completions", {"x-session-id": "s1"}, b'{"prompt": "hello"}')
+_HALF = 0.5
+_Process = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
 _PROCESSOR = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 
@@ -52,8 +58,30 @@ def stretch(envoy: XdsEnvoy, name: str, calm: float, during: Callable[[], None])
     report(name, load.load, calm)
 
 
+class Behaviour:
+    """How an impostor answers streams: as `process` says while it is broken, else without naming a replica."""
+
+    def __init__(self, process: _Process) -> None:
+        self._process = process
+        self.broken = False
+
+    async def answer(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """Answer a stream."""
+        process = self._process if self.broken else modest
+        async for message in process(requests, context):
+            yield message
+
+    def break_often(self) -> None:
+        """Be broken for half a second, again and again."""
+        for _ in range(TIMES):
+            self.broken = True
+            time.sleep(_HALF)
+            self.broken = False
+            time.sleep(_HALF)
+
+
 @contextmanager
-def impostor(port: int, process: Any) -> Iterator[None]:
+def impostor(port: int, process: _Process) -> Iterator[None]:
     """A gRPC server in the picker's place, whose health is good and which answers streams with `process`."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -81,6 +109,14 @@ def impostor(port: int, process: Any) -> Iterator[None]:
         asyncio.run_coroutine_threadsafe(server.stop(0.1), loop).result(20)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(5)
+
+
+async def modest(requests: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
+    """Answer as a picker without tables."""
+    stream = ProcessorStream(PickService(), Caller("pool"))
+    async for request in requests:
+        for answer in stream.receive(ProcessingRequest.FromString(request)):
+            yield answer
 
 
 async def silent(_requests: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
@@ -173,8 +209,9 @@ def main() -> None:
         ("it names a replica that nobody knows", unknown),
         ("it answers what is no message", nonsense),
     ):
-        with impostor(port, process), served(port) as (_, envoy):
-            stretch(envoy, name, calm, lambda: time.sleep(5.0))
+        behaviour = Behaviour(process)
+        with impostor(port, behaviour.answer), served(port) as (_, envoy):
+            stretch(envoy, f"{name}, {TIMES} times", calm, behaviour.break_often)
     release()
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import grpc
 from envoy.service.discovery.v3 import discovery_pb2
 
-from lbctl.xds.resource import CDS, EDS, LDS, RDS
+from lbctl.xds.resource import CDS, EDS, LDS, RDS, TYPES
 
 METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 _OPTIONS = (
@@ -76,8 +76,9 @@ class Client:
 
     async def _talk(self, channel: grpc.aio.Channel) -> None:
         call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
-        await call.write(self._first(CDS, node=True))
-        subscribed = {CDS}
+        subscribed = {CDS, *self.versions}  # a client that comes back asks for all types at once, and may get nothing
+        for kind in sorted(subscribed, key=TYPES.index):
+            await call.write(self._first(kind, node=kind == CDS))
         while isinstance(data := await call.read(), bytes):
             now = time.monotonic()
             response = discovery_pb2.DeltaDiscoveryResponse.FromString(data)

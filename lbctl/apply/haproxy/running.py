@@ -91,6 +91,8 @@ class ServerCounters:
     """The result of the last check, such as `L4CON`; `HANA` where errors of requests took the server out."""
     last_check: str
     """What HAProxy says of the last check."""
+    queued: int = 0
+    """Requests that wait until it may get them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ def _counters(row: Mapping[str, str]) -> ServerCounters:
         status=row["status"],
         check=row["check_status"].removeprefix("* "),
         last_check=row["last_chk"],
+        queued=int(row["qcur"] or 0),
     )
 
 

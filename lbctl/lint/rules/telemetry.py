@@ -25,6 +25,7 @@ _DERIVED = {
     "ttft": ("ttft_seconds", "ttft_count"),
     "token_latency": ("itl_seconds", "itl_count"),
     "throughput": ("decode_tokens",),
+    "cache_hits": ("cache_found", "cache_lookups"),
 }
 _DCGM = '    - {kind: dcgm, url: "http://{host}:9400/metrics"}\n'
 _VLLM = '    - {kind: vllm, url: "http://{host}:{port}/metrics"}\n'

@@ -120,8 +120,12 @@ def decision(
     overrides: Iterable[Override],
     acknowledged: schema.Acknowledged,
     now: float,
+    sampled_by: str = "",
 ) -> schema.Decision:
-    """Return a row of `/api/v1/decisions`. `now` is in seconds on the clock of the signals."""
+    """Return a row of `/api/v1/decisions`. `now` is in seconds on the clock of the signals.
+
+    `sampled_by`: the other member that has scraped them; empty for this one.
+    """
     weight = published.effective.weight
     about = [each for each in overrides if each.pool == item.pool and each.replica in ("", item.replica)]
     is_load = item.strategy == "composite"
@@ -133,6 +137,7 @@ def decision(
         mode_words=item.mode_reason or None,
         capacity=item.capacity,
         signals={name: _decision_signal(name, signal, now) for name, signal in sorted(item.signals.items())},
+        sampled_by=sampled_by or None,
         age=_optional(item.age),
         evidence_age=_optional(item.evidence_age),
         speed=None if is_load else _optional(item.signal),

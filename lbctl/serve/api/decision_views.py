@@ -21,7 +21,7 @@ class DecisionViews(PartialViews):
 
     def signals(self) -> schema.Signals:
         """Return `/api/v1/signals`."""
-        scraper, now = self._parts.telemetry.scraper, time.monotonic()
+        states, now = self._parts.telemetry.source_states, time.monotonic()
         return schema.Signals(
             tuple(
                 row
@@ -29,7 +29,7 @@ class DecisionViews(PartialViews):
                 for row in decision_rows.signals(
                     pool,
                     self._parts.telemetry.loop.reports,
-                    {item.name: scraper.states(pool.name, item.name) for item in pool.replicas},
+                    {item.name: states(pool.name, item.name) for item in pool.replicas},
                     now,
                 )
             )
@@ -65,10 +65,12 @@ class DecisionViews(PartialViews):
         overrides: Overrides,
         acknowledged: schema.Acknowledged,
     ) -> Iterator[schema.Decision]:
-        now = time.monotonic()
+        now, reports = time.monotonic(), self._parts.telemetry.loop.reports
         for item in self._parts.telemetry.loop.decisions(pool.name):
             if item.replica in published:
-                yield decision_rows.decision(item, published[item.replica], overrides, acknowledged, now)
+                report = reports.get((pool.name, item.replica))
+                by = report.member if report else ""
+                yield decision_rows.decision(item, published[item.replica], overrides, acknowledged, now, by)
 
     def _control(self) -> tuple[schema.PoolControl, ...]:
         """Return the mode of every pool with telemetry, and which replicas are ejected or kept at the floor."""
@@ -92,7 +94,7 @@ class DecisionViews(PartialViews):
 
     def _sources(self) -> schema.SourceCounts:
         """Count the sources of all replicas with telemetry, and those whose last scrape failed."""
-        states = self._parts.telemetry.scraper.states
+        states = self._parts.telemetry.source_states
         return decision_rows.sources(
             (pool.name, state)
             for pool in controlled(self._topology())

@@ -87,12 +87,13 @@ class Endpoints:
         log.event("the API listens", api=f"{'https' if tls else 'http'}://{address}", token=chosen.token)
 
     async def open_xds(
-        self, source: FleetSource, earlier: CachedSnapshot | None, loads: LoadReceiver, latencies: LatencyReceiver
-    ) -> Callable[[CachedSnapshot], None]:
+        self, source: FleetSource, earlier: CachedSnapshot | None, loads: LoadReceiver, latencies: LatencyReceiver,
+        held: Callable[[], bool],
+    ) -> Callable[[CachedSnapshot], None]:  # fmt: skip
         """Bind and serve xDS, and return the function that publishes to it. Raises CannotListenError.
 
         `earlier` is what Envoys may still have from the process before. `loads` and `latencies` take what they
-        report.
+        report. While `held` is true, new streams wait a moment for what is published next.
         """
         chosen = self._with_current_api(settings(self._options, source))
         self._check(chosen, "xds")
@@ -100,7 +101,7 @@ class Endpoints:
         control = chosen.control
         server = Server(
             self._nodes, self._observer, bind=control.xds_bind, tls=control.xds_tls, socket=chosen.state / _SOCKET,
-            secrets_in_clear=self._options.insecure, load_receiver=loads, latency_receiver=latencies,
+            secrets_in_clear=self._options.insecure, load_receiver=loads, latency_receiver=latencies, held=held,
         )  # fmt: skip
         if earlier is not None:
             server.recall(earlier)

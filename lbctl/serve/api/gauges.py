@@ -118,7 +118,7 @@ class Gauges(Collector):
         now = self._clock()
         for pool in pools:
             for item in pool.replicas:
-                states = self._telemetry.scraper.states(pool.name, item.name)
+                states = self._telemetry.source_states(pool.name, item.name)
                 source_ages = [age for state in states if (age := state.age(now)) is not None]
                 if source_ages:
                     ages.add_metric([pool.name, item.name], min(source_ages))
@@ -135,7 +135,7 @@ class Gauges(Collector):
             counts: dict[tuple[str, str], int] = {}
             kinds: Counter[str] = Counter()
             for item in pool.replicas:
-                for state in self._telemetry.scraper.states(pool.name, item.name):
+                for state in self._telemetry.source_states(pool.name, item.name):
                     kinds[state.kind] += 1
                     if state.reason:
                         counts[state.kind, state.reason] = counts.get((state.kind, state.reason), 0) + 1

@@ -35,5 +35,6 @@ def _row(item: MemberInfo, leader: MemberInfo | None, member: Member) -> schema.
         clock=round(item.clock, 3),
         latency=None if item.latency is None else round(item.latency, 6),
         problem=item.problem or None,
+        pools=member.sharing.pools_of(item.name),
         at=timestamp(item.at),
     )

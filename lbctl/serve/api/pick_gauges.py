@@ -30,7 +30,16 @@ class PickGauges(Collector):
         starts.add_metric([], state.starts)
         open_picks = GaugeMetricFamily("lbctl_pick_open", "The number of picked requests that have not ended.")
         open_picks.add_metric([], int(state.report.get("open", 0)))
-        yield from (up, starts, open_picks, self._decisions(), self._times(), *self._fallbacks())
+        yield from (
+            up,
+            starts,
+            open_picks,
+            self._decisions(),
+            self._lost_ends(),
+            self._times(),
+            *self._fallbacks(),
+            self._hits(),
+        )
 
     def _decisions(self) -> Metric:
         decisions = CounterMetricFamily(
@@ -41,6 +50,16 @@ class PickGauges(Collector):
             decisions.add_metric([pool, reason], count)
         return decisions
 
+    def _lost_ends(self) -> Metric:
+        lost = CounterMetricFamily(
+            "lbctl_pick_lost_ends",
+            "The number of picked requests whose end was not reported: engines or proxies do not have them any more.",
+            labels=["pool"],
+        )
+        for pool, count in self._picker.state.report.get("lost", {}).items():
+            lost.add_metric([pool], count)
+        return lost
+
     def _times(self) -> Metric:
         times = HistogramMetricFamily("lbctl_pick_seconds", "How long decisions of the picker take.", labels=["pool"])
         for pool, (counts, total) in self._picker.state.report.get("times", {}).items():
@@ -50,6 +69,17 @@ class PickGauges(Collector):
                 buckets.append((bound, cumulative))
             times.add_metric([pool], buckets, total)
         return times
+
+    def _hits(self) -> Metric:
+        hits = GaugeMetricFamily(
+            "lbctl_pick_cache_hits",
+            "The part of prompt tokens that the replica's engine found in its prefix cache since the last scrape.",
+            labels=["pool", "replica"],
+        )
+        for pool, replicas in self._picker.feed.cache_hits().items():
+            for replica, value in replicas.items():
+                hits.add_metric([pool, replica], value)
+        return hits
 
     def _fallbacks(self) -> Iterator[Metric]:
         """Yield the requests that proxies have sent without a pick: those that they report, less the picked ones."""

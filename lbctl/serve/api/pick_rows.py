@@ -66,11 +66,13 @@ def _pools(picker: Picker) -> Iterator[schema.PickedPool]:
     decisions: dict[str, dict[str, int]] = {}
     for pool, reason, count in report.get("reasons", ()):
         decisions.setdefault(pool, {})[reason] = count
+    hits = picker.feed.cache_hits()
     for pool, counts in sorted(decisions.items()):
         total = sum(counts.values())
         _, seconds = report["times"].get(pool, ([], 0.0))
         mean = round(seconds / total, 7) if total else None
-        yield schema.PickedPool(pool, dict(sorted(counts.items())), report["finished"].get(pool, 0), mean)
+        finished = report["finished"].get(pool, 0)
+        yield schema.PickedPool(pool, dict(sorted(counts.items())), finished, mean, hits.get(pool, {}))
 
 
 def _sample(values: Any) -> schema.PickSample:

@@ -41,19 +41,20 @@ class Election:
         self._store = store
         self._state = state
         self._authority = authority
-        self._ttl = ttl
+        self.ttl = ttl
+        """The duration of the lease in seconds."""
 
     async def run(self) -> None:
         """Get and keep the lease until the task is cancelled."""
         while True:
             await self.turn()
-            await asyncio.sleep(self._ttl / 4 if self.role == "leader" and not self.problem else _POLL)
+            await asyncio.sleep(self.ttl / 4 if self.role == "leader" and not self.problem else _POLL)
 
     async def turn(self) -> None:
         """Ask the store once, and follow what it says."""
         asked, started = self._authority.clock(), time.perf_counter()
         try:
-            async with asyncio.timeout(max(0.1, min(self._ttl / 2, self._patience(asked)))):
+            async with asyncio.timeout(max(0.1, min(self.ttl / 2, self._patience(asked)))):
                 await (self._renew(asked) if self._state.lease is not None else self._acquire(asked))
         except (StoreError, TimeoutError) as error:
             self._failed(str(error) or f"{self._store.location} does not answer in time")
@@ -66,7 +67,7 @@ class Election:
             self.latency = time.perf_counter() - started
 
     def _patience(self, now: float) -> float:
-        return self._authority.until - now if self._state.lease is not None else self._ttl
+        return self._authority.until - now if self._state.lease is not None else self.ttl
 
     async def _renew(self, asked: float) -> None:
         try:
@@ -90,7 +91,7 @@ class Election:
         self._become("leader", new=True)
 
     def _extend(self, asked: float) -> None:
-        self._authority.until = asked + 0.8 * self._ttl
+        self._authority.until = asked + 0.8 * self.ttl
 
     def _failed(self, problem: str) -> None:
         if problem != self.problem:

@@ -26,6 +26,7 @@ class MemberGauges(Collector):
         yield _gauge(
             "clock_offset_seconds", "Seconds that the leader's clock is ahead of this one.", member.clock.offset
         )
+        yield _gauge("owned_pools", "The number of pools that this member scrapes.", float(len(member.sharing.own())))
         if member.lag is not None:
             yield _gauge("lag_seconds", "Seconds since the leader's last sign of life was seen.", member.lag)
         if election.latency is not None:
@@ -33,6 +34,9 @@ class MemberGauges(Collector):
         takeovers = CounterMetricFamily("lbctl_ha_takeovers", "How often this member has become the leader.")
         takeovers.add_metric([], member.takeovers)
         yield takeovers
+        samples = CounterMetricFamily("lbctl_ha_samples_taken", "Samples of other members that were decided on here.")
+        samples.add_metric([], member.sharing.taken)
+        yield samples
 
 
 def _gauge(name: str, documentation: str, value: float) -> Metric:

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lbctl import __version__
 from lbctl.serve import log
@@ -25,6 +25,7 @@ from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.format import write_format
 from lbctl.serve.ha.presence import INTERVAL, TTL, MemberInfo, read_info, write_info
 from lbctl.serve.ha.records import FOLLOWED, LEADER, LeaderStatus, SharedRecords, read_leader, write_leader
+from lbctl.serve.ha.sharing import SHARING, PoolSharing
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.state.authority import Authority
@@ -37,6 +38,8 @@ _SETTLE = 0.01
 """Seconds for which changes are gathered before they are published together."""
 _RETRY = 0.5
 """Seconds until a takeover, or a watch of the store, that has failed is tried again."""
+_PUBLISHES_NOTHING = (LEADER, SHARING, "fleet/served", "history/entries", "rollback")
+"""Keys whose change changes nothing that proxies have."""
 _SKEW = 5.0
 """Seconds by which the clocks of two members may differ without a warning."""
 
@@ -88,7 +91,10 @@ class Member:
         self.takeovers = 0
         """How often this member has become the leader."""
         self.store = store
-        self.records = SharedRecords(parts.publisher, parts.telemetry, parts.overrides, parts.rollouts, parts.history)
+        self.sharing = PoolSharing(name, parts.telemetry, state, min(TTL, election.ttl), authority.clock)
+        self.records = SharedRecords(
+            parts.publisher, parts.telemetry, parts.overrides, parts.rollouts, parts.history, self.sharing
+        )
         self._state = state
         self._authority = authority
         self._parts = parts
@@ -106,6 +112,8 @@ class Member:
         """When the leader's last sign of life was seen, by the clock of `authority`."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._skewed = False
+        self.catching_up = False
+        """Whether the leader has written what this member does not serve yet."""
 
     @property
     def leads(self) -> bool:
@@ -152,7 +160,7 @@ class Member:
         if self.election.role != "follower":
             self.election.changed.set()  # this task has failed before, and the lease is still held
         try:
-            await self._switch({"following": self._follow})
+            await self._switch(self._following)
             while True:
                 await self.election.changed.wait()
                 self.election.changed.clear()
@@ -170,11 +178,13 @@ class Member:
                     self.election.changed.set()
                     return
         elif role == "isolated" and self._leads:
+            self.sharing.alone()
             await self._switch(self._deciding)
         else:
             self._leads = False
             self._parts.reconciler.follow(self._parts.reconciler.fleet)
-            await self._switch({"following": self._follow})
+            self._parts.telemetry.rest()
+            await self._switch(self._following)
 
     async def _lead(self) -> bool:
         """Take over from what is stored and what this member knows. Returns False where the store fails meanwhile."""
@@ -194,6 +204,7 @@ class Member:
             await self._parts.reconciler.lead()
             await self._parts.overrides.save()
             await self._parts.rollouts.save()
+            await self.sharing.take_over(self.members)
         except (StoreError, NotSavedError) as error:
             log.error("this member cannot take over yet", reason=error)
             return False
@@ -241,6 +252,11 @@ class Member:
         served = self._parts.publisher.served
         return served.cached_snapshot.version if served else ""
 
+    @property
+    def _following(self) -> Mapping[str, Work]:
+        """The tasks of a follower by name."""
+        return {"following": self._follow, **self._parts.telemetry.tasks_of_scraping()}
+
     # ── A follower ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _follow(self) -> None:
@@ -258,6 +274,7 @@ class Member:
         try:
             while True:
                 batch = [await changes.get()]
+                self.catching_up = True
                 await asyncio.sleep(_SETTLE)
                 while not changes.empty():
                     batch.append(changes.get_nowait())
@@ -265,7 +282,9 @@ class Member:
                     if isinstance(item, StoreError):
                         raise item
                 await self._apply([item for item in batch if isinstance(item, Change)], keys)
+                self.catching_up = not changes.empty()
         finally:
+            self.catching_up = False
             await end_tasks([reader])
 
     async def _apply(self, changes: Iterable[Change], first: set[str]) -> None:
@@ -278,7 +297,7 @@ class Member:
                 self._see_leader(live=LEADER not in first)
                 first.discard(LEADER)
             files = files or change.key == "fleet/files"
-            others = others or change.key not in (LEADER, "fleet/served", "history/entries", "rollback")
+            others = others or change.key not in _PUBLISHES_NOTHING
         if files:
             self._parts.reconciler.follow(self.records.fleet)
             await self._parts.reconciler.reload()
@@ -304,10 +323,24 @@ class Member:
         while True:
             own = await self.info()
             self.members = tuple(own if item.name == self.name else item for item in self.members)
-            with suppress(StoreError):
-                await self.store.announce(self.name, write_info(own), TTL)
-                self.members = tuple(map(read_info, await self.store.members()))
+            announced = await self._exchange(own)
+            self.sharing.check()
+            if announced is not None:
+                self.members = tuple(replace(item, samples="") for item in announced)
+            if self.leads:
+                await self.sharing.lead(announced)
             await asyncio.sleep(INTERVAL)
+
+    async def _exchange(self, own: MemberInfo) -> tuple[MemberInfo, ...] | None:
+        """Announce this member, and return what all have announced; None where the store does not answer."""
+        asked = self._authority.clock()
+        try:
+            said = write_info(replace(own, samples=await self.sharing.samples()))
+            await self.store.announce(self.name, said, TTL)
+            self.sharing.renewed(asked)
+            return tuple(map(read_info, await self.store.members()))
+        except StoreError:
+            return None
 
     async def info(self) -> MemberInfo:
         """Return what this member says about itself now."""
@@ -325,6 +358,7 @@ class Member:
             clock=self.clock.offset,
             latency=self.election.latency,
             problem=self.election.problem,
+            shares=self.sharing.able,
         )
 
 

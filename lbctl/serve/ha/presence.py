@@ -50,6 +50,10 @@ class MemberInfo:
     """Why it cannot use the store; empty where it can."""
     at: float = field(default_factory=time.time)
     """When it said so."""
+    shares: bool = False
+    """Whether it scrapes pools for a leader that gives it some."""
+    samples: str = ""
+    """What it has scraped for the leader; empty where there is nothing."""
 
 
 def write_info(info: MemberInfo) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from lbctl.serve import log
 from lbctl.serve.fleet.history import FleetHistory, RestoredHistory
 from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.ha.sharing import SHARING, PoolSharing
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.state import history as history_records
@@ -24,7 +25,7 @@ LEADER = "leader/status"
 """The leader's sign of life."""
 FOLLOWED = (
     "fleet/files", "fleet/served", "overrides", "drains", "rollouts", "loop_output", "history/entries", "rollback",
-    LEADER,
+    LEADER, SHARING,
 )  # fmt: skip
 """The keys that followers read."""
 
@@ -66,6 +67,7 @@ class SharedRecords:
         overrides: OverrideService,
         rollouts: RolloutService,
         history: FleetHistory,
+        sharing: PoolSharing,
     ) -> None:
         self.fleet: SavedFleet | None = None
         """The leader's fleet; None before its files were read."""
@@ -86,6 +88,7 @@ class SharedRecords:
             "history/entries": self._entries,
             "rollback": self._rollback,
             LEADER: self._leader,
+            SHARING: sharing.adopt,
         }
 
     def apply(self, key: str, value: str) -> bool:

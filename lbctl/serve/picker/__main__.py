@@ -16,6 +16,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.serve import log
 from lbctl.serve.descriptors import raise_limit
+from lbctl.serve.picker.grpc_server import CannotBindError
 from lbctl.serve.picker.link import SocketLink
 from lbctl.serve.picker.process import PickerProcess, Places
 
@@ -37,7 +38,11 @@ async def _run(connection: socket.socket) -> int:
     link = SocketLink(connection)
     settings = await link.settings()
     tls = ServerTls(*settings["tls"]) if settings["tls"] else None
-    return await PickerProcess(Places(Address(*settings["bind"]), tls), link.run, settings["id"]).run()
+    try:
+        return await PickerProcess(Places(Address(*settings["bind"]), tls), link.run, settings["id"]).run()
+    except CannotBindError as error:
+        await link.fail(str(error))
+        return 1
 
 
 def _end_with_parent(parent: int) -> None:

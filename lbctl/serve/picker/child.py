@@ -27,6 +27,8 @@ _SILENT = 10.0
 """Seconds without a report after which the picker counts as hung."""
 _ANSWER = 2.0
 """Seconds that an explanation may take."""
+_LAST_WORDS = 1.0
+"""Seconds in which the last report of a process that has ended is read."""
 _PATIENCE = 2.0
 """Seconds that it gets to end."""
 
@@ -46,7 +48,7 @@ class PickerState:
     starts: int = 0
     """How many times it was started."""
     problem: str = ""
-    """Why it does not run; empty where it runs or is not needed."""
+    """Why the last one ended; empty where one runs or none is needed."""
     report: Mapping[str, Any] = field(default_factory=dict)
     """Its newest report."""
 
@@ -67,6 +69,8 @@ class PickerChild:
         self._news = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
         self._numbers = count()
+        self._failure = ""
+        """Why the process said that it ends; empty where it said nothing."""
         self._asked: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
         """The questions that wait for an answer."""
 
@@ -103,6 +107,7 @@ class PickerChild:
             await self._run(places)
 
     async def _run(self, places: tuple[Address, ServerTls | None]) -> None:
+        self._failure = ""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             process = await asyncio.create_subprocess_exec(
@@ -110,7 +115,7 @@ class PickerChild:
                 pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
             theirs.close()
-            self.state = PickerState(process.pid, time.time(), self.state.starts + 1)
+            self.state = PickerState(process.pid, time.time(), self.state.starts + 1, self.state.problem)
             try:
                 await self._serve(ours.dup(), process, places)
             except PickerEndedError as error:
@@ -133,6 +138,8 @@ class PickerChild:
         }
         try:
             await asyncio.wait(works.values(), return_when=asyncio.FIRST_COMPLETED)
+            if works["end"].done():
+                await asyncio.wait([works["reports"]], timeout=_LAST_WORDS)
         finally:
             for task in works.values():
                 task.cancel()
@@ -140,7 +147,7 @@ class PickerChild:
             self._writer = None
             writer.close()
         if works["needed"].cancelled():
-            raise PickerEndedError(_reason(works["end"], works["reports"]))
+            raise PickerEndedError(self._failure or _reason(works["end"], works["reports"]))
 
     async def _until_others(self, places: tuple[Address, ServerTls | None]) -> None:
         """Wait until no picker, or one at another address, is needed."""
@@ -176,7 +183,10 @@ class PickerChild:
                 if report["kind"] == "explained":
                     self._answer(report)
                     continue
-                self.state = replace(self.state, report=report)
+                if report["kind"] == "failed":
+                    self._failure = str(report["why"])
+                    continue
+                self.state = replace(self.state, report=report, problem="")
                 self._reported(report)
 
 

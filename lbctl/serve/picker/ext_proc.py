@@ -9,12 +9,14 @@ where all are full. A stream that names its pool gets no replica in both cases, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
 from envoy.service.ext_proc.v3.external_processor_pb2 import HttpBody, ProcessingRequest, ProcessingResponse
 from google.protobuf.struct_pb2 import Struct
 
+from lbctl.ir.locality import Place
 from lbctl.serve.picker.question import MOST_BODY, Answer, Caller, Picked, Question
 
 DESTINATION = "x-gateway-destination-endpoint"
@@ -22,6 +24,7 @@ DESTINATION = "x-gateway-destination-endpoint"
 _SERVED = "x-gateway-destination-endpoint-served"
 _SUBSET = "x-gateway-destination-endpoint-subset"
 _ADDRESS, _DETAILS = "upstream.address", "response.code_details"
+_NODE, _REGION, _ZONE = "xds.node.id", "xds.node.locality.region", "xds.node.locality.zone"
 _NOT_REACHED = (
     "upstream_reset_before_response_started{connection_",
     "upstream_reset_before_response_started{remote_connection_",
@@ -106,6 +109,7 @@ class ProcessorStream:
             value = item.raw_value.decode("utf-8", "replace") if item.raw_value else item.value
             self._headers.setdefault(item.key, []).append(value)
         self._subset = _subset_of(request)
+        self._caller = _located(self._caller, request)
         if message.end_of_stream or self._mode not in (*_HELD, _DUPLEX):
             return [self._choose("request_headers", b"", whole=message.end_of_stream)]
         self._held = []
@@ -170,6 +174,14 @@ def _subset_of(request: ProcessingRequest) -> frozenset[str] | None:
     texts = [item.string_value for item in value.list_value.values] if value.HasField("list_value") else []
     texts += [value.string_value]
     return frozenset(part.strip() for text in texts for part in text.split(",") if part.strip())
+
+
+def _located(caller: Caller, request: ProcessingRequest) -> Caller:
+    """Return the caller with its name and its place, where the request has the attributes that say so."""
+    for values in request.attributes.values():
+        node, region, zone = (values.fields[name].string_value for name in (_NODE, _REGION, _ZONE))
+        return replace(caller, proxy=node, place=Place(region or None, zone or None))
+    return caller
 
 
 def _answer(request: ProcessingRequest) -> Answer:

@@ -105,6 +105,10 @@ class Feed:
         """Pool → its newest table."""
         return self._tables or {}
 
+    def cache_hits(self) -> Mapping[str, Mapping[str, float]]:
+        """Return pool → replica → the part of prompt tokens that its engine found in its cache, where it says so."""
+        return tables.cache_hits(self._served, self._measure()) if self._served is not None else {}
+
     @property
     def followers(self) -> int:
         """The number of pickers that get the tables."""
@@ -153,8 +157,10 @@ class Feed:
         for line in self._changes({pool.name: tables.table(served, pool, measured, self._arrivals) for pool in pools}):
             self._put(line)
         samples = wire.samples(self._samples.of(pools, measured))
-        if samples is not None:
-            self._put(samples)
+        of_proxies = wire.proxy_samples(self._samples.of_proxies(pools, measured))
+        for news in (samples, of_proxies):
+            if news is not None:
+                self._put(news)
 
     def _put_peers(self) -> None:
         peers = dict(peer for peer in self._subscriptions.values() if peer is not None)

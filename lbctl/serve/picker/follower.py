@@ -13,7 +13,8 @@ from lbctl.serve.picker import wire
 class TableFollower:
     """Applies lines to the tables. `changed` is called with a pool's name and its new table; None: the pool left.
 
-    `sampled` is called with each new report of an engine, `peers` with the other pickers: id → address.
+    `sampled` is called with each new report of an engine, `peers` with the other pickers: id → address,
+    `assigned` with each new report of a proxy.
     """
 
     def __init__(
@@ -21,11 +22,13 @@ class TableFollower:
         changed: Callable[[str, PoolTable | None], None],
         sampled: Callable[[wire.EngineSample], None] = lambda _: None,
         peers: Callable[[Mapping[str, str]], None] = lambda _: None,
+        assigned: Callable[[list[wire.ProxySample]], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._changed = changed
         self._sampled = sampled
         self._peers = peers
+        self._assigned = assigned
         self._clock = clock
         self._tables: dict[str, PoolTable] = {}
         self._beginning: set[str] | None = None
@@ -49,6 +52,8 @@ class TableFollower:
             case "samples":
                 for sample in wire.samples_of(values):
                     self._sampled(sample)
+            case "proxies":
+                self._assigned(wire.proxy_samples_of(values))
             case "peers":
                 self._peers(wire.peers_of(values))
             case "ready":

@@ -13,14 +13,11 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
 from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
-from lbctl.ir.locality import Place
 from lbctl.serve.picker.ext_proc import Picking, ProcessorStream
 from lbctl.serve.picker.health import PROCESSOR, Health
 from lbctl.serve.picker.question import Caller
 
-_POOL, _REGIONS, _PROXY, _REGION, _ZONE = (
-    f"x-lbctl-{name}" for name in ("pool", "regions", "proxy", "proxy-region", "proxy-zone")
-)
+_POOL, _REGIONS = "x-lbctl-pool", "x-lbctl-regions"
 MOST_STREAMS = 20_000
 _MOST_MESSAGE = 8 << 20
 """Bytes of a message: Envoy holds at most 1 MiB of a body, and a little more while it arrives."""
@@ -92,8 +89,7 @@ class GrpcServer:
 
 
 def _caller(metadata: Mapping[str, str | bytes]) -> Caller:
-    """Return what the metadata of a call say about the proxy and its route."""
+    """Return what the metadata of a call say about the route."""
     texts = {key: value for key, value in metadata.items() if isinstance(value, str)}
     regions = frozenset(item for item in texts.get(_REGIONS, "").split(",") if item)
-    place = Place(texts.get(_REGION), texts.get(_ZONE))
-    return Caller(texts.get(_POOL), texts.get(_PROXY, ""), regions, place)
+    return Caller(texts.get(_POOL), regions=regions)

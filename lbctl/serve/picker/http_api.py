@@ -1,7 +1,7 @@
 """What HAProxy and nginx ask the picker by HTTP, and how they report by UDP that a request has ended.
 
 `POST /pick/POOL` takes the beginning of the client's body, `GET /pick/POOL` none; both take the client's headers, and
-with `?regions=EU,US` the regions that the route allows. The
+with `?regions=EU,US&region=EU&zone=a` the regions that the route allows, and where the proxy runs. The
 answer is 200 with a replica's name and the id of the pick, or 204 where there is none. A datagram with that id ends it.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from lbctl.ir.locality import Place
 from lbctl.serve.picker.http_protocol import Connection, HttpAnswer, HttpRequest
 from lbctl.serve.picker.question import Answer, Caller, Question
 from lbctl.serve.picker.service import PickService
@@ -41,7 +42,7 @@ class HttpApi:
         """Return the answer to a request."""
         path, _, query = request.target.partition("?")
         if path.startswith(_PICK) and request.method in ("GET", "POST"):
-            return self._pick(unquote(path.removeprefix(_PICK)), _regions(query), request)
+            return self._pick(unquote(path.removeprefix(_PICK)), query, request)
         if request.method not in ("GET", "HEAD"):
             return HttpAnswer(405)
         if path == "/health":
@@ -50,10 +51,11 @@ class HttpApi:
             return HttpAnswer(200, self._metrics(), {"content-type": "text/plain; version=0.0.4; charset=utf-8"})
         return HttpAnswer(404)
 
-    def _pick(self, pool: str, regions: frozenset[str], request: HttpRequest) -> HttpAnswer:
+    def _pick(self, pool: str, query: str, request: HttpRequest) -> HttpAnswer:
         length = _number(request.headers.get("x-lbctl-body-length")) or len(request.body)
         proxy = request.headers.get("x-lbctl-proxy", [""])[0]
-        picked = self._service.pick(Question(Caller(pool, proxy, regions), request.headers, request.body, length))
+        caller = Caller(pool, proxy, *_where(query))
+        picked = self._service.pick(Question(caller, request.headers, request.body, length))
         if not picked.names:
             return _NOTHING
         name = picked.names[0]
@@ -75,6 +77,9 @@ class RequestEnds(asyncio.DatagramProtocol):
         if end is None:
             self.malformed += 1
             return
+        if end.left:
+            self._service.answered(end.left, _UNREACHED)
+            self._service.finished(end.left)
         if end.unreached:
             self._service.answered(end.pick, _UNREACHED)
         self._service.finished(end.pick)
@@ -84,10 +89,14 @@ class RequestEnds(asyncio.DatagramProtocol):
 
 
 class _End(NamedTuple):
-    """The end of a request: the id of its pick, empty where it had none, and whether the picked replica was reached."""
+    """The end of a request: the id of its pick, empty where it had none, and whether the picked replica was reached.
+
+    `left` is the id of its pick in the pool that it left for the fallback, where no replica was reached; empty: none.
+    """
 
     pick: str
     unreached: bool
+    left: str = ""
 
 
 def _end(data: bytes) -> _End | None:
@@ -106,13 +115,16 @@ def _end(data: bytes) -> _End | None:
         return None
     if not isinstance(line, dict) or not isinstance(line.get("pick"), str):
         return None
-    return _End(line["pick"], line.get("unreached") is True)
+    left = line.get("left", "")
+    return _End(line["pick"], line.get("unreached") is True, left if isinstance(left, str) else "")
 
 
-def _regions(query: str) -> frozenset[str]:
-    """Return the regions of `regions=EU,US`; a name is percent-encoded, a comma between two is not."""
-    key, _, value = query.partition("=")
-    return frozenset(unquote(item) for item in value.split(",") if item) if key == "regions" else frozenset()
+def _where(query: str) -> tuple[frozenset[str], Place]:
+    """Return the regions that a route allows and the place of the proxy. Names are percent-encoded, commas are not."""
+    values = {key: value for key, _, value in (part.partition("=") for part in query.split("&"))}
+    regions = frozenset(unquote(item) for item in values.get("regions", "").split(",") if item)
+    region, zone = (unquote(values.get(key, "")) or None for key in ("region", "zone"))
+    return regions, Place(region, zone)
 
 
 def _number(values: list[str] | None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -49,6 +50,14 @@ class SocketLink:
         finally:
             reports.cancel()
 
+    async def fail(self, why: str) -> None:
+        """Report why this process ends. It is called after `settings`."""
+        assert self._writer is not None, "the settings were read"
+        self._writer.write(wire.line("failed", why=why))
+        self._writer.close()
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
+
     async def _report(self, service: PickService) -> None:
         assert self._writer is not None, "the settings were read"
         while True:
@@ -74,6 +83,7 @@ def report(service: PickService) -> bytes:
         reasons=[[pool, reason, count] for (pool, reason), count in statistics.reasons.items()],
         times={pool: [histogram.counts, histogram.total] for pool, histogram in statistics.times.items()},
         finished=statistics.finished,
+        lost=statistics.lost,
         open=service.open_picks,
         samples=[asdict(item) for item in statistics.take_samples()],
     )

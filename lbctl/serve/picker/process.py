@@ -67,22 +67,19 @@ class PickerProcess:
         self.service = PickService()
         self._ready = False
         self.exchange = Exchange(own, self.service.counts, self.service.merge, _channel_credentials(places.tls))
-        self.follower = TableFollower(self.service.set_table, self.service.sampled, self.exchange.follow)
+        service = self.service
+        self.follower = TableFollower(service.set_table, service.sampled, self.exchange.follow, service.assigned)
         health = Health(lambda: bool(self.service.tables), _polled)
         self._grpc = GrpcServer(self.service, health, _credentials(places.tls), self.exchange.handler())
         self._ends = RequestEnds(self.service)
 
     async def run(self) -> int:
-        """Serve until a signal or the link ends it, and return the exit code: 1 where it cannot listen."""
+        """Serve until a signal or the link ends it, and return the exit code. Raises CannotBindError."""
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        try:
-            await self._listen()
-        except CannotBindError as error:
-            log.error(str(error))
-            return 1
+        await self._listen()
         gc.freeze()
         works = (stop.wait(), self._link(self.follower, self.service), self._sweep())
         tasks: list[asyncio.Task[Any]] = [loop.create_task(work) for work in works]

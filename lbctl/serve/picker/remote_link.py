@@ -20,6 +20,7 @@ from lbctl.serve import log
 from lbctl.serve.descriptors import raise_limit
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.follower import TableFollower
+from lbctl.serve.picker.grpc_server import CannotBindError
 from lbctl.serve.picker.process import PickerProcess, Places
 from lbctl.serve.picker.service import PickService
 
@@ -48,6 +49,9 @@ def follow(places: Places, control_plane: ControlPlane) -> int:
     raise_limit()
     try:
         return asyncio.run(_run(places, control_plane))
+    except CannotBindError as error:
+        log.error(str(error))
+        return 1
     finally:
         log.stop(handler)
 

@@ -9,31 +9,23 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from lbctl.pick.books import MAX_AGE, Counts
 from lbctl.pick.explain import Explanation
-from lbctl.pick.table import Candidate, PoolTable
+from lbctl.pick.table import PoolTable
 from lbctl.serve import log
 from lbctl.serve.picker.decision import Decider, Decision
+from lbctl.serve.picker.lost_ends import LostEnds, OpenPick
 from lbctl.serve.picker.question import Answer, Picked, Question
 from lbctl.serve.picker.statistics import Sample, Statistics
 from lbctl.serve.picker.suspects import Suspects
-from lbctl.serve.picker.wire import EngineSample
+from lbctl.serve.picker.wire import EngineSample, ProxySample
 
 _LOG_INTERVAL = 60.0
 """The shortest time between two log lines about picks that failed, in seconds."""
 MOST_ADDRESSES = 4
 """Replicas that an answer names, in the order in which a proxy should try them."""
-
-
-class _Open(NamedTuple):
-    """A picked request that has not ended."""
-
-    pool: str
-    ordered: tuple[Candidate, ...]
-    at: float
 
 
 class PickService:
@@ -45,7 +37,8 @@ class PickService:
         self._clock = clock
         self._decider = Decider(generator or random.Random())
         self._suspects = Suspects()
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, OpenPick] = {}
+        self._lost_ends = LostEnds()
         self._logged_at = float("-inf")
 
     @property
@@ -66,6 +59,12 @@ class PickService:
         """Correct the books by what a replica's engine reports."""
         if sample.pool in self.tables:
             self._decider.sampled(sample, self._clock())
+            if len(self._decider.books) < len(self._open):
+                self._end([pick for pick in self._open if pick not in self._decider.books])
+
+    def assigned(self, samples: Sequence[ProxySample]) -> None:
+        """End the picks beyond those that the proxies still have."""
+        self._end(self._lost_ends.of(self._open, samples, self._clock()))
 
     def counts(self) -> Counts:
         """Return the counts of this picker, for the others."""
@@ -123,7 +122,12 @@ class PickService:
         """Forget the picks whose end was never reported, and what is known of replicas that have left."""
         oldest = self._clock() - MAX_AGE
         self._decider.expire(self.tables, self._clock())
-        for pick in [pick for pick, entry in self._open.items() if entry.at < oldest]:
+        self._end([pick for pick, entry in self._open.items() if entry.at < oldest])
+
+    def _end(self, picks: Sequence[str]) -> None:
+        """End picks whose end was not reported."""
+        for pick in picks:
+            self.statistics.lost[self._open[pick].pool] += 1
             self.finished(pick)
 
     def _pick(self, question: Question, started: float) -> Picked:
@@ -159,7 +163,7 @@ class PickService:
             return Picked(full=decision.reason == "full", subset_empty=question.subset is not None)
         ordered = decision.ordered[:MOST_ADDRESSES]
         pick = secrets.token_hex(8)  # nobody can guess it and end the request of somebody else
-        self._open[pick] = _Open(table.pool, ordered, now)
+        self._open[pick] = OpenPick(table.pool, ordered, now, question.caller.proxy)
         self._decider.started(pick, decision, now)
         return Picked(pick, tuple(item.name for item in ordered), tuple(item.address for item in ordered))
 

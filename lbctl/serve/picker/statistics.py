@@ -63,6 +63,8 @@ class Statistics:
         """Pool → durations of decisions."""
         self.finished: Counter[str] = Counter()
         """Pool → picked requests that have ended."""
+        self.lost: Counter[str] = Counter()
+        """Pool → those among them whose end was not reported."""
         self._samples: deque[Sample] = deque(maxlen=_SAMPLES)
         self._sampled_at = 0.0
 
@@ -102,6 +104,10 @@ def _lines(statistics: Statistics, gauges: Mapping[str, float]) -> Iterator[str]
     yield "# HELP lbctl_pick_total Decisions of the picker.\n# TYPE lbctl_pick_total counter\n"
     for (pool, reason), count in sorted(statistics.reasons.items()):
         yield f'lbctl_pick_total{{pool="{_quoted(pool)}",reason="{_quoted(reason)}"}} {count}\n'
+    yield "# HELP lbctl_pick_lost_ends_total Requests whose end was not reported.\n"
+    yield "# TYPE lbctl_pick_lost_ends_total counter\n"
+    for pool, count in sorted(statistics.lost.items()):
+        yield f'lbctl_pick_lost_ends_total{{pool="{_quoted(pool)}"}} {count}\n'
     yield "# HELP lbctl_pick_seconds How long decisions take.\n# TYPE lbctl_pick_seconds histogram\n"
     for pool, histogram in sorted(statistics.times.items()):
         yield from _histogram(_quoted(pool), histogram)

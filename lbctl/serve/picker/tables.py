@@ -7,7 +7,7 @@ Building them changes nothing and takes no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lbctl.base.hosts import is_ip
@@ -17,8 +17,9 @@ from lbctl.ir.pools import Pool
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.health.thresholds import CheckState
-from lbctl.serve.picker.wire import EngineSample
+from lbctl.serve.picker.wire import EngineSample, ProxySample
 from lbctl.serve.telemetry.reports import Report
+from lbctl.serve.traffic.interface import Assigned
 from lbctl.serve.traffic.ledger import Condition, ReplicaKey
 
 _STALE = 3.0
@@ -39,6 +40,8 @@ class Measured:
     """(pool, replica) → the result of lbctl's active checks."""
     conditions: Callable[[ReplicaKey], Mapping[str, Condition]] = lambda _: {}
     """Returns what each proxy thinks of a replica."""
+    assigned: Sequence[Assigned] = ()
+    """The requests that proxies have for each replica, where they say so."""
 
 
 class Arrivals:
@@ -91,10 +94,11 @@ def table(served: PublishedFleet, pool: Pool, measured: Measured, arrivals: Arri
 
 
 class NewSamples:
-    """Remembers which reports of engines were sent, so that each is counted once."""
+    """Remembers which reports of engines and of proxies were sent, so that each is counted once."""
 
     def __init__(self) -> None:
         self._sent: dict[tuple[str, str], float] = {}
+        self._sent_of_proxies: dict[str, float] = {}
 
     def of(self, pools: Iterable[Pool], measured: Measured) -> list[EngineSample]:
         """Return the reports that are new since the last call."""
@@ -103,6 +107,13 @@ class NewSamples:
         samples = [_sample(report) for key, report in new if self._sent.get(key) != report.at]
         self._sent = {key: report.at for key, report in new}
         return samples
+
+    def of_proxies(self, pools: Iterable[Pool], measured: Measured) -> list[ProxySample]:
+        """Return the reports of proxies that are new since the last call."""
+        names = {pool.name for pool in pools}
+        new = [item for item in measured.assigned if self._sent_of_proxies.get(item.proxy) != item.at]
+        self._sent_of_proxies = {item.proxy: item.at for item in measured.assigned}
+        return [ProxySample(item.proxy, *item.key, item.requests) for item in new if item.key.pool in names]
 
 
 def _sample(report: Report) -> EngineSample:
@@ -167,6 +178,18 @@ def _reason(pool: Pool, item: EffectiveReplica, measured: Measured) -> str:
         name, condition = min(away.items())
         return f"{name} says {condition.state}: {condition.reason}"
     return ""
+
+
+def cache_hits(served: PublishedFleet, measured: Measured) -> dict[str, dict[str, float]]:
+    """Return pool → replica → the part of prompt tokens that its engine found in its cache, where it says so."""
+    return {
+        pool.name: {
+            item.name: value
+            for item in pool.replicas
+            if (value := _signals(pool, item.name, measured).get("cache_hits")) is not None
+        }
+        for pool in picked_pools(served)
+    }
 
 
 def _signals(pool: Pool, replica: str, measured: Measured) -> Mapping[str, float]:

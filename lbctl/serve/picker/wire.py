@@ -1,9 +1,9 @@
 """The tables of the picker as JSON lines: whole pools, then what changes of them.
 
 A line says what its `kind` names: `pool` is a whole table, `changes` are replicas that are new or different and those
-that left, `gone` is a pool that left, `samples` are new reports of engines, `peers` are all pickers, `ready` ends the
-first complete set. A replica is a list in the order of the fields of `Candidate`. Times travel as ages, since the
-clocks of two machines differ.
+that left, `gone` is a pool that left, `samples` are new reports of engines, `proxies` those of proxies, `peers` are all
+pickers, `ready` ends the first complete set. A replica is a list in the order of the fields of `Candidate`. Times
+travel as ages, since the clocks of two machines differ.
 """
 
 from __future__ import annotations
@@ -39,6 +39,19 @@ class EngineSample(NamedTuple):
     """How many first tokens it has made since its start."""
     restarted: bool
     """Whether it has restarted since the sample before."""
+
+
+class ProxySample(NamedTuple):
+    """How many requests a proxy has for a replica, in flight or waiting for it."""
+
+    proxy: str
+    """The name of the proxy."""
+    pool: str
+    """The pool."""
+    replica: str
+    """The replica."""
+    requests: int
+    """How many."""
 
 
 class WireError(Exception):
@@ -127,6 +140,20 @@ def samples_of(values: Mapping[str, Any]) -> Iterator[EngineSample]:
     """Yield the samples of a line of kind `samples`. Raises WireError."""
     try:
         yield from (EngineSample(*row) for row in values["samples"])
+    except (LookupError, TypeError) as error:
+        raise WireError(f"a sample is not as this version of lbctl writes it: {error}") from None
+
+
+def proxy_samples(new: Iterable[ProxySample]) -> bytes | None:
+    """Return the line of what proxies have reported; None where there is nothing."""
+    rows = list(map(list, new))
+    return line("proxies", samples=rows) if rows else None
+
+
+def proxy_samples_of(values: Mapping[str, Any]) -> list[ProxySample]:
+    """Return the samples of a line of kind `proxies`. Raises WireError."""
+    try:
+        return [ProxySample(*row) for row in values["samples"]]
     except (LookupError, TypeError) as error:
         raise WireError(f"a sample is not as this version of lbctl writes it: {error}") from None
 

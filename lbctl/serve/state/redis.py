@@ -143,7 +143,13 @@ class RedisStore:
                     before, entries = entries, await self._read(prefixes or ("",))
                     for change in changes_between(before, entries):
                         yield change
-                    await _next_message(messages, prefixes)
+                    deadline = asyncio.get_running_loop().time() + _RESYNC
+                    while (key := await _changed_key(messages, prefixes, deadline)) is not None:
+                        rest = tuple(entry for entry in entries if entry.key != key)
+                        found = [entry for entry in await self._read((key,)) if entry.key == key]
+                        before, entries = entries, (*rest, *found)
+                        for change in changes_between(before, entries):
+                            yield change
 
     async def _read(self, prefixes: tuple[str, ...]) -> tuple[Entry, ...]:
         rows = await self._run(scripts.READ, *prefixes)
@@ -258,13 +264,13 @@ class _Password(CredentialProvider):
         return await asyncio.to_thread(self.get_credentials)
 
 
-async def _next_message(messages: Any, prefixes: tuple[str, ...]) -> None:
-    """Wait for a message about a key with one of the prefixes, or for the time to read again."""
-    deadline = asyncio.get_running_loop().time() + _RESYNC
+async def _changed_key(messages: Any, prefixes: tuple[str, ...], deadline: float) -> str | None:
+    """Wait for a message about a key with one of the prefixes; None at the deadline, when all are read again."""
     while (left := deadline - asyncio.get_running_loop().time()) > 0:
         message = await messages.get_message(ignore_subscribe_messages=True, timeout=left)
         if message is not None and (not prefixes or str(message["data"]).startswith(prefixes)):
-            return
+            return str(message["data"])
+    return None
 
 
 def _escaped(pattern: str) -> str:

@@ -141,9 +141,11 @@ class SavedState:
         """Load the drains; empty where none were saved."""
         return await self._load(_DRAINS, records.read_drains, "the times of the drains") or {}
 
-    async def save_loop_output(self, output: LoopOutput, at: float) -> None:
-        """Save the output of the control loop, valid `at` that time in seconds since the epoch."""
-        await self._save(_LOOP_OUTPUT, records.write_loop_output(output, at))
+    async def save_loop_output(self, output: LoopOutput, at: float) -> int:
+        """Save the output of the control loop, valid `at` that time in seconds since the epoch; return its length."""
+        text = records.write_loop_output(output, at)
+        await self._save(_LOOP_OUTPUT, text)
+        return len(text)
 
     async def loop_output(self) -> tuple[LoopOutput, float] | None:
         """Load the output of the control loop and its time; None where none was saved."""

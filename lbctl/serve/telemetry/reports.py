@@ -66,3 +66,5 @@ class Report:
     """Whether the counters of the engine have started again."""
     first_tokens: float | None = None
     """How many first tokens the engine has made since its start; None where no source counts them."""
+    member: str = ""
+    """The member of the control plane that has scraped it; empty: this one."""

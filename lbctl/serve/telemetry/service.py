@@ -8,8 +8,9 @@ replica stays ejected until it has proved again that it is healthy.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from lbctl.control.loop_output import LoopOutput, controlled
@@ -17,7 +18,7 @@ from lbctl.ir.pools import Pool
 from lbctl.serve import log
 from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
-from lbctl.serve.guard import Guard, Work
+from lbctl.serve.guard import Guard, Work, end_tasks
 from lbctl.serve.metrics.latency import LatencyMetrics
 from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.state.authority import Authority
@@ -25,6 +26,7 @@ from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.telemetry.control_loop import ControlLoop, InFlightOf
 from lbctl.serve.telemetry.decision_audit import DecisionAudit
+from lbctl.serve.telemetry.reports import Report, SourceState
 from lbctl.serve.telemetry.scraper import Scraper
 from lbctl.signals.plan import ScrapePlan, scrape_plan
 
@@ -32,8 +34,12 @@ _WEIGHTS_MAX_AGE = 60.0
 """Seconds for which the weights of an earlier process are used."""
 _SAVE_CHANGED = 1.0
 """The shortest time between two writes, in seconds."""
-SAVE_SHARED = 0.1
-"""That time where other members follow what is written."""
+_PACE = 0.1
+"""The shortest time between two publications where other members follow what is written, in seconds."""
+_BYTES_PER_SECOND = 500_000
+"""What the publications of one second may add to the store, which may keep each version."""
+_WRITE = 0.2
+"""Seconds for which a publication waits until the other members can have it."""
 _UNSURE = 0.1
 """Seconds between two looks at whether this process may decide again."""
 _SAVE_UNCHANGED = 20.0
@@ -66,19 +72,30 @@ class Telemetry:
         in_flight: InFlightOf,
         guard: Guard,
         authority: Authority | None = None,
-        save_interval: float = _SAVE_CHANGED,
+        shared: bool = False,
     ) -> None:
         """Start with the output of the control loop that an earlier process has saved.
 
-        Nothing is published without the `authority` to decide. `save_interval`: seconds between two writes.
+        Nothing is published without the `authority` to decide. `shared`: other members follow what is saved.
         """
         self._authority = authority or Authority.unlimited()
-        self._save_interval = save_interval
+        self._shared = shared
+        self._follows = shared
+        """Whether another member decides on what is scraped here."""
+        self._owns: Callable[[str], bool] = lambda _: True
+        self._measured: dict[tuple[str, str], Report] = {}
+        self._writing = asyncio.Lock()
+        self._writes: set[asyncio.Task[None]] = set()
+        """The write that a publication may no longer wait for."""
+        self._pace = _PACE
+        self.plans: Mapping[tuple[str, str], ScrapePlan] = {}
+        """(pool, replica) → how its metrics are scraped, by whichever member."""
+        self._patience: Mapping[str, float] = {}
         self._decisions = DecisionAudit(audit)
         self.loop = ControlLoop(
             self._output_changed, latency, saved, in_flight=in_flight, on_effect=self._decisions.note
         )
-        self.scraper = Scraper(self.loop.report, guard)
+        self.scraper = Scraper(self._scraped, guard)
         self._publisher = publisher
         self._reconciler = reconciler
         self._latency = latency
@@ -96,7 +113,9 @@ class Telemetry:
         pools = controlled(topology)
         if pools != self._pools:
             self._pools = pools
-            self.scraper.watch(_plans(pools))
+            self.plans = {(item.pool, item.replica): item for item in _plans(pools)}
+            self._patience = _patience(self.plans.values())
+            self._watch()
             self._decisions.keep({(pool.name, item.name) for pool in pools for item in pool.replicas})
 
     def eject(self, ejected: Mapping[str, frozenset[str]]) -> None:
@@ -109,15 +128,69 @@ class Telemetry:
 
     def tasks_of_decisions(self) -> Mapping[str, Work]:
         """Return the tasks that decide and publish, without the one that saves."""
-        return {"scraper": self.scraper.run, "control loop": self.loop.run, "publish decisions": self._publish}
+        return {**self.tasks_of_scraping(), "control loop": self.loop.run, "publish decisions": self._publish}
+
+    def tasks_of_scraping(self) -> Mapping[str, Work]:
+        """Return the task that scrapes."""
+        return {"scraper": self.scraper.run}
+
+    # ── Shared among members ─────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def pools(self) -> tuple[str, ...]:
+        """The names of the pools with telemetry."""
+        return tuple(pool.name for pool in self._pools or ())
+
+    def patience(self, pool: str) -> float:
+        """Return the seconds after which a sample of this pool no longer counts."""
+        return self._patience.get(pool, math.inf)
+
+    def share(self, owns: Callable[[str], bool]) -> None:
+        """Scrape the pools that this member `owns` now, and no others. Call it when that has changed."""
+        self._owns = owns
+        self._watch()
+
+    def take_measured(self) -> dict[tuple[str, str], Report]:
+        """Return the last report of each replica that is scraped here for another member to decide on."""
+        measured = self._measured
+        self._measured = {key: replace(item, restarted=False) for key, item in measured.items()}
+        return measured
+
+    def take(self, reports: Iterable[Report]) -> None:
+        """Decide on reports of other members."""
+        for report in reports:
+            self.loop.report(report)
+
+    def source_states(self, pool: str, replica: str) -> tuple[SourceState, ...]:
+        """Return the state of each source of a replica, whoever scrapes it; empty where nothing is known."""
+        report = self.loop.reports.get((pool, replica))
+        return self.scraper.states(pool, replica) or (report.sources if report else ())
+
+    def _watch(self) -> None:
+        owned = {pool: self._owns(pool) for pool in self.pools}
+        self._measured = {key: item for key, item in self._measured.items() if owned.get(key[0])}
+        self.scraper.watch(plan for (pool, _), plan in self.plans.items() if owned[pool])
+
+    def _scraped(self, report: Report) -> None:
+        if not self._follows:
+            self.loop.report(report)
+            return
+        before = self._measured.get((report.pool, report.replica))
+        restarted = report.restarted or (before is not None and before.restarted)
+        self._measured[report.pool, report.replica] = replace(report, restarted=restarted)
 
     def adopt(self, output: LoopOutput) -> None:
         """Take the output that the leader has decided; it is in force with the next publication."""
         self.loop.adopt(output)
         self._publisher.set_loop_output(output)
 
+    def rest(self) -> None:
+        """Leave the decisions to another member."""
+        self._follows = True
+
     def restart(self) -> None:
         """Decide from now on, beginning with the output that is in force, which is saved anew."""
+        self._follows, self._measured = False, {}
         self.loop.adopt(self._publisher.loop_output)
         self._saved = (LoopOutput(), 0.0)
         self._changed.clear()
@@ -127,43 +200,82 @@ class Telemetry:
     async def save(self) -> None:
         """Save the output of the control loop for a restart, where that is due, and record its decisions."""
         await self._decisions.save()
-        output, now = self.loop.output, time.time()
-        if self._needs_saving(output, now):
+        if self._needs_saving(self.loop.output, time.time()):
             try:
-                await self._state.save_loop_output(output, now)
-                self._saved = (output, now)
+                await self._save_output(self.loop.output)
             except StoreError as error:
                 log.error(f"the weights and ejections cannot be saved for a restart: {error}")
+
+    async def _save_output(self, output: LoopOutput) -> None:
+        async with self._writing:
+            now = time.time()
+            size = await self._state.save_loop_output(output, now)
+            self._saved = (output, now)
+            self._pace = max(_PACE, size / _BYTES_PER_SECOND)
 
     def _output_changed(self) -> None:
         self._changed.set()
 
     async def _publish(self) -> None:
-        while True:
-            await self._changed.wait()
-            while not self._authority.decides:
-                await asyncio.sleep(_UNSURE)
-            self._changed.clear()
-            self._latency.sending(self.loop.sampled_at)
-            self._publisher.set_loop_output(self.loop.output)
-            await self._reconciler.refresh("signals", save=False)
-            self._latency.sent()
+        try:
+            while True:
+                await self._changed.wait()
+                await self._publish_output()
+        finally:
+            await end_tasks(self._writes)
+
+    async def _publish_output(self) -> None:
+        await self._keep_pace()
+        self._changed.clear()
+        output = self.loop.output
+        await self._tell_members(output)
+        while not self._authority.decides:
+            await asyncio.sleep(_UNSURE)
+        self._latency.sending(self.loop.sampled_at)
+        self._publisher.set_loop_output(output)
+        await self._reconciler.refresh("signals", save=False)
+        self._latency.sent()
+
+    async def _keep_pace(self) -> None:
+        """Wait until the store may be written again, where other members follow what is written."""
+        if self._shared:
+            await asyncio.sleep(min(self._pace, max(0.0, self._saved[1] + self._pace - time.time())))
+
+    async def _tell_members(self, output: LoopOutput) -> None:
+        """Write what is published next, so that the proxies of no member have what the others cannot know.
+
+        A store that does not answer holds nothing up for longer than a moment.
+        """
+        if not (self._shared and self._authority.acts) or self._writing.locked():
+            return
+        writing = asyncio.create_task(self._save_output(output))
+        self._writes.add(writing)
+        writing.add_done_callback(self._written)
+        await asyncio.wait([writing], timeout=_WRITE)
+
+    def _written(self, writing: asyncio.Task[None]) -> None:
+        """Take the result of a write: a failure is repeated, and logged, by the next save."""
+        self._writes.discard(writing)
+        if not writing.cancelled():
+            writing.exception()
 
     async def save_periodically(self) -> None:
         """Save what is decided until the task is cancelled."""
         while True:
-            await asyncio.sleep(self._save_interval)
-            if self._is_due(time.time()):
-                await self.save()
-
-    def _is_due(self, now: float) -> bool:
-        """Whether to save now: ejections at once, weights alone once a second, since a store may keep each version."""
-        before, at = self._saved
-        return self.loop.output.ejections != before.ejections or not 0 <= now - at < _SAVE_CHANGED
+            await asyncio.sleep(_SAVE_CHANGED)
+            await self.save()
 
     def _needs_saving(self, output: LoopOutput, now: float) -> bool:
         before, at = self._saved
         return output != before or (now - at >= _SAVE_UNCHANGED and bool(output.weights or output.ejections))
+
+
+def _patience(plans: Iterable[ScrapePlan]) -> dict[str, float]:
+    """Return pool → the shortest `stale_after` of its replicas, in seconds."""
+    shortest: dict[str, float] = {}
+    for plan in plans:
+        shortest[plan.pool] = min(plan.stale_after, shortest.get(plan.pool, math.inf))
+    return shortest
 
 
 def _plans(pools: Iterable[Pool]) -> list[ScrapePlan]:

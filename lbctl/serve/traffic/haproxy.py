@@ -55,6 +55,7 @@ def report(now: Counters, before: Counters | None) -> Report:
     """Return what a HAProxy has counted between two polls. The servers of one pool's backends are summed."""
     counts: dict[ReplicaKey, Counts] = {}
     in_flight: dict[ReplicaKey, int] = {}
+    assigned: dict[ReplicaKey, int] = {}
     conditions: dict[ReplicaKey, list[Condition]] = {}
     earlier = before.servers if before is not None and before.pid == now.pid else {}
     for place, item in now.servers.items():
@@ -65,11 +66,13 @@ def report(now: Counters, before: Counters | None) -> Report:
         if before is not None:
             counts[key] = counts.get(key, NO_COUNTS) + _difference(item, place, earlier)
         in_flight[key] = in_flight.get(key, 0) + item.sessions
+        assigned[key] = assigned.get(key, 0) + item.sessions + item.queued
         conditions.setdefault(key, []).append(_condition(item))
     return Report(
         {key: each for key, each in counts.items() if each != NO_COUNTS},
         in_flight,
         {key: _worst(each) for key, each in conditions.items()},
+        assigned,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.traffic.ledger import Condition, Counts, ReplicaKey
@@ -25,6 +25,21 @@ class Report:
     """The requests that each replica has now."""
     conditions: Mapping[ReplicaKey, Condition] = field(default_factory=dict)
     """What it thinks of each replica."""
+    assigned: Mapping[ReplicaKey, int] = field(default_factory=dict)
+    """`in_flight`, and the requests that wait in the proxy for this replica alone."""
+
+
+class Assigned(NamedTuple):
+    """The requests that one proxy has for one replica, in flight or waiting for it."""
+
+    proxy: str
+    """The name of the proxy."""
+    key: ReplicaKey
+    """The replica."""
+    requests: int
+    """How many."""
+    at: float
+    """When the proxy reported them, in seconds on the clock of the traffic."""
 
 
 class PolledSource(Protocol):

@@ -23,7 +23,7 @@ from lbctl.serve import log
 from lbctl.serve.drivers.eligibility import driven
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.guard import Guard, Work
-from lbctl.serve.traffic.interface import LOGGING, TIMED, PolledSource, polled_source
+from lbctl.serve.traffic.interface import LOGGING, TIMED, Assigned, PolledSource, polled_source
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.log_line import ReplicaAddresses
 from lbctl.serve.traffic.log_receiver import LogReceiver
@@ -65,6 +65,8 @@ class Traffic:
         self.proxies: Mapping[str, Proxy] = {}
         """The proxies of the fleet by name."""
         self._polled: dict[str, PolledSource] = {}
+        self._assigned: dict[str, tuple[Assigned, ...]] = {}
+        """Proxy → its last report."""
         self._places: tuple[tuple[Pool, ...], Mapping[str, tuple[str, ...]]] = ((), {})
         """The pools and the IPs of host names that the next two are made of."""
         self._replicas: frozenset[ReplicaKey] = frozenset()
@@ -103,6 +105,14 @@ class Traffic:
             return None
         return self.ledger.in_flight(ReplicaKey(pool, replica), self.clock())
 
+    def assigned(self) -> list[Assigned]:
+        """Return the requests that each polled proxy has for each replica, by its last report.
+
+        A proxy of several instances is left out, since only one of them is asked.
+        """
+        single = (name for name, proxy in self.proxies.items() if proxy.instances == 1)
+        return [item for name in single for item in self._assigned.get(name, ())]
+
     def tasks(self) -> Mapping[str, Work]:
         """Return the tasks of the sources by name; they run as long as the process."""
         return {COUNTERS: self._poll, "traffic log": self._collect}
@@ -137,6 +147,7 @@ class Traffic:
         before, self.proxies = self.proxies, {item.name: item for item in proxies}
         for name in [name for name in self._polled if before.get(name) != self.proxies.get(name)]:
             del self._polled[name]
+            self._assigned.pop(name, None)
         for name, proxy in self.proxies.items():
             if before.get(name) != proxy and (source := polled_source(proxy)) is not None:
                 self._polled[name] = source
@@ -160,8 +171,11 @@ class Traffic:
             return
         if report is None:
             self.ledger.lost(proxy)
+            self._assigned.pop(proxy, None)
             return
         now = self.clock()
+        assigned = self._of_fleet(report.assigned).items()
+        self._assigned[proxy] = tuple(Assigned(proxy, key, requests, now) for key, requests in assigned)
         self.ledger.add(proxy, self._of_fleet(report.counts), now)
         self.ledger.set_in_flight(proxy, self._of_fleet(report.in_flight), now)
         self.ledger.set_conditions(proxy, self._of_fleet(report.conditions), now)

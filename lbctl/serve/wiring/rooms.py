@@ -22,7 +22,7 @@ from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.picker.manager import Picker
 from lbctl.serve.picker.tables import Measured
 from lbctl.serve.state.audit import AuditLog
-from lbctl.serve.telemetry.service import SAVE_SHARED, Telemetry
+from lbctl.serve.telemetry.service import Telemetry
 from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
 from lbctl.serve.traffic.load_reports import LoadReports
 from lbctl.serve.traffic.request_logs import RequestLogs
@@ -107,7 +107,7 @@ def build_fleet(inputs: Inputs, guard: Guard, traffic: Traffic, events: EventLog
 
 
 def build_telemetry(inputs: Inputs, guard: Guard, fleet: FleetParts, traffic: Traffic) -> Telemetry:
-    """Build the scraper and the control loop. Where members share a store, decisions are saved at their pace."""
+    """Build the scraper and the control loop. Where members share a store, decisions are saved before they are sent."""
     return Telemetry(
         fleet.publisher,
         fleet.reconciler,
@@ -118,7 +118,7 @@ def build_telemetry(inputs: Inputs, guard: Guard, fleet: FleetParts, traffic: Tr
         traffic.in_flight,
         guard,
         inputs.authority,
-        *((SAVE_SHARED,) if inputs.shared else ()),
+        inputs.shared is not None,
     )
 
 
@@ -152,6 +152,7 @@ def build_picker(inputs: Inputs, telemetry: Telemetry, supervisor: DriverSupervi
             telemetry.loop.reports,
             supervisor.checks,
             lambda key: traffic.ledger.conditions(key, traffic.clock()),
+            traffic.assigned(),
         ),
         lambda: endpoints.settings.control.xds_tls if endpoints.settings else None,
         inputs.metrics.task_failed,

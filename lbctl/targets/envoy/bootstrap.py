@@ -31,7 +31,8 @@ from lbctl.targets.target import Bundle, File
 CONTROL_PLANE = "xds|lbctl"
 """The cluster of the control plane. No pool has such a name. Envoy ignores a cluster from a control plane
 that is named like one of its bootstrap."""
-_CA, _CERTIFICATE = "xds-ca", "xds-certificate"
+CA, CERTIFICATE = "xds-ca", "xds-certificate"
+"""The names of the secrets for connections to the control plane and to its picker."""
 _CONNECT = 1_000
 _KEEPALIVE = {"interval": duration(10_000), "timeout": duration(5_000)}
 _FAILOVER = {
@@ -79,9 +80,9 @@ def bootstrap(joining: Joining) -> Bundle:
     """Return the bootstrap and, with TLS and a directory, the files of secrets beside it."""
     files = [_file("envoy", _frame(joining))]
     if joining.ca and joining.directory is not None:
-        files.append(_file(_CA, _secret_response(_CA, validation_context=_validation(joining))))
+        files.append(_file(CA, _secret_response(CA, validation_context=_validation(joining))))
         if joining.certificate:
-            files.append(_file(_CERTIFICATE, _secret_response(_CERTIFICATE, tls_certificate=_pair(joining))))
+            files.append(_file(CERTIFICATE, _secret_response(CERTIFICATE, tls_certificate=_pair(joining))))
     return Bundle(tuple(files))
 
 
@@ -114,7 +115,7 @@ def _frame(joining: Joining) -> bootstrap_pb2.Bootstrap:
         admin={"address": address(joining.admin)} if joining.admin else None,
         cluster_manager={"load_stats_config": load_reports},
         dynamic_resources={"ads_config": ads, "cds_config": source, "lds_config": source},
-        static_resources={"clusters": [_cluster(joining)]},
+        static_resources={"clusters": [_cluster(joining)], "secrets": _secrets(joining)},
     )
     add_limits(message, {})
     metrics.add(message, joining.metrics, joining.admin)
@@ -163,12 +164,22 @@ def _socket(joining: Joining) -> dict[str, object]:
         common["validation_context"] = _validation(joining)
         common["tls_certificates"] = [_pair(joining)] if joining.certificate else []
     else:
-        common["validation_context_sds_secret_config"] = _secret_file(_CA, joining.directory)
+        common["validation_context_sds_secret_config"] = _secret_file(CA, joining.directory)
         if joining.certificate:
-            common["tls_certificate_sds_secret_configs"] = [_secret_file(_CERTIFICATE, joining.directory)]
+            common["tls_certificate_sds_secret_configs"] = [_secret_file(CERTIFICATE, joining.directory)]
     name = joining.xds.host
     sni = "" if is_ip(name) else name
     return extension("envoy.transport_sockets.tls", tls_pb2.UpstreamTlsContext(common_tls_context=common, sni=sni))
+
+
+def _secrets(joining: Joining) -> list[secret_pb2.Secret]:
+    """Return the secrets by which clusters of the control plane name the proxy's certificate, as that of the picker."""
+    if not joining.ca or not joining.certificate:
+        return []
+    return [
+        secret_pb2.Secret(name=CA, validation_context=_validation(joining)),
+        secret_pb2.Secret(name=CERTIFICATE, tls_certificate=_pair(joining)),
+    ]
 
 
 def _secret_file(name: str, directory: str) -> dict[str, object]:

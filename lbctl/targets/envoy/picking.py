@@ -17,6 +17,7 @@ from envoy.extensions.load_balancing_policies.maglev.v3 import maglev_pb2
 from envoy.extensions.load_balancing_policies.override_host.v3 import override_host_pb2
 from envoy.extensions.load_balancing_policies.random.v3 import random_pb2
 from envoy.extensions.load_balancing_policies.round_robin.v3 import round_robin_pb2
+from envoy.extensions.transport_sockets.tls.v3 import tls_pb2
 from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
 
 from lbctl.ir.address import Address
@@ -24,16 +25,17 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
+from lbctl.targets.envoy.bootstrap import CA, CERTIFICATE
 from lbctl.targets.envoy.protos import address, duration, extension, pack
 
 CLUSTER = "picker|lbctl"
 """The name of the picker's cluster; no pool has such a name."""
 DESTINATION = "x-gateway-destination-endpoint"
 """The header and the key of the metadata that name the chosen replicas."""
-POOL, REGIONS, PROXY, REGION, ZONE = (
-    f"x-lbctl-{name}" for name in ("pool", "regions", "proxy", "proxy-region", "proxy-zone")
-)
-"""The metadata of a call that says for which pool a replica is wanted, in which regions, and where the proxy runs."""
+POOL, REGIONS = "x-lbctl-pool", "x-lbctl-regions"
+"""The metadata of a call that says for which pool a replica is wanted, and in which regions."""
+_WHO_ASKS = ("xds.node.id", "xds.node.locality.region", "xds.node.locality.zone")
+"""The attributes of a request that say which Envoy asks, and where it runs."""
 _NAMESPACE = "envoy.lb"
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _MOST_STREAMS = 1 << 20
@@ -54,7 +56,7 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
     """Return the filters that ask the picker: one for each timeout. They act only on routes that configure them."""
     names = {name for rule in listener.rules for name in _pools(view.routes[rule.route])}
     timeouts = {pick.timeout for name in names if (pick := view.pools[name].balance.pick) is not None}
-    return [{**extension(_filter(item), _processor(view, item)), "disabled": True} for item in sorted(timeouts)]
+    return [{**extension(_filter(item), _processor(item)), "disabled": True} for item in sorted(timeouts)]
 
 
 def per_route(pool: Pool, route: Route) -> dict[str, Any]:
@@ -83,20 +85,15 @@ def _filter(timeout: int) -> str:
     return f"lbctl.pick.{timeout}"
 
 
-def _processor(view: View, timeout: int) -> ext_proc_pb2.ExternalProcessor:
+def _processor(timeout: int) -> ext_proc_pb2.ExternalProcessor:
     """Return the filter's configuration. Of what the picker may answer, it accepts the replica alone."""
-    place = {PROXY: view.proxy.name, REGION: view.proxy.region, ZONE: view.proxy.zone}
     untyped = {"untyped": [_NAMESPACE]}
     return ext_proc_pb2.ExternalProcessor(
-        grpc_service={
-            "envoy_grpc": {"cluster_name": CLUSTER},
-            "initial_metadata": [
-                {"key": key, "value": value.replace("%", "%%")} for key, value in place.items() if value
-            ],
-        },
+        grpc_service={"envoy_grpc": {"cluster_name": CLUSTER}},
         failure_mode_allow=True,
         message_timeout=duration(timeout),
         processing_mode=_MODE(request_header_mode="SKIP", response_header_mode="SKIP"),
+        request_attributes=_WHO_ASKS,
         response_attributes=["upstream.address", "response.code_details"],
         metadata_options={"receiving_namespaces": untyped, "forwarding_namespaces": untyped},
         mutation_rules={"disallow_all": {"value": True}, "allow_expression": {"regex": DESTINATION}},
@@ -119,8 +116,11 @@ def _mode(*, reads: bool) -> processing_mode_pb2.ProcessingMode:
 # ── The clusters ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def cluster(where: Address) -> cluster_pb2.Cluster:
-    """Return the picker's cluster with its endpoint: an unfit picker is not asked, whatever else is left."""
+def cluster(where: Address, *, tls: bool = False) -> cluster_pb2.Cluster:
+    """Return the picker's cluster with its endpoint: an unfit picker is not asked, whatever else is left.
+
+    With `tls` it has the certificates of the connection to the control plane, which are in the proxy's bootstrap.
+    """
     options = http_protocol_options_pb2.HttpProtocolOptions(explicit_http_config={"http2_protocol_options": {}})
     most = {"value": _MOST_STREAMS}
     thresholds = {"max_connections": most, "max_pending_requests": most, "max_requests": most}
@@ -143,7 +143,18 @@ def cluster(where: Address) -> cluster_pb2.Cluster:
         close_connections_on_host_health_failure=True,
         common_lb_config={"healthy_panic_threshold": {}},
         load_assignment={"cluster_name": CLUSTER, "endpoints": endpoints},
+        transport_socket=_tls() if tls else None,
     )
+
+
+def _tls() -> dict[str, object]:
+    common = {
+        "tls_params": {"tls_minimum_protocol_version": "TLSv1_2", "tls_maximum_protocol_version": "TLSv1_3"},
+        "alpn_protocols": ["h2"],
+        "validation_context_sds_secret_config": {"name": CA},
+        "tls_certificate_sds_secret_configs": [{"name": CERTIFICATE}],
+    }
+    return extension("envoy.transport_sockets.tls", tls_pb2.UpstreamTlsContext(common_tls_context=common))
 
 
 def _reachable(where: Address) -> Address:

@@ -23,6 +23,8 @@ AGAIN = ":again"
 """What the name of the location ends with in which a picked request goes on to the pool."""
 _FORMAT = Token("lb_pick")
 _REPLICA, _ID = "$lb_pick_replica", "$lb_pick_answered"
+LEFT = (Token("$lb_pick_left"), Token(_ID))
+"""The id of the pick in the pool from which a request goes on to its fallback, as a variable and its value."""
 _UNREACHED = Token("$lb_pick_unreached")
 REACHED, UNREACHED = (_UNREACHED, Token("false")), (_UNREACHED, Token("true"))
 """What the end of a request reports, as a variable and its value: whether its picked replica was not reached."""
@@ -103,7 +105,7 @@ def question(route: Route, route_number: int, pool: Pool, view: View) -> Questio
     connect = max(1, policy.timeout // 4)
     return Question(
         path=quote.plain(question_path(route_number, pool.name)),
-        target=quote.value(f"http://lb_picker{picker.target(pool.name, route.regions)}"),
+        target=quote.value(f"http://lb_picker{picker.target(pool.name, route.regions, view.proxy)}"),
         proxy=quote.value(view.proxy.name),
         headers=tuple((quote.plain(name), Token(source)) for name, source in sources if source is not None),
         connect=connect,
@@ -113,14 +115,18 @@ def question(route: Route, route_number: int, pool: Pool, view: View) -> Questio
 
 def log_format() -> LogFormat:
     """Return the format of the line that tells the picker the end of a request."""
-    fields = '{"pick":"$lb_pick_id","status":$lb_log_status,"unreached":$lb_pick_unreached}'
+    fields = '{"pick":"$lb_pick_id","left":"$lb_pick_left_id","status":$lb_log_status,"unreached":$lb_pick_unreached}'
     return LogFormat(_FORMAT, quote.script(fields))
 
 
 def maps(context: RenderContext) -> None:
-    """Add the map with the id of the pick, as far as it is one that the picker can have given."""
+    """Add the maps with the ids of the picks, as far as they are such as the picker can have given."""
     entries = ((Token("default"), Token('""')), (quote.plain(r"~^([A-Za-z0-9._:-]{1,64})\z"), Token("$1")))
     context.map(_ID, "$lb_pick_id", entries)
+    context.map(LEFT[0].text, "$lb_pick_left_id", entries)
+    context.map(
+        "$lb_pick_id$lb_pick_left_id", "$lb_picked", ((Token("default"), Token("1")), (Token('""'), Token("0")))
+    )
 
 
 def address(view: View) -> Token | None:

@@ -111,7 +111,7 @@ class Routes:
         number = self.numbers[route.name]
         asking = replace(
             location,
-            variables=(*location.variables, pick.REACHED),
+            variables=(*location.variables, pick.LEFT, pick.REACHED),
             question=quote.plain(pick.question_path(number, pool)),
             forwarding=pick.falling_back(self.context, forwarded, chosen, number, again),
         )

@@ -100,10 +100,12 @@ class BuildCache:
         path: Path,
         *,
         secret: bool = False,
+        parent: str = "",
     ) -> BuiltResource:
         """Return the named resource, built by `build` only if no resource was built from equal `inputs`.
 
-        `secret` says whether the resource holds a credential; the inputs determine it.
+        `secret` says whether the resource holds a credential; the inputs determine it. `parent` is that of a
+        `Resource`, and one of the inputs.
         """
         slot = (type_url, name)
         own, previous = self._built.setdefault(slot, []), self._previous
@@ -115,7 +117,7 @@ class BuildCache:
         entry = (
             BuiltResource(inputs, *reused[1:])
             if reused
-            else self._build(slot, (*own, *previous_entries), inputs, build, path, secret=secret)
+            else self._build(slot, (*own, *previous_entries), inputs, build, path, secret=secret, parent=parent)
         )
         if entry.valid:
             own.append(entry)
@@ -147,14 +149,17 @@ class BuildCache:
         path: Path,
         *,
         secret: bool,
+        parent: str,
     ) -> BuiltResource:
         """Build a resource. If different inputs produce the bytes of a cached resource, that resource is reused."""
         with self._lock:
             message = build()
             body = message.SerializeToString(deterministic=True)
             for built in candidates:
-                if built.resource.body == body and built.resource.secret == secret:
+                made = built.resource
+                if made.body == body and (made.secret, made.parent) == (secret, parent):
                     return BuiltResource(inputs, *built[1:])
             findings = validate.examine(slot[0], message, path)
         self.problems.extend(findings.problems)
-        return BuiltResource(inputs, Resource(*slot, body, path, secret=secret), findings.needs, not findings.problems)
+        resource = Resource(*slot, body, path, secret=secret, parent=parent)
+        return BuiltResource(inputs, resource, findings.needs, not findings.problems)

@@ -63,10 +63,16 @@ def assemble(snapshot: Snapshot, proxy: Proxy, cache: BuildCache, closing: Closi
     visible = closing.close(view(snapshot, proxy))
     wanted = plan(visible)
     locality_dependent = tuple(item for item in wanted.upstreams if item.pool.locality)
+    upstreams = [*_clusters(cache, visible, wanted)]
+    versions = {item.resource.name: item.resource.version for item in upstreams}
     built = [
         *_traffic(cache, visible, wanted),
-        *_clusters(cache, visible, wanted),
-        *(members(cache, item, NO_LOCALITY, snapshot.addresses) for item in wanted.upstreams if not item.pool.locality),
+        *upstreams,
+        *(
+            members(cache, item, NO_LOCALITY, snapshot.addresses, versions.get(item.name, ""))
+            for item in wanted.upstreams
+            if not item.pool.locality
+        ),
         *_collectors(cache, visible, snapshot.addresses),
         *_secrets(cache, visible, snapshot.secrets.files),
     ]
@@ -86,8 +92,9 @@ def assemble(snapshot: Snapshot, proxy: Proxy, cache: BuildCache, closing: Closi
 def reweighed(whole: ProxyResources, pools: Container[str], snapshot: Snapshot, cache: BuildCache) -> ProxyResources:
     """Return the resources with the current weights and drains of `pools`; the rest of the fleet is unchanged."""
     upstreams = tuple(_with_live_state(item, snapshot) if item.pool.name in pools else item for item in whole.upstreams)
+    clusters = whole.shared.of(CDS)
     changed = {
-        item.name: members(cache, item, NO_LOCALITY, snapshot.addresses).resource
+        item.name: members(cache, item, NO_LOCALITY, snapshot.addresses, clusters[item.name].version).resource
         for item in upstreams
         if item.pool.name in pools and not item.pool.locality
     }
@@ -108,9 +115,9 @@ def _with_live_state(item: Upstream, snapshot: Snapshot) -> Upstream:
 
 
 def members(
-    cache: BuildCache, item: Upstream, locality: Locality, addresses: Mapping[str, tuple[str, ...]]
+    cache: BuildCache, item: Upstream, locality: Locality, addresses: Mapping[str, tuple[str, ...]], cluster: str
 ) -> BuiltResource:
-    """Build the endpoints of a cluster, in the order of preference of a proxy in that locality."""
+    """Build the endpoints of a cluster of this version, in the order of preference of a proxy in that locality."""
     resolved = tuple((host, addresses.get(host)) for host in ads.named_hosts(item.pool)) if addresses else ()
     path = ("pools", item.pool.name)
     layout = cache.layout(
@@ -119,7 +126,8 @@ def members(
         lambda: ads.layout(item, Proxy("", "", (), region=locality[0], zone=locality[1]), addresses),
         path,
     )
-    return cache.get(EDS, item.name, (layout, item.weights), partial(layout.weighed, item.weights), path)
+    make = partial(layout.weighed, item.weights)
+    return cache.get(EDS, item.name, (layout, item.weights, cluster), make, path, parent=cluster)
 
 
 def _traffic(cache: BuildCache, visible: View, wanted: Plan) -> Iterator[BuiltResource]:
@@ -139,8 +147,9 @@ def _clusters(cache: BuildCache, visible: View, wanted: Plan) -> Iterator[BuiltR
         shape = ads.shape(upstream)
         yield cache.get(CDS, shape.name, (shape,), partial(ads.cluster, shape), ("pools", shape.pool.name))
     if visible.picker is not None:
-        make = partial(picking.cluster, visible.picker)
-        yield cache.get(CDS, picking.CLUSTER, (visible.picker,), make, ("control", "picker"))
+        make = partial(picking.cluster, visible.picker, tls=visible.picker_tls)
+        shown = (visible.picker, visible.picker_tls)
+        yield cache.get(CDS, picking.CLUSTER, shown, make, ("control", "picker"))
     for item in wanted.fallbacks:
         yield cache.get(CDS, item.name, (item,), partial(ads.fallback, item), ("pools", item.pool.name))
 
@@ -151,10 +160,11 @@ def _collectors(cache: BuildCache, visible: View, addresses: Mapping[str, tuple[
         if item.tracing is None:
             continue
         name, where, path = listeners.tracing_cluster(item), item.tracing.otlp, ("listeners", item.name, "tracing")
-        yield cache.get(CDS, name, (where,), partial(ads.collector, name, where), path)
+        cluster = cache.get(CDS, name, (where,), partial(ads.collector, name, where), path)
+        yield cluster
         if ads.has_members(where):
-            make = partial(ads.collector_members, name, where, addresses)
-            yield cache.get(EDS, name, (where, addresses.get(where.host)), make, path)
+            make, parent = partial(ads.collector_members, name, where, addresses), cluster.resource.version
+            yield cache.get(EDS, name, (where, addresses.get(where.host), parent), make, path, parent=parent)
 
 
 def _secrets(cache: BuildCache, visible: View, files: Mapping[str, bytes]) -> Iterator[BuiltResource]:

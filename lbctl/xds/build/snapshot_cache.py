@@ -33,7 +33,7 @@ from lbctl.xds.build.proxy_resources import (
     reweighed,
     with_members,
 )
-from lbctl.xds.resource import Resource, Resources
+from lbctl.xds.resource import CDS, Resource, Resources
 
 REFUSED = "LB921"
 _OTHER_REGION = ""
@@ -118,8 +118,10 @@ class CachedSnapshot:
         return assembly
 
     def _for_locality(self, whole: ProxyResources, locality: Locality) -> Resources:
+        clusters = whole.shared.of(CDS)
         locality_dependent = (
-            members(self._cache, item, locality, self.snapshot.addresses).resource for item in whole.locality_dependent
+            members(self._cache, item, locality, self.snapshot.addresses, clusters[item.name].version).resource
+            for item in whole.locality_dependent
         )
         changed = {item.name: item for item in locality_dependent}
         self._raise_problems()

@@ -94,13 +94,19 @@ def _grpc_cluster(part: Any) -> Iterator[Reference]:
         yield CDS, part.cluster_name
 
 
+def _secret(part: Any) -> Iterator[Reference]:
+    """Yield the secret; one without a source is in each Envoy's bootstrap."""
+    if part.HasField("sds_config"):
+        yield SDS, part.name
+
+
 _REFERENCE_EXTRACTORS: dict[str, Callable[[Any], Iterable[Reference]]] = {
     "envoy.config.route.v3.RouteAction": _route_action,
     "envoy.config.core.v3.GrpcService.EnvoyGrpc": _grpc_cluster,
     "envoy.config.cluster.v3.Cluster.EdsClusterConfig": lambda part: [(EDS, part.service_name)],
     "envoy.extensions.clusters.aggregate.v3.ClusterConfig": lambda part: [(CDS, name) for name in part.clusters],
     "envoy.extensions.filters.network.http_connection_manager.v3.Rds": lambda part: [(RDS, part.route_config_name)],
-    "envoy.extensions.transport_sockets.tls.v3.SdsSecretConfig": lambda part: [(SDS, part.name)],
+    "envoy.extensions.transport_sockets.tls.v3.SdsSecretConfig": _secret,
 }
 
 

@@ -77,7 +77,8 @@ class Server:
     `tls` holds absolute paths. `socket`: an additional Unix socket, beside a TCP port, for proxies of this machine;
     only its owner can connect to it. `secrets_in_clear`: every client over TCP may receive the fleet's secrets, with or
     without a client certificate. `load_receiver` takes the load reports and `latency_receiver` the latencies in request
-    logs; without them their services are not offered.
+    logs; without them their services are not offered. While `held` is true, a new stream waits for the next
+    publication, at most a second.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Server:
         subscription_limits: SubscriptionLimits | None = None,
         load_receiver: LoadReceiver | None = None,
         latency_receiver: LatencyReceiver | None = None,
+        held: Callable[[], bool] = lambda: False,
     ) -> None:
         self._bind = bind
         self._tls = tls
@@ -112,6 +114,7 @@ class Server:
             guarded,
             self.socket,
             Budget(subscription_limits or SubscriptionLimits()),
+            held,
         )
         self._sessions: set[Session] = set()
         self._load_receiver = load_receiver

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,8 @@ class ServerContext:
     guarded: bool = True
     socket: str = ""
     budget: Budget = field(default_factory=Budget)
+    held: Callable[[], bool] = lambda: False
+    """Whether a newer publication is on its way, which new streams wait for."""
     publication: Publication | None = None
     earlier: Publication | None = None
     """The last publication of the previous process, if it differs."""

@@ -33,6 +33,9 @@ _IN_CLEAR = (
     "without client certificates, since every user of the machine could read them; connect by {}"
 )
 _MTLS = "mTLS (control.xds.tls with a client_ca)"
+_HELD = 1.0
+"""Seconds for which a new stream waits at most for a publication that is on its way."""
+_HELD_POLL = 0.01
 _MIN_TIMER = 0.005
 """The shortest timer in seconds for a stream on which nothing but the time has changed."""
 
@@ -135,6 +138,14 @@ class Session:
         self._stream.offer(content)
         self._wake()
 
+    async def _follow_soon(self) -> None:
+        """Offer the node its content when nothing newer is on its way, or after a moment."""
+        deadline = self._loop.time() + _HELD
+        while self._server.held() and self._offered is None and self._loop.time() < deadline:
+            await asyncio.sleep(_HELD_POLL)
+        if self._offered is None and self._server.publication is not None and not self._call.closed:
+            self.follow(self._server.publication)
+
     def retry_rejected(self) -> int:
         """Offer once more what the node has rejected, and return the number of resources."""
         count = self._stream.retry_rejected() if self._entry is not None else 0
@@ -193,7 +204,9 @@ class Session:
             node_status.now(),
         )
         node_status.enter(self._entry)
-        if self._server.publication is not None:
+        if self._server.held():
+            self._call.start(self._follow_soon())
+        elif self._server.publication is not None:
             self.follow(self._server.publication)
         if not self._entry.denied:
             _LOG.info("xds: %s has connected", _role(self._entry), extra=_fields(self._entry, kind=self._service.kind))

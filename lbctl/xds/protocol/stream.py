@@ -8,7 +8,7 @@ are results.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -93,6 +93,8 @@ class Stream:
             self._hold_accepted(event.names)
         if first:
             self._hold_claimed(subscription)
+        if first and kind == EDS:
+            self._force(self._warming & content.keys())
         self._update_settled(now)
         return [event] if event else []
 
@@ -268,13 +270,15 @@ class Stream:
 
     def _warm(self, response: Response, clusters: Subscription) -> None:
         """Send the endpoints of each new or changed cluster after it, even if they are unchanged."""
-        endpoints = self._subscriptions.get(EDS)
-        for cluster in response.resources:
-            if clusters.lacks(cluster):
-                if cluster.name not in self._held[CDS]:
-                    self._warming.add(cluster.name)
-                if endpoints and cluster.name in self._content[EDS]:
-                    endpoints.force(cluster.name)
+        changed = [cluster.name for cluster in response.resources if clusters.lacks(cluster)]
+        self._warming.update(name for name in changed if name not in self._held[CDS])
+        self._force(name for name in changed if name in self._content[EDS])
+
+    def _force(self, clusters: Iterable[str]) -> None:
+        """Send the endpoints of these clusters, whatever the client has."""
+        if endpoints := self._subscriptions.get(EDS):
+            for name in clusters:
+                endpoints.force(name)
 
     def _release(self, now: float) -> bool:
         """Remove what has been unused for `settle` seconds, and return whether that makes a response due."""

@@ -170,7 +170,9 @@ class Subscription:
         self.names = (self.names - dropped) | added
         self._set_wildcard(wildcard, content)
         self._drop(dropped)
-        self._add(added)
+        claimed = added & self.initial_versions.keys() if not self._subscribed else set()
+        self._dirty |= claimed
+        self._add(added - claimed)
         self._must_send |= dropped if wildcard else set()
         if not wildcard:
             self.initial_versions = {
@@ -222,6 +224,8 @@ class Subscription:
         """Send this resource again even if it is accepted, provided that the client subscribes to it."""
         if self.covers(name):
             self._must_send.add(name)
+            self.initial_versions.pop(name, None)
+            self._claimed_version = ""
 
     def retry_rejected(self) -> int:
         """Forget what was rejected, so that it is sent once more, and return the number of resources."""
@@ -303,6 +307,8 @@ class Subscription:
         return name in self.accepted if target is None else self.lacks(target)
 
     def _next_partial(self, content: Mapping[str, Resource], held: Collection[str], gated: bool) -> Response | None:
+        if self._claimed_version:
+            self._accept_claim_of_names(content)
         must_send, dirty, answer_wildcard = self._must_send, self._dirty, self._answer_wildcard
         self._must_send, self._dirty, self._answer_wildcard = set(), set(), False
         resources: list[Resource] = []
@@ -320,10 +326,31 @@ class Subscription:
                 size += len(resource.body)
         if not (resources or removed or answer_wildcard):
             return None
-        version = set_version(self._view(content)) if self.type_url in _WILDCARD_TYPES else ""
+        version = self._partial_version(content, resources)
         return Response(
             self.type_url, self._nonces, tuple(resources), tuple(removed), version=version, delta=self._delta
         )
+
+    def _accept_claim_of_names(self, content: Mapping[str, Resource]) -> None:
+        """Note that a client of the state of the world has all that it names, where its version says so."""
+        view = self._view(content)
+        if view and set_version(view) == self._claimed_version:
+            self._accept_claim(view)
+            self._must_send.clear()
+
+    def _partial_version(self, content: Mapping[str, Resource], sent: Iterable[Resource]) -> str:
+        """Return the version of a response that is not the whole set: empty means a digest of the response.
+
+        In the state of the world it is the digest of everything that the client has with this response, so that any
+        member knows by it whether there is something to send to a client that comes from another one.
+        """
+        if self.type_url in _WILDCARD_TYPES:
+            return set_version(self._view(content))
+        if self._delta:
+            return ""
+        after = {name: item for name, item in self.accepted.items() if name not in self._uncertain}
+        after |= {item.name: item for item in sent}
+        return set_version(tuple(after[name] for name in sorted(after)))
 
     def _postpone(self, name: str, *, must_send: bool) -> None:
         (self._must_send if must_send else self._dirty).add(name)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from lbctl.serve.ha.sharing import owner_of
 from tests.e2e.support.control import settled
-from tests.e2e.support.fleet import fleet_of
-from tests.e2e.support.members import MemberPlane, members
+from tests.e2e.support.engines import engines
+from tests.e2e.support.fleet import fleet_of, pool_of
+from tests.e2e.support.members import MemberPlane, bootstrap_of_members, members
 from tests.e2e.support.replicas import replicas
 from tests.e2e.support.waiting import eventually
 from tests.support.stores import RedisServer
@@ -20,6 +23,18 @@ def redis() -> Iterator[RedisServer]:
     server.start()
     yield server
     server.close()
+
+
+_TTL = 5.0
+"""Seconds after which a member that announces nothing has lost its pools, with a lease that is longer."""
+_SLOW = 5.0
+"""Seconds that a busy machine may take beyond that and two seconds."""
+
+
+def _samplers(plane: MemberPlane) -> dict[str, str | None]:
+    """Pool → the other member whose sample its newest decision rests on; pools without a sample are absent."""
+    rows = plane.control.get("decisions")["decisions"]
+    return {row["pool"]: row["sampled_by"] for row in rows if row["signals"]}
 
 
 def _in_step(planes: tuple[MemberPlane, ...]) -> bool:
@@ -55,3 +70,34 @@ def test_one_leads_all_serve_the_same_and_a_killed_leader_is_replaced(redis: Red
                 first.control.start()
                 assert not first.leads
                 assert _in_step((first, second))
+
+
+def test_an_envoy_whose_member_dies_is_sent_nothing_twice_and_its_pools_go_on(redis: RedisServer) -> None:
+    names = [f"pool-{number}" for number in range(6)]
+    owners = {name: owner_of(name, ("cp-1", "cp-2")) for name in names}
+    assert set(owners.values()) == {"cp-1", "cp-2"}
+    with engines(*names) as replicas:
+        sources = [{"kind": "vllm", "url": "http://{address}/metrics"}]
+        telemetry = {"interval": "500ms", "timeout": "2s", "sources": sources}
+        pools = {name: pool_of([item], telemetry=telemetry) for name, item in zip(names, replicas, strict=True)}
+        routes = {name: {"match": {"path_prefix": f"/{name}/"}, "pool": name} for name in names}
+        fleet = fleet_of(replicas, routes=routes, pools=pools)
+        with members(fleet, f"redis://127.0.0.1:{redis.port}/0", lease="20s") as (first, second):
+            eventually(lambda: _samplers(first) == {name: by if by != "cp-1" else None for name, by in owners.items()})
+            for plane in (first, second):
+                own = {name for name, by in owners.items() if by == plane.name}
+                assert set(first.rows[plane.name]["pools"]) == own
+                assert plane.control.metric("lbctl_ha_owned_pools") == len(own)
+            with first.control.envoy("edge", bootstrap=bootstrap_of_members((second, first), "edge")) as edge:
+                settled(edge)
+                assert second.control.proxies["edge"]["connected"]
+                updates, version = edge.updates(), first.version
+                second.control.kill()
+                killed, before = time.monotonic(), {item.name: item.scrapes for item in replicas}
+                eventually(lambda: all(item.scrapes > before[item.name] + 1 for item in replicas))
+                assert time.monotonic() - killed < _TTL + 2 + _SLOW
+                eventually(lambda: _samplers(first) == dict.fromkeys(names))
+                eventually(lambda: first.control.proxies["edge"]["state"] == "SYNCED")
+                assert edge.updates() == updates
+                assert first.control.metric("lbctl_xds_pushed_resources_total") == 0
+                assert first.version == version

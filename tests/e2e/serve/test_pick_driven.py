@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import requests
 
 from tests.e2e.support import edges
 from tests.e2e.support.client import Load
@@ -58,10 +59,21 @@ def test_sessions_stay_until_a_drain_and_the_picker_knows_when_requests_end(kind
             eventually(lambda: all(len(names) == 1 for names in homes().values()), 20)
             eventually(lambda: control.metric("lbctl_pick_decisions_total") >= 60)
             eventually(lambda: control.metric("lbctl_pick_open") == 0.0)
+            _pick_without_an_end(fleet, site.name)
             command = [sys.executable, "-m", "lbctl", "drain", "pool/a", "--reason", "test", "--server", control.url]
             token = ["--token-file", str(control.state / "api-token")]
             subprocess.run([*command, *token], check=True, capture_output=True)
             eventually(lambda: all("a" not in names for names in homes().values()))
+            if kind == "haproxy":  # which says in its statistics that it has no such request
+                eventually(lambda: control.metric("lbctl_pick_lost_ends_total") == 1.0, 60)
+                assert control.metric("lbctl_pick_open") == 0.0
+
+
+def _pick_without_an_end(fleet: Fleet, proxy: str) -> None:
+    """A question as the proxy asks it, for a request whose end is never reported."""
+    host, port = fleet["control"]["picker"]["bind"].split(":")
+    answer = requests.get(f"http://{host}:{int(port) + 1}/pick/pool", headers={"x-lbctl-proxy": proxy}, timeout=10)
+    assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("kind", [*EDGES])

@@ -66,6 +66,8 @@ class Engine(Replica):
         self.wedged = False
         self.silent = False
         """Its exporter answers nobody."""
+        self.scrapes = 0
+        """How often its page was asked for."""
         self.more = ""
         """Lines of its page besides its own."""
         self._counters: dict[str, float] = dict.fromkeys(
@@ -96,6 +98,7 @@ class Engine(Replica):
     async def _handle(self, request: BaseRequest) -> web.StreamResponse:
         if request.path != "/metrics":
             return await super()._handle(request)
+        self.scrapes += 1
         return web.Response(status=503) if self.silent else web.Response(text=self.page())
 
     def page(self) -> str:

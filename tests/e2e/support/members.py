@@ -6,14 +6,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import requests
+import yaml
 
+from lbctl.cli import run
 from tests.e2e.support.control import ControlPlane, controlling
 from tests.e2e.support.fleet import Fleet
+from tests.e2e.support.ports import HOST
 from tests.e2e.support.waiting import eventually
 
 TOKEN = "a-token-that-all-members-have"
@@ -89,3 +94,14 @@ def members(
 def leader_of(planes: tuple[MemberPlane, ...]) -> MemberPlane | None:
     """The member that leads; None where there is none now."""
     return next((item for item in planes if item.control.ready() and item.leads), None)
+
+
+def bootstrap_of_members(planes: Sequence[MemberPlane], node: str) -> dict[str, Any]:
+    """What `lbctl bootstrap` says for an Envoy that begins with the first of these members."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = ["bootstrap", "--xds", f"{HOST}:{planes[0].control.xds}", "--node", node, "-d", directory]
+        for plane in planes[1:]:
+            command += ["--standby", f"{HOST}:{plane.control.xds}"]
+        assert run(command) == 0
+        read: dict[str, Any] = yaml.safe_load((Path(directory) / "envoy.yaml").read_text())
+    return read

@@ -16,8 +16,8 @@ from tests.e2e.support.ports import HOST, free_port, hold
 _TRIES = 50
 Pick = Callable[["Asked"], str | None]
 
-_END = re.compile(rb"\"?pick\"?[=:] ?\"(id-[0-9]+)\"")
-"""The id of a pick, as HAProxy and as nginx report it."""
+_END = re.compile(rb"\"?(?:pick|left)\"?[=:] ?\"(id-[0-9]+)\"")
+"""The id of a pick, as HAProxy and as nginx report it; nginx also those that a request has left for a fallback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,7 @@ class ScriptedPicker:
                 line = self._ends.recv(65536)
             except TimeoutError:
                 continue
-            if match := _END.search(line):
-                self.ended.append(match[1].decode())
+            self.ended += [match.decode() for match in _END.findall(line)]
 
 
 def _read(connection: socket.socket) -> Asked | None:

@@ -108,6 +108,33 @@ def test_a_picked_replica_that_refuses_the_connection_costs_no_request(edge: Bin
         assert load.shares() == {"b": 1.0}
 
 
+def test_a_request_that_goes_on_to_a_picked_fallback_ends_both_picks(four: list[Replica]) -> None:
+    port, (a, b, _, _) = free_port_pair(), four
+    balance = {"algorithm": "pick", "pick": PICK}
+    spare = {"spare": {"replicas": [entry(b)], "balance": balance}}
+    both = fleet_of(
+        {"replicas": [entry(a)], "balance": balance},
+        route={"fallback": "spare"},
+        pools=spare,
+        control={"picker": {"bind": f"127.0.0.1:{port}"}},
+    )
+
+    def by_pool(asked: Asked) -> str | None:
+        return {"/pick/pool": "a", "/pick/spare": "b" if "x-session-id" in asked.headers else None}[asked.target]
+
+    a.refuse()
+    try:
+        with scripted_picker(port, by_pool) as picker, running("nginx", both) as gateway:
+            for headers in ((("x-session-id", "s"),), ()):
+                load = gateway.load(4, 2, request=Request("POST", body=b"{}", headers=headers))
+                load.assert_no_failure()
+                assert load.shares() == {"b": 1.0}
+            eventually(lambda: len(picker.ended) == 12)
+            assert len(set(picker.ended)) == 12
+    finally:
+        a.accept()
+
+
 def test_the_beginning_of_a_json_body_is_asked_with(four: list[Replica]) -> None:
     port, body = free_port_pair(), b'{"prompt": "' + b"x" * 200_000 + b'"}'
     with scripted_picker(port, lambda _: "a") as picker, running("haproxy", fleet(four, port, prefix={})) as gateway:

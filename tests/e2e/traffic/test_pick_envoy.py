@@ -81,6 +81,28 @@ def test_no_drained_replica_and_no_other_region_is_picked() -> None:
             assert b.requests
 
 
+def test_a_farther_replica_is_picked_only_when_no_nearer_one_can_take_it() -> None:
+    with replicas("a", "b", "spare") as (a, b, spare):
+        places = [entry(b, region="west"), entry(a, region="east"), entry(spare, region="east", priority=1)]
+        pool = {"replicas": places, "locality": {"prefer": "region"}, **_pick()}
+        fleet = _fleet(pool)
+        with controlling(fleet) as control, control.envoy(EDGE, [EDGE], region="east") as envoy:
+            await_picker(envoy)
+
+            def samples(replica: Replica) -> list[Any]:
+                return [row for row in control.get("picks")["samples"] if row["replica"] == replica.name]
+
+            for serving in (a, b, spare):
+                load = envoy.client().load(30, 2, lambda number: _chat(f"s{number}"))
+                load.assert_no_failure()
+                assert load.by_replica == {serving.name: 30}
+                eventually(lambda replica=serving: samples(replica))  # type: ignore[misc]
+                places = [{**item, "drain": item.get("drain") or item["name"] == serving.name} for item in places]
+                if serving is not spare:
+                    change(control, {**fleet, "pools": {"pool": {**pool, "replicas": places}}}, EDGE)
+            assert {row["proxy"] for row in control.get("picks")["samples"]} == {EDGE}
+
+
 def test_a_variant_of_a_split_gets_no_request_of_the_other() -> None:
     with replicas("a", "b") as (a, b):
         fleet = _fleet({"replicas": [entry(a)], **_pick()}, pools={"other": {"replicas": [entry(b)], **_pick()}})

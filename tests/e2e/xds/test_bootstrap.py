@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +18,9 @@ from lbctl.cli import run
 from tests.e2e.support.binaries import require
 from tests.e2e.support.certs import Authority, Pair
 from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling
-from tests.e2e.support.fleet import fleet_of
-from tests.e2e.support.ports import HOST, free_port
+from tests.e2e.support.fleet import Fleet, entry, fleet_of
+from tests.e2e.support.picker import await_picker
+from tests.e2e.support.ports import HOST, free_pair, free_port
 from tests.e2e.support.replicas import Replica
 from tests.e2e.support.waiting import eventually
 
@@ -128,6 +131,46 @@ def test_a_control_plane_with_a_certificate_for_another_name_is_not_believed(tmp
         eventually(lambda: envoy.stat("cluster.xds|lbctl.ssl.fail_verify_san") > 1)  # it tries again and again
         assert envoy.stat("cluster_manager.cds.update_success") == 0
         assert not live(envoy)
+
+
+def test_an_envoy_asks_a_picker_beyond_loopback_with_its_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "pki")
+    edge = authority.issue("edge")
+    flags = ["--tls-ca", str(authority.ca), "--tls-cert", str(edge.certificate), "--tls-key", str(edge.key)]
+    with Replica("one") as one, Replica("two") as two:
+        fleet = _fleet(one)
+        fleet["pools"]["pool"] = {"replicas": [entry(item) for item in (one, two)], "balance": {"algorithm": "pick"}}
+        fleet["control"]["picker"] = {"bind": f"0.0.0.0:{free_pair()}"}
+        with (
+            controlling(fleet, files=_files(authority)) as control,
+            joined(control, tmp_path / "out", *flags) as envoy,
+        ):
+            await_picker(envoy)
+            envoy.client().load(20, 2).assert_no_failure()
+            eventually(lambda: control.metric("lbctl_pick_decisions_total") >= 1)
+            with pytest.raises(ssl.SSLError), _connection(fleet, authority) as stranger:
+                stranger.recv(1)
+
+
+def test_an_envoy_without_a_certificate_goes_on_by_its_own_policy(tmp_path: Path) -> None:
+    with Replica("one") as one, Replica("two") as two:
+        fleet = _fleet(one)
+        fleet["pools"]["pool"] = {"replicas": [entry(item) for item in (one, two)], "balance": {"algorithm": "pick"}}
+        fleet["control"]["picker"] = {"bind": f"0.0.0.0:{free_pair()}"}
+        with (
+            controlling(fleet, files=_files(Authority(tmp_path / "pki"))) as control,
+            control.envoy("edge", by_socket=True) as envoy,
+        ):
+            envoy.client().load(20, 2).assert_no_failure()
+            eventually(lambda: "xds-ca" in str(control.proxies["edge"]))
+
+
+def _connection(fleet: Fleet, authority: Authority) -> ssl.SSLSocket:
+    """A connection to the picker without a certificate."""
+    port = int(fleet["control"]["picker"]["bind"].rpartition(":")[2])
+    context = ssl.create_default_context(cafile=str(authority.ca))
+    context.set_alpn_protocols(["h2"])
+    return context.wrap_socket(socket.create_connection((HOST, port)), server_hostname=HOST)
 
 
 def _fleet(replica: Replica) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Got:
         self.nonce: str = message.nonce
         self.version: str = message.system_version_info if delta else message.version_info
         held = [each.resource for each in message.resources] if delta else list(message.resources)
-        self.bodies = [each.value.decode() for each in held]
+        self.bodies = [each.value.decode(errors="replace") for each in held]
         self.inner_types = {each.type_url for each in held}
         self.versions = {each.name: each.version for each in message.resources} if delta else {}
         self.removed = list(message.removed_resources) if delta else []

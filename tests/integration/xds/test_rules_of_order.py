@@ -4,7 +4,7 @@ import pytest
 
 from lbctl.xds.protocol.stream import Stream
 from lbctl.xds.resource import CDS, EDS, LDS, Resources
-from tests.integration.xds.playbook import Client, fleet, started
+from tests.integration.xds.playbook import KINDS, Client, fleet, started
 
 BOTH = pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
 OLD = fleet(cds="a1 b1", eds="a1 b1", lds="public1", rds="public1", sds="ca1")
@@ -436,11 +436,37 @@ def test_rule_32_a_wildcard_at_another_version_is_sent(short: str) -> None:
     assert client.pull() != []
 
 
-@pytest.mark.parametrize(("short", "name"), [("eds", "a"), ("rds", "public"), ("sds", "ca")])
-def test_rule_32_what_is_named_is_always_answered(short: str, name: str) -> None:
+@pytest.mark.parametrize("short", ["eds", "rds", "sds"])
+def test_rule_32_what_is_named_at_the_same_version_is_not_sent_again(short: str) -> None:
+    names = [*OLD.of(KINDS[short])]
     client = Client(OLD)
-    client.ask(short, name, version=started(OLD).accepted[short])
-    assert client.hear() == [f"{short}: {name}1"]
+    client.ask(short, *names, version=started(OLD).accepted[short])
+    assert client.pull() == []
+    assert client.state(short) == "SYNCED"
+    client.offer(fleet(**{short: f"{names[0]}2"}))
+    assert client.hear() == [f"{short}: {names[0]}2"]
+
+
+def test_rule_32_a_version_stands_for_all_that_the_client_has_not_for_the_last_response() -> None:
+    first = started(OLD)
+    first.offer(fleet(cds="a1 b1", eds="a1 b2", lds="public1", rds="public1", sds="ca1"))
+    assert first.hear() == ["eds: b2"]
+    same = Client(fleet(cds="a1 b1", eds="a1 b2"))
+    same.ask("eds", "a", "b", version=first.accepted["eds"])
+    assert same.hear() == []
+    more = Client(fleet(cds="a1 b1 c1", eds="a1 b2 c1"))
+    more.ask("eds", "a", "b", "c", version=first.accepted["eds"])
+    assert more.hear() == ["eds: a1 b2 c1"]
+
+
+def test_rule_32_a_refused_resource_is_not_part_of_what_the_client_has() -> None:
+    first, newer = started(OLD), fleet(cds="a1 b1", eds="a2 b2", lds="public1", rds="public1", sds="ca1")
+    first.offer(newer)
+    first.nack(first.one(), "a is wrong")
+    assert first.hear() == ["eds: b2"]
+    client = Client(newer)
+    client.ask("eds", "a", "b", version=first.accepted["eds"])
+    assert client.hear() == ["eds: a2 b2"]
 
 
 @pytest.mark.parametrize("short", ["cds", "lds"])
@@ -505,10 +531,20 @@ def test_rule_33_a_listener_that_is_gone_meanwhile_is_removed_at_once() -> None:
     assert client.hear() == ["lds: -internal"]
 
 
-def test_rule_33_what_is_named_is_sent_though_the_client_says_that_it_has_it() -> None:
+def test_rule_33_what_is_named_is_not_sent_to_a_delta_client_that_has_it() -> None:
     client = Client(OLD, delta=True)
-    client.change("eds", "a", "b", have=versions("a1 b1", "eds"))
-    assert client.hear() == ["eds: a1 b1"]
+    client.change("eds", "a", "b", have=versions("a1 b7", "eds"))
+    assert client.hear() == ["eds: b1"]
+    assert client.state("eds") == "SYNCED"
+    client.change("eds", "a")
+    assert client.hear() == ["eds: a1"], "rule 20 holds for what it asks for again"
+
+
+def test_rule_33_a_name_that_a_delta_client_has_and_that_is_gone_is_removed() -> None:
+    client = Client(OLD, delta=True)
+    client.change("eds", "a", "z", have=versions("a1 z1", "eds"))
+    client.wait(2)
+    assert client.hear() == ["eds: -z"]
 
 
 def test_rule_33_what_a_client_had_does_not_count_once_it_has_another() -> None:

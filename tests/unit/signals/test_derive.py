@@ -47,6 +47,13 @@ def test_two_looks_give_means_and_rates_with_the_time_of_the_later() -> None:
     assert found.evidence == TokenEvidence(15, 400, 8, 8, 40)
 
 
+def test_the_part_of_prompts_that_was_cached_is_of_the_tokens_between_two_looks() -> None:
+    before = {**_VLLM, "cache_lookups": 5000.0, "cache_found": 100.0}
+    after = _grown(_grown(before), {"cache_lookups": 2000.0, "cache_found": 1500.0})
+    assert _values("vllm", _look(10, before), _look(15, after))["cache_hits"] == 0.75
+    assert "cache_hits" not in _values("vllm", _look(10, before), _look(15, _grown(before)))
+
+
 def test_one_look_gives_gauges_alone() -> None:
     assert set(_values("vllm", None, _look(10, _VLLM))) == {"queue", "kv_cache", "progress"}
 

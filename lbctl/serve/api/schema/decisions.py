@@ -50,6 +50,8 @@ class Decision:
     """The capacity of the replica."""
     signals: Mapping[str, DecisionSignal]
     """Name → signal, with those that are stale."""
+    sampled_by: str | None
+    """The member of the control plane that has scraped the signals; None: the one that answers, or there is none."""
     age: float | None
     """Seconds since the last sample; None: there never was one."""
     evidence_age: float | None

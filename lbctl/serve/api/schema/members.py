@@ -41,6 +41,8 @@ class Member:
     """Seconds of the store's last answer; null before the first."""
     problem: str | None
     """Why it cannot use the store; null where it can."""
+    pools: tuple[str, ...]
+    """The pools whose replicas it scrapes, by the member that answers."""
     at: Timestamp
     """When it said so, by its own clock."""
 

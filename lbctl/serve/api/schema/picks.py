@@ -40,6 +40,8 @@ class PickedPool:
     """The number of picked requests that have ended."""
     mean_seconds: float | None
     """How long a decision takes on average; None before the first."""
+    cache_hits: Mapping[str, float]
+    """Replica → the part of prompt tokens that its engine found in its prefix cache; absent where that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def test_a_process_without_a_store_says_that_one_in_the_files_counts_at_the_next
         try:
             source = parse_lenient((str(path),))
             assert source is not None
-            await endpoints.open_xds(source, None, lambda *_: None, lambda *_: None)  # type: ignore[arg-type]
+            await endpoints.open_xds(source, None, lambda *_: None, lambda *_: None, lambda: False)  # type: ignore[arg-type]
             assert "control.store" in endpoints.restart_needed(source)
         finally:
             await endpoints.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import signal
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -71,11 +73,11 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    name: str, directory: Path, port: int, prefix: str, password: str | None = None
+    name: str, directory: Path, port: int, prefix: str, password: str | None = None, fleet: str = FLEET
 ) -> AsyncIterator[Running]:
     path = directory / name / "fleet.yaml"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(FLEET.replace("NAME", "b"))
+    path.write_text(fleet.replace("NAME", "b"))
     store = open_shared(Store(f"redis://127.0.0.1:{port}", prefix, lease=2_000, password_file=password), name)
     shared = Shared(name, store, 2.0, Authority())
     options, nodes, metrics = Options((str(path),), str(path.parent / "state")), NodeStatus(), Metrics()
@@ -99,6 +101,12 @@ def served(member: Running) -> set[str]:
     published = member.services.publisher.served
     assert published is not None
     return {item.name for pool in published.composed.whole.topology.pools for item in pool.replicas}
+
+
+def version(member: Running) -> str:
+    published = member.services.publisher.served
+    assert published is not None
+    return published.cached_snapshot.version
 
 
 def test_a_rollback_is_in_force_after_an_outage_of_the_store_that_is_longer_than_the_lease(
@@ -214,26 +222,80 @@ def test_a_follower_sends_writes_only_where_the_leader_has_announced_its_api(
     asyncio.run(work())
 
 
-def test_weights_are_saved_once_a_second_and_ejections_at_once(redis: RedisServer, tmp_path: Path) -> None:
+def test_a_decision_is_written_before_it_is_published_ten_times_a_second_at_most(
+    redis: RedisServer, tmp_path: Path
+) -> None:
     async def work() -> None:
         async with running("cp-1", tmp_path, redis.port, f"test:{secrets.token_hex(4)}") as first:
             await until(lambda: first.member.leads)
-            loop = first.services.telemetry.loop
-            saved: list[tuple[LoopOutput, float]] = []
-            save = first.state.save_loop_output
+            telemetry, publisher = first.services.telemetry, first.services.publisher
+            happened: list[tuple[str, LoopOutput, float]] = []
+            save, publish = first.state.save_loop_output, publisher.set_loop_output
 
-            async def counted(output: LoopOutput, at: float) -> None:
-                saved.append((output, at))
-                await save(output, at)
+            async def saving(output: LoopOutput, at: float) -> int:
+                length = await save(output, at)
+                happened.append(("written", output, time.monotonic()))
+                return length
 
-            first.state.save_loop_output = counted  # type: ignore[method-assign]
-            for step in range(1, 11):
-                loop.adopt(LoopOutput({"chat": {"a": Weight(step / 10, 1.0)}}))
-                await asyncio.sleep(0.12)
-            await until(lambda: saved[-1][0] == loop.output)
-            assert all(after - before >= 1.0 for (_, before), (_, after) in pairwise(saved))
-            loop.adopt(LoopOutput({}, {"chat": {"a": ("it is slow",)}}))
-            await until(lambda: saved[-1][0] == loop.output)
-            assert saved[-1][1] - saved[-2][1] < 1.0
+            def publishing(output: LoopOutput) -> None:
+                happened.append(("published", output, time.monotonic()))
+                publish(output)
+
+            first.state.save_loop_output = saving  # type: ignore[method-assign]
+            publisher.set_loop_output = publishing  # type: ignore[method-assign]
+            for step in range(1, 31):
+                telemetry.loop._set_output(LoopOutput({"chat": {"a": Weight(step / 10, 1.0)}}))
+                await asyncio.sleep(0.02)
+            await until(lambda: happened[-1][1] == telemetry.loop.output and happened[-1][0] == "published")
+            written = [(output, at) for what, output, at in happened if what == "written"]
+            for what, output, at in happened:
+                assert what == "written" or any(known == output and before <= at for known, before in written)
+            assert all(after - before >= 0.09 for (_, before), (_, after) in pairwise(written))
+
+    asyncio.run(work())
+
+
+def test_a_store_that_hangs_holds_a_decision_up_for_a_moment_only(redis: RedisServer, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running("cp-1", tmp_path, redis.port, f"test:{secrets.token_hex(4)}") as first:
+            await until(lambda: first.member.leads)
+            decided = LoopOutput({"chat": {"a": Weight(0.5, 1.0)}})
+            redis.signal(signal.SIGSTOP)
+            try:
+                first.services.telemetry.loop._set_output(decided)
+                await until(lambda: first.services.publisher.loop_output == decided)
+            finally:
+                redis.signal(signal.SIGCONT)
+            await until(lambda: first.member.leads and not first.member.election.problem)
+
+    asyncio.run(work())
+
+
+def test_files_that_differ_are_told_and_the_leaders_are_served_until_they_agree(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    async def work() -> None:
+        prefix = f"test:{secrets.token_hex(4)}"
+        async with running("cp-1", tmp_path, redis.port, prefix) as first:
+            await until(lambda: first.member.leads)
+            async with running("cp-2", tmp_path, redis.port, prefix) as second:
+
+                def differ() -> dict[str, bool]:
+                    return {row.name: row.files_differ for row in first.services.views.members().members}
+
+                second.path.write_text(FLEET.replace("NAME", "c"))
+                await second.services.reconciler.reload()
+                assert served(second) == {"a", "b"}, "the leader's"
+                await until(lambda: differ() == {"cp-1": False, "cp-2": True})
+                rows = second.services.views.members().members
+                assert [row.digest for row in rows if row.name == "cp-2"] != [rows[0].digest]
+                first.path.write_text(FLEET.replace("NAME", "d"))
+                await first.services.reconciler.reload(allow_shrink=True)
+                await until(lambda: served(second) == {"a", "d"})
+                assert version(second) == version(first)
+                second.path.write_text(FLEET.replace("NAME", "d"))
+                await second.services.reconciler.reload()
+                await until(lambda: differ() == {"cp-1": False, "cp-2": False})
+                assert version(second) == version(first)
 
     asyncio.run(work())

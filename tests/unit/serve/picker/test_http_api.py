@@ -6,11 +6,14 @@ from random import Random
 
 import pytest
 
-from lbctl.ir.pools import PickPolicy, SessionKey
+from lbctl.ir.pools import Locality, PickPolicy, SessionKey
+from lbctl.ir.proxies import Proxy
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.serve.picker.http_api import RequestEnds
+from lbctl.serve.picker.http_api import HttpApi, RequestEnds
+from lbctl.serve.picker.http_protocol import HttpRequest
 from lbctl.serve.picker.question import Caller, Question
 from lbctl.serve.picker.service import PickService
+from lbctl.targets import picker
 
 HAPROXY = (
     "<134>1 2026-11-23T18:40:00+00:00 - haproxy 77 - "
@@ -56,3 +59,19 @@ def test_a_request_without_a_pick_is_nobodys_end() -> None:
     service.pick(QUESTION)
     ends.datagram_received(HAPROXY.format(rest='end="SC" retries="0"', pick="-").encode(), None)
     assert (service.open_picks, ends.malformed) == (1, 0)
+
+
+@pytest.mark.parametrize(("region", "zone", "replica"), [("us", None, "b"), ("eu", "a%", "a"), (None, None, "a")])
+def test_the_nearest_replica_to_the_proxy_that_asks_is_picked(
+    region: str | None, zone: str | None, replica: str
+) -> None:
+    places = (Candidate("a", "10.0.0.1:80", region="eu", zone="a%"), Candidate("b", "10.0.0.2:80", region="us"))
+    spare = Candidate("c", "10.0.0.3:80", region="us", priority=1)
+    service, target = (
+        PickService(),
+        picker.target("p", ("eu", "us"), Proxy("h", "haproxy", (), region=region, zone=zone)),
+    )
+    table = PoolTable("p", PickPolicy(()), (*places, spare), locality=Locality("zone", 70.0))
+    service.set_table("p", table if region else PoolTable("p", PickPolicy(()), places[:1]))
+    answer = HttpApi(service, bytes).handle(HttpRequest("GET", target, {}, b""))
+    assert answer.headers["x-lbctl-pick"] == replica

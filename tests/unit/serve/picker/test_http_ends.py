@@ -49,6 +49,15 @@ def test_both_proxies_reports_end_the_request_and_only_that_one(service: PickSer
     assert ends.malformed == 0
 
 
+def test_the_pick_of_a_pool_that_a_request_has_left_ends_too_and_its_replica_is_suspected(service: PickService) -> None:
+    left, kept = picked(service), picked(service)
+    line = NGINX.format(id=kept).replace('"status"', f'"left":"{left}","status"')
+    ends = RequestEnds(service)
+    ends.datagram_received(line.encode(), SENDER)
+    assert (service.open_picks, ends.malformed) == (0, 0)
+    assert HttpApi(service, bytes).handle(HttpRequest("POST", "/pick/chat", {}, b"{}")).status == 204
+
+
 @pytest.mark.parametrize("line", [HAPROXY, NGINX])
 def test_a_request_without_a_pick_is_no_fault(service: PickService, line: str) -> None:
     ends = RequestEnds(service)

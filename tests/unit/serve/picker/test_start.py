@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -10,7 +11,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
+from lbctl.ir.address import Address
 from lbctl.serve.picker import wire
+from lbctl.serve.picker.child import PickerChild, PickerEndedError
+from lbctl.serve.picker.feed import Feed
+from lbctl.serve.picker.tables import Measured
 from tests.e2e.support.ports import HOST, free_pair, release
 
 AS_IN_A_CONTAINER = "import os; os.getppid = lambda: 1\n"
@@ -44,3 +51,24 @@ def test_it_starts_where_its_parent_is_the_first_process_of_a_container() -> Non
 def test_it_ends_at_once_where_its_parent_has_already_ended() -> None:
     with _started(os.getpid() + 1) as (process, _):
         assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_taken_port_is_the_reason_with_its_address_and_the_next_picker_runs(taken: int) -> None:
+    asyncio.run(_with_a_taken_port(taken))
+
+
+async def _with_a_taken_port(taken: int) -> None:
+    bind, reported = Address(HOST, free_pair()), asyncio.Event()
+    child = PickerChild(Feed(lambda: Measured(0.0)), lambda: (bind, None), lambda _: reported.set())
+    release()
+    with socket.create_server((HOST, bind.port + taken)), pytest.raises(PickerEndedError) as ended:
+        await child.run()
+    assert f"{HOST}:{bind.port + taken}" in str(ended.value)
+    assert "cannot listen" in child.state.problem
+    runs = asyncio.get_running_loop().create_task(child.run())
+    async with asyncio.timeout(60):
+        await reported.wait()
+    assert (child.state.problem, child.state.starts) == ("", 2)
+    runs.cancel()
+    await asyncio.gather(runs, return_exceptions=True)

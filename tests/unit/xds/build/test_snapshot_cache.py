@@ -240,7 +240,7 @@ def test_live_state_changes_its_own_type_and_nothing_else(live: Mapping[str, Any
         ("8080", "8082", {"lds public"}),
         ("sample: 10%", "sample: 11%", {"lds inner"}),
         ("{cookie: lb}", "{cookie: lb2}", {"eds v1", "rds inner", "rds public"}),
-        ("  random:\n", "  random:\n    timeouts: {connect: 1s}\n", {"cds random"}),
+        ("  random:\n", "  random:\n    timeouts: {connect: 1s}\n", {"cds random", "eds random"}),
         ("# nothing", "", set()),
     ],
 )
@@ -466,7 +466,7 @@ def test_a_part_of_the_limits_is_all_that_named_proxies_have_for_themselves() ->
     edition = built(text)
     edge = edition.snapshot.topology.proxies[0]
     apart = changed(edition.resources(edge), edition.resources(ANY))
-    assert {item.split()[0] for item in apart} == {"cds"}
+    assert {item.split()[0] for item in apart} == {"cds", "eds"}
 
 
 def test_the_version_moves_with_a_replicas_zone_though_no_proxy_is_near_it() -> None:

@@ -1,0 +1,207 @@
+"""Which member scrapes which pool, and how its samples reach the one that decides.
+
+The leader writes among which members the pools are shared; each of them then knows by rendezvous hashing who owns a
+pool, so that a member that comes or goes moves its own part alone. The lease of an owner is its announcement: it stops
+before others may take that it is gone. An owner's samples travel with its announcement, and the leader decides on them
+as on its own. The samples of two owners at the same time do no harm: each is what a replica has said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+
+from lbctl.serve import log
+from lbctl.serve.ha.presence import MemberInfo
+from lbctl.serve.state.interface import StoreError
+from lbctl.serve.state.records import UNREADABLE
+from lbctl.serve.state.saved import SavedState
+from lbctl.serve.telemetry.samples import MemberSamples, write_samples
+from lbctl.serve.telemetry.service import Telemetry
+
+SHARING = "sharing"
+"""The key of the members among whom the pools are shared."""
+_LARGEST = 500_000
+"""Characters of one member's samples that any store takes beside those of others."""
+_SLOWEST = 5.0
+"""Seconds that a sample may take on its way: pools with a shorter `stale_after` are scraped by the leader itself."""
+_MARGIN = 0.8
+"""The part of its lease after which an owner that cannot renew it stops."""
+
+
+class PoolSharing:
+    """The pools of this member, and the samples of the others.
+
+    `ttl`: the seconds after which a member that announces nothing has lost its pools.
+    """
+
+    def __init__(
+        self, name: str, telemetry: Telemetry, state: SavedState, ttl: float, clock: Callable[[], float]
+    ) -> None:
+        """`clock`: seconds that also pass while the process is stopped."""
+        self.members: tuple[str, ...] = ()
+        """The members that share the pools; empty before anybody has said so."""
+        self._leader = ""
+        """The one of them that has said so."""
+        self.taken = 0
+        """How many samples of other members this one has decided on."""
+        self._name = name
+        self._telemetry = telemetry
+        self._state = state
+        self._ttl = ttl
+        self._clock = clock
+        self._owners: dict[str, str] = {}
+        self._until = -math.inf
+        """When the lease of this member's pools ends."""
+        self._seen = -math.inf
+        """When the announcements of all members were read last."""
+        self._heard: dict[str, tuple[float, float]] = {}
+        """Member → the time of its last announcement by its own clock, and when that was first read."""
+        self._others: dict[str, MemberSamples] = {}
+        self._texts: dict[str, str] = {}
+        self._damaged: set[str] = set()
+        self.able = True
+        """Whether the samples of this member have fitted into its announcement so far."""
+        self._written = False
+        """Whether the store has among whom the pools are shared, since this member leads."""
+        telemetry.share(self.owns)
+
+    def owner(self, pool: str) -> str:
+        """Return the member that scrapes this pool; empty where that is unknown."""
+        if self._telemetry.patience(pool) < _SLOWEST:
+            return self._leader
+        if pool not in self._owners:
+            self._owners[pool] = owner_of(pool, self.members)
+        return self._owners[pool]
+
+    def owns(self, pool: str) -> bool:
+        """Return whether this member scrapes the pool now."""
+        return self.owner(pool) == self._name and (self._clock() < self._until or self.members == (self._name,))
+
+    def adopt(self, value: str) -> None:
+        """Take over among whom the pools are shared. Raises one of `UNREADABLE`."""
+        leader, names = json.loads(value)
+        if not isinstance(names, list) or not all(isinstance(item, str) for item in (leader, *names)):
+            raise ValueError(f"not a leader and its members: {value[:80]!r}")
+        self._share(leader, tuple(names))
+
+    def own(self) -> tuple[str, ...]:
+        """Return the pools that this member scrapes now."""
+        return tuple(name for name in self._telemetry.pools if self.owns(name))
+
+    def pools_of(self, member: str) -> tuple[str, ...]:
+        """Return the pools that a member owns."""
+        return tuple(name for name in self._telemetry.pools if self.owner(name) == member)
+
+    async def samples(self) -> str:
+        """Return what this member has scraped for the one that decides; empty where there is nothing."""
+        measured = self._telemetry.take_measured()
+        text = await asyncio.to_thread(write_samples, measured, time.monotonic()) if measured else ""
+        if len(text) <= _LARGEST:
+            return text
+        self.able = False
+        log.error(
+            "this member's samples are too large to be shared: it scrapes nothing for others until it starts again"
+        )
+        return ""
+
+    def renewed(self, asked: float) -> None:
+        """Note that the announcement was renewed, by a request of that time."""
+        had_ended = self._clock() >= self._until
+        self._until = asked + _MARGIN * self._ttl
+        if had_ended:
+            self._telemetry.share(self.owns)
+
+    def check(self) -> None:
+        """Stop scraping where the lease of this member's pools has ended."""
+        if self._clock() >= self._until and self.members not in ((), (self._name,)):
+            self._telemetry.share(self.owns)
+
+    async def take_over(self, announced: Iterable[MemberInfo]) -> None:
+        """Begin to share the pools, with a store that may have lost what was written."""
+        self._written = False
+        await self.lead(announced)
+
+    async def lead(self, announced: Iterable[MemberInfo] | None) -> None:
+        """Share the pools among the members that are there, and take their samples.
+
+        `announced`: what they say about themselves; None where the store does not answer.
+        """
+        if announced is None:
+            if self._clock() - self._seen > self._ttl:
+                self.alone()
+            return
+        live = self._live(announced)
+        names = tuple(sorted({self._name, *live}))
+        if names != self.members or not self._written:
+            await self._change(names)
+        for name in self.members:
+            if name != self._name and (info := live.get(name)) is not None:
+                await self._take(info)
+
+    def _live(self, announced: Iterable[MemberInfo]) -> dict[str, MemberInfo]:
+        """Return the members that can have pools, by name."""
+        now = self._seen = self._clock()
+        known = {item.name: item for item in announced}
+        self._heard = {
+            name: heard if (heard := self._heard.get(name)) and heard[0] == item.at else (item.at, now)
+            for name, item in known.items()
+        }
+        return {
+            name: item
+            for name, item in known.items()
+            if item.shares and item.role != "isolated" and now - self._heard[name][1] <= self._ttl
+        }
+
+    def alone(self) -> None:
+        """Scrape all pools: no other member can be heard."""
+        if self.members != (self._name,):
+            log.warn("this member scrapes all pools: no other one can be heard")
+            self._share(self._name, (self._name,))
+
+    async def _change(self, names: tuple[str, ...]) -> None:
+        try:
+            await self._state.save_raw(SHARING, json.dumps([self._name, names]))
+        except StoreError:
+            return  # tried again with the next announcements
+        self._written = True
+        if names != self.members:
+            log.event("pools are shared", members=",".join(names))
+        self._share(self._name, names)
+
+    def _share(self, leader: str, names: tuple[str, ...]) -> None:
+        if (leader, names) == (self._leader, self.members):
+            return
+        self._leader, self.members = leader, names
+        self._owners = {}
+        self._others = {name: item for name, item in self._others.items() if name in names}
+        self._texts = {name: text for name, text in self._texts.items() if name in names}
+        self._telemetry.share(self.owns)
+
+    async def _take(self, info: MemberInfo) -> None:
+        """Decide on the samples of a member, where there are new ones."""
+        if not info.samples or self._texts.get(info.name) == info.samples:
+            return
+        self._texts[info.name] = info.samples
+        known = self._others.setdefault(info.name, MemberSamples.of(info.name))
+        received, plans = time.monotonic(), self._telemetry.plans
+        try:
+            reports = await asyncio.to_thread(known.read, info.samples, received, plans)
+        except UNREADABLE as error:
+            if info.name not in self._damaged:
+                log.error("the samples of a member cannot be read", member=info.name, reason=repr(error))
+            self._damaged.add(info.name)
+            return
+        self._damaged.discard(info.name)
+        reports = [item for item in reports if self.owner(item.pool) == info.name]
+        self.taken += len(reports)
+        self._telemetry.take(reports)
+
+
+def owner_of(pool: str, members: Iterable[str]) -> str:
+    """Return the member that owns a pool, by rendezvous hashing; empty without members."""
+    return max(members, key=lambda member: blake2b(f"{member}\0{pool}".encode(), digest_size=8).digest(), default="")

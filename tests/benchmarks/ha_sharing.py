@@ -1,0 +1,314 @@
+"""`python -m tests.benchmarks.ha_sharing [PART…]`: several members of a control plane on one fleet, with a real Redis.
+
+`share`: two members and a thousand replicas: who scrapes how many, what the store sees, how old samples are where it is
+decided, and how soon all replicas are scraped again after one member was killed. `decide`: from a decision to the
+clients of each member. `streams`: a hundred clients on three members, one of which is killed. `start`: a member with
+ten thousand replicas. The replicas are another process, which counts the requests of each connection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.xds_clients import Client, clients
+from tests.e2e.support.fleet import Fleet, bind
+from tests.e2e.support.members import MemberPlane, members
+from tests.e2e.support.ports import HOST
+from tests.e2e.support.waiting import eventually
+from tests.support.stores import STORES, RedisServer, Server
+
+ROOT = Path(__file__).resolve().parents[2]
+_LEASE = 10.0
+_PATIENCE = 300.0
+_PAGE = """\
+vllm:num_requests_running{model_name="m"} 3
+vllm:num_requests_waiting{model_name="m"} 0
+vllm:kv_cache_usage_perc{model_name="m"} 0.25
+"""
+
+
+# ── The replicas ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Replica(asyncio.Protocol):
+    """One connection to one replica."""
+
+    def __init__(self, number: int, requests: Counter[int], last: list[float]) -> None:
+        self._number, self._requests, self._last = number, requests, last
+        self._transport: asyncio.Transport | None = None
+        self._peer = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport, self._peer = transport, transport.get_extra_info("peername")[1]
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._requests[self._peer] += 1
+        self._last[self._number] = time.monotonic()
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(_PAGE)}\r\n\r\n"
+        self._transport.write((head + _PAGE).encode())
+
+
+async def _serve(count: int) -> None:
+    """Prints the ports; then, for each line of its input, the requests by port of the client, and the oldest time."""
+    loop, requests, last = asyncio.get_running_loop(), Counter[int](), [0.0] * count
+    servers = [
+        await loop.create_server(lambda number=number: _Replica(number, requests, last), HOST, 0)  # type: ignore[misc]
+        for number in range(count)
+    ]
+    print(" ".join(str(server.sockets[0].getsockname()[1]) for server in servers), flush=True)
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        print(json.dumps({"requests": requests, "oldest": min(last)}), flush=True)
+
+
+class Replicas:
+    """The other process."""
+
+    def __init__(self, process: subprocess.Popen[str], ports: list[int]) -> None:
+        self._process, self.ports = process, ports
+
+    def ask(self) -> tuple[Counter[int], float]:
+        """Requests by the port of the client, and when the replica that waits longest was scraped last."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        row = json.loads(self._process.stdout.readline())
+        return Counter({int(port): count for port, count in row["requests"].items()}), float(row["oldest"])
+
+
+@contextmanager
+def _replicas(count: int) -> Iterator[Replicas]:
+    command = [sys.executable, "-m", "tests.benchmarks.ha_sharing", "--serve", str(count)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield Replicas(process, [int(port) for port in process.stdout.readline().split()])
+        process.communicate()
+
+
+def _local_ports(plane: MemberPlane) -> set[int]:
+    """The local ports of the process's connections."""
+    assert plane.control.process is not None
+    directory = Path(f"/proc/{plane.control.process.pid}/fd")
+    links = {str(item.readlink()) for item in directory.iterdir() if item.is_symlink()}
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return {int(row[1].split(":")[1], 16) for row in rows if f"socket:[{row[9]}]" in links}
+
+
+# ── The parts ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _fleet(ports: list[int], pools: int, interval: str = "") -> Fleet:
+    telemetry = {"interval": interval, "sources": [{"kind": "vllm", "url": "http://{address}/metrics"}]}
+    names = [f"pool-{number}" for number in range(pools)]
+    return {
+        "version": 1,
+        "listeners": {"gateway": {"bind": bind()}},
+        "routes": {name: {"match": {"path_prefix": f"/{name}/"}, "pool": name} for name in names},
+        "pools": {
+            name: {
+                "replicas": [{"name": f"r{port}", "address": f"{HOST}:{port}"} for port in ports[number::pools]],
+                **({"telemetry": telemetry} if interval else {}),
+            }
+            for number, name in enumerate(names)
+        },
+        "proxies": {"edge": {"kind": "envoy", "nodes": ["*"]}},
+    }
+
+
+def _writes(store: Server) -> int:
+    """Writes of the store so far: entries (two hashes each), announcements, renewals of the lease."""
+    assert isinstance(store, RedisServer)
+    text = store.call("INFO", "commandstats").decode()
+    calls = {name: int(count) for name, count in re.findall(r"cmdstat_(\w+):calls=(\d+)", text)}
+    return calls.get("hset", 0) // 2 + calls.get("set", 0) + calls.get("pexpire", 0)
+
+
+def _share(store: Server, options: argparse.Namespace) -> Iterator[str]:
+    interval = options.interval
+    with _replicas(options.replicas) as replicas:
+        fleet = _fleet(replicas.ports, options.replicas // 10, f"{interval:g}s")
+        with members(fleet, f"redis://{HOST}:{store.port}/0", 2, lease=f"{_LEASE:g}s") as planes:
+            leader, other = planes
+            eventually(lambda: len(_ages(leader)) == options.replicas, _PATIENCE, 0.5)
+            time.sleep(2 * interval)
+            before, writes, started = replicas.ask()[0], _writes(store), time.monotonic()
+            time.sleep(options.seconds)
+            took = time.monotonic() - started
+            made = replicas.ask()[0] - before
+            written = (_writes(store) - writes) / took
+            by = [sum(made[port] for port in _local_ports(plane)) for plane in planes]
+            total = made.total()
+            yield f"requests at {options.replicas:,} replicas every {interval:g} s: {total / took:.0f}/s"
+            yield f"  by the leader {by[0] / total:.0%}, by the other {by[1] / total:.0%}"
+            yield f"  writes of the store: {written:.1f}/s"
+            ages = sorted(_ages(leader))
+            yield f"  age of samples where it is decided: p50 {ages[len(ages) // 2]:.2f} s, most {ages[-1]:.2f} s"
+            version = leader.version
+            other.control.kill()
+            killed = time.monotonic()
+            eventually(lambda: replicas.ask()[1] > killed, _PATIENCE, 0.05)
+            yield f"  the other one killed: all replicas scraped again after {time.monotonic() - killed:.1f} s"
+            other.control.start()
+            eventually(lambda: leader.control.metric("lbctl_ha_owned_pools") < options.replicas // 10, 60)
+            leader.control.kill()
+            killed = time.monotonic()
+            eventually(lambda: replicas.ask()[1] > killed, _PATIENCE, 0.05)
+            yield f"  the leader killed: all replicas scraped again after {time.monotonic() - killed:.1f} s"
+            yield f"  what is served has changed: {other.version != version}"
+
+
+def _ages(plane: MemberPlane) -> list[float]:
+    series = plane.control.metrics().items()
+    return [value for name, value in series if name.startswith("lbctl_sample_age_seconds{")]
+
+
+def _decide(store: Server, options: argparse.Namespace) -> Iterator[str]:
+    with members(_fleet(list(range(10_001, 11_001)), 100), f"redis://{HOST}:{store.port}/0", 3) as planes:
+        found = asyncio.run(_decisions(planes, options.decisions))
+        for plane, took in zip(planes, zip(*found, strict=True), strict=True):
+            each = sorted(took)
+            yield (
+                f"decision → client of {plane.name}: p50 {each[len(each) // 2] * 1000:.0f} ms, "
+                f"p99 {each[int(len(each) * 0.99)] * 1000:.0f} ms"
+            )
+
+
+async def _decisions(planes: tuple[MemberPlane, ...], count: int) -> list[list[float]]:
+    """For each decision, the seconds until the client of each member had it."""
+    crowd = [Client("edge") for _ in planes]
+    for client, plane in zip(crowd, planes, strict=True):
+        client.connect(f"{HOST}:{plane.control.xds}")
+    wanted = [(_EDS, "pool-7")]
+    await asyncio.gather(*(client.has(wanted) for client in crowd))
+    found = []
+    for number in range(count):
+        body = {"kind": "weight", "pool": "pool-7", "replica": "r10008", "value": 2 + number % 7}
+        started = time.monotonic()
+        waiting = [asyncio.ensure_future(client.has(wanted, started)) for client in crowd]
+        answer = await asyncio.to_thread(planes[0].write, "POST", "overrides", body)
+        assert answer.ok, answer.text
+        async with asyncio.timeout(30):
+            found.append([await each - started for each in waiting])
+        await asyncio.sleep(0.3)
+    await asyncio.gather(*(client.disconnect() for client in crowd))
+    return found
+
+
+_EDS = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+
+
+def _streams(store: Server, options: argparse.Namespace) -> Iterator[str]:
+    with members(_fleet(list(range(10_001, 10_101)), 10), f"redis://{HOST}:{store.port}/0", 3) as planes:
+        yield from asyncio.run(_reconnected(planes, options.clients))
+
+
+async def _reconnected(planes: tuple[MemberPlane, ...], count: int) -> list[str]:
+    crowd, targets = clients(count), [f"{HOST}:{plane.control.xds}" for plane in planes]
+    ends = asyncio.Event()
+    tasks = [asyncio.create_task(_stay(client, targets, at, ends)) for at, client in zip(cycle(range(3)), crowd)]
+    alive = planes[1:]
+    await _until(lambda: sum(_streams_of(plane) for plane in planes) == count)
+    await _until(lambda: all(len(client.versions.get(_EDS, ())) == 10 for client in crowd))
+    sent = sum(plane.control.metric("lbctl_xds_pushed_resources_total") for plane in alive)
+    planes[0].control.kill()
+    killed = time.monotonic()
+    await _until(lambda: sum(_streams_of(plane) for plane in alive) == count)
+    took = time.monotonic() - killed
+    await asyncio.sleep(2)
+    again = sum(plane.control.metric("lbctl_xds_pushed_resources_total") for plane in alive) - sent
+    ends.set()
+    await asyncio.gather(*tasks)
+    return [
+        f"{count} clients on three members, one killed: all streams back after {took:.1f} s, {again:.0f} resources sent"
+    ]
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(_PATIENCE):
+        while not await asyncio.to_thread(condition):
+            await asyncio.sleep(0.05)
+
+
+def _streams_of(plane: MemberPlane) -> float:
+    return plane.control.metric("lbctl_xds_streams")
+
+
+async def _stay(client: Client, targets: list[str], first: int, ends: asyncio.Event) -> None:
+    """Keep a stream open, to the next member where one ends, after a tenth of a second as an Envoy does."""
+    for target in islice(cycle(targets), first, None):
+        client.connect(target)
+        ended = asyncio.ensure_future(ends.wait())
+        while not ended.done():
+            moved = asyncio.ensure_future(client.moved())
+            await asyncio.wait((moved, ended), return_when=asyncio.FIRST_COMPLETED)
+            if moved.done() and moved.exception() is not None:
+                break
+            moved.cancel()
+        await client.disconnect()
+        if ended.done():
+            return
+        ended.cancel()
+        await asyncio.sleep(0.1)
+
+
+def _start(store: Server, options: argparse.Namespace) -> Iterator[str]:
+    fleet: dict[str, Any] = _fleet(list(range(10_001, 20_001)), 100)
+    with members(fleet, f"redis://{HOST}:{store.port}/0", 2, start=False) as planes:
+        for plane in planes:
+            started = time.monotonic()
+            plane.control.start()
+            took = time.monotonic() - started
+            assert plane.control.process is not None
+            used = Path(f"/proc/{plane.control.process.pid}/stat").read_text().rpartition(")")[2].split()
+            processor = (int(used[11]) + int(used[12])) / os.sysconf("SC_CLK_TCK")
+            yield f"start of {plane.name}, 10,000 replicas: ready after {took:.1f} s, of processor {processor:.1f} s"
+
+
+PARTS: dict[str, Callable[[Server, argparse.Namespace], Iterator[str]]] = {
+    "share": _share, "decide": _decide, "streams": _streams, "start": _start,
+}  # fmt: skip
+
+
+def main() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 65_536), most))
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.ha_sharing")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
+    parser.add_argument("--replicas", type=int, default=1000)
+    parser.add_argument("--interval", type=float, default=2.0)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--decisions", type=int, default=100)
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        asyncio.run(_serve(options.serve))
+        return
+    store = STORES["redis"]()
+    store.start()
+    try:
+        for name in options.parts or PARTS:
+            for line in PARTS[name](store, options):
+                print(line, flush=True)
+    finally:
+        store.close()
+
+
+if __name__ == "__main__":
+    main()

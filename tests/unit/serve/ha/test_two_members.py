@@ -1,0 +1,128 @@
+"""Two members in one process that share pools: who scrapes, who decides, and what happens when one goes."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from lbctl.serve.ha.sharing import owner_of
+from tests.support.stores import RedisServer
+from tests.unit.serve.ha.test_member import Running, running, until, version
+
+HASTY = "hasty"
+"""A pool whose samples count too shortly for another member to scrape them."""
+POOLS = [*(f"pool-{number}" for number in range(7)), HASTY]
+PAGE = 'vllm:num_requests_running{model_name="m"} 3\nvllm:kv_cache_usage_perc{model_name="m"} 0.25\n'
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    server = RedisServer()
+    server.start()
+    yield server
+    server.close()
+
+
+@asynccontextmanager
+async def pages() -> AsyncIterator[int]:
+    """The port of a server that has a page for each pool."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text=PAGE)
+
+    app = web.Application()
+    app.router.add_get("/{pool}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+def owners(leader: str) -> dict[str, str]:
+    """Pool → who is to scrape it."""
+    return {name: leader if name == HASTY else owner_of(name, ("cp-1", "cp-2")) for name in POOLS}
+
+
+def fleet(port: int) -> str:
+    pools = "".join(
+        f"  {name}:\n"
+        f"    telemetry: {{interval: 200ms, stale_after: {'2s' if name == HASTY else '15s'},"
+        f' sources: [{{kind: vllm, url: "http://127.0.0.1:{port}/{name}"}}]}}\n'
+        f'    replicas: [{{name: a, address: "127.0.0.1:{port}"}}]\n'
+        for name in POOLS
+    )
+    return (
+        'version: 1\nlisteners: {gateway: {bind: "127.0.0.1:8080"}}\n'
+        f"routes: {{all: {{match: {{path_prefix: /}}, pool: {POOLS[0]}}}}}\n"
+        f"pools:\n{pools}proxies: {{edge: {{kind: envoy}}}}\n"
+    )
+
+
+def sampled_by(member: Running) -> dict[str, str]:
+    """Pool → the member whose sample is the newest that this one decides on."""
+    reports = member.services.telemetry.loop.reports
+    return {pool: report.member or member.name for (pool, _), report in reports.items()}
+
+
+@pytest.mark.slow
+def test_pools_are_shared_and_move_with_the_members_that_are_there(
+    redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbctl.serve.ha.member.INTERVAL", 0.2)
+    shared = owners("cp-1")
+    own = {member: sorted(name for name, by in shared.items() if by == member) for member in ("cp-1", "cp-2")}
+    assert own["cp-2"]
+    prefix = f"test:{secrets.token_hex(4)}"
+
+    async def work() -> None:
+        async with pages() as port, running("cp-1", tmp_path, redis.port, prefix, fleet=fleet(port)) as first:
+            await until(lambda: sampled_by(first) == dict.fromkeys(POOLS, "cp-1"))
+            async with running("cp-2", tmp_path, redis.port, prefix, fleet=fleet(port)) as second:
+                await until(lambda: sampled_by(first) == shared)
+                for member in (first, second):
+                    assert sorted(member.member.sharing.own()) == own[member.name]
+                assert not sampled_by(second), "one decides"
+                states = first.services.telemetry.source_states(own["cp-2"][0], "a")
+                assert [state.ok for state in states] == [True]
+                rows = {row.pool: row.sampled_by for row in first.services.views.decisions().decisions}
+                assert rows == {name: "cp-2" if by == "cp-2" else None for name, by in shared.items()}
+                table = {row.name: sorted(row.pools) for row in second.services.views.members().members}
+                assert table == own
+                before = version(first)
+                await _without_store(redis, first, second)
+                await _other_leader(first, second)
+            gone = time.monotonic()
+            await until(lambda: sampled_by(first) == dict.fromkeys(POOLS, "cp-1"))
+            assert time.monotonic() - gone < 2 + 2 + 4, "the announcement's time, two seconds, a busy machine"
+            assert version(first) == before
+            modes = {pool.mode for pool in first.services.telemetry.loop.state.pools.values()}
+            assert modes == {"acting"}
+
+    asyncio.run(work())
+
+
+async def _without_store(redis: RedisServer, first: Running, second: Running) -> None:
+    """An owner that cannot renew its announcement stops, and the last leader scrapes everything."""
+    await asyncio.to_thread(redis.stop)
+    await until(lambda: not second.member.sharing.own())
+    await until(lambda: sampled_by(first) == dict.fromkeys(POOLS, "cp-1"))
+    await asyncio.to_thread(redis.start)
+    await until(lambda: any(item.member.leads and sampled_by(item) == owners(item.name) for item in (first, second)))
+
+
+async def _other_leader(first: Running, second: Running) -> None:
+    """Whoever leads next decides on the samples of all."""
+    leads, other = (first, second) if first.member.leads else (second, first)
+    await leads.member.store.release()
+    await until(lambda: other.member.leads and not leads.member.leads)
+    await until(lambda: sampled_by(other) == owners(other.name))

@@ -1,0 +1,110 @@
+"""Samples of a member, as another one reads them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lbctl.ir.address import Address
+from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
+from lbctl.serve.state.records import UNREADABLE
+from lbctl.serve.telemetry.reports import Report, SourceState
+from lbctl.serve.telemetry.samples import MemberSamples, write_samples
+from lbctl.signals.derive import TokenEvidence
+from lbctl.signals.merge import Signal, Signals
+from lbctl.signals.plan import scrape_plan
+
+POOL = Pool(
+    "chat",
+    (Replica("a", Address("10.0.0.1", 80)),),
+    telemetry=Telemetry(sources=(MetricsSource("vllm", "http://{address}/metrics"),)),
+)
+PLAN = scrape_plan(POOL, POOL.replicas[0])
+assert PLAN is not None
+KEY = ("chat", "a")
+PLANS = {KEY: PLAN}
+OTHER_CLOCK = 5_000_000.0
+"""Seconds that the clock of the member that scrapes is ahead."""
+REPORT = Report(
+    "chat", "a", OTHER_CLOCK + 9.5, 0,
+    Signals(
+        {"queue": Signal(3.0, OTHER_CLOCK + 9.0, 0)}, {"gpu": Signal(0.123456, OTHER_CLOCK + 1.0, 0)},
+        TokenEvidence(OTHER_CLOCK + 9.0, 12.0, 0.25, 3.5, 0.5), (("0", 79),), True,
+    ),
+    (SourceState("vllm", "http://10.0.0.1:80/metrics", OTHER_CLOCK + 9.5, OTHER_CLOCK + 9.0, size=3000, seconds=0.5),),
+    True, None, True, 123_456_789.0,
+)  # fmt: skip
+
+
+def text_of(report: Report, at: float) -> str:
+    return write_samples({KEY: report}, OTHER_CLOCK + at)
+
+
+def test_ages_are_kept_whatever_the_clocks_say() -> None:
+    (read,) = MemberSamples.of("cp-2").read(text_of(REPORT, 10.0), 50.0, PLANS)
+    assert read.member == "cp-2"
+    assert read.at == pytest.approx(49.5)
+    assert read.signals.values["queue"] == Signal(3.0, pytest.approx(49.0), 0)
+    assert read.signals.stale["gpu"].value == pytest.approx(0.123456, rel=1e-4)
+    assert read.signals.evidence == TokenEvidence(pytest.approx(49.0), 12.0, 0.25, 3.5, 0.5)
+    assert (read.signals.xids, read.signals.by_steps) == ((("0", 79),), True)
+    assert (read.reserves_memory, read.restarted, read.first_tokens) == (True, True, 123_456_789.0)
+    (state,) = read.sources
+    assert state == replace(REPORT.sources[0], scraped_at=pytest.approx(49.5), good_at=pytest.approx(49.0)), (
+        "with the kind and the address of the reader's own fleet"
+    )
+
+
+def test_a_sample_counts_once_and_evidence_is_no_younger_in_a_text_that_comes_later() -> None:
+    samples = MemberSamples.of("cp-2")
+    (first,) = samples.read(text_of(REPORT, 10.0), 50.0, PLANS)
+    assert samples.read(text_of(REPORT, 11.0), 51.2, PLANS) == []
+    newer = replace(REPORT, at=OTHER_CLOCK + 11.5)
+    (second,) = samples.read(text_of(newer, 12.0), 52.4, PLANS)
+    assert second.signals.evidence == first.signals.evidence
+    (faster,) = samples.read(text_of(replace(REPORT, at=OTHER_CLOCK + 12.5), 13.0), 52.9, PLANS)
+    assert faster.signals.evidence.at <= first.signals.evidence.at  # type: ignore[union-attr]
+    assert faster.at <= 52.9
+
+
+def test_a_member_that_has_started_again_is_read_by_its_new_clock() -> None:
+    samples = MemberSamples.of("cp-2")
+    samples.read(text_of(REPORT, 10.0), 50.0, PLANS)
+    (read,) = samples.read(write_samples({KEY: replace(REPORT, at=1.0)}, 2.0), 60.0, PLANS)
+    assert read.at == pytest.approx(59.0)
+
+
+def test_a_failed_scrape_says_why() -> None:
+    failed = replace(REPORT.sources[0], reason="timeout", message="no answer", refused=(("x", "is no number"),))
+    (read,) = MemberSamples.of("cp-2").read(text_of(replace(REPORT, sources=(failed,)), 10.0), 50.0, PLANS)
+    assert (read.sources[0].reason, read.sources[0].message) == ("timeout", "no answer")
+    assert read.sources[0].refused == (("x", "is no number"),)
+
+
+def test_a_replica_that_the_reader_does_not_scrape_so_is_left_out() -> None:
+    assert MemberSamples.of("cp-2").read(text_of(REPORT, 10.0), 50.0, {}) == []
+    two = replace(REPORT, sources=REPORT.sources * 2)
+    assert MemberSamples.of("cp-2").read(text_of(two, 10.0), 50.0, PLANS) == []
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        replace(REPORT, at=float("nan")),
+        replace(REPORT, source=7),
+        replace(REPORT, first_tokens=float("inf")),
+        replace(REPORT, sources=(replace(REPORT.sources[0], reason="because"),)),  # type: ignore[arg-type]
+    ],
+)
+def test_nonsense_is_refused(report: Report) -> None:
+    with pytest.raises(UNREADABLE):
+        MemberSamples.of("cp-2").read(text_of(report, 10.0), 50.0, PLANS)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda text: text[:-9], lambda text: "", lambda text: "AAAA", lambda text: text[4:]]
+)
+def test_a_damaged_text_is_refused(damage) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(UNREADABLE):
+        MemberSamples.of("cp-2").read(damage(text_of(REPORT, 10.0)), 50.0, PLANS)
