@@ -1,8 +1,9 @@
 """Runs the proxy's own checker on text that lbctl has rendered, and only on that.
 
-A checker executes its input (`nginx -t` loads modules and creates logs, `haproxy -c` runs Lua), so it never sees text
-that lbctl did not write. It runs in a private temporary directory, without network and without root as far as the proxy
-allows. Its messages are reported at the YAML that the rejected line came from.
+A checker executes its input (`nginx -t` loads modules and creates logs, `haproxy -c` runs Lua), so it sees only text
+that lbctl has written and own lines, which are the operator's as the fleet is. It runs in a private temporary
+directory, without network and without root as far as the proxy allows. Its messages are reported at the YAML that the
+rejected line came from.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from lbctl.apply.binaries import find_binary
 from lbctl.apply.command import run_blocking
 from lbctl.apply.files import write_bundle
+from lbctl.apply.host import Checkable, host
 from lbctl.apply.placeholders import replaced, stand_in
 from lbctl.base import diagnostics as d
 from lbctl.compile.files import files_on_disk
@@ -23,6 +25,7 @@ from lbctl.compile.fleet import Compiled
 from lbctl.compile.proxies import version_text
 from lbctl.ir.proxies import Proxy
 from lbctl.model.fleet import FleetSource
+from lbctl.targets.own_lines import located
 from lbctl.targets.prepare import Prepared
 from lbctl.targets.target import Bundle, Complaint
 
@@ -47,8 +50,11 @@ class Checked:
     """What the checked text has other than the real one, in words."""
 
 
-def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str) -> Checked:
-    """Run the proxy's checker on the rendered configuration. Raises MissingBinaryError."""
+def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str, within: str | None = None) -> Checked:
+    """Run the proxy's checker on the rendered configuration, a fragment within the main file `within`.
+
+    Raises MissingBinaryError, and HostError and OSError for a main file that does not read the fragment.
+    """
     target = prepared.target
     binary = find_binary(target)
     if binary is None:
@@ -56,11 +62,12 @@ def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str
     with tempfile.TemporaryDirectory(prefix="lbctl-") as directory:
         prefix = Path(directory)
         locate = files_on_disk(source).get
-        view = stand_in(prepared.view, prefix, locate)
+        view = stand_in(prepared.view, prefix, locate, keep_addresses=within is not None)
         bundle = target.render(view, form)
         write_bundle(bundle, directory)
-        main = str(prefix / bundle.main.name)
-        code, output = _run(target.check_command(binary, directory, main), directory)
+        checkable = _checkable(prepared, binary, prefix, prefix / bundle.main.name, within)
+        code, output = _run(list(checkable.command), directory)
+        output = checkable.readable(output)
         complaints = list(target.complaints(output, bundle)) if code else []
     if code and not complaints:
         complaints = [Complaint(f"exit code {code}: {_last_lines(output)}")]
@@ -70,6 +77,13 @@ def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str
     if version and version[:2] < prepared.view.proxy.version[:2]:
         findings.append(_older_checker(checker, prepared.view.proxy, compiled))
     return Checked(findings, checker, replaced(prepared.view, locate))
+
+
+def _checkable(prepared: Prepared, binary: str, prefix: Path, main: Path, within: str | None) -> Checkable:
+    proxy = prepared.view.proxy
+    if proxy.is_fragment:
+        return host(proxy.kind).checkable(binary, prefix, main, proxy, (within,) if within else ())
+    return Checkable(tuple(prepared.target.check_command(binary, str(prefix), str(main))), {})
 
 
 def version_of(binary: str) -> tuple[int, ...]:
@@ -103,8 +117,10 @@ def _last_lines(output: str) -> str:
 
 
 def _diagnostic(complaint: Complaint, bundle: Bundle, compiled: Compiled, checker: str) -> d.Diagnostic:
-    path = complaint.path or next(_source_paths(complaint, bundle), ())
-    diagnostic = d.Diagnostic("LB901", f"{checker} refuses what was rendered for this: {complaint.message}", path=path)
+    path, own = located(complaint, bundle)
+    path = path or complaint.path or next(_source_paths(complaint, bundle), ())
+    subject = f"own lines, {own}" if own else "what was rendered for this"
+    diagnostic = d.Diagnostic("LB901", f"{checker} refuses {subject}: {complaint.message}", path=path)
     return compiled.sources.with_position(diagnostic) if path else replace(diagnostic, position=None)
 
 

@@ -7,6 +7,7 @@ and then rendered by the same target, so everything else is what production gets
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import DnsDiscovery, Pool
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.rewrite import with_files
 from lbctl.ir.snapshot import View
 
@@ -24,13 +26,18 @@ _LOCAL_HOST = "127.0.0.1"
 _MOST_NAMES = 5
 
 
-def stand_in(view: View, prefix: Path, locate: Locate) -> View:
-    """Return the view with placeholders, written to `prefix`: a private directory, short enough for a socket."""
+def stand_in(view: View, prefix: Path, locate: Locate, *, keep_addresses: bool = False) -> View:
+    """Return the view with placeholders, written to `prefix`: a private directory, short enough for a socket.
+
+    With `keep_addresses` its listeners stay where they are.
+    """
     files = _Files(view, prefix, locate)
     local = replace(
         view,
-        proxy=replace(view.proxy, config=None, user=None, group=None, chroot=None),
-        listeners=tuple(_listener(item, index, prefix) for index, item in enumerate(view.listeners)),
+        proxy=replace(view.proxy, config=_config(view.proxy, prefix), user=None, group=None, chroot=None),
+        listeners=tuple(
+            _listener(item, index, prefix, keep_address=keep_addresses) for index, item in enumerate(view.listeners)
+        ),
         pools={name: _pool(item) for name, item in view.pools.items()},
     )
     return with_files(local, files.rename)
@@ -60,12 +67,18 @@ def shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + more
 
 
-def _listener(listener: Listener, index: int, prefix: Path) -> Listener:
+def _config(proxy: Proxy, prefix: Path) -> str | None:
+    """Return where the configuration is checked: a fragment names the files beside it by their whole path."""
+    return str(prefix / posixpath.basename(proxy.config or "")) if proxy.is_fragment else None
+
+
+def _listener(listener: Listener, index: int, prefix: Path, *, keep_address: bool) -> Listener:
     log = listener.access_log
     if log.path is not None and not log.path.startswith("/dev/"):
         log = replace(log, path=str(prefix / f"access{index}.log"))
     tracing = listener.tracing and replace(listener.tracing, otlp=_with_local_host(listener.tracing.otlp))
-    return replace(listener, bind=Address(path=str(prefix / f"{index}.sock")), access_log=log, tracing=tracing)
+    bind = listener.bind if keep_address else Address(path=str(prefix / f"{index}.sock"))
+    return replace(listener, bind=bind, access_log=log, tracing=tracing)
 
 
 def _pool(pool: Pool) -> Pool:

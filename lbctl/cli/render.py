@@ -45,6 +45,7 @@ class _Options:
     version: str | None
     directory: str | None
     check: bool
+    within: str | None
     form: str
     require_files: bool
     files_root: str | None
@@ -59,6 +60,7 @@ class _Options:
 @option("--proxy-version", "version", metavar="V", help="The proxy's version; default: the fleet's, else the oldest.")
 @option("-d", "directory", metavar="DIR", help="Write the files there, atomically.")
 @option("--check", is_flag=True, help="Run the proxy's own checker on the result first.")
+@option("--within", metavar="MAIN", help="Check a fragment within this main file of its host; implies --check.")
 @option("-o", "form", type=click.Choice(["yaml", "json"]), help="The form of an Envoy configuration; default: yaml.")
 @option("--require-files", is_flag=True, help="A file that the fleet names and that is missing is an error.")
 @option("--files-root", metavar="DIR", help="Where the proxy finds the fleet's relative files.")
@@ -72,6 +74,7 @@ def command(
     version: str | None,
     directory: str | None,
     check: bool,
+    within: str | None,
     form: str | None,
     require_files: bool,
     files_root: str | None,
@@ -85,7 +88,10 @@ def command(
     `lbctl serve` does for it, where its entry in `proxies` says how, is one line.
     """
     remote = Server(server, token_file, tls_ca) if server else None
-    options = _Options(kind, proxy, version, directory, check, _form(kind, form), require_files, files_root, remote)
+    options = _Options(
+        kind, proxy, version, directory, check or within is not None, within, _form(kind, form), require_files,
+        files_root, remote,
+    )  # fmt: skip
     diagnostics = Diagnostics()
     loaded = load(paths, diagnostics, require_files)
     code = _render(loaded, options, diagnostics) if loaded else 1
@@ -157,12 +163,20 @@ def _check(
     source: FleetSource, compiled: Compiled, prepared: Prepared, options: _Options, diagnostics: Diagnostics
 ) -> int:
     from lbctl.apply.check import MissingBinaryError, check
+    from lbctl.apply.host import HostError
 
+    if options.within is not None and not prepared.view.proxy.is_fragment:
+        raise click.UsageError(f"--within is for a fragment: {prepared.view.proxy.name} is whole")
     try:
-        checked = check(prepared, compiled, source, options.form)
+        checked = check(prepared, compiled, source, options.form, options.within)
     except MissingBinaryError as error:
         click.echo(f"lbctl: {error}", err=True)
         return 4
+    except (HostError, OSError) as error:
+        message = f"the fragment cannot be checked within {options.within}: {reason_of(error)}"
+        path = ("proxies", prepared.view.proxy.name, "config")
+        diagnostics.add(compiled.sources.with_position(Diagnostic("LB136", message, path=path)))
+        return 1
     diagnostics.extend(checked.findings)
     if diagnostics.failed:
         return 5

@@ -81,10 +81,15 @@ def _findings(source: FleetSource, path: d.Path, node: Node, required: bool) -> 
         severity: d.Severity = "error" if required else "warning"
         yield d.Diagnostic("LB110", f"there is no file {d.show(written)}", node.position, path, "", severity)
         return
-    root = _without_links(Path(source.roots[node.file]))
-    if not written.startswith("/") and not _without_links(file).is_relative_to(root):
+    if leads_out(source, node):
         hint = "keep the file below the fleet's directory"
         yield d.Diagnostic("LB502", f"{d.show(written)} leads out of its directory", node.position, path, hint)
+
+
+def leads_out(source: FleetSource, node: Node) -> bool:
+    """Return whether a relative path leads out of the fleet's directory by a link."""
+    root = _without_links(Path(source.roots[node.file]))
+    return not str(node.value).startswith("/") and not _without_links(file_of(source, node)).is_relative_to(root)
 
 
 def named_files(root: Node, path: d.Path = ()) -> Iterator[tuple[d.Path, Node]]:

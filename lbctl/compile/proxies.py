@@ -6,12 +6,17 @@ import posixpath
 
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address, maybe
+from lbctl.compile.own_lines import own_lines
 from lbctl.ir import proxies as ir
 from lbctl.model import control as model
 
+_EXAMPLES = {"nginx": "/etc/nginx/conf.d/lbctl.conf", "haproxy": "/etc/haproxy/lbctl.cfg"}
+_HOSTS = tuple(_EXAMPLES)
+"""The kinds that have fragments."""
+
 
 def proxies(ctx: Context) -> tuple[ir.Proxy, ...]:
-    """Resolve all proxies. Reports LB102, LB103, LB113 and LB124."""
+    """Resolve all proxies. Reports LB102, LB103, LB113, LB124, LB130 to LB132 and LB134."""
     _check_files(ctx)
     resolved = (_proxy(ctx, name, section) for name, section in sorted(ctx.fleet.proxies.items()))
     return tuple(proxy for proxy in resolved if proxy is not None)
@@ -85,6 +90,8 @@ def _proxy(ctx: Context, name: str, proxy: model.Proxy) -> ir.Proxy | None:
             "LB113", f"lbctl renders for {proxy.kind} {version_text(oldest)} and later", (*path, "version"),
             f'"{version_text(oldest)}" or later',
         )  # fmt: skip
+    if proxy.form == "fragment":
+        _check_fragment(ctx, name, proxy)
     return ir.Proxy(
         name=name,
         kind=proxy.kind,
@@ -104,7 +111,26 @@ def _proxy(ctx: Context, name: str, proxy: model.Proxy) -> ir.Proxy | None:
         nodes=tuple(proxy.nodes),
         node_san=proxy.node_san,
         admin=maybe(proxy.admin, address),
+        form=proxy.form,
+        include=own_lines(ctx, name, proxy),
     )
+
+
+def _check_fragment(ctx: Context, name: str, proxy: model.Proxy) -> None:
+    """Report LB134: a fragment needs an absolute `config`, and none of the process's own settings."""
+    path = ("proxies", name)
+    if proxy.kind not in _HOSTS:
+        message = f"{proxy.kind} has no fragments"
+        ctx.error("LB134", message, (*path, "form"), f"form: whole, or {' or '.join(_HOSTS)}")
+        return
+    if proxy.config is None or not proxy.config.startswith("/"):
+        message = "a fragment needs the absolute path of its file: the files beside it are named by theirs"
+        ctx.error(
+            "LB134", message, (*path, "form" if proxy.config is None else "config"), f"config: {_EXAMPLES[proxy.kind]}"
+        )
+    for key in ("user", "group", "chroot", "slots"):
+        if getattr(proxy, key) is not None:
+            ctx.error("LB134", f"a fragment has no {key}", (*path, key), "leave it out", key=True)
 
 
 def version_text(version: tuple[int, ...]) -> str:

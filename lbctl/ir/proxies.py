@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lbctl.base import ports
 from lbctl.ir.address import Address
+from lbctl.ir.own_lines import OwnLines
 
 if TYPE_CHECKING:
     from lbctl.ir.topology import Topology
@@ -64,6 +65,24 @@ class Proxy:
     """The pattern of the SAN that a node's client certificate must have."""
     admin: Address | None = None
     """The address of Envoy's admin interface; None: there is none."""
+    form: Literal["whole", "fragment"] = "whole"
+    """Whether its configuration is all that the proxy reads, or one file within somebody's own configuration."""
+    include: tuple[OwnLines, ...] = ()
+    """The operator's own lines, in the order of place, owner and index."""
+
+    @property
+    def is_fragment(self) -> bool:
+        """Whether its configuration is one file within somebody's own."""
+        return self.form == "fragment"
+
+    @property
+    def sets_variables(self) -> bool:
+        """Whether limits are variables of the process: HAProxy's `global` section declares them, the API sets them."""
+        return self.runtime_api is not None and not self.is_fragment
+
+    def own_lines(self, place: str, owner: str = "") -> tuple[OwnLines, ...]:
+        """Return the own lines of a place, in the order of the fleet."""
+        return tuple(item for item in self.include if (item.place, item.owner) == (place, owner))
 
 
 @dataclass(frozen=True, slots=True)

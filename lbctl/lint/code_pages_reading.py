@@ -228,4 +228,52 @@ REFERENCES = (
         "directory would overwrite each other's.",
         "Give each `config` a directory of its own.",
     ),
+    code_page(
+        "LB130",
+        "own lines that cannot be read",
+        "A file that `include` names is missing, unreadable, larger than 1 MiB or no text.",
+        "Put the file beside the fleet, below its directory; a fleet without its own lines is not served.",
+    ),
+    code_page(
+        "LB131",
+        "no such place for own lines",
+        "`include` names a place that this kind of proxy does not have, the `global` section of a fragment, or the "
+        "location of a route on which the proxy itself answers.",
+        "nginx has `http`, `server` and `location`, HAProxy `global`, `frontend` and `backend`, Envoy `http_filters`.",
+    ),
+    code_page(
+        "LB132",
+        "own lines for an unknown route",
+        "`include.location` names a route that the fleet does not have.",
+        "Use the name of a route; listeners and pools are LB102 and LB101.",
+    ),
+    code_page(
+        "LB133",
+        "own lines that leave their place",
+        "A file of own lines has a `}` too many, a quote or a directive without its end (nginx), a keyword that begins "
+        "another section, a `server` or a line that could go on (HAProxy), or is no typed HTTP filter (Envoy).",
+        "Write whole directives that belong where the file is included. What comes after them is lbctl's, and would "
+        "otherwise be read as something else.",
+    ),
+    code_page(
+        "LB134",
+        "a fragment that cannot be one",
+        "`form: fragment` stands at a kind without fragments, without the absolute path of its file (`config`), or "
+        "beside a setting of the whole process (`user`, `group`, `chroot`, `slots`).",
+        "Give `config` the path at which the host's main file reads it, and leave settings of the process to the host.",
+    ),
+    code_page(
+        "LB135",
+        "a fragment lacks what it relies on",
+        "HAProxy has these settings in `global` alone, and a fragment has none: `tune.bufsize` for routes by the model "
+        "or other reading of bodies, Lua for picked replicas, `ssl-load-extra-del-ext` for a key beside x.crt.",
+        "Run a whole HAProxy for such routes. lbctl does not guess what the host has set: with a smaller buffer "
+        "HAProxy would read the beginning of a body alone, and route it as if the rest did not exist.",
+    ),
+    code_page(
+        "LB136",
+        "the fragment is not part of the main file",
+        "`render --within MAIN` found no `include` that leads to the fragment's `config`, or could not read MAIN.",
+        "Name the main file that nginx or HAProxy is started with, and include the directory of `config` there.",
+    ),
 )

@@ -9,6 +9,7 @@ from pydantic import Field
 from lbctl.base import ports
 from lbctl.base import quantities as q
 from lbctl.model import values as v
+from lbctl.model.include import Include
 from lbctl.model.section import Choice, Section
 
 
@@ -47,6 +48,12 @@ class Proxy(Section):
     listeners: Annotated[list[v.Name], Field(min_length=1)] | None = Field(
         None, description="The listeners that it carries. Without it: all."
     )
+    form: Literal["whole", "fragment"] = Field(
+        "whole",
+        description="`fragment`: `config` is one file within somebody's own configuration, in an nginx's `http` block "
+        "(conf.d) or beside own HAProxy files.",
+    )
+    include: Include | None = Field(None, description="Own lines, from files, at named places of the configuration.")
     config: v.FilePath | None = Field(
         None, description="Its main file. `serve` writes it; `render` takes its directory for relative files."
     )

@@ -56,7 +56,7 @@ def _message(detail: ErrorDetails, shape: type[Section], inner: Path) -> tuple[s
         return ctx["code"], ctx["message"], ctx["hint"]
     if kind == "extra_forbidden":
         section = section_at(shape, inner[:-1])
-        keys = list(section.model_fields) if section else []
+        keys = [field.alias or name for name, field in section.model_fields.items()] if section else []
         key = str(inner[-1])
         return "LB011", f"unknown key {show(key)}", _instead_of_key(key, keys) or f"known here: {', '.join(keys)}"
     if kind == "missing":

@@ -69,7 +69,7 @@ class FleetSource:
     pruned: frozenset[Path] = frozenset()
     """The objects from which faulty values were removed."""
     target_contents: Mapping[str, bytes] = field(default_factory=dict)
-    """Path of a file of targets → the content to use instead of reading it."""
+    """Path of a file of targets or of own lines → the content to use instead of reading it."""
 
     def names(self, section: str) -> list[str]:
         """All names that were written in a section, those of faulty objects included."""

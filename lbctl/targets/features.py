@@ -270,6 +270,8 @@ _FLEET = (
         "proxies.*.chroot",
     ),
     _f("proxies.weights", "weights by HAProxy's own ways", 498, "proxies.*.runtime_api", "proxies.*.agent_check"),
+    _f("proxies.form", "a fragment within somebody's own configuration", 418, "proxies.*.form", neutral=("whole",)),
+    _f("proxies.include", "own lines at named places", 400, "proxies.*.include"),
     _f("proxies.slots", "replicas that come and go without a reload", 494, "proxies.*.slots"),
     _f(
         "control",

@@ -5,17 +5,18 @@ Every command starts here. Nothing is printed and nothing ends the program: prob
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from lbctl.base.diagnostics import Diagnostics
+from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.compile.files import check_files
 from lbctl.compile.fleet import Compiled, compile_fleet
 from lbctl.compile.secrets import read_secrets
 from lbctl.ir.secrets import Secrets
+from lbctl.ir.snapshot import Snapshot, view
 from lbctl.model.fleet import FleetSource, read
-from lbctl.targets import oldest_versions
+from lbctl.targets import oldest_versions, target
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,4 +53,14 @@ def complete(
     check_files(source, require_files, diagnostics)
     if secrets is None:
         secrets = read_secrets(source, require_files, diagnostics)
+    if compiled is not None:
+        diagnostics.extend(_refusals(compiled))
     return None if compiled is None or diagnostics.failed else Loaded(source, compiled, secrets)
+
+
+def _refusals(compiled: Compiled) -> Iterator[Diagnostic]:
+    """Yield what the targets refuse of proxies with own lines, or within somebody's own configuration."""
+    for proxy in compiled.topology.proxies:
+        if proxy.include or proxy.is_fragment:
+            refused = target(proxy.kind).refusals(view(Snapshot(compiled.topology), proxy))
+            yield from map(compiled.sources.with_position, refused)

@@ -202,6 +202,12 @@ class Target(Protocol):
     def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
         """Return the proxy's own weights for replicas of `pool` that have `weights`, in the same order."""
 
+    def refusals(self, view: View) -> Iterable[Diagnostic]:
+        """Yield the errors for which a fleet with this proxy is not accepted.
+
+        They are about own lines that leave their place, and about what a fragment relies on and cannot contain.
+        """
+
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
         """Return the command that runs the proxy's own checker on the file `main`, without root.
 

@@ -17,7 +17,7 @@ from tests.e2e.support.binaries import Kind, require
 
 HERE = Path(__file__).parent
 CASES = sorted(path.parent.name for path in HERE.glob("*/in.yaml"))
-INPUTS = {"in.yaml", "targets.json"}
+INPUTS = {"in.yaml", "targets.json", "own-http.conf", "own-chat.conf", "own-frontend.cfg", "own-filter.yaml"}
 REFUSED = "diagnostics.txt"
 
 

@@ -17,7 +17,7 @@ def leaves(section: type[Section] = Fleet, path: tuple[str, ...] = ()) -> Iterat
     """The path of every scalar of the schema, `*` for names, lists without positions; and of the names of each map."""
     for key, field in section.model_fields.items():
         if path != ("defaults",):
-            yield from _below(field.annotation, (*path, key))
+            yield from _below(field.annotation, (*path, field.alias or key))
 
 
 def keys() -> set[str]:

@@ -257,7 +257,7 @@ _UNCHANGED = Reloaded(True)
 
 
 def _reloader(proxy: Proxy, runtime: Runtime | None, clock: Callable[[], float]) -> Reloader | None:
-    return Reloader(proxy.config, proxy.reload, runtime, clock) if proxy.config and proxy.reload else None
+    return Reloader(proxy, proxy.reload, runtime, clock) if proxy.config and proxy.reload else None
 
 
 def _ports_on_disk(proxy: Proxy) -> frozenset[int]:

@@ -17,6 +17,9 @@ from pathlib import Path
 from lbctl.apply.binaries import find_binary
 from lbctl.apply.command import run
 from lbctl.apply.files import write_bundle
+from lbctl.apply.haproxy import host
+from lbctl.apply.host import Checkable, HostError
+from lbctl.ir.proxies import Proxy
 from lbctl.targets.haproxy import TARGET
 from lbctl.targets.target import Bundle, Complaint
 
@@ -36,10 +39,11 @@ class Difference:
 
 
 class Files:
-    """The files of one proxy. `config` is the path of the main file; the others are in the same directory."""
+    """The files of one proxy, which has a `config`: the main file; the others are in the same directory."""
 
-    def __init__(self, config: str) -> None:
-        self._config = Path(config)
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self._config = Path(proxy.config or "")
 
     def difference(self, bundle: Bundle) -> Difference:
         """Compare the bundle with the files on disk."""
@@ -57,12 +61,28 @@ class Files:
             return (Complaint(f"the program {TARGET.binary} is not on this machine"),)
         self._config.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".lbctl-", dir=self._config.parent) as directory:
-            await asyncio.to_thread(write_bundle, bundle, directory)
-            command = TARGET.check_command(binary, directory, str(Path(directory) / bundle.main.name))
-            result = await run(command, _CHECK_TIMEOUT)
+            try:
+                checkable = await asyncio.to_thread(self._checkable, binary, bundle, Path(directory))
+            except HostError as error:
+                return (Complaint(str(error)),)
+            result = await run(checkable.command, _CHECK_TIMEOUT)
+        result = replace(result, output=checkable.readable(result.output))
         if result.code == 0:
             return ()
         return tuple(TARGET.complaints(result.output, bundle)) or (Complaint(result.message),)
+
+    def _checkable(self, binary: str, bundle: Bundle, directory: Path) -> Checkable:
+        """Write the bundle to a directory of its own, and return how to check it there."""
+        fragment = directory / bundle.main.name
+        if not self._proxy.is_fragment:
+            write_bundle(bundle, str(directory))
+            return Checkable(tuple(TARGET.check_command(binary, str(directory), str(fragment))), {})
+        text = bundle.main.text
+        for item in bundle.files[1:]:
+            text = text.replace(str(self._config.parent / item.name), str(directory / item.name))
+        moved = replace(bundle, files=(replace(bundle.main, text=text), *bundle.files[1:]))
+        write_bundle(moved, str(directory))
+        return host.checkable(binary, directory, fragment, self._proxy, host.main_of(self._proxy))
 
     def install(self, bundle: Bundle) -> Bundle:
         """Replace the files by the bundle, and return the old ones for `restore`. Raises OSError."""

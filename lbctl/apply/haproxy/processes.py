@@ -21,4 +21,31 @@ def _reads(process: Path, config: str) -> bool:
         return False
     if TARGET.binary not in PurePath(arguments[0]).name:
         return False
-    return any(PurePath(argument).name == PurePath(config).name for argument in arguments[1:])
+    names = {PurePath(config).name, PurePath(config).parent.name}
+    return any(PurePath(argument).name in names for argument in arguments[1:])
+
+
+def files_beside(config: str) -> tuple[str, ...]:
+    """Return all that the running HAProxy with this file, or with the file's directory, was given by `-f`."""
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit() and _reads(entry, config):
+            files = _files_of(entry)
+            if {config, str(PurePath(config).parent)} & {*files}:
+                return files
+    return ()
+
+
+def _files_of(process: Path) -> tuple[str, ...]:
+    """Return the arguments of `-f`; each may have several values."""
+    try:
+        arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\x00")
+        directory = (process / "cwd").readlink()
+    except OSError:
+        return ()
+    files, in_files = [], False
+    for argument in arguments[1:]:
+        if argument.startswith("-") or not argument:
+            in_files = argument in ("-f", "--")
+        elif in_files:
+            files.append(str(directory / argument))
+    return tuple(files)

@@ -19,8 +19,9 @@ from lbctl.apply.haproxy import processes, running
 from lbctl.apply.haproxy.files import Files, without_weights
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.base.errors import reason_of
-from lbctl.ir.proxies import Reload
+from lbctl.ir.proxies import Proxy, Reload
 from lbctl.targets.haproxy import config_digest
+from lbctl.targets.own_lines import complaint_text
 from lbctl.targets.target import Bundle, Complaint
 
 _COMMAND_TIMEOUT = 30.0
@@ -53,15 +54,15 @@ class Reloader:
 
     def __init__(
         self,
-        config: str,
+        proxy: Proxy,
         settings: Reload,
         runtime: Runtime | None,
         clock: Callable[[], float] = time.monotonic,
         start_timeout: float = _START_TIMEOUT,
     ) -> None:
         """`start_timeout` is the time in seconds within which a new worker must appear."""
-        self.files = Files(config)
-        self._config = config
+        self.files = Files(proxy)
+        self._config = proxy.config or ""
         self._settings = settings
         self._runtime = runtime
         self._clock = clock
@@ -91,7 +92,9 @@ class Reloader:
         """Write the bundle for HAProxy's next start alone: the running process already has its content."""
         complaints = await self.files.check(bundle)
         if complaints:
-            return Reloaded(False, "its checker refuses the new file", complaints)
+            return Reloaded(
+                False, f"its checker refuses the new file: {complaint_text(complaints[0], bundle)}", complaints
+            )
         try:
             await asyncio.to_thread(self.files.install, bundle)
         except OSError as error:
@@ -104,7 +107,9 @@ class Reloader:
     async def _check_and_load(self, bundle: Bundle) -> Reloaded:
         complaints = await self.files.check(bundle)
         if complaints:
-            return Reloaded(False, "its checker refuses the new file", complaints)
+            return Reloaded(
+                False, f"its checker refuses the new file: {complaint_text(complaints[0], bundle)}", complaints
+            )
         try:
             before = await asyncio.to_thread(self.files.install, bundle)
         except OSError as error:
@@ -180,10 +185,13 @@ class Reloader:
 
     async def _reported(self) -> tuple[int, str] | None:
         assert self._runtime is not None
-        answer = await self._runtime.query("show info")
-        if answer.failure or not answer.texts:
-            return None
+        texts = []
+        for question in running.QUESTIONS[:2]:
+            answer = await self._runtime.query(question)
+            if answer.failure or not answer.texts:
+                return None
+            texts.append(answer.texts[0])
         try:
-            return running.pid_and_digest(answer.texts[0])
+            return running.pid_and_digest(*texts)
         except running.UnreadableError:
             return None

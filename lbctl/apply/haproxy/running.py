@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from lbctl.targets.haproxy import slots
+from lbctl.targets.haproxy import config_digest, slots
 
 QUESTIONS = ("show info", "show servers state", "show stat -1 4 -1")
 """The commands whose answers `read` takes, in this order; 4 selects servers alone."""
@@ -141,19 +141,25 @@ def read(info: str, state: str, stat: str) -> Running:
         fields = _info(info)
         stats = dict(_stat_rows(stat))
         servers = dict(_servers(state, stats))
-        digest = fields.get("description", "")
+        digest = _digest(fields, servers)
         return Running(int(fields["Pid"]), int(fields["Uptime_sec"]), fields["Version"], digest, servers)
     except _MALFORMED as error:
         raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
 
 
-def pid_and_digest(info: str) -> tuple[int, str]:
-    """Return the process id and the configuration's digest from `show info`. Raises UnreadableError."""
+def pid_and_digest(info: str, state: str) -> tuple[int, str]:
+    """Return the process id and the configuration's digest from the first two `QUESTIONS`. Raises UnreadableError."""
     fields = _info(info)
     try:
-        return int(fields["Pid"]), fields.get("description", "")
+        return int(fields["Pid"]), _digest(fields, dict(_servers(state, {})))
     except _MALFORMED as error:
         raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
+
+
+def _digest(fields: Mapping[str, str], servers: Iterable[Place]) -> str:
+    """Return the configuration's digest: a server's name in a fragment, else the description."""
+    own = (name for section, name in servers if section == config_digest.SECTION)
+    return next(own, fields.get("description", ""))
 
 
 def counters(text: str) -> Counters:

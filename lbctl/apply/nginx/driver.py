@@ -10,6 +10,7 @@ of a drained replica, because nginx cannot end the requests of one replica alone
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,8 +19,11 @@ from pathlib import Path
 from typing import Literal
 
 from lbctl.apply.binaries import find_binary
-from lbctl.apply.command import run
+from lbctl.apply.command import Done, run
+from lbctl.apply.files import write_bundle
 from lbctl.apply.fleet_files import Locate, digest, with_local_files
+from lbctl.apply.host import HostError
+from lbctl.apply.nginx import host
 from lbctl.apply.nginx.generations import Generations
 from lbctl.apply.nginx.master import Master, Verdict, Workers, find, judge
 from lbctl.apply.nginx.reload_schedule import Reason, ReloadSchedule, reason, retry_after, same_shape, with_live_state
@@ -28,6 +32,7 @@ from lbctl.ir.proxies import Proxy, Reload
 from lbctl.ir.snapshot import Snapshot, View
 from lbctl.targets.load import Loaded
 from lbctl.targets.nginx import TARGET
+from lbctl.targets.own_lines import complaint_text
 from lbctl.targets.prepare import Prepared, prepare
 from lbctl.targets.target import Bundle
 
@@ -37,6 +42,7 @@ Outcome = Literal["applied", "same", "refused", "unconfirmed", "absent"]
 applied: new workers serve it. same: it runs already. refused: the previous configuration still runs. unconfirmed: it is
 on disk and the command succeeded, but no visible nginx reads the file. absent: it is on disk, and no nginx runs.
 """
+_NO_PROGRAM = "the program nginx is not on this machine: what is written cannot be tested"
 _POLL_INTERVAL = 0.01
 _TEST_TIMEOUT = 60.0
 _COMMAND_TIMEOUT = 30.0
@@ -200,7 +206,7 @@ class NginxUpdater:
         if await asyncio.to_thread(self._is_running, bundle, stamp):
             return Applied("same")
         generation = await asyncio.to_thread(self._generations.stage, bundle)
-        refused = await self._test(generation, bundle)
+        refused = await (self._test_within(view) if view.proxy.is_fragment else self._test(generation, bundle))
         if refused:
             self._generations.discard(generation)
             return Applied("refused", refused)
@@ -226,8 +232,13 @@ class NginxUpdater:
 
     async def is_visible(self) -> bool:
         """Return whether a visible nginx master on this machine reads the file."""
-        master = await asyncio.to_thread(find, self._generations.config, self._binary or TARGET.binary)
-        return master is not None
+        return await self._find() is not None
+
+    async def _find(self) -> Master | None:
+        """Return the master that reads the file: by itself, or by the main file of the fragment's host."""
+        main = host.main_of(self.proxy) if self.proxy.is_fragment else ()
+        config = Path(main[0]) if main else self._generations.config
+        return await asyncio.to_thread(find, config, self._binary or TARGET.binary)
 
     @property
     def _binary(self) -> str | None:
@@ -239,17 +250,32 @@ class NginxUpdater:
         """Return why nginx rejects the files; empty if it accepts."""
         binary = self._binary
         if binary is None:
-            return "the program nginx is not on this machine: what is written cannot be tested"
+            return _NO_PROGRAM
         main = str(generation / bundle.main.name)
-        done = await run(TARGET.check_command(binary, str(generation), main), _TEST_TIMEOUT)
-        if done.code == 0:
-            return ""
-        for item in TARGET.complaints(done.output, bundle):
-            return f"nginx -t: {item.message}" + (f" (line {item.line} of {item.file})" if item.file else "")
-        return f"nginx -t: {done.last_line}"
+        return _refusal(await run(TARGET.check_command(binary, str(generation), main), _TEST_TIMEOUT), bundle)
+
+    async def _test_within(self, view: View) -> str:
+        """Return why nginx rejects a fragment within a copy of the main file that reads it; empty if it accepts."""
+        binary, main = self._binary, host.main_of(self.proxy)
+        if binary is None:
+            return _NO_PROGRAM
+        if not main:
+            return f"no nginx.conf is above {self.proxy.config}, and `reload` names none with -c"
+        with tempfile.TemporaryDirectory(prefix="lbctl-") as directory:
+            place = Path(directory) / Path(self.proxy.config or "").name
+            local, _ = with_local_files(view, self._locate, self._generations.config)
+            bundle = TARGET.render(replace(local, proxy=replace(local.proxy, config=str(place))))
+            try:
+                await asyncio.to_thread(write_bundle, bundle, directory)
+                fragment = Path(directory) / bundle.main.name
+                checkable = await asyncio.to_thread(host.checkable, binary, Path(directory), fragment, self.proxy, main)
+            except HostError as error:
+                return str(error)
+            done = await run(checkable.command, _TEST_TIMEOUT)
+            return _refusal(replace(done, output=checkable.readable(done.output)), bundle)
 
     async def _swap(self, generation: Path, bundle: Bundle) -> Applied:
-        master = await asyncio.to_thread(find, self._generations.config, self._binary or TARGET.binary)
+        master = await self._find()
         swapped = await asyncio.to_thread(self._generations.swap, generation, bundle)
         if master is None:
             return await self._reload_unseen()
@@ -290,3 +316,12 @@ class NginxUpdater:
         if done.code != 0:
             return Applied("absent", f"no nginx runs with {place}: {done.last_line}")
         return Applied("unconfirmed", f"no nginx is seen that reads {place}: whether it has been loaded is not known")
+
+
+def _refusal(done: Done, bundle: Bundle) -> str:
+    """Return what `nginx -t` objects to; empty if it accepts."""
+    if done.code == 0:
+        return ""
+    for item in TARGET.complaints(done.output, bundle):
+        return f"nginx -t: {complaint_text(item, bundle)}"
+    return f"nginx -t: {done.last_line}"

@@ -29,6 +29,9 @@ def proxy(proxy: Proxy) -> Iterator[Setting]:
     yield ("nodes",), tuple(sorted(proxy.nodes)) or None
     yield ("node_san",), proxy.node_san
     yield ("admin",), proxy.admin
+    yield ("form",), proxy.form
+    for item in proxy.include:
+        yield item.path(proxy.name)[2:], f"{item.file} ({item.digest})"
 
 
 def control(control: Control) -> Iterator[Setting]:

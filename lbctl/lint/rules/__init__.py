@@ -22,6 +22,7 @@ _MODULES = (
     "limits",
     "literals",
     "pick",
+    "own_lines",
 )
 
 

@@ -65,6 +65,12 @@ class Driver(Protocol):
         """Drive the proxy until the task is cancelled. Any other end is a failure, and a new driver is started."""
 
 
+def as_served(proxy: Proxy, served: PublishedFleet) -> Proxy:
+    """Return the proxy with the own lines of this fleet; a change of anything else starts another driver."""
+    proxies = served.composed.whole.topology.proxies
+    return next((item for item in proxies if item.name == proxy.name), proxy)
+
+
 def row(proxy: Proxy, status: DriverStatus, since: float) -> dict[str, Any]:
     """Return the status as a row with the keys of an Envoy's row. `since`: seconds since the epoch."""
     return {

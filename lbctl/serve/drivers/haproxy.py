@@ -20,7 +20,7 @@ from lbctl.control.compose import ForProxy
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.serve import log
-from lbctl.serve.drivers.base import DriverStatus, Ejected
+from lbctl.serve.drivers.base import DriverStatus, Ejected, as_served
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.targets.haproxy import TARGET
 from lbctl.targets.prepare import Prepared, prepare
@@ -78,7 +78,8 @@ class HaproxyDriver:
     async def _apply(self, served: PublishedFleet) -> Applied:
         snapshot = served.composed.snapshot
         if self._prepared is None or self._prepared[0] is not served:
-            prepared = await asyncio.to_thread(prepare, TARGET, served.loaded.compiled, self.proxy, snapshot)
+            proxy = as_served(self.proxy, served)
+            prepared = await asyncio.to_thread(prepare, TARGET, served.loaded.compiled, proxy, snapshot)
             self._prepared = served, prepared
             self._files = files_on_disk(served.loaded.source)
         composed = served.composed

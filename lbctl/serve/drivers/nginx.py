@@ -20,7 +20,7 @@ from lbctl.control.slow_start import Ramps
 from lbctl.ir.proxies import Proxy, Reload
 from lbctl.ir.snapshot import View
 from lbctl.serve import log
-from lbctl.serve.drivers.base import DriverStatus, Ejected, State
+from lbctl.serve.drivers.base import DriverStatus, Ejected, State, as_served
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.targets.load import Loaded
 from lbctl.targets.prepare import Prepared
@@ -108,7 +108,8 @@ class NginxDriver:
         ramps = self.composed.ramps if self.composed else Ramps()
         composed = for_proxy(served.composed, self._ejected(), ramps, time.monotonic(), self._interval)
         self.composed = composed
-        newest = await asyncio.to_thread(prepared, self.proxy, served.loaded, composed.snapshot)
+        proxy = as_served(self.proxy, served)
+        newest = await asyncio.to_thread(prepared, proxy, served.loaded, composed.snapshot)
         before, self._requested = self._requested, (served.loaded, newest)
         self._version = served.cached_snapshot.version
         if before is None or before[0] is not served.loaded or before[1].view != newest.view:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class DriverSupervisor:
         }
         self._undriven = {name: (proxies[name], reason) for name, reason in undriven_reasons.items() if reason}
         wanted = {name: item for name, item in proxies.items() if not undriven_reasons[name]}
-        for name in [name for name, runner in self._runners.items() if wanted.get(name) != runner.proxy]:
+        for name in [name for name, runner in self._runners.items() if not _same(wanted.get(name), runner.proxy)]:
             await self._stop(name)
         kinds = {name: kind for name, item in wanted.items() if (kind := driver_kind(item.kind)) is not None}
         new = wanted.keys() - self._runners.keys()
@@ -152,3 +153,8 @@ def _reached(snapshot: Snapshot, proxies: list[Proxy]) -> list[Pool]:
     for proxy in proxies:
         pools |= view(snapshot, proxy).pools
     return [pools[name] for name in sorted(pools)]
+
+
+def _same(new: Proxy | None, driven: Proxy) -> bool:
+    """Whether the driver of `driven` can drive `new`: own lines are part of what it applies."""
+    return new is not None and replace(new, include=()) == replace(driven, include=())

@@ -13,6 +13,7 @@ from pathlib import Path
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.compile.discovery import read_targets
 from lbctl.compile.files import file_of, named_files
+from lbctl.compile.own_lines import own_lines_nodes
 from lbctl.ir.secrets import Secrets
 from lbctl.ir.topology import Topology
 from lbctl.model.fleet import FleetSource, parse
@@ -48,7 +49,7 @@ class FleetContents:
     diagnostics: tuple[Diagnostic, ...]
     """What is wrong with them."""
     targets: Mapping[str, bytes] = field(default_factory=dict)
-    """Path of a target file → the content that was used; a file that does not exist is absent."""
+    """Path of a target file or of own lines → the content that was used; a file that does not exist is absent."""
 
     @property
     def topology(self) -> Topology | None:
@@ -66,6 +67,7 @@ class FleetContents:
         if self.source is None:
             return []
         nodes = [node for _, node in named_files(self.source.root)]
+        nodes += own_lines_nodes(self.source.root)
         nodes += [node for path in _OWN_FILES if (node := descend(self.source.root, path)) is not None]
         return sorted({file_of(self.source, node) for node in nodes if isinstance(node.value, str)})
 
@@ -131,8 +133,9 @@ def _is_superseded(item: Diagnostic, findings: Sequence[Diagnostic]) -> bool:
 
 
 def _targets(source: FleetSource, target_contents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Read the target files once, so that what is compiled is also what the state saves."""
+    """Read the target files and own lines once, so that what is compiled is also what the state saves."""
     nodes = [node for path, node in named_files(source.root) if path[0] == "pools" and path[-1] == "path"]
+    nodes += own_lines_nodes(source.root)
     paths = {str(file_of(source, node)) for node in nodes}
     contents = {path: target_contents.get(path, read_targets(Path(path))) for path in sorted(paths)}
     return {path: content for path, content in contents.items() if content is not None}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from lbctl.apply.haproxy import running
 from lbctl.apply.haproxy.running import Counters, Place, ServerCounters, UnreadableError
@@ -15,7 +16,7 @@ from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.traffic.interface import Report
 from lbctl.serve.traffic.ledger import NO_COUNTS, Condition, Counts, ReplicaKey
-from lbctl.targets.haproxy import desired, slots
+from lbctl.targets.haproxy import desired, sections, slots
 
 _TIMEOUT = 2.0
 """Seconds within which HAProxy must answer."""
@@ -29,8 +30,10 @@ _WORST_FIRST = ("down", "ejected", "up", "draining")
 class HaproxySource:
     """A PolledSource of one HAProxy."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, sections: str = "") -> None:
+        """`sections`: what the names of the fleet's backends begin with; a fragment's host has others beside them."""
         self._runtime = runtime
+        self._sections = sections
         self._before: Counters | None = None
 
     async def poll(self) -> Report | None:
@@ -42,13 +45,16 @@ class HaproxySource:
             now = await asyncio.to_thread(running.counters, answer.texts[0])
         except UnreadableError:
             return None
-        before, self._before = self._before, now
-        return report(now, before)
+        own = {place: item for place, item in now.servers.items() if place[0].startswith(self._sections)}
+        before, self._before = self._before, replace(now, servers=own)
+        return report(self._before, before)
 
 
 def source(proxy: Proxy) -> HaproxySource | None:
     """Return the source of a HAProxy; None for one without Runtime API."""
-    return HaproxySource(Runtime(proxy.runtime_api, _TIMEOUT)) if proxy.runtime_api else None
+    if not proxy.runtime_api:
+        return None
+    return HaproxySource(Runtime(proxy.runtime_api, _TIMEOUT), sections.own("pool_", proxy))
 
 
 def report(now: Counters, before: Counters | None) -> Report:

@@ -46,7 +46,8 @@ def routing(view: View, pools: Mapping[str, Pool]) -> View:
 
     `pools` holds each pool as `routed` reduces it.
     """
-    return replace(view, proxy=_NO_PROXY, pools=pools, weights={}, drained={}, out={})
+    proxy = replace(_NO_PROXY, include=view.proxy.include)
+    return replace(view, proxy=proxy, pools=pools, weights={}, drained={}, out={})
 
 
 def routed(pool: Pool) -> Pool:

@@ -151,6 +151,10 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.tls.client_certificate": Rendered(),
     "fleet": Rendered(),
     "proxies": Rendered(),
+    "proxies.form": Unsupported(
+        "an Envoy has one bootstrap, and gets its listeners by xDS", "`form: fragment` is an error (LB134)"
+    ),
+    "proxies.include": Rendered("HTTP filters, each of a known type, before the router; also for WebSockets"),
     "pool.balance.pick": Rendered(
         "`ext_proc` asks the picker; its answer counts for hosts of the cluster alone, and `otherwise` is the policy "
         "for all other requests"

@@ -15,7 +15,19 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import access as clients
-from lbctl.targets.envoy import access_log, affinity, auth, hashing, limits, matches, models, picking, prompts, reading
+from lbctl.targets.envoy import (
+    access_log,
+    affinity,
+    auth,
+    hashing,
+    limits,
+    matches,
+    models,
+    own_filters,
+    picking,
+    prompts,
+    reading,
+)
 from lbctl.targets.envoy.protos import extension, pack
 from lbctl.targets.envoy.sources import NAMESPACE
 
@@ -39,6 +51,7 @@ def http_filters(view: View, listener: Listener, *, streams: bool = False) -> li
         *hashing.http_filters(view, listener),
         *affinity.http_filters(view, listener),
         *picking.http_filters(view, listener),
+        *own_filters.filters(view.proxy),
         extension("envoy.filters.http.router", router_pb2.Router(suppress_envoy_headers=True)),
     ]
 

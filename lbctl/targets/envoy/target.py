@@ -48,6 +48,12 @@ class EnvoyTarget:
 
         return envoy_weights(pool, weights)
 
+    def refusals(self, view: View) -> Iterable[Diagnostic]:
+        """Yield the errors for which a fleet with this proxy is not accepted."""
+        from lbctl.targets.envoy.own_filters import refusals
+
+        return refusals(view)
+
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
         """Return the command that checks a configuration; `prefix` is a directory that it may write to."""
         return check_command(binary, prefix, main)

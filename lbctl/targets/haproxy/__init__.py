@@ -65,6 +65,12 @@ class Haproxy:
 
         return haproxy_weights(pool, weights)
 
+    def refusals(self, view: View) -> Iterable[Diagnostic]:
+        """Yield the errors for which a fleet with this proxy is not accepted."""
+        from lbctl.targets.haproxy.unfit import refusals
+
+        return refusals(view)
+
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:  # noqa: ARG002 -- `-c` writes nothing
         """Return the command that checks the file `main`."""
         from lbctl.targets.haproxy.check import command

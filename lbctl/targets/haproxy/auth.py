@@ -13,7 +13,7 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.routes import ApiKeys, Auth, Forward, Route
 from lbctl.ir.secrets import ApiKey
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import jwt, quote
+from lbctl.targets.haproxy import jwt, quote, sections
 from lbctl.targets.haproxy.match import Acls
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.target import File
@@ -52,7 +52,7 @@ def lines(route: Route, view: View, acls: Acls) -> Iterator[Token]:
         return
     if_route, path = f"if route_{quote.name(route.name).text}", ("routes", route.name, "auth")
     if auth.api_keys:
-        yield from _api_keys(route, auth.api_keys, if_route)
+        yield from _api_keys(route, auth.api_keys, if_route, view)
     if auth.jwt:
         yield from jwt.lines(route, auth.jwt, view, acls, if_route)
     denied = f"http-request return status 401 {_DENIED} hdr www-authenticate Bearer"
@@ -64,10 +64,10 @@ def lines(route: Route, view: View, acls: Acls) -> Iterator[Token]:
     yield from _without_trailers(route, auth, view, if_route)
 
 
-def _api_keys(route: Route, keys: ApiKeys, if_route: str) -> Iterator[Token]:
+def _api_keys(route: Route, keys: ApiKeys, if_route: str, view: View) -> Iterator[Token]:
     path = ("routes", route.name, "auth", "api_keys")
     presented = quote.sample("req.fhdr", keys.header, 'regsub("^[Bb]earer +","")', "sha2(256),hex,lower")
-    tenant = quote.word(f'{presented},map_str("{_map_file(route)}")')
+    tenant = quote.word(f'{presented},map_str("{sections.beside(_map_file(route), view.proxy)}")')
     yield line("http-request set-var(txn.tenant)", tenant, if_route, source=path)
 
 

@@ -153,6 +153,13 @@ CAPABILITIES: dict[str, Capability] = {
         "where root starts it: haproxy, haproxy and /var/lib/haproxy by default if `config` is below /etc, as the "
         "distributions have it; otherwise it works as whoever starts it"
     ),
+    "proxies.form": Rendered(
+        "as a further file (`-f`): named defaults and own-named sections, no `global`; what relies on `global` "
+        "is an error (LB135)"
+    ),
+    "proxies.include": Rendered(
+        "at the end of `global`, in the frontend of a listener before it chooses the backend, in the backends of a pool"
+    ),
     "proxies.weights": Rendered(
         "as a `stats socket` for the user that HAProxy runs as, or as an agent check of each replica every 2 s; with "
         "agents the weights of the file are the capacities"

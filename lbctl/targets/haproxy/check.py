@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 
 from lbctl.base.diagnostics import Path
-from lbctl.targets.haproxy import locality_tiers
+from lbctl.targets.haproxy import locality_tiers, sections
 from lbctl.targets.target import Bundle, Complaint
 
 _ALERT = re.compile(r"^\[ALERT\]\s+\(\d+\)\s*:\s*(?:config\s*:\s*)?(?P<text>.*)$")
 _PLACE = re.compile(r"^(?:parsing )?\[(?P<file>[^\]]*):(?P<line>\d+)\]\s*:?\s*(?P<text>.*)")
-_SERVER = re.compile(r"'server pool_(?P<pool>[A-Za-z0-9._-]+)/(?P<server>[A-Za-z0-9._-]+)'")
+_SERVER = re.compile(r"'server (?:lbctl_)?pool_(?P<pool>[A-Za-z0-9._-]+)/(?P<server>[A-Za-z0-9._-]+)'")
 _NAMED = re.compile(r"(?P<kind>[Ff]rontend|[Bb]ackend|[Pp]roxy) '(?P<name>[A-Za-z0-9._-]+)'")
 _OWN = re.compile(r"server '(?:[A-Za-z0-9._-]+/)?(?P<server>[A-Za-z0-9._-]+)'")
 _SUMMARY = re.compile(r"^(Error\(s\) found in configuration file|Fatal errors found in configuration)")
@@ -46,7 +46,7 @@ def _path(text: str) -> Path:
     section_match, server_match = _NAMED.search(text), _OWN.search(text)
     if section_match is None:
         return ()
-    kind, _, name = section_match["name"].partition("_")
+    kind, _, name = section_match["name"].removeprefix(sections.OWN).partition("_")
     section = {"pool": "pools", "listener": "listeners"}.get(kind)
     if section is None:
         return ()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from lbctl.ir.routes import Forward, Pin, Route, StickySplit
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import least_fit, locality_tiers, quote, residency
+from lbctl.targets.haproxy import least_fit, locality_tiers, quote, residency, sections
 from lbctl.targets.haproxy.match import Acls, equals
 from lbctl.targets.token import Token
 
@@ -111,9 +111,9 @@ def _nearest_tier(route: Route, pool: str, view: View, route_acl: str) -> Iterat
     tiers = locality_tiers.parts(pool_in_regions, view_in_regions, backend)[:-1]
     is_pool, path = f"{{ var(txn.pool) -m str -- {quote.name(pool).text} }}", ("pools", pool, "locality")
     for position, tier in reversed(list(enumerate(tiers))):
-        fit_servers = f"nbsrv(pool_{tier.name})"
+        fit_servers = f"nbsrv({sections.pool(tier.name, view.proxy)})"
         if position:
-            fit_in_nearer = f"nbsrv(pool_{tiers[position - 1].name})"
+            fit_in_nearer = f"nbsrv({sections.pool(tiers[position - 1].name, view.proxy)})"
             yield quote.line(f"http-request set-var(txn.nearer) {fit_in_nearer} if", route_acl, is_pool, source=path)
             fit_servers += ",sub(txn.nearer)"
         fit_servers, needed = least_fit.compared(fit_servers, tier.name, tier.min_fit, view)
@@ -130,7 +130,7 @@ def _fallback(route: Route, action: Forward, view: View, route_acl: str) -> Iter
                 _set_pool(action.fallback or ""),
                 "if",
                 route_acl,
-                f"{{ var(txn.pool) -m str -- {name} }} {{ nbsrv(pool_{backend}) lt 1 }}",
+                f"{{ var(txn.pool) -m str -- {name} }} {{ nbsrv({sections.pool(backend, view.proxy)}) lt 1 }}",
                 source=("routes", route.name, "fallback"),
             )
 

@@ -7,6 +7,7 @@ the only differences, no matter who has loaded or written what in the meantime.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -16,14 +17,18 @@ from lbctl.targets.target import Bundle, File
 _MARK = "lbctl-"
 BLANK = f"description {_MARK}"
 """The line in which the digest is still missing."""
+SECTION = "lbctl_config"
+"""The backend whose only server is named by the digest of a fragment, which has no description."""
+SERVER = f"server {_MARK} 127.0.0.1:1 disabled"
+"""The line of that server in which the digest is still missing."""
+_SERVER = re.compile(rf"(?m)^    server ({_MARK}[0-9a-f]*) 127\.0\.0\.1:1 disabled$")
 _CHANGEABLE = ("    server ", f"    {request_limits.PREFIX}", f"    {least_fit.PREFIX}")
 _LENGTH = 16
 
 
 def marked(text: str, others: Iterable[File]) -> str:
     """Return the text with the digest put into its `BLANK` line, if it has one; `others` are further files to cover."""
-    line = f"    {BLANK}\n"
-    if line not in text:
+    if f"    {BLANK}\n" not in text and f"    {SERVER}\n" not in text:
         return text
     digest = hashlib.sha256()
     for row in text.splitlines():
@@ -33,7 +38,13 @@ def marked(text: str, others: Iterable[File]) -> str:
         if file.name == slots.MAP:  # it follows the number of replicas
             continue
         digest.update(f"\x00{file.name}\x00{file.text}".encode())
-    return text.replace(line, f"    {BLANK}{digest.hexdigest()[:_LENGTH]}\n", 1)
+    return _replaced(text, _MARK, f"{_MARK}{digest.hexdigest()[:_LENGTH]}")
+
+
+def _replaced(text: str, old: str, new: str) -> str:
+    """Return the text with another digest in the description, or in the name of the fragment's server."""
+    text = text.replace(f"    description {old}\n", f"    description {new}\n", 1)
+    return text.replace(f"    server {old} 127.0.0.1:1 disabled\n", f"    server {new} 127.0.0.1:1 disabled\n", 1)
 
 
 def covering(bundle: Bundle, files: str) -> Bundle:
@@ -46,13 +57,16 @@ def covering(bundle: Bundle, files: str) -> Bundle:
         return bundle
     if description:
         both = hashlib.sha256(f"{description}\x00{files}".encode()).hexdigest()
-        text = text.replace(f"    description {description}\n", f"    {BLANK}{both[:_LENGTH]}\n", 1)
+        text = _replaced(text, description, f"{_MARK}{both[:_LENGTH]}")
     else:
         text += f"# files: {files[:_LENGTH]}\n"
     return replace(bundle, files=(replace(bundle.main, text=text), *bundle.files[1:]))
 
 
 def of(bundle: Bundle) -> str:
-    """Return the description that a proxy with this configuration shows; empty if it has none."""
+    """Return the digest that a proxy with this configuration shows; empty if it has none."""
     start = f"    {BLANK}"
+    server = _SERVER.search(bundle.main.text)
+    if server is not None:
+        return server[1]
     return next((row.split()[1] for row in bundle.main.text.splitlines() if row.startswith(start)), "")

@@ -14,12 +14,11 @@ from typing import Literal
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import least_fit, locality_tiers, request_limits, servers
+from lbctl.targets.haproxy import least_fit, locality_tiers, request_limits, sections, servers
 from lbctl.targets.haproxy.locality_tiers import Part
 from lbctl.targets.quantise import quantise
 
 State = Literal["ready", "drain", "maint"]
-_PREFIX = "pool_"
 _LEFT_OUT = {"track": 2, "init-addr": 2, "no-check": 1}
 """Arguments that a server added at runtime does not accept, with the number of words that each takes."""
 
@@ -84,6 +83,8 @@ def desired(view: View) -> Desired:
 def _variables(parts: Sequence[Part]) -> Iterator[tuple[str, int]]:
     for part in parts:
         limit, least = request_limits.value(part), least_fit.replicas(part)
+        if not part.view.proxy.sets_variables:
+            continue
         if limit is not None:
             yield request_limits.variable(part), limit
         if least is not None:
@@ -92,7 +93,7 @@ def _variables(parts: Sequence[Part]) -> Iterator[tuple[str, int]]:
 
 def pool_name(backend: str) -> str:
     """Return the pool that a backend serves, whichever part of the pool it holds."""
-    return locality_tiers.pool_name(backend.removeprefix(_PREFIX))
+    return locality_tiers.pool_name(sections.bare(backend))
 
 
 def _servers(part: Part) -> Iterator[DesiredServer]:

@@ -14,7 +14,7 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.routes import Jwt, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import quote
+from lbctl.targets.haproxy import quote, sections
 from lbctl.targets.haproxy.jwks import UnfitKeyError, VerificationKey, read
 from lbctl.targets.haproxy.match import Acls
 from lbctl.targets.haproxy.quote import line
@@ -112,7 +112,8 @@ def _verify_signature(route: Route, view: View, acls: Acls, if_route: str, verif
         conditions = [acls.name("var(txn.alg)", "str", [key.algorithm])]
         if key.kid:
             conditions.append(acls.name("var(txn.kid)", "str", ["/", f"/{key.kid}"]))
-        check = quote.word(f'var(txn.token),jwt_verify("{key.algorithm}","{_file(route, number)}")')
+        place = sections.beside(_file(route, number), view.proxy)
+        check = quote.word(f'var(txn.token),jwt_verify("{key.algorithm}","{place}")')
         path = ("routes", route.name, "auth", "jwt", "jwks_file")
         yield line("http-request set-var(txn.verified)", check, if_route, f"!{verified}", *conditions, source=path)
 

@@ -35,7 +35,7 @@ def variable(name: str) -> str:
 def declared(part: Part) -> Token | None:
     """Return the line of the global section that sets the variable, or None without one."""
     number = replicas(part)
-    if number is None or not part.view.proxy.runtime_api:
+    if number is None or not part.view.proxy.sets_variables:
         return None
     return line(f"set-var {variable(part.name)} int({number})", source=("pools", part.pool.name))
 
@@ -45,6 +45,6 @@ def compared(fit: str, name: str, number: int, view: View) -> tuple[str, str]:
 
     `name` is a backend without its `pool_`; `number` is its number in the rendered file.
     """
-    if view.proxy.runtime_api:
+    if view.proxy.sets_variables:
         return f"{fit},sub({variable(quote.name(name).text)})", "0"
     return fit, str(int(number))

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import RateLimit, Route
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import quote
+from lbctl.targets.haproxy import quote, sections
 from lbctl.targets.token import Token
 
 COUNTERS = 3
@@ -40,9 +41,9 @@ def diagnostics(route: Route) -> Iterator[Diagnostic]:
         yield Diagnostic(BY_ID["route.rate_limit"].code, message, path=path, severity="warning")
 
 
-def tables(route: Route) -> Iterator[Table]:
+def tables(route: Route, proxy: Proxy) -> Iterator[Table]:
     """Yield the stick tables of the route's limits."""
-    for part in _parts(route):
+    for part in _parts(route, proxy):
         limit = part.limit
         key = {"client_ip": "ipv6", "all": "integer"}.get(limit.by, "string len 128")
         size = 10 if limit.by == "all" or part.tenant else 100_000
@@ -52,10 +53,10 @@ def tables(route: Route) -> Iterator[Table]:
         yield Table(Token(part.table), quote.line(line, source=_path(route, part.index)))
 
 
-def lines(route: Route) -> Iterator[Token]:
+def lines(route: Route, proxy: Proxy) -> Iterator[Token]:
     """Yield the lines that track a request in all tables, refuse it if any limit is reached, and otherwise count it."""
     route_acl = f"route_{quote.name(route.name).text}"
-    parts = tuple(_parts(route))
+    parts = tuple(_parts(route, proxy))
     yield from _own_rates(route, route_acl)
     for part in parts:
         yield from _track(part, f"{route_acl}{part.condition}")
@@ -84,14 +85,15 @@ class _Part:
     """The further condition under which it counts a request; it begins with a space."""
 
 
-def _parts(route: Route) -> Iterator[_Part]:
+def _parts(route: Route, proxy: Proxy) -> Iterator[_Part]:
     for index, limit in enumerate(_counted(route)):
-        table = f"limit{index}_{quote.name(route.name).text}"
+        table = sections.own(f"limit{index}_{quote.name(route.name).text}", proxy)
         others = f" !{{ var(txn.own{index}) -m found }}" if limit.tenants else ""
         yield _Part(index, limit, table, condition=others)
         for number, (tenant, own) in enumerate(limit.tenants):
             condition = f" {{ var(txn.own{index}) -m str {quote.name(tenant).text} }}"
-            yield _Part(index, own, f"limit{index}_{number}_{quote.name(route.name).text}", tenant, condition)
+            own_table = sections.own(f"limit{index}_{number}_{quote.name(route.name).text}", proxy)
+            yield _Part(index, own, own_table, tenant, condition)
 
 
 def _own_rates(route: Route, route_acl: str) -> Iterator[Token]:

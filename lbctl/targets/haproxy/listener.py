@@ -10,7 +10,7 @@ from lbctl.ir.listeners import Certificate, ClientAddress, Listener, Rule
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets import client_headers
+from lbctl.targets import client_headers, own_lines
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import (
@@ -27,6 +27,7 @@ from lbctl.targets.haproxy import (
     refusals,
     reports,
     route,
+    sections,
 )
 from lbctl.targets.haproxy.match import Acls, rules
 from lbctl.targets.haproxy.quote import duration, line
@@ -88,6 +89,8 @@ class Frontend:
     """1 if a pool of its routes speaks gRPC."""
     takes_all: int
     """1 if every request has a route."""
+    own_lines: tuple[Token, ...] = ()
+    """The operator's own lines."""
 
     def uses(self, name: str) -> bool:
         """Return whether a line refers to this variable or condition of lbctl's own."""
@@ -103,7 +106,7 @@ def frontend(listener: Listener, view: View) -> Frontend:
     unrouted = tuple(access.unrouted(listener, acls))
     actions = tuple(token for item in routes for token in _actions(item, listener, view, acls))
     return Frontend(
-        name=Token(f"listener_{quote.name(listener.name).text}"),
+        name=Token(sections.own(f"listener_{quote.name(listener.name).text}", view.proxy)),
         listener=quote.name(listener.name),
         bind=_bind(listener),
         options=tuple(_options(listener, routes, view)),
@@ -123,6 +126,7 @@ def frontend(listener: Listener, view: View) -> Frontend:
         tls=int(listener.tls is not None),
         has_grpc=int(any(view.pools[name].protocol == "grpc" for item in routes for name in _pools(item))),
         takes_all=int(any(rule == Rule(rule.route) for rule in listener.rules)),
+        own_lines=own_lines.tokens(view.proxy, "frontend", listener.name),
     )
 
 
@@ -319,7 +323,7 @@ def _actions(item: Route, listener: Listener, view: View, acls: Acls) -> Iterato
         yield from route.own_response(item, CLOSED)
         return
     yield from auth.lines(item, view, acls)
-    yield from limits.lines(item)
+    yield from limits.lines(item, view.proxy)
     yield from choice.pools(item, item.action, view, acls)
     yield from hash_vars.lines(item, view)
     yield from pick.lines(item, view)

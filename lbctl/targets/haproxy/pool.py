@@ -14,9 +14,20 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import Balance, HashKey, Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets import replica_token
+from lbctl.targets import own_lines, replica_token
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import bodies, hash_vars, health, keys, least_fit, pick, quote, request_limits, servers
+from lbctl.targets.haproxy import (
+    bodies,
+    hash_vars,
+    health,
+    keys,
+    least_fit,
+    pick,
+    quote,
+    request_limits,
+    sections,
+    servers,
+)
 from lbctl.targets.haproxy.locality_tiers import Part
 from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.token import Token
@@ -35,12 +46,14 @@ class Backend:
     lines: tuple[Token, ...]
     servers: tuple[Token, ...]
     """The `server` lines."""
+    own_lines: tuple[Token, ...] = ()
+    """The operator's own lines."""
 
 
 def backend(part: Part) -> Backend:
     """Return the backend of one part of a pool."""
     pool, view = part.pool, part.view
-    own = f"pool_{quote.name(part.name).text}"
+    own = sections.pool(part.name, view.proxy)
     routes = _routes(pool, view)
     lines = (
         *_balance(pool, view),
@@ -55,7 +68,8 @@ def backend(part: Part) -> Backend:
         *_per_route(routes),
         *pick.use_server(pool, view),
     )
-    return Backend(Token(own), lines, servers.servers(part))
+    own_lines_of_pool = own_lines.tokens(view.proxy, "backend", pool.name)
+    return Backend(Token(own), lines, servers.servers(part), own_lines_of_pool)
 
 
 def diagnostics(part: Part) -> Iterator[Diagnostic]:
@@ -196,7 +210,7 @@ def _load_shedding(part: Part, routes: Sequence[Route]) -> Iterator[Token]:
     pool = part.pool
     if pool.load_shedding and (pool.replicas or part.view.proxy.runtime_api):
         min_fit = int(-(-part.size * pool.load_shedding.min_healthy // 100))
-        whole = f"nbsrv(pool_{quote.name(part.whole).text})"
+        whole = f"nbsrv({sections.pool(part.whole, part.view.proxy)})"
         fit, needed = least_fit.compared(whole, part.whole, min_fit, part.view)
         retry_after = pool.load_shedding.retry_after_seconds
         exceptions = [

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import DnsDiscovery, Pool
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
-from lbctl.targets import credentials
+from lbctl.targets import credentials, own_lines
 from lbctl.targets.haproxy import (
     auth,
     config_digest,
@@ -21,6 +22,7 @@ from lbctl.targets.haproxy import (
     pool,
     quote,
     request_limits,
+    sections,
     slots,
 )
 from lbctl.targets.haproxy.locality_tiers import Part
@@ -29,7 +31,7 @@ from lbctl.targets.locality import placeless
 from lbctl.targets.target import Bundle, File
 from lbctl.targets.token import Token, write
 
-MAIN = "haproxy.cfg"
+MAIN, FRAGMENT = "haproxy.cfg", "lbctl.cfg"
 _LARGE_ANSWERS = Token("accepted_payload_size 8192")
 
 
@@ -37,17 +39,24 @@ def render(view: View) -> Bundle:
     """Return haproxy.cfg and the files that it reads, with the diagnostics of this view."""
     parts = tuple(locality_tiers.all_parts(view))
     values = {
+        "fragment": view.proxy.is_fragment,
+        "defaults": Token(" from lbctl" if view.proxy.is_fragment else ""),
+        "digest_section": Token(config_digest.SECTION),
+        "digest_line": Token(config_digest.SERVER),
+        "pool_prefix": Token(sections.own("pool_", view.proxy)),
         "global_lines": [*_global(view), *_variables(parts)],
-        "resolvers": [_resolver(item) for item in view.pools.values() if _resolves(item)],
+        "own_global": own_lines.tokens(view.proxy, "global"),
+        "resolvers": [_resolver(item, view.proxy) for item in view.pools.values() if _resolves(item)],
         "frontends": [listener.frontend(item, view) for item in view.listeners],
-        "tables": [table for route in view.routes.values() for table in limits.tables(route)],
+        "tables": [table for route in view.routes.values() for table in limits.tables(route, view.proxy)],
         "backends": [pool.backend(part) for part in parts],
     }
     values["slots"] = int(any(map(slots.names, parts)))
     text, sources = write("haproxy", "haproxy.cfg.j2", values)
     others = (*auth.files(view), *slots.files(parts), *pick.files(view))
+    main = FRAGMENT if view.proxy.is_fragment else MAIN
     return Bundle(
-        (File(MAIN, config_digest.marked(text, others), sources, credentials.in_text(view)), *others), diagnostics(view)
+        (File(main, config_digest.marked(text, others), sources, credentials.in_text(view)), *others), diagnostics(view)
     )
 
 
@@ -90,7 +99,7 @@ def _resolves(settings: Pool) -> bool:
     return isinstance(settings.discovery, DnsDiscovery) and not settings.replicas
 
 
-def _resolver(settings: Pool) -> tuple[Token, list[Token]]:
+def _resolver(settings: Pool, proxy: Proxy) -> tuple[Token, list[Token]]:
     """Return the name and the lines of a `resolvers` section; without resolvers in the fleet it uses the system's.
 
     An address that is missing from an answer is kept for one more answer. More than about thirty addresses do not fit
@@ -102,7 +111,7 @@ def _resolver(settings: Pool) -> tuple[Token, list[Token]]:
     ]
     refresh = quote.duration(settings.discovery.refresh)
     times = [line(directive, refresh) for directive in ("hold valid", "timeout resolve", "hold obsolete")]
-    return Token(f"dns_{quote.name(settings.name).text}"), [
+    return Token(sections.own(f"dns_{quote.name(settings.name).text}", proxy)), [
         *(servers or [Token("parse-resolv-conf")]),
         _LARGE_ANSWERS,
         *times,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 
 from lbctl.ir.pools import Pool
-from lbctl.targets.haproxy import quote, servers
+from lbctl.targets.haproxy import sections, servers
 from lbctl.targets.haproxy.locality_tiers import Part
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
@@ -36,12 +36,12 @@ def value(part: Part) -> int | None:
     replicas together may exceed the pool's.
     """
     limit = requests(part.pool)
-    return _UNLIMITED if limit is None and part.view.proxy.runtime_api else limit
+    return _UNLIMITED if limit is None and part.view.proxy.sets_variables else limit
 
 
 def backend(part: Part) -> str:
     """Return the name of the backend section."""
-    return f"pool_{quote.name(part.name).text}"
+    return sections.pool(part.name, part.view.proxy)
 
 
 def variable(part: Part) -> str:
@@ -52,7 +52,7 @@ def variable(part: Part) -> str:
 def declared(part: Part) -> Token | None:
     """Return the line of the global section that sets the variable, or None without one."""
     limit = value(part)
-    if limit is None or not part.view.proxy.runtime_api:
+    if limit is None or not part.view.proxy.sets_variables:
         return None
     return line(f"set-var {variable(part)} int({limit})", source=("pools", part.pool.name, "circuit_breaker"))
 
@@ -60,6 +60,6 @@ def declared(part: Part) -> Token | None:
 def above(part: Part) -> str:
     """Return the condition under which a further request is too many; txn.queued is the number of waiting requests."""
     own_backend, limit = backend(part), value(part)
-    if part.view.proxy.runtime_api:
+    if part.view.proxy.sets_variables:
         return f"{{ be_conn({own_backend}),sub(txn.queued),sub({variable(part)}) gt 0 }}"
     return f"{{ be_conn({own_backend}),sub(txn.queued) gt {limit} }}"

@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterator, Mapping
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.base.hosts import is_ip
 from lbctl.ir.pools import DnsDiscovery, Pool, PoolTls, Replica, SlowStart
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.weight import Weight
 from lbctl.targets import effective_weights, replica_token
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import agents, health, locality_tiers, quote, slots
+from lbctl.targets.haproxy import agents, health, locality_tiers, quote, sections, slots
 from lbctl.targets.haproxy.locality_tiers import Part
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.quantise import quantise, rounding_error
@@ -30,7 +31,7 @@ def servers(part: Part) -> tuple[Token, ...]:
     lines = [default(part)]
     for replica, weight in zip(pool.replicas, weights, strict=True):
         lines.append(server(part, replica, 0 if _is_drained(part, replica) else weight, ids, backups))
-    return (*lines, *(slot(part, name) for name in slots.names(part)), *_server_template(pool))
+    return (*lines, *(slot(part, name) for name in slots.names(part)), *_server_template(pool, part.view.proxy))
 
 
 def diagnostics(part: Part) -> Iterator[Diagnostic]:
@@ -133,7 +134,7 @@ def slot(part: Part, name: str) -> Token:
 def _track(part: Part, replica: Replica) -> Iterator[str]:
     home = part.homes.get(replica.name)
     if home is not None and (part.pool.active or part.pool.passive):
-        yield f"no-check track pool_{home}/{quote.name(replica.name).text}"
+        yield f"no-check track {sections.pool(home, part.view.proxy)}/{quote.name(replica.name).text}"
 
 
 def _agent(part: Part, replica: Replica) -> Iterator[str]:
@@ -224,14 +225,14 @@ def ids_of(pool: Pool) -> dict[str, int]:
     return ids
 
 
-def _server_template(pool: Pool) -> Iterator[Token]:
+def _server_template(pool: Pool, proxy: Proxy) -> Iterator[Token]:
     """Yield the line by which HAProxy resolves the name by itself, for discovery without a control plane."""
     if isinstance(pool.discovery, DnsDiscovery) and not pool.replicas:
         discovery = pool.discovery
         yield line(
             f"server-template r {discovery.max_replicas}",
             quote.word(f"{discovery.name}:{discovery.port}"),
-            f"resolvers dns_{quote.name(pool.name).text} init-addr none",
+            f"resolvers {sections.own(f'dns_{quote.name(pool.name).text}', proxy)} init-addr none",
             *health.server_arguments(pool),
             *(_tls(pool.tls, discovery.name) if pool.tls else ()),
             source=("pools", pool.name, "discovery"),

@@ -31,10 +31,11 @@ def names(part: Part) -> tuple[str, ...]:
 def _count(part: Part) -> int:
     """Return how many slots a backend has: the number of the fleet, else half of the replicas where they are needed.
 
-    Agents know the replicas of the file alone, and a standby cannot become an active server.
+    Agents know the replicas of the file alone, and a standby cannot become an active server. The map is found by a path
+    relative to `default-path`, which a fragment cannot set.
     """
     proxy = part.view.proxy
-    if not proxy.runtime_api or proxy.agent_check:
+    if not proxy.runtime_api or proxy.agent_check or proxy.is_fragment:
         return 0
     if proxy.slots is not None:
         return proxy.slots

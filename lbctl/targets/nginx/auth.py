@@ -7,6 +7,8 @@ key of which only the hash is known is refused.
 
 from __future__ import annotations
 
+import posixpath
+
 from lbctl.ir.routes import Route
 from lbctl.targets.nginx import names, quote
 from lbctl.targets.nginx.render_context import RenderContext
@@ -55,8 +57,17 @@ def _keys(context: RenderContext, route: Route, header: str, variable: str) -> N
     name = f"nginx-api-keys-{route.name}.map"
     lines = (f"{_key(item.key)} {item.tenant};\n" for item in keys if item.key)
     context.files.append(File(name, "".join(lines), secret=True))
-    context.map(source or "", variable, ((Token("default"), Token('""')),), include=quote.plain(name))
+    context.map(source or "", variable, ((Token("default"), Token('""')),), include=_included(context, name))
 
 
 def _key(key: str) -> str:
     return quote.plain(f"~^(?:(?i:bearer) +)?{quote.literal(key)}\\z").text
+
+
+def _included(context: RenderContext, name: str) -> Token:
+    """Return the path of a file beside the configuration.
+
+    nginx looks for a relative one beside its main file, which a fragment is not.
+    """
+    proxy = context.view.proxy
+    return quote.plain(posixpath.join(posixpath.dirname(proxy.config or ""), name) if proxy.is_fragment else name)

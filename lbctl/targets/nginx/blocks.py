@@ -216,6 +216,8 @@ class Location:
     """The location that sends the copy; None: no copy is sent."""
     question: Token | None = None
     """The path of the location that asks the picker; None: nothing is picked."""
+    own_lines: tuple[Token, ...] = ()
+    """The operator's own lines."""
 
     @property
     def says_429(self) -> bool:
@@ -323,6 +325,8 @@ class Listener:
     """The syslog server that learns the end of picked requests; None where nothing is picked."""
     mirrors: tuple[Mirrored, ...] = ()
     """The locations that send copies of requests."""
+    own_lines: tuple[Token, ...] = ()
+    """The operator's own lines."""
     own_headers: tuple[tuple[Token, Token], ...] = ()
     """The headers of nginx's own answers that routes set: the name, and the variable with the value for the route."""
 

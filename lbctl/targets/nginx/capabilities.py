@@ -172,7 +172,17 @@ _POOLS: Mapping[str, Capability] = {
     "pool.tls.client_certificate": _DONE,
 }
 
-_FLEET: Mapping[str, Capability] = {"fleet": _DONE, "proxies": _DONE}
+_FLEET: Mapping[str, Capability] = {
+    "fleet": _DONE,
+    "proxies": _DONE,
+    "proxies.form": Rendered(
+        "within an `http` block: own-named maps, zones, upstreams and servers, whose settings are all their own; what "
+        "only the host's main file can set is reported"
+    ),
+    "proxies.include": Rendered(
+        "in `http` before the servers, in the servers of a listener, in the locations of a route"
+    ),
+}
 
 CAPABILITIES: Mapping[str, Capability] = {
     **_LISTENERS,

@@ -25,7 +25,7 @@ _MOST_CONNECTIONS = 65_535
 
 def of_route(context: RenderContext, route: Route, number: int) -> tuple[Limit, ...]:
     """Return the route's limits in the order of the YAML; all of its locations share their zones."""
-    zones = (f"lb_r{number}_limit{index}" for index in range(len(route.rate_limits)))
+    zones = (names.own(f"lb_r{number}_limit{index}", context.view.proxy) for index in range(len(route.rate_limits)))
     return tuple(
         limit
         for name, item in zip(zones, route.rate_limits, strict=True)
@@ -49,7 +49,7 @@ def breaker(context: RenderContext, pool: Pool) -> Limit:
 
     nginx has no queue, so requests beyond the limit are answered 503.
     """
-    name = Token(f"lb_pool_{pool.name}")
+    name = Token(names.own(f"lb_pool_{pool.name}", context.view.proxy))
     limits = pool.circuit_breaker
     maximum = min(limits.max_connections, limits.max_requests) if pool.protocol == "http1" else limits.max_requests
     if all(zone.name != name for zone in context.zones):
@@ -59,7 +59,7 @@ def breaker(context: RenderContext, pool: Pool) -> Limit:
 
 def listener(context: RenderContext, number: int, maximum: int) -> Limit:
     """Return the limit of concurrent requests on a listener."""
-    name = Token(f"lb_l{number}")
+    name = Token(names.own(f"lb_l{number}", context.view.proxy))
     if all(zone.name != name for zone in context.zones):
         context.zones.append(Zone(Token('"all"'), name, _ONE))
     return Limit(name, maximum=min(maximum, _MOST_CONNECTIONS))

@@ -6,6 +6,7 @@ from lbctl.ir.access import access
 from lbctl.ir.listeners import Listener as FleetListener
 from lbctl.ir.listeners import ListenerTls
 from lbctl.ir.routes import Forward
+from lbctl.targets import own_lines
 from lbctl.targets.client_headers import CLAIMS
 from lbctl.targets.nginx import access as clients
 from lbctl.targets.nginx import log, names, own_headers, pick, quote, rules
@@ -21,6 +22,8 @@ _ANYONE = ("0.0.0.0/0", "::/0", "unix:")
 _STREAMS = ("/dev/stdout", "/dev/stderr")
 _SYSTEM_LOG = "/var/log/nginx/access.log"
 """Where packages and images of nginx have its log: packages rotate it, images link it to their standard output."""
+_FRAGMENT_LOG = "/var/log/nginx/lbctl-access.log"
+"""The log of a fragment: the other one is the host's, whose lines have another format."""
 _SPELLINGS = {clients.READS_ALL_LINES: "X-Forwarded-For", "x-real-ip": "X-Real-IP"}
 
 
@@ -62,6 +65,7 @@ def build(context: RenderContext, routes: Routes, listener: FleetListener, numbe
         pick_log=pick.log_server(context.view),
         mirrors=routes.mirrors(listener, inlet),
         own_headers=own_headers.of(context, listener),
+        own_lines=own_lines.tokens(context.view.proxy, "server", listener.name),
     )
     return server, log_format
 
@@ -127,7 +131,8 @@ def _log_path(context: RenderContext, listener: FleetListener) -> Token | None:
             "at its first reload",
             f"leave it out: {_SYSTEM_LOG} (images of nginx make that their standard output)",
         )
-    return quote.value(stated or (_SYSTEM_LOG if system_wide else "/dev/stdout"), path)
+    system_log = _FRAGMENT_LOG if context.view.proxy.is_fragment else _SYSTEM_LOG
+    return quote.value(stated or (system_log if system_wide else "/dev/stdout"), path)
 
 
 def _trusted_peers(context: RenderContext, listener: FleetListener) -> tuple[Token, ...]:

@@ -16,7 +16,7 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.routes import Forward
 from lbctl.ir.snapshot import View
-from lbctl.targets.nginx import quote
+from lbctl.targets.nginx import names, quote
 from lbctl.targets.nginx.blocks import LogFormat
 from lbctl.targets.nginx.pool import shown
 from lbctl.targets.nginx.render_context import RenderContext
@@ -33,8 +33,9 @@ _MOST_TRIES = 16
 _TENANT, _VARIANT, _COPIED = Token("$lb_tenant"), Token("$lb_variant"), Token("$lb_copied")
 
 
-TRAFFIC = Token("lb_traffic")
-"""The name of the format of the traffic log."""
+def traffic_name(view: View) -> Token:
+    """Return the name of the format of the traffic log."""
+    return Token(names.own("lb_traffic", view.proxy))
 
 
 def traffic_format(view: View) -> LogFormat:
@@ -44,7 +45,7 @@ def traffic_format(view: View) -> LogFormat:
     """
     tries = "$upstream_addr|$upstream_status|$upstream_header_time|$upstream_response_time"
     text = f"{view.proxy.name}|$lb_pool|$status|{tries}"
-    return LogFormat(TRAFFIC, quote.script(text))
+    return LogFormat(traffic_name(view), quote.script(text))
 
 
 def traffic_server(view: View) -> Token | None:
@@ -56,7 +57,7 @@ def traffic_server(view: View) -> Token | None:
 
 def formats(view: View, listener: Listener, number: int, request_id: str) -> LogFormat:
     """Return the log format of one listener; the listener's name is part of the text, so each has its own."""
-    name = Token(f"lb_log{number}")
+    name = Token(names.own(f"lb_log{number}", view.proxy))
     if listener.access_log.format == "text":
         text = (
             f"$lb_ts $remote_addr {listener.name} $lb_log_method $lb_log_path $status route=$lb_route pool=$lb_pool "

@@ -1,7 +1,8 @@
 """The names that lbctl gives to objects in nginx.conf, and the variables in which nginx keeps parts of a request.
 
 All of lbctl's names begin with `lb_` (variables), `pool_` or `within` (upstreams); a location of a route holds a colon,
-which no other location's name does.
+which no other location's name does. In a fragment, whatever shares a namespace with the host's configuration begins
+with `lbctl_` instead: variables, zones, log formats and upstreams.
 """
 
 from __future__ import annotations
@@ -9,10 +10,25 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from lbctl.ir.proxies import Proxy
 from lbctl.targets.nginx import quote
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 _HEADER = re.compile(r"[A-Za-z0-9-]+")
+_PREFIX = "lbctl_"
+_VARIABLE = re.compile(r"\$(\{?)lb_")
+
+
+def own(name: str, proxy: Proxy) -> str:
+    """Return the name of a zone, a log format or an upstream in this proxy's configuration."""
+    return f"{_PREFIX}{name}" if proxy.is_fragment else name
+
+
+def finished(text: str, proxy: Proxy) -> str:
+    """Return the text of a configuration with the names that its variables have in this proxy's."""
+    if proxy.is_fragment:
+        text = _VARIABLE.sub(rf"$\1{_PREFIX}", text)
+    return text.replace(quote.NO_VARIABLE, "")
 
 
 def location(route: str, pool: str = "") -> str:

@@ -21,7 +21,6 @@ from lbctl.targets.token import Token
 
 AGAIN = ":again"
 """What the name of the location ends with in which a picked request goes on to the pool."""
-_FORMAT = Token("lb_pick")
 _REPLICA, _ID = "$lb_pick_replica", "$lb_pick_answered"
 _UNREACHED = Token("$lb_pick_unreached")
 REACHED, UNREACHED = (_UNREACHED, Token("false")), (_UNREACHED, Token("true"))
@@ -74,7 +73,8 @@ def falling_back(
     for status, otherwise in (("502", directives.on_502), ("504", directives.on_504)):
         variable = f"{prefix}_{status}"
         if all(item.variable != Token(variable) for item in context.maps):
-            pattern = quote.plain(r"~^pick\d+_[^:]*:lb_503\z")
+            single = names.own("pick", context.view.proxy)
+            pattern = quote.plain(rf"~^{single}\d+_[^:]*:lb_503\z")
             entries = ((Token("default"), Token(otherwise.text.removeprefix("@"))), (pattern, name))
             context.map(f"{chosen.variable}:$lb_on_{status}", variable, entries, volatile=True)
     unasked = f"{prefix}_500"
@@ -103,7 +103,7 @@ def question(route: Route, route_number: int, pool: Pool, view: View) -> Questio
     connect = max(1, policy.timeout // 4)
     return Question(
         path=quote.plain(question_path(route_number, pool.name)),
-        target=quote.value(f"http://lb_picker{picker.target(pool.name, route.regions)}"),
+        target=quote.value(f"http://{upstream_name(view).text}{picker.target(pool.name, route.regions)}"),
         proxy=quote.value(view.proxy.name),
         headers=tuple((quote.plain(name), Token(source)) for name, source in sources if source is not None),
         connect=connect,
@@ -111,10 +111,20 @@ def question(route: Route, route_number: int, pool: Pool, view: View) -> Questio
     )
 
 
-def log_format() -> LogFormat:
+def upstream_name(view: View) -> Token:
+    """Return the name of the picker's upstream."""
+    return Token(names.own("lb_picker", view.proxy))
+
+
+def format_name(view: View) -> Token:
+    """Return the name of the format of the line that tells the picker the end of a request."""
+    return Token(names.own("lb_pick", view.proxy))
+
+
+def log_format(view: View) -> LogFormat:
     """Return the format of the line that tells the picker the end of a request."""
     fields = '{"pick":"$lb_pick_id","status":$lb_log_status,"unreached":$lb_pick_unreached}'
-    return LogFormat(_FORMAT, quote.script(fields))
+    return LogFormat(format_name(view), quote.script(fields))
 
 
 def maps(context: RenderContext) -> None:

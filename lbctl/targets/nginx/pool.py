@@ -64,7 +64,8 @@ class Upstreams:
         if key not in self.built:
             count = sum(1 for name, within in self.built if within and name == pool)
             name = f"within{count}_{pool}" if regions else f"pool_{pool}"
-            self.built[key] = _upstream(self.context, self.context.view.pools[pool], name, regions)
+            own_name = names.own(name, self.context.view.proxy)
+            self.built[key] = _upstream(self.context, self.context.view.pools[pool], own_name, regions)
         return self.built[key]
 
     def size(self, pool: str, regions: tuple[str, ...]) -> int:
@@ -78,7 +79,7 @@ class Upstreams:
         """Return the replicas of the pool that may be picked in these regions, each as an upstream of its own."""
         key, pool = (name, regions), self.context.view.pools[name]
         if key not in self.singles:
-            prefix = f"pick{len(self.singles)}_"
+            prefix = names.own(f"pick{len(self.singles)}_", self.context.view.proxy)
             members = [] if isinstance(pool.discovery, DnsDiscovery) else _members(self.context, pool, regions)
             fit = [item.replica for item in members if item.rank is not None]
             self.singles[key] = tuple((item.name, _single(pool, item, prefix + item.name)) for item in fit)

@@ -15,6 +15,8 @@ from lbctl.targets.token import Token
 
 DOLLAR = "${lb_dollar}"
 """The variable that holds a dollar sign: the template defines it as a `geo`."""
+NO_VARIABLE = "\x01"
+"""Stands within `$lb_` of a user's text while a configuration is rendered: it is no variable of lbctl's."""
 LONGEST = 3000
 """The most characters of one token.
 
@@ -28,7 +30,7 @@ _GROUP_NAME = re.compile(r"\(\?P?<[A-Za-z_][A-Za-z0-9_]*>")
 
 def plain(text: str, source: Path = ()) -> Token:
     """Return a parameter in which nginx expands nothing: a name, the path of a CA, the key of a map."""
-    return Token(text if _SAFE.fullmatch(text) else _quoted(text), source)
+    return Token(text if _SAFE.fullmatch(text) else _no_variables(_quoted(text)), source)
 
 
 def map_key(text: str) -> Token:
@@ -70,6 +72,10 @@ def chunks(text: str) -> Iterable[str]:
     if len(text.encode()) <= size:
         return [text]
     return [text[i : i + size] for i in range(0, len(text), size)]
+
+
+def _no_variables(text: str) -> str:
+    return text.replace("$lb_", f"${NO_VARIABLE}lb_").replace("${lb_", f"${{{NO_VARIABLE}lb_")
 
 
 def _quoted(text: str) -> str:

@@ -7,9 +7,9 @@ import posixpath
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
-from lbctl.targets import client_networks, credentials
+from lbctl.targets import client_networks, credentials, own_lines
 from lbctl.targets.locality import placeless
-from lbctl.targets.nginx import listener, log, pick, quote
+from lbctl.targets.nginx import listener, log, names, pick, quote
 from lbctl.targets.nginx.blocks import Listener, LogFormat
 from lbctl.targets.nginx.place import is_system_wide
 from lbctl.targets.nginx.pool import Upstreams
@@ -23,6 +23,8 @@ from lbctl.targets.token import Token, write
 _CONNECTIONS = 8192
 _SPARE = 512
 _LARGEST = 65_536
+_FITS = 46
+"""The most characters of a key that fits nginx's hash tables by default."""
 _TEMPORARY = ("client-body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
@@ -30,17 +32,36 @@ def render(view: View) -> Bundle:
     """Return nginx.conf and the files that it includes, with the diagnostics of this view."""
     context = RenderContext(view)
     text, sources = write("nginx", "nginx.conf.j2", _values(context))
-    return Bundle(
-        (File("nginx.conf", text, sources, credentials.in_text(view)), *context.files),
-        (*context.diagnostics, *placeless(view)),
-    )
+    _warn_about_sizes(context)
+    main = File(_main(view.proxy), names.finished(text, view.proxy), sources, credentials.in_text(view))
+    return Bundle((main, *context.files), (*context.diagnostics, *placeless(view)))
+
+
+def _main(proxy: Proxy) -> str:
+    return "lbctl.conf" if proxy.is_fragment else "nginx.conf"
 
 
 def diagnostics(view: View) -> tuple[Diagnostic, ...]:
     """Return the diagnostics of `render` without rendering the template."""
     context = RenderContext(view)
     _listeners(context, Upstreams(context))
+    log.maps(context)
+    _warn_about_sizes(context)
     return (*context.diagnostics, *placeless(view))
+
+
+def _warn_about_sizes(context: RenderContext) -> None:
+    """Warn about hash tables of nginx that a fragment needs larger than they are by default; only the host can."""
+    hosts = [
+        host for item in context.view.listeners if item.tls for each in item.tls.certificates for host in each.hosts
+    ]
+    longest = {"map": _longest(context), "server_names": max(map(len, hosts), default=0)}
+    for table, length in longest.items():
+        if context.view.proxy.is_fragment and length > _FITS:
+            directive = f"{table}_hash_bucket_size {_power(2 * length, 128)};"
+            message = f"a key of {length} characters needs `{directive}` in the host's `http` block"
+            path = ("proxies", context.view.proxy.name, "form")
+            context.warn("proxies.form", path, message, "write it above the first `map` and `include` there")
 
 
 def _temporary_paths(proxy: Proxy) -> list[tuple[Token, Token]]:
@@ -65,15 +86,21 @@ def _values(context: RenderContext) -> dict[str, object]:
     if context.view.picker is not None:
         pick.maps(context)
     return {
+        "fragment": context.view.proxy.is_fragment,
+        "picker_name": pick.upstream_name(context.view),
+        "pick_format": pick.format_name(context.view),
+        "traffic_format": log.traffic_name(context.view),
+        "tls_cache": Token(names.own("lb_tls", context.view.proxy)),
         "connections": _connections(context.view),
         "temporary": _temporary_paths(context.view.proxy),
         "formats": [
             *(written for _, written in built),
             *([log.traffic_format(context.view)] if context.view.traffic_log else ()),
-            *([pick.log_format()] if context.view.picker is not None else ()),
+            *([pick.log_format(context.view)] if context.view.picker is not None else ()),
         ],
         "picker": pick.address(context.view),
         "listeners": [server for server, _ in built],
+        "own_http": own_lines.tokens(context.view.proxy, "http"),
         "upstreams": upstreams.all,
         "maps": context.maps[:number],
         "log_maps": context.maps[number:],

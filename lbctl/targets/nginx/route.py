@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from lbctl.ir.access import access
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route, retry_after
+from lbctl.targets import own_lines
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.nginx import access as clients
 from lbctl.targets.nginx import auth, limits, names, pick, quote, split
@@ -146,6 +147,7 @@ class Routes:
             refusal=429 if any(item.concurrent for item in route.rate_limits) else 503,
             forwarding=directives,
             mirror=Token(_mirror_path(self.numbers[route.name])) if action.mirror and self._copies(route) else None,
+            own_lines=own_lines.tokens(self.context.view.proxy, "location", route.name),
         )
 
     def _limits(self, listener: Listener, inlet: Inlet, route: Route) -> tuple[Limit, ...]:

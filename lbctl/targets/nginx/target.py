@@ -56,6 +56,12 @@ class Nginx:
 
         return nginx_weights(pool, weights)
 
+    def refusals(self, view: View) -> Iterable[Diagnostic]:
+        """Yield the errors for which a fleet with this proxy is not accepted."""
+        from lbctl.targets.nginx.refusals import refusals
+
+        return refusals(view)
+
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
         """Return the command that checks the file `main`; nginx may write below `prefix`."""
         return check.command(binary, prefix, main)

@@ -200,7 +200,8 @@ def _changed_pools(before: Snapshot, now: Snapshot) -> frozenset[str]:
 def _kind(proxy: Proxy, topology: Topology) -> Hashable:
     """Return the properties of a proxy that determine its resources, except for its locality."""
     named = any(item.name == proxy.name for item in topology.proxies)
-    return proxy.kind, frozenset(proxy.listeners), proxy.version, 0 if named else proxy.instances
+    instances = 0 if named else proxy.instances
+    return proxy.kind, frozenset(proxy.listeners), proxy.version, proxy.include, instances
 
 
 def _version(served: Iterable[Resources], replica_locations: bytes) -> str:

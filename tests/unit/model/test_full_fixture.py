@@ -10,7 +10,8 @@ from tests.support.schema import leaves, places
 
 
 @pytest.mark.parametrize("name", ["fleet", "full", "quickstart"])
-def test_the_fleets_of_the_fixtures_are_without_fault(name: str) -> None:
+def test_the_fleets_of_the_fixtures_are_without_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(FIXTURES)
     made, found = compiling((FIXTURES / f"{name}.yaml").read_text())
     assert found == []
     assert made is not None

@@ -1,0 +1,104 @@
+"""The files of own lines that proxies include: for the right kind of proxy, at places that exist, readable text.
+
+What the lines say is the target's to judge (`Target.refusals`), and the proxy's own checker's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lbctl.base.diagnostics import Path, show
+from lbctl.base.errors import reason_of
+from lbctl.compile.context import Context
+from lbctl.compile.files import file_of, leads_out, read_regular
+from lbctl.ir.own_lines import OwnLines
+from lbctl.model import control as model
+from lbctl.model.node import Node, descend
+
+_PLACES: Mapping[str, tuple[str, str]] = {
+    "http": ("nginx", ""),
+    "server": ("nginx", "listeners"),
+    "location": ("nginx", "routes"),
+    "global": ("haproxy", ""),
+    "frontend": ("haproxy", "listeners"),
+    "backend": ("haproxy", "pools"),
+    "http_filters": ("envoy", ""),
+}
+"""Place → the kind of proxy that has it, and the section whose names are its keys; empty where it has no keys."""
+_CODES = {"listeners": "LB102", "routes": "LB132", "pools": "LB101"}
+_MAX_BYTES = 1 << 20
+
+
+def own_lines(ctx: Context, name: str, proxy: model.Proxy) -> tuple[OwnLines, ...]:
+    """Read the own lines of a proxy. Reports LB101, LB102 and LB132 (names), LB130 (files), LB131 (places), LB502."""
+    if proxy.include is None:
+        return ()
+    written = proxy.include.model_dump(by_alias=True, exclude_none=True)
+    return tuple(item for place, value in sorted(written.items()) for item in _place(ctx, name, proxy, place, value))
+
+
+def own_lines_nodes(root: Node) -> Iterator[Node]:
+    """Yield the value of every path of own lines in a fleet."""
+    proxies = root.value.get("proxies") if isinstance(root.value, dict) else None
+    for proxy in proxies.value.values() if proxies is not None and isinstance(proxies.value, dict) else ():
+        include = descend(proxy, ("include",))
+        if include is not None:
+            yield from _texts(include)
+
+
+def _texts(node: Node) -> Iterator[Node]:
+    if isinstance(node.value, str):
+        yield node
+    elif isinstance(node.value, dict):
+        yield from (text for child in node.value.values() for text in _texts(child))
+    elif isinstance(node.value, list):
+        yield from (text for child in node.value for text in _texts(child))
+
+
+def _place(ctx: Context, name: str, proxy: model.Proxy, place: str, value: Any) -> Iterator[OwnLines]:
+    path, (kind, section) = ("proxies", name, "include", place), _PLACES[place]
+    if proxy.kind != kind:
+        places = [key for key, (other, _) in _PLACES.items() if other == proxy.kind]
+        hint = f"{proxy.kind} has {', '.join(places)}" if places else f"{proxy.kind} takes no own lines"
+        ctx.error("LB131", f"{proxy.kind} has no place {show(place)} for own lines", path, hint, key=True)
+        return
+    if proxy.form == "fragment" and place == "global":
+        message = "a fragment has no `global` section: that is the host's"
+        ctx.error("LB131", message, path, "write these lines into the host's own file", key=True)
+        return
+    by_owner: Mapping[str, list[str]] = value if section else {"": value}
+    for owner, files in sorted(by_owner.items()):
+        here = (*path, owner) if owner else path
+        noun = section.removesuffix("s")
+        if owner and not ctx.check_name(_CODES[section], noun, owner, ctx.source.names(section), here, key=True):
+            continue
+        route = ctx.fleet.routes.get(owner) if section == "routes" else None
+        if route is not None and route.respond is not None:
+            ctx.error("LB131", f"the proxy itself answers on {owner}: there is no place for own lines", here, key=True)
+            continue
+        for index, file in enumerate(files):
+            text = _text(ctx, (*here, index))
+            if text is not None:
+                yield OwnLines(place, owner, index, file, text)
+
+
+def _text(ctx: Context, path: Path) -> str | None:
+    node = descend(ctx.source.root, path)
+    assert node is not None
+    if leads_out(ctx.source, node):
+        message = f"{show(str(node.value))} leads out of its directory"
+        ctx.error("LB502", message, path, "keep the file below the fleet's directory")
+        return None
+    file = file_of(ctx.source, node)
+    content = ctx.source.target_contents.get(str(file))
+    try:
+        text = (read_regular(file, _MAX_BYTES) if content is None else content).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = reason_of(error) if isinstance(error, OSError) else "not UTF-8"
+        ctx.error("LB130", f"the own lines in {show(str(node.value))} cannot be read: {reason}", path)
+        return None
+    if "\x00" in text:
+        ctx.error("LB130", f"{show(str(node.value))} holds a NUL byte: it is no text", path)
+        return None
+    return text

@@ -1,0 +1,83 @@
+"""Whether own lines for HAProxy stay in their section: no keyword that begins another one, and none that goes on.
+
+HAProxy takes quotes and backslashes out of a word before it looks whether the word begins a section, so the first word
+of a line is written plainly here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lbctl.targets.own_lines import Misplaced
+
+_SECTIONS = frozenset(
+    [
+        "acme",
+        "backend",
+        "cache",
+        "crt-store",
+        "defaults",
+        "fcgi-app",
+        "frontend",
+        "global",
+        "http-errors",
+        "listen",
+        "log-forward",
+        "log-profile",
+        "mailers",
+        "peers",
+        "program",
+        "resolvers",
+        "ring",
+        "traces",
+        "userlist",
+    ]
+)
+_SERVERS = frozenset(("server", "server-template"))
+_CONDITIONS = (".if", ".elif", ".else", ".endif")
+_KEYWORD = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLine:
+    """One line of own lines that is no comment."""
+
+    keyword: str
+    """Its first word."""
+    text: str
+    """The whole line."""
+    number: int
+    """Its number, from 1."""
+
+
+def lines(text: str) -> Iterator[OwnLine]:
+    """Yield the lines that are neither empty nor comments."""
+    for number, row in enumerate(text.split("\n"), 1):
+        stripped = row.strip()
+        if stripped and not stripped.startswith("#"):
+            yield OwnLine(stripped.split()[0], stripped, number)
+
+
+def misplaced(place: str, text: str) -> Iterator[Misplaced]:
+    """Yield what would leave the section."""
+    depth, last = 0, 0
+    for line in lines(text):
+        last = line.number
+        if not _KEYWORD.fullmatch(line.keyword):
+            yield Misplaced(line.number, "this line does not begin with a keyword", "a keyword without quotes")
+        elif line.keyword in _SECTIONS:
+            yield Misplaced(line.number, f"`{line.keyword}` begins a section: these lines are within one")
+        elif place == "backend" and line.keyword in _SERVERS:
+            message = "the replicas of a pool are those of the fleet: lbctl would take this server out"
+            yield Misplaced(line.number, message, "list it in the pool's `replicas`")
+        if line.text.endswith("\\"):
+            yield Misplaced(line.number, "this line ends in a backslash, and could go on", "the whole line as one")
+        if line.keyword in _CONDITIONS:
+            depth += {".if": 1, ".endif": -1}.get(line.keyword, 0)
+            if depth < 0 or (depth == 0 and line.keyword != ".endif"):
+                yield Misplaced(line.number, f"`{line.keyword}` belongs to no `.if` of this file")
+                return
+    if depth:
+        yield Misplaced(last, "an `.if` without its `.endif`")

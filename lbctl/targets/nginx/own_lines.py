@@ -1,0 +1,119 @@
+"""Whether own lines for nginx stay at their place: whole directives, and as many closing braces as opening ones.
+
+The text is read as nginx itself reads it: quotes count only at the beginning of a word, `#` only between words, and a
+closing brace only where a directive could begin.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lbctl.targets.own_lines import Misplaced
+
+_PIECE = re.compile(
+    r"""(?P<space>[ \t\r\n]+)|(?P<comment>\#[^\n]*)|(?P<end>;)|(?P<open>\{)|(?P<close>\})
+    |(?P<quoted>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?P<unclosed>["'])
+    |(?P<word>(?:\\.|\$\{|[^\s;{\\])(?:\\.|\$\{|[^\s;{\\])*\\?)""",
+    re.VERBOSE | re.DOTALL,
+)
+_LUA = "_by_lua_block"
+_BALANCED = "one `}` for each `{`"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a directive, and where it stands in the text."""
+
+    text: str
+    """The word without its quotes."""
+    start: int
+    """The offset of its first character."""
+    end: int
+    """The offset behind its last one."""
+
+
+def statements(text: str) -> Iterator[list[Word]]:
+    """Yield the words of each directive that ends in a semicolon."""
+    words: list[Word] = []
+    for piece in _PIECE.finditer(text):
+        if piece.lastgroup in ("quoted", "word"):
+            bare = piece[0][1:-1] if piece.lastgroup == "quoted" else piece[0]
+            words.append(Word(bare, *piece.span()))
+        elif piece.lastgroup in ("end", "open", "close"):
+            if piece.lastgroup == "end":
+                yield words
+            words = []
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """One directive of own lines."""
+
+    name: str
+    """Its name."""
+    line: int
+    """The line of its name, from 1."""
+
+
+def directives(text: str) -> Iterator[Directive | Misplaced]:
+    """Yield the directives, those within blocks included, and a `Misplaced` where the text leaves its place."""
+    reader, line = _Reader(), 1
+    for piece in _PIECE.finditer(text):
+        directive = reader.take(piece.lastgroup or "", piece[0], line)
+        if directive is not None:
+            yield directive
+        if isinstance(directive, Misplaced):
+            return
+        line += piece[0].count("\n")
+    if reader.name:
+        yield reader.unended()
+    elif reader.depth:
+        yield Misplaced(line, f"{reader.depth} `{{` without its `}}`", _BALANCED)
+
+
+class _Reader:
+    """The directive that is being read, and how many blocks are open."""
+
+    def __init__(self) -> None:
+        self.name, self.line, self.depth = "", 1, 0
+
+    def take(self, kind: str, text: str, line: int) -> Directive | Misplaced | None:
+        """Take the next piece of the text; return what ends with it."""
+        if kind in ("quoted", "word"):
+            self.name, self.line = (self.name, self.line) if self.name else (text.strip("\"'"), line)
+        elif kind == "unclosed":
+            return Misplaced(line, "this quote is never closed")
+        elif kind == "close":
+            return self._close(line)
+        elif kind in ("end", "open"):
+            return self._end(kind, text, line)
+        return None
+
+    def unended(self) -> Misplaced:
+        """Return the complaint about a directive without its end."""
+        return Misplaced(self.line, f"{self.name} has no `;` at its end")
+
+    def _close(self, line: int) -> Misplaced | None:
+        if self.name:
+            return self.unended()
+        self.depth -= 1
+        return (
+            Misplaced(line, "this `}` closes a block that the file did not open", _BALANCED) if self.depth < 0 else None
+        )
+
+    def _end(self, kind: str, text: str, line: int) -> Directive | Misplaced:
+        name, self.name = self.name, ""
+        if not name:
+            return Misplaced(line, f"no directive stands before this `{text}`")
+        if kind == "open" and name.endswith(_LUA):
+            hint = f"{name.removesuffix('_block')}_file with the path of a script"
+            return Misplaced(self.line, f"lbctl does not read Lua, so it cannot see where {name} ends", hint)
+        self.depth += kind == "open"
+        return Directive(name, self.line)
+
+
+def misplaced(text: str) -> Iterator[Misplaced]:
+    """Yield what would leave the place of the lines."""
+    yield from (item for item in directives(text) if isinstance(item, Misplaced))

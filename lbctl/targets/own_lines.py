@@ -1,0 +1,72 @@
+"""The operator's own lines within a rendered configuration: as they are, between two comments that name their file.
+
+They are written into the configuration itself, so that it is complete, can be reviewed as one text, and changes in one
+step. Each line carries its place, so that an error of the proxy's checker is reported at the line of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lbctl.base.diagnostics import Diagnostic, Path
+from lbctl.ir.own_lines import OwnLines
+from lbctl.ir.proxies import Proxy
+from lbctl.targets.target import Bundle, Complaint
+from lbctl.targets.token import Token
+
+_SECTIONS = {"server": "listeners", "location": "routes", "frontend": "listeners", "backend": "pools"}
+"""Place → the section that what follows the own lines comes from."""
+
+_BEGIN = "# Own lines of "
+
+
+@dataclass(frozen=True, slots=True)
+class Misplaced:
+    """A line that would leave the place of its own lines."""
+
+    line: int
+    """The number of the line in its file, from 1."""
+    message: str
+    """What is wrong with it."""
+    hint: str = ""
+    """What would be right."""
+
+
+def tokens(proxy: Proxy, place: str, owner: str = "") -> tuple[Token, ...]:
+    """Return the own lines of a place, each as one line of the configuration."""
+    return tuple(token for item in proxy.own_lines(place, owner) for token in _tokens(proxy, item))
+
+
+def _tokens(proxy: Proxy, item: OwnLines) -> Iterator[Token]:
+    path = item.path(proxy.name)
+    yield Token(f"{_BEGIN}{item.file}:", path)
+    for number, text in enumerate(item.lines, 1):
+        yield Token(text, (*path, number))
+    section = _SECTIONS.get(item.place)
+    yield Token(f"# The end of {item.file}.", (section, item.owner) if section else path[:2])
+
+
+def refusal(proxy: Proxy, item: OwnLines, misplaced: Misplaced) -> Diagnostic:
+    """Return the error for a misplaced line."""
+    message = f"{item.file}:{misplaced.line}: {misplaced.message}"
+    return Diagnostic("LB133", message, path=item.path(proxy.name), hint=misplaced.hint)
+
+
+def complaint_text(complaint: Complaint, bundle: Bundle) -> str:
+    """Return a complaint of the proxy's checker with its place: `file:line` of an own line, else of the bundle."""
+    if complaint.line is None or complaint.file is None:
+        return complaint.message
+    own = located(complaint, bundle)[1]
+    return f"{own}: {complaint.message}" if own else f"{complaint.message} (line {complaint.line} of {complaint.file})"
+
+
+def located(complaint: Complaint, bundle: Bundle) -> tuple[Path, str]:
+    """Return the path in the YAML and `file:line` of the own line that a complaint is about; (), "" for any other."""
+    for item in bundle.files:
+        path = item.sources.get(complaint.line or 0, ()) if complaint.file in {None, item.name} else ()
+        if path[2:3] == ("include",) and isinstance(path[-1], int) and isinstance(path[-2], int):
+            rows = item.text.split("\n")
+            file = rows[(complaint.line or 0) - path[-1] - 1].removeprefix(_BEGIN).removesuffix(":")
+            return path[:-1], f"{file}:{path[-1]}"
+    return (), ""

@@ -1,0 +1,129 @@
+"""A fragment that `lbctl serve` drives beside three other sites, with own lines that change, break and are mended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lbctl.cli import run
+from tests.e2e.support.client import Client
+from tests.e2e.support.control import ControlPlane, controlling, driven
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, put, write
+from tests.e2e.support.hosts import HostMachine, haproxy_host, nginx_host
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+_KEYS = {"auth": {"api_keys": {"file": "keys"}}}
+_BEARER = {"authorization": "Bearer of-acme"}
+
+
+def _fleet(member: Replica, proxy: dict[str, Any]) -> Fleet:
+    return fleet_of(pool_of([member]), route=_KEYS, proxies={"edge": proxy})
+
+
+def _client(fleet: Fleet) -> Client:
+    return Client(int(fleet["listeners"]["gateway"]["bind"].rpartition(":")[2]))
+
+
+@contextmanager
+def _serving(fleet: Fleet, files: dict[str, str]) -> Iterator[ControlPlane]:
+    with controlling(fleet, start=False) as control:
+        put(control.files, {"keys": "of-acme: acme\n", **files})
+        control.start()
+        _in_sync(control)
+        yield control
+
+
+def _in_sync(control: ControlPlane) -> None:
+    eventually(lambda: control.proxies["edge"]["state"] == "SYNCED", timeout=60)
+
+
+def _named(control: ControlPlane, text: str) -> None:
+    """Waits until the proxy's status or the log of `serve` has the text."""
+    eventually(lambda: text in control.proxies["edge"].get("reason", "") or text in control.log, timeout=60)
+
+
+def _own_line_of(client: Client) -> list[str]:
+    response = client.get("/v1/x", headers=_BEARER)
+    assert response.status == 200, response
+    return [value for name, value in response.json["headers"] if name.lower() == "x-own"]
+
+
+def _accepted_within(host: HostMachine, fleet: Fleet, kind: str, own: str, line: str) -> None:
+    """`lbctl render --within` accepts the fragment in the host's own file, and refuses another place and bad lines."""
+    folder = host.main.parent / "fleet"
+    put(folder, {own: line.format("x"), "keys": "of-acme: acme\n"})
+    command = ["render", "-t", kind, "-d", str(folder / "out"), str(write(fleet, folder)), "--within"]
+    assert run([*command, str(host.main)]) == 0
+    assert run([*command, str(folder / "keys")]) in (1, 5)
+    put(folder, {own: f"{line.format('x')}no-such-directive x;\n"})
+    assert run([*command, str(host.main)]) == 5
+
+
+def _check(host: HostMachine, fleet: Fleet, own: str, line: str, wrong: str) -> None:
+    client, before = _client(fleet), host.answers()
+    _accepted_within(host, fleet, fleet["proxies"]["edge"]["kind"], own, line)
+    with _serving(fleet, {own: line.format("first")}) as control:
+        assert _own_line_of(client) == ["first"]
+        assert client.get("/v1/x").status == 401
+        assert host.answers() == before
+        put(control.files, {own: line.format("second")})
+        eventually(lambda: _own_line_of(client) == ["second"], timeout=60)
+        for broken, place in ((wrong, f"{own}:1"), (line.format("third") + "}{\n", own)):
+            put(control.files, {own: broken})
+            _named(control, place)
+            assert _own_line_of(client) == ["second"]
+        (control.files / own).unlink()
+        (control.files / own).symlink_to("/etc/hostname")
+        _named(control, "leads out of its directory")
+        assert _own_line_of(client) == ["second"]
+        (control.files / own).unlink()
+        put(control.files, {own: line.format("fourth")})
+        eventually(lambda: _own_line_of(client) == ["fourth"], timeout=60)
+        _in_sync(control)
+        assert host.answers() == before
+
+
+def test_an_nginx_serves_a_fragment_beside_three_sites_which_answer_as_before() -> None:
+    with replicas("a", "b") as (a, b), nginx_host(b) as host:
+        reload = ["/usr/bin/env", "kill", "-HUP", str(host.proxy.process.pid)]
+        own = {"location": {"everything": ["own-lines"]}}
+        proxy = {"kind": "nginx", "form": "fragment", "config": str(host.fragment), "include": own}
+        fleet = _fleet(a, {**proxy, "reload": {"command": reload}})
+        _check(host, fleet, "own-lines", "proxy_set_header X-Own {};\n", "listen 80;\n")
+
+
+def test_a_haproxy_serves_a_fragment_beside_three_sites_which_answer_as_before() -> None:
+    with replicas("a", "b") as (a, b), haproxy_host(b) as host:
+        reload = ["/usr/bin/env", "kill", "-USR2", str(host.proxy.process.pid)]
+        own = {"frontend": {"gateway": ["own-lines"]}}
+        proxy = {"kind": "haproxy", "form": "fragment", "config": str(host.fragment), "include": own}
+        socket = str(host.main.with_name("admin.sock"))
+        fleet = _fleet(a, {**proxy, "runtime_api": socket, "reload": {"command": reload}})
+        _check(host, fleet, "own-lines", "http-request set-header x-own {}\n", "http-request bogus\n")
+
+
+_FILTER = """\
+name: own.header
+typed_config:
+  "@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua
+  default_source_code: {inline_string: "function envoy_on_request(h) h:headers():replace('x-own', '%s') end"}
+"""
+
+
+def test_an_envoy_gets_its_own_filters_by_xds() -> None:
+    with replicas("a") as (a,):
+        fleet = fleet_of(pool_of([a]), **driven("edge"))
+        fleet["proxies"]["edge"]["include"] = {"http_filters": ["own"]}
+        with (
+            controlling(fleet, files={"own": _FILTER % "first"}) as control,
+            control.envoy("edge", ["edge"]) as envoy,
+        ):
+            client = envoy.client()
+            eventually(lambda: _own_line_of(client) == ["first"])
+            put(control.files, {"own": "name: own\n"})
+            eventually(lambda: "no typed HTTP filter" in control.log)
+            assert _own_line_of(client) == ["first"]
+            put(control.files, {"own": _FILTER % "third"})
+            eventually(lambda: _own_line_of(client) == ["third"])

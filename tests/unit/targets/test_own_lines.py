@@ -1,0 +1,173 @@
+"""Own lines: what would leave its place is named by file and line, and everything else stands as it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.ir.snapshot import Snapshot
+from lbctl.targets import target
+from lbctl.targets.load import Loaded, load
+from lbctl.targets.prepare import prepare
+from lbctl.targets.target import Bundle
+
+_FLEET = """\
+version: 1
+listeners: {{public: {{bind: "127.0.0.1:8080"}}}}
+routes:
+  chat: {{match: {{path_prefix: /v1/}}, pool: stable}}
+  none: {{match: {{path: /none}}, respond: {{status: 204}}}}
+pools: {{stable: {{replicas: [{{name: a, address: "127.0.0.1:9001", weight: 1}}]}}}}
+proxies: {{site: {{kind: {kind}, {keys}}}}}
+"""
+_PLACES = {
+    "nginx": ("http: [own]", "server: {public: [own]}", "location: {chat: [own]}"),
+    "haproxy": ("global: [own]", "frontend: {public: [own]}", "backend: {stable: [own]}"),
+    "envoy": ("http_filters: [own]",),
+}
+_FILTER = """\
+name: own
+typed_config:
+  "@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua
+  default_source_code: {inline_string: "function envoy_on_request(h) end"}
+"""
+
+
+def _load(directory: Path, kind: str, keys: str) -> tuple[Loaded | None, list[Diagnostic]]:
+    file, diagnostics = directory / "fleet.yaml", Diagnostics()
+    file.write_text(_FLEET.format(kind=kind, keys=keys))
+    return load([str(file)], diagnostics), [item for item in diagnostics if item.severity == "error"]
+
+
+def _bundle(loaded: Loaded) -> Bundle:
+    proxy = loaded.compiled.topology.proxies[0]
+    kind = target(proxy.kind)
+    return kind.render(prepare(kind, loaded.compiled, proxy, Snapshot(loaded.compiled.topology)).view)
+
+
+def _refused(directory: Path, kind: str, include: str, text: str) -> str:
+    """The only error, as `code message`."""
+    (directory / "own").write_text(text)
+    loaded, errors = _load(directory, kind, f"include: {{{include}}}")
+    assert loaded is None
+    (error,) = errors
+    assert error.position is not None
+    assert error.position.line == 7
+    return f"{error.code} {error.message}"
+
+
+@pytest.mark.parametrize(("kind", "place"), [(kind, place) for kind in ("nginx", "haproxy") for place in _PLACES[kind]])
+def test_own_lines_stand_as_they_are_written_between_two_comments(kind: str, place: str, tmp_path: Path) -> None:
+    lines = (
+        '# } "\n\tadd_header  X-Own "a;}\'";\n' if kind == "nginx" else "# backend x\n\thttp-request  set-header a b\n"
+    )
+    (tmp_path / "own").write_text(lines)
+    loaded, errors = _load(tmp_path, kind, f"include: {{{place}}}")
+    assert loaded is not None, errors
+    assert f"\n# Own lines of own:\n{lines}# The end of own.\n" in _bundle(loaded).main.text
+
+
+def test_own_filters_of_envoy_are_before_the_router_of_every_listener(tmp_path: Path) -> None:
+    (tmp_path / "own").write_text(_FILTER)
+    loaded, errors = _load(tmp_path, "envoy", "include: {http_filters: [own]}")
+    assert loaded is not None, errors
+    text = _bundle(loaded).main.text
+    assert text.index("name: own") < text.index("name: envoy.filters.http.router")
+    assert "envoy_on_request" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("a b;\n}\n", 2, "closes a block"),
+        ("location / {\n", 2, "without its `}`"),
+        ("proxy_set_header a\n", 1, "has no `;`"),
+        ('a "b;\n', 1, "never closed"),
+        ("# it's\na 'b\n;\n", 2, "never closed"),
+        ("if ($a) {\n;}\n", 2, "no directive"),
+        ("access_by_lua_block {\n", 1, "does not read Lua"),
+    ],
+)
+def test_nginx_lines_that_leave_their_place_are_refused_by_name(
+    text: str, line: int, message: str, tmp_path: Path
+) -> None:
+    refusal = _refused(tmp_path, "nginx", "location: {chat: [own]}", text)
+    assert refusal.startswith(f"LB133 own:{line}: ")
+    assert message in refusal
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("\nbackend x\n", 2, "begins a section"),
+        ('"backend" x\n', 1, "does not begin with a keyword"),
+        ("http-request deny \\\n", 1, "ends in a backslash"),
+        ("server b 127.0.0.1:1\n", 1, "those of the fleet"),
+        (".if 1\n", 1, "without its `.endif`"),
+        (".endif\n", 1, "belongs to no `.if`"),
+    ],
+)
+def test_haproxy_lines_that_leave_their_section_are_refused_by_name(
+    text: str, line: int, message: str, tmp_path: Path
+) -> None:
+    refusal = _refused(tmp_path, "haproxy", "backend: {stable: [own]}", text)
+    assert refusal.startswith(f"LB133 own:{line}: ")
+    assert message in refusal
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- a\n", "no typed HTTP filter"),
+        ("name: own\n", "no typed HTTP filter"),
+        ("name: [\n", "no YAML"),
+        (f"{_FILTER}more: 1\n", "has no more"),
+        (_FILTER.replace("lua.v3.Lua", "nothing.v3.None"), "message descriptor"),
+        (_FILTER.replace("default_source_code", "default_sauce"), "default_sauce"),
+        (_FILTER.replace("lua.v3.Lua", "router.v3.Router"), "the last filter"),
+    ],
+)
+def test_what_is_no_filter_of_envoys_is_refused_by_name(text: str, message: str, tmp_path: Path) -> None:
+    refusal = _refused(tmp_path, "envoy", "http_filters: [own]", text)
+    assert refusal.startswith("LB133 own:")
+    assert message in refusal
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "code"),
+    [
+        ("nginx", "include: {http: [none]}", "LB130"),
+        ("nginx", "include: {http: [../own]}", "LB502"),
+        ("nginx", "include: {http: [out]}", "LB502"),
+        ("nginx", "include: {http: [binary]}", "LB130"),
+        ("nginx", "include: {global: [own]}", "LB131"),
+        ("envoy", "include: {backend: {stable: [own]}}", "LB131"),
+        ("nginx", "include: {location: {none: [own]}}", "LB131"),
+        ("nginx", "include: {location: {caht: [own]}}", "LB132"),
+        ("nginx", "include: {server: {publik: [own]}}", "LB102"),
+        ("haproxy", "include: {backend: {stabel: [own]}}", "LB101"),
+        ("haproxy", "form: fragment, config: /etc/haproxy/lbctl.cfg, include: {global: [own]}", "LB131"),
+        ("envoy", "form: fragment, config: /etc/envoy/lbctl.yaml", "LB134"),
+        ("nginx", "form: fragment", "LB134"),
+        ("nginx", "form: fragment, config: conf.d/lbctl.conf", "LB134"),
+        ("haproxy", "form: fragment, config: /etc/haproxy/lbctl.cfg, user: haproxy", "LB134"),
+    ],
+)
+def test_a_wrong_place_or_file_is_an_error_at_the_yaml(kind: str, keys: str, code: str, tmp_path: Path) -> None:
+    (tmp_path / "own").write_text("# Nothing.\n")
+    (tmp_path / "binary").write_bytes(b"\xff\x00")
+    (tmp_path / "out").symlink_to("/etc/hostname")
+    loaded, errors = _load(tmp_path, kind, keys)
+    assert loaded is None
+    assert [(item.code, item.position.line if item.position else 0) for item in errors] == [(code, 7)]
+
+
+def test_each_own_line_of_the_configuration_knows_its_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "own").write_text("a b;\nc d;\n")
+    loaded, _ = _load(tmp_path, "nginx", "include: {http: [own]}")
+    assert loaded is not None
+    main = _bundle(loaded).main
+    number = main.text.split("\n").index("c d;") + 1
+    assert main.sources[number] == ("proxies", "site", "include", "http", 0, 2)
