@@ -254,4 +254,10 @@ REFERENCES = (
         "`auth.basic` stands beside `api_keys` or `jwt`, or one file is named as users and as keys.",
         "Give each kind a route or a file of its own.",
     ),
+    code_page(
+        "LB144",
+        "a service that cannot be asked",
+        "The `url` of `auth.external` is not http with an IP address, or its `tenant_header` is not in `accept`.",
+        "Write it as http://127.0.0.1:9191/check: a proxy that looks a name up when it starts may not start at all.",
+    ),
 )

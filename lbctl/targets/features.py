@@ -128,6 +128,7 @@ _ROUTES = (
     ),
     _f("route.auth.api_keys", "API keys", 443, "routes.*.auth", protects=True),
     _f("route.auth.basic", "users with passwords (HTTP Basic)", 418, "routes.*.auth.basic", protects=True),
+    _f("route.auth.external", "authentication by a service", 416, "routes.*.auth.external", protects=True),
     _f("route.auth.jwt", "JWT", 444, "routes.*.auth.jwt", protects=True),
     _f("route.access_log", "no access log for a route", 449, "routes.*.access_log", neutral=("on",)),
     _f("route.headers", "header rules", 445, "routes.*.headers"),

@@ -121,6 +121,12 @@ def _auth(auth: r.Auth) -> Iterator[Setting]:
         yield ("jwt", "jwks_file"), auth.jwt.jwks_file
         yield ("jwt", "audiences"), tuple(sorted(auth.jwt.audiences)) or "any"
         yield ("jwt", "tenant_claim"), auth.jwt.tenant_claim
+    if auth.external:
+        yield ("external", "url"), f"http://{auth.external.address}{auth.external.path}"
+        yield ("external", "timeout"), duration(auth.external.timeout)
+        yield ("external", "send"), auth.external.send or "nothing"
+        yield ("external", "accept"), auth.external.accept or "nothing"
+        yield ("external", "tenant_header"), auth.external.tenant_header
     yield ("forward_tenant",), auth.forward_tenant
     yield ("forward_credentials",), auth.forward_credentials
 

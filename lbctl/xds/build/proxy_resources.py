@@ -11,7 +11,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, View, drained_of, view, weights_of
 from lbctl.targets import target
 from lbctl.targets.assess import Assessment, assess, close
-from lbctl.targets.envoy import ads, clusters, listeners, picking, resources
+from lbctl.targets.envoy import ads, clusters, external, listeners, picking, resources
 from lbctl.targets.envoy.plan import Plan, Upstream, plan
 from lbctl.targets.load import Loaded
 from lbctl.xds.build import validate
@@ -140,6 +140,10 @@ def _clusters(cache: BuildCache, visible: View, wanted: Plan) -> Iterator[BuiltR
     if visible.picker is not None:
         make = partial(picking.cluster, visible.picker)
         yield cache.get(CDS, picking.CLUSTER, (visible.picker,), make, ("control", "picker"))
+    for name, route in external.services(visible.routes.values()).items():
+        service = route.auth and route.auth.external
+        if service:
+            yield cache.get(CDS, name, (service,), partial(external.cluster, name, service), ("routes", route.name))
     for item in wanted.fallbacks:
         yield cache.get(CDS, item.name, (item,), partial(clusters.fallback, item), ("pools", item.pool.name))
 
