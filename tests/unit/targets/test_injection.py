@@ -52,7 +52,7 @@ WORDS = {
     "listeners.*.tls.certificates.certificate", "listeners.*.tls.certificates.key", "listeners.*.tls.client_ca",
     "listeners.*.tls.client_crl",
     "listeners.*.access_log.path", "routes.*.auth.api_keys.file", "routes.*.auth.jwt.jwks_file",
-    "routes.*.auth.basic.file", "routes.*.auth.basic.realm", "pools.*.tls.ca",
+    "routes.*.auth.basic.file", "routes.*.auth.basic.realm", "routes.*.auth.external.url", "pools.*.tls.ca",
     "pools.*.tls.certificate", "pools.*.tls.key", "pools.*.discovery.file.path", "proxies.*.config",
     "proxies.*.chroot",
     "pools.*.discovery.kubernetes.kubeconfig",
