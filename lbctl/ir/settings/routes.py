@@ -113,6 +113,7 @@ def _auth(auth: r.Auth) -> Iterator[Setting]:
     if auth.api_keys and auth.api_keys.realm is not None:
         yield ("basic", "file"), auth.api_keys.file
         yield ("basic", "realm"), auth.api_keys.realm
+        yield ("basic", "header"), auth.api_keys.header
     elif auth.api_keys:
         yield ("api_keys", "file"), auth.api_keys.file
         yield ("api_keys", "header"), auth.api_keys.header
