@@ -58,6 +58,8 @@ def check_headers(ctx: Context) -> None:
         for side, rules in (("request", route.headers.request), ("response", route.headers.response)):
             _check_rules(ctx, ("routes", name, "headers", side), rules)
             _check_variables(ctx, ("routes", name, "headers", side), rules, route)
+        if route.auth and route.auth.external:
+            _check_sent(ctx, ("routes", name, "auth", "external", "send"), route.auth.external.send)
         if route.auth and route.auth.forward_tenant:
             _check_tenant_header(ctx, ("routes", name, "headers", "request"), route)
     _check_uses(ctx, list(_uses(ctx)))
@@ -72,6 +74,13 @@ def _check_rules(ctx: Context, here: Path, rules: model.HeaderRules) -> None:
         if name not in _FRAMING and (name != "host" or rule_path[-2] == "set"):
             continue
         ctx.error("LB119", f"{name} carries the message itself", rule_path, "leave it to the proxy", key=True)
+
+
+def _check_sent(ctx: Context, here: Path, names: Iterable[str]) -> None:
+    for index, name in enumerate(names):
+        if name in _FRAMING | _HOPS:
+            message = f"{name} carries the message itself"
+            ctx.error("LB119", message, (*here, index), "leave it to the proxy")
 
 
 def _check_variables(ctx: Context, here: Path, rules: model.HeaderRules, route: model.Route) -> None:
@@ -116,6 +125,10 @@ def _uses(ctx: Context) -> Iterator[_Use]:
         if auth.api_keys:
             use_path = ("routes", name, "auth", "api_keys", "header")
             yield _Use(use_path, auth.api_keys.header, _MEANINGS["authorization"], "authorization")
+    for name, auth in auths:
+        for index, accepted in enumerate(auth.external.accept if auth.external else ()):
+            use_path = ("routes", name, "auth", "external", "accept", index)
+            yield _Use(use_path, accepted, "comes from the service that authenticates")
     for name, auth in auths:
         if auth.forward_tenant:
             yield _Use(("routes", name, "auth", "forward_tenant"), auth.forward_tenant, "passes the tenant to replicas")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from urllib.parse import urlsplit
 
 from lbctl.base.diagnostics import Path, show
 from lbctl.compile.context import Context
 from lbctl.compile.convert import as_int, maybe, networks, pairs, prefix
 from lbctl.ir import routes as ir
+from lbctl.ir.address import Address
 from lbctl.model import route as model
 
 Action = ir.Forward | ir.Respond | ir.Redirect
@@ -187,6 +189,7 @@ def _auth(section: model.Auth) -> ir.Auth:
         api_keys=maybe(section.api_keys, lambda item: ir.ApiKeys(item.file, item.header))
         or maybe(section.basic, _basic),
         jwt=maybe(section.jwt, _jwt),
+        external=maybe(section.external, _external),
         forward_tenant=section.forward_tenant,
         forward_credentials=section.forward_credentials,
     )
@@ -195,6 +198,18 @@ def _auth(section: model.Auth) -> ir.Auth:
 def _basic(section: model.Basic) -> ir.ApiKeys:
     """Return the users as API keys: what follows `Basic ` in the header is the key, and the user its tenant."""
     return ir.ApiKeys(section.file, realm=section.realm)
+
+
+def _external(section: model.External) -> ir.External:
+    url = urlsplit(section.url)
+    return ir.External(
+        address=Address(url.hostname or "", url.port or 80),
+        path=url.path or "/",
+        timeout=int(section.timeout),
+        send=tuple(sorted(set(section.send))),
+        accept=tuple(sorted(set(section.accept))),
+        tenant_header=section.tenant_header,
+    )
 
 
 def _jwt(section: model.Jwt) -> ir.Jwt:
@@ -250,6 +265,9 @@ def _check_tenant(ctx: Context, path: Path, route: model.Route) -> None:
         return
     if route.auth is None:
         ctx.error("LB506", "a limit by tenant on a route without auth", (*path, "rate_limit"), "add auth", key=True)
+    elif route.auth.external is not None and route.auth.external.tenant_header is None:
+        message = "a limit by tenant, and nothing says which header of the answer is the tenant"
+        ctx.error("LB506", message, (*path, "auth", "external"), "tenant_header: NAME", key=True)
     elif route.auth.jwt is not None and route.auth.api_keys is None and route.auth.jwt.tenant_claim is None:
         message = "a limit by tenant, and nothing says which claim of a token is the tenant: no request could pass"
         ctx.error("LB506", message, (*path, "auth", "jwt"), "tenant_claim: NAME", key=True)

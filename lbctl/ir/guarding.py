@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from lbctl.ir.access import EVERYBODY, Access, access
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.matching import overlaps
-from lbctl.ir.routes import ApiKeys, Forward, Jwt, RateLimit, Respond, Route
+from lbctl.ir.routes import ApiKeys, External, Forward, Jwt, RateLimit, Respond, Route
 
 
 @dataclass(frozen=True, slots=True)
 class _Protection:
     """What a route requires before a request reaches its replicas."""
 
-    credentials: tuple[ApiKeys | None, Jwt | None] = (None, None)
+    credentials: tuple[ApiKeys | None, Jwt | None, External | None] = (None, None, None)
     limits: frozenset[RateLimit] = frozenset()
     regions: frozenset[str] = frozenset()
     addresses: Access = EVERYBODY
@@ -73,7 +73,7 @@ def _protection(rule: Rule, route: Route, addresses: Access) -> _Protection:
     if not isinstance(route.action, Forward):
         refuses = isinstance(route.action, Respond) and route.action.status >= 400
         return _Protection(denied=refuses and bool(rule.models), leads=False)
-    credentials = (route.auth.api_keys, route.auth.jwt) if route.auth else (None, None)
+    credentials = (route.auth.api_keys, route.auth.jwt, route.auth.external) if route.auth else (None, None, None)
     return _Protection(credentials, frozenset(route.rate_limits), frozenset(route.regions), addresses.of(route))
 
 

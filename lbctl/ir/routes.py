@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lbctl.ir.address import Address
+
 RetryCondition = Literal["connect_failure", "refused_stream", "reset_before_request"]
 
 
@@ -206,6 +208,24 @@ class Jwt:
 
 
 @dataclass(frozen=True, slots=True)
+class External:
+    """A service that decides about each request."""
+
+    address: Address
+    """Where it listens."""
+    path: str
+    """The path at which it is asked."""
+    timeout: int
+    """The longest wait for its answer."""
+    send: tuple[str, ...] = ()
+    """The lower-case names of the request's headers that it gets, sorted."""
+    accept: tuple[str, ...] = ()
+    """The lower-case names of its answer's headers that the replica gets, sorted."""
+    tenant_header: str | None = None
+    """The header that names the tenant; None: none does."""
+
+
+@dataclass(frozen=True, slots=True)
 class Auth:
     """Authentication; with both kinds, either suffices."""
 
@@ -213,6 +233,8 @@ class Auth:
     """The API keys; None: none are accepted."""
     jwt: Jwt | None = None
     """The tokens; None: none are accepted."""
+    external: External | None = None
+    """The service that decides instead; None: none does."""
     forward_tenant: str | None = None
     """The header that passes the tenant to replicas."""
     forward_credentials: bool = False

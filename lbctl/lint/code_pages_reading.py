@@ -329,4 +329,10 @@ REFERENCES = (
         "`render --within MAIN` found no `include` that leads to the fragment's `config`, or could not read MAIN.",
         "Name the main file that nginx or HAProxy is started with, and include the directory of `config` there.",
     ),
+    code_page(
+        "LB144",
+        "a service that cannot be asked",
+        "The `url` of `auth.external` is not http with an IP address, or its `tenant_header` is not in `accept`.",
+        "Write it as http://127.0.0.1:9191/check: a proxy that looks a name up when it starts may not start at all.",
+    ),
 )

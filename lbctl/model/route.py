@@ -165,9 +165,30 @@ class Basic(Section):
     realm: v.Realm = Field("restricted", description="The name of what is protected, as browsers show it.")
 
 
+class External(Section):
+    url: v.CheckUrl = Field(
+        description="The service that decides. It is asked without the body (nginx: by GET; Envoy: by the client's "
+        "method, with a query), with `x-original-uri`, `x-original-method` and `x-forwarded-for`."
+    )
+    timeout: v.Duration = Field(q.Duration(500), description="The longest wait for its answer; then 503.")
+    send: list[v.HeaderName] = Field(
+        ["authorization", "cookie"], description="The headers of the request that it gets; it gets no others."
+    )
+    accept: list[v.HeaderName] = Field(
+        [], description="The headers of its answer that the replica gets; what clients send under them is removed."
+    )
+    tenant_header: v.HeaderName | None = Field(None, description="The header of `accept` that names the tenant.")
+
+    @model_validator(mode="after")
+    def _accepts_tenant(self) -> Self:
+        if self.tenant_header is not None and self.tenant_header not in self.accept:
+            raise refuse("LB144", f"{self.tenant_header} is not accepted", "add it to accept", ("tenant_header",))
+        return self
+
+
 class Auth(Section):
     model_config = ConfigDict(
-        json_schema_extra={"anyOf": [{"required": ["api_keys"]}, {"required": ["jwt"]}, {"required": ["basic"]}]}
+        json_schema_extra={"anyOf": [{"required": [name]} for name in ("api_keys", "jwt", "basic", "external")]}
     )
 
     api_keys: ApiKeys | None = Field(None, description="Clients send an API key. With `jwt`, either of them suffices.")
@@ -177,6 +198,9 @@ class Auth(Section):
     basic: Basic | None = Field(
         None, description="Clients send a user and a password (HTTP Basic). It stands without `api_keys` and `jwt`."
     )
+    external: External | None = Field(
+        None, description="A service decides about each request. It stands without the others. HAProxy cannot ask it."
+    )
     forward_tenant: v.HeaderName | None = Field(
         None, description="The header that names the tenant to the replica. It is removed from every client's request."
     )
@@ -184,10 +208,13 @@ class Auth(Section):
 
     @model_validator(mode="after")
     def _protects(self) -> Self:
-        if self.api_keys is None and self.jwt is None and self.basic is None:
-            raise refuse("LB014", "nothing is chosen here", "api_keys or jwt, or both, is needed; or basic")
-        if self.basic is not None and (self.api_keys is not None or self.jwt is not None):
-            raise refuse("LB143", "basic stands beside another kind of credentials", "one of the two", ("basic",))
+        kinds = {"api_keys": self.api_keys, "jwt": self.jwt, "basic": self.basic, "external": self.external}
+        chosen = [name for name, section in kinds.items() if section is not None]
+        if not chosen:
+            raise refuse("LB014", "nothing is chosen here", "api_keys or jwt, or both, or basic or external is needed")
+        alone = next((name for name in ("basic", "external") if name in chosen), None)
+        if alone is not None and len(chosen) > 1:
+            raise refuse("LB143", f"{alone} stands beside another kind of credentials", "one of the two", (alone,))
         return self
 
 

@@ -173,7 +173,9 @@ def _reserved_header(auth: Auth | None) -> Auth | None:
 
     A closed route needs no authentication, but the header stays reserved for the gateway on the open routes.
     """
-    return Auth(forward_tenant=auth.forward_tenant) if auth and auth.forward_tenant else None
+    if auth is None or not (auth.forward_tenant or auth.external):
+        return None
+    return Auth(forward_tenant=auth.forward_tenant, external=auth.external)
 
 
 def _closed_names(view: View, assessed: Assessment) -> Mapping[str, frozenset[str]]:

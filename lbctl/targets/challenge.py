@@ -8,7 +8,9 @@ BEARER = "Bearer"
 
 
 def challenge(auth: Auth | None) -> str:
-    """Return the challenge of a route: a user and a password, or a key or token."""
+    """Return the challenge of a route: a user and a password, or a key or token; empty where a service has its own."""
+    if auth is not None and auth.external is not None:
+        return ""
     if auth is None or auth.api_keys is None or auth.api_keys.realm is None:
         return BEARER
     return f'Basic realm="{auth.api_keys.realm}", charset="UTF-8"'

@@ -102,6 +102,13 @@ def forgeries(names: Iterable[str] = ()) -> str:
     )
 
 
+def given(routes: Iterable[Route]) -> list[str]:
+    """Return the headers that only authentication gives to replicas; no client may send them on any listener."""
+    auths = [route.auth for route in routes if route.auth is not None]
+    tenants = {auth.forward_tenant.lower() for auth in auths if auth.forward_tenant}
+    return sorted(tenants.union(*(auth.external.accept for auth in auths if auth.external is not None)))
+
+
 def lookalikes(routes: Iterable[Route]) -> list[str]:
     """Return expressions for the headers that a server may take for one that a route sets from variables.
 

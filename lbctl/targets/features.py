@@ -128,6 +128,7 @@ _ROUTES = (
     ),
     _f("route.auth.api_keys", "API keys", 443, "routes.*.auth", protects=True),
     _f("route.auth.basic", "users with passwords (HTTP Basic)", 418, "routes.*.auth.basic", protects=True),
+    _f("route.auth.external", "authentication by a service", 416, "routes.*.auth.external", protects=True),
     _f("route.auth.jwt", "JWT", 444, "routes.*.auth.jwt", protects=True),
     _f("route.access_log", "no access log for a route", 449, "routes.*.access_log", neutral=("on",)),
     _f("route.headers", "header rules", 445, "routes.*.headers"),
@@ -274,7 +275,7 @@ _FLEET = (
     ),
     _f("proxies.metrics", "the proxy's own figures", 417, "proxies.*.metrics"),
     _f("proxies.weights", "weights by HAProxy's own ways", 498, "proxies.*.runtime_api", "proxies.*.agent_check"),
-    _f("proxies.form", "a fragment within somebody's own configuration", 418, "proxies.*.form", neutral=("whole",)),
+    _f("proxies.form", "a fragment within somebody's own configuration", 137, "proxies.*.form", neutral=("whole",)),
     _f("proxies.include", "own lines at named places", 400, "proxies.*.include"),
     _f("proxies.slots", "replicas that come and go without a reload", 494, "proxies.*.slots"),
     _f(

@@ -113,6 +113,7 @@ def _auth(auth: r.Auth) -> Iterator[Setting]:
     if auth.api_keys and auth.api_keys.realm is not None:
         yield ("basic", "file"), auth.api_keys.file
         yield ("basic", "realm"), auth.api_keys.realm
+        yield ("basic", "header"), auth.api_keys.header
     elif auth.api_keys:
         yield ("api_keys", "file"), auth.api_keys.file
         yield ("api_keys", "header"), auth.api_keys.header
@@ -121,6 +122,12 @@ def _auth(auth: r.Auth) -> Iterator[Setting]:
         yield ("jwt", "jwks_file"), auth.jwt.jwks_file
         yield ("jwt", "audiences"), tuple(sorted(auth.jwt.audiences)) or "any"
         yield ("jwt", "tenant_claim"), auth.jwt.tenant_claim
+    if auth.external:
+        yield ("external", "url"), f"http://{auth.external.address}{auth.external.path}"
+        yield ("external", "timeout"), duration(auth.external.timeout)
+        yield ("external", "send"), auth.external.send or "nothing"
+        yield ("external", "accept"), auth.external.accept or "nothing"
+        yield ("external", "tenant_header"), auth.external.tenant_header
     yield ("forward_tenant",), auth.forward_tenant
     yield ("forward_credentials",), auth.forward_credentials
 

@@ -42,4 +42,6 @@ def tenant_of_nobody(fleet: FleetView) -> Iterator[RuleFinding]:
 
 def _names_tenants(route: Route) -> bool:
     auth = route.auth
+    if auth is not None and auth.external is not None:
+        return auth.external.tenant_header is not None
     return auth is not None and (auth.api_keys is not None or (auth.jwt is not None and bool(auth.jwt.tenant_claim)))

@@ -26,7 +26,7 @@ from lbctl.model.values.http import (
     is_cookie_value,
     unique_headers,
 )
-from lbctl.model.values.locations import FilePath, Network, StoreUrl, Url
+from lbctl.model.values.locations import CheckUrl, FilePath, Network, StoreUrl, Url
 from lbctl.model.values.names import (
     NAME,
     PORT_NAME,
@@ -79,6 +79,7 @@ __all__ = [
     "Body",
     "Capacity",
     "CheckPath",
+    "CheckUrl",
     "Claim",
     "CookieName",
     "Count",

@@ -12,6 +12,7 @@ from pydantic import PlainValidator
 from lbctl.base.diagnostics import show
 from lbctl.model.section import refuse
 from lbctl.model.values.grammar import schema
+from lbctl.model.values.quantities import PORT
 
 _FILE = r"[A-Za-z0-9._/][A-Za-z0-9._/@+=:,~ -]{0,1023}"
 _FILE_WHOLE = rf"(?!(.*/)?\.\.(/|$))(?!.*/-)(?!(.*/)? )(?!.* (/|$))(?!.*/$)(?![^/]*:){_FILE}"
@@ -83,6 +84,21 @@ Url = Annotated[
     PlainValidator(_url),
     schema(rf"https?://{_URL_CHARACTER}{{1,1000}}", "a URL: http or https, without a password"),
 ]
+_CHECK_URL = rf"http://({_IPV4}|\[[0-9A-Fa-f:.]+\])(:{PORT})?(/[A-Za-z0-9._~/-]*)?"
+
+
+def _check_url(value: object) -> str:
+    hint = "an IP address, as http://127.0.0.1:9191/check"
+    if not isinstance(value, str) or len(value) > 1024 or not re.fullmatch(_CHECK_URL, value):
+        raise refuse("LB144", f"{show(value)} is not the URL of a service that proxies can ask", hint)
+    try:
+        ipaddress.ip_address(urlsplit(value).hostname or "")
+    except ValueError:
+        raise refuse("LB144", f"{show(value)} is not the URL of a service that proxies can ask", hint) from None
+    return value
+
+
+CheckUrl = Annotated[str, PlainValidator(_check_url), schema(_CHECK_URL, "a URL: http, with an IP address")]
 _STORE_HOST = r"[A-Za-z0-9._~:\[\],-]{1,512}"
 _STORE = (
     rf"rediss?://{_STORE_HOST}(/[0-9]{{1,4}})?|etcds?://{_STORE_HOST}/?"

@@ -69,9 +69,10 @@ Rate = Annotated[
     quantity(q.parse_rate),
     schema(r"(?!0+/)(0?[0-9]{1,9}|1000000000)/(s|m|h)", "a rate: as 50/s, 600/m, 10000/h"),
 ]
-_PORT = r"(?!0+$)([0-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-_BIND = rf"unix:/.+|\[[0-9A-Fa-f:.]+\]:{_PORT}|[0-9]{{1,3}}(\.[0-9]{{1,3}}){{3}}:{_PORT}"
-_ADDRESS = rf"unix:/.+|\[[0-9A-Fa-f:.]+\]:{_PORT}|[^:\[\]]+:{_PORT}"
+PORT = r"(?!0+$)([0-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+"""The pattern of a port."""
+_BIND = rf"unix:/.+|\[[0-9A-Fa-f:.]+\]:{PORT}|[0-9]{{1,3}}(\.[0-9]{{1,3}}){{3}}:{PORT}"
+_ADDRESS = rf"unix:/.+|\[[0-9A-Fa-f:.]+\]:{PORT}|[^:\[\]]+:{PORT}"
 Address = Annotated[
     q.Endpoint,
     quantity(q.parse_address),

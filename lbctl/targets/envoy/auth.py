@@ -31,6 +31,7 @@ from lbctl.ir.secrets import ApiKey
 from lbctl.ir.snapshot import View
 from lbctl.targets import client_headers
 from lbctl.targets.client_headers import INTERNAL_PREFIX as INTERNAL
+from lbctl.targets.envoy import external
 from lbctl.targets.envoy.protos import extension, pack
 from lbctl.targets.envoy.sources import NAMESPACE
 
@@ -62,7 +63,9 @@ def keys(view: View, route: Route) -> tuple[ApiKey, ...]:
 
 def admits_nobody(view: View, route: Route) -> bool:
     """Return whether the route is protected and has neither a usable API key nor a usable JWKS."""
-    return route.auth is not None and not keys(view, route) and not _has_usable_jwks(view, route)
+    if route.auth is None or route.auth.external is not None:
+        return False
+    return not keys(view, route) and not _has_usable_jwks(view, route)
 
 
 def holds_keys(view: View, listener: Listener) -> bool:
@@ -103,9 +106,10 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
             credentials=[{"key": "anyone", "client": "anyone"}], key_sources=[{"header": _ANYONE}]
         )
         extensions.append(extension(_KEYS, any_key))
+    named = external.tenants(view, listener)
     if any(map(_tenant_check, tokens)):
-        return [*extensions, _tenants(), extension(_RBAC, rbac_filter_pb2.RBAC())]
-    return [*extensions, _tenants()] if extensions else []
+        return [*extensions, _tenants(named), extension(_RBAC, rbac_filter_pb2.RBAC())]
+    return [*extensions, _tenants(named)] if extensions or named else []
 
 
 def early_mutations(view: View, listener: Listener) -> list[dict[str, object]]:
@@ -124,7 +128,8 @@ def header_removal(expression: str) -> dict[str, object]:
 
 def own_headers(view: View, listener: Listener) -> list[str]:
     """Return the headers that lbctl adds for its filters, which are removed before a replica sees the request."""
-    return [_ANYONE, _TOKEN_HEADER] if holds_keys(view, listener) else []
+    own = [_ANYONE, _TOKEN_HEADER] if holds_keys(view, listener) else []
+    return [*own, *external.own_headers(view, listener)]
 
 
 def tenant_header(route: Route) -> dict[str, object] | None:
@@ -142,6 +147,8 @@ def credential_headers(auth: Auth | None) -> list[str]:
     """Return the headers with the client's credentials that are removed before a replica sees the request."""
     if auth is None or auth.forward_credentials:
         return []
+    if auth.external is not None:
+        return ["authorization"]
     return sorted({*([auth.api_keys.header] if auth.api_keys else []), *(["authorization"] if auth.jwt else [])})
 
 
@@ -153,8 +160,7 @@ def _protected(view: View, listener: Listener) -> list[Route]:
 
 def _claimed_headers(view: View) -> list[str]:
     """Return the headers that forward tenants to replicas, which no client may send on any listener."""
-    auths = [route.auth for route in view.routes.values()]
-    return sorted({auth.forward_tenant for auth in auths if auth and auth.forward_tenant})
+    return client_headers.given(view.routes.values())
 
 
 def _route_keys(view: View, route: Route) -> api_key_auth_pb2.ApiKeyAuthPerRoute:
@@ -174,10 +180,12 @@ def _route_keys(view: View, route: Route) -> api_key_auth_pb2.ApiKeyAuthPerRoute
     )
 
 
-def _tenants() -> dict[str, object]:
+def _tenants(answered: Sequence[str]) -> dict[str, object]:
+    """Return the filter that moves the tenant into the metadata; services name it in the headers `answered`."""
     tenant_metadata = {"metadata_namespace": NAMESPACE, "key": TENANT, "type": "STRING"}
-    rule = {"header": _TENANT_HEADER, "on_header_present": tenant_metadata, "remove": True}
-    return extension("envoy.filters.http.header_to_metadata", header_to_metadata_pb2.Config(request_rules=[rule]))
+    rules = [{"header": _TENANT_HEADER, "on_header_present": tenant_metadata, "remove": True}]
+    rules += [{"header": name, "on_header_present": tenant_metadata} for name in answered]
+    return extension("envoy.filters.http.header_to_metadata", header_to_metadata_pb2.Config(request_rules=rules))
 
 
 def _tenant_check(route: Route) -> dict[str, Any]:

@@ -77,6 +77,7 @@ CAPABILITIES: dict[str, Capability] = {
         "in the header authorization; a token must expire; one second of tolerance for clocks; one whose tenant has "
         "control characters is answered 403"
     ),
+    "route.auth.external": Rendered("ext_authz over HTTP"),
     "proxies.metrics": Rendered(
         "`/metrics` for Prometheus, and nothing else of the admin interface, which must be there (`admin`); an "
         "Envoy under `serve` has it by `lbctl bootstrap --proxy-metrics`"

@@ -19,6 +19,7 @@ from lbctl.targets.envoy import (
     access_log,
     affinity,
     auth,
+    external,
     hashing,
     header_text,
     limits,
@@ -42,7 +43,7 @@ def http_filters(view: View, listener: Listener, *, streams: bool = False) -> li
     Where the body decides about the route, it is read before authentication. Otherwise no body is held before its
     request is authenticated. `streams` selects the filters for requests whose body does not end.
     """
-    access = [*clients.http_filters(view, listener), *auth.http_filters(view, listener), *_limits(view, listener)]
+    access = [*clients.http_filters(view, listener), *_auth(view, listener), *_limits(view, listener)]
     bodies = [] if streams else [*_max_body(view, listener), *_body_fields(view, listener)]
     return [
         *access_log.filters(view, listener),
@@ -72,7 +73,7 @@ def per_route(view: View, listener: Listener, route: Route) -> dict[str, Any]:
     configs: dict[str, Any] = {}
     if listener.max_body is not None and _streams(view, route):
         configs[BUFFER] = pack(buffer_pb2.BufferPerRoute(disabled=True))
-    return {**configs, **prompts.per_route(view, route)}
+    return {**configs, **external.per_route(route), **prompts.per_route(view, route)}
 
 
 def unrouted(view: View, listener: Listener) -> dict[str, Any]:
@@ -90,7 +91,8 @@ def unrouted(view: View, listener: Listener) -> dict[str, Any]:
 def per_table(view: View, listener: Listener) -> dict[str, Any]:
     """Return the filter configuration that all routes of the table share."""
     routes = _limited(view, listener)
-    return {limits.FILTER: pack(limits.limited(routes))} if routes else {}
+    limited = {limits.FILTER: pack(limits.limited(routes))} if routes else {}
+    return {**external.per_table(view, listener), **limited}
 
 
 def _request_id(listener: Listener) -> list[dict[str, object]]:
@@ -122,6 +124,11 @@ def _streams(view: View, route: Route) -> bool:
     if route.websocket:
         return True
     return isinstance(route.action, Forward) and any(view.pools[name].protocol == "grpc" for name in route.action.pools)
+
+
+def _auth(view: View, listener: Listener) -> list[dict[str, object]]:
+    """Return the filters of authentication; those that ask services come first, since the others read their answers."""
+    return [*external.http_filters(view, listener), *auth.http_filters(view, listener)]
 
 
 def _limits(view: View, listener: Listener) -> list[dict[str, object]]:

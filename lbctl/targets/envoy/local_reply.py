@@ -16,7 +16,7 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.snapshot import View
 from lbctl.targets import client_networks, request_method
 from lbctl.targets.challenge import BEARER, challenge
-from lbctl.targets.envoy import access
+from lbctl.targets.envoy import access, external
 from lbctl.targets.envoy.protos import extension
 from lbctl.targets.envoy.sources import NAMESPACE
 from lbctl.targets.reading import UNCLEAR
@@ -75,7 +75,7 @@ def local_replies(view: View, listener: Listener, *, by_address: bool) -> dict[s
     ]
     addresses = [_by_details(_BY_ADDRESS, client_networks.BODY)] if by_address else []
     refused = [_by_details(detail, _error(*reply)) for detail, reply in _REFUSED.items()]
-    users = list(_unauthorized(view, listener))
+    users = [*_unchecked(view, listener), *_unauthorized(view, listener)]
     return {"mappers": [*flagged, *addresses, *refused, *users, *(_by_status(status) for status in _STATUSES)]}
 
 
@@ -87,8 +87,16 @@ def _by_details(detail: str, body: str) -> dict[str, object]:
     return {**_filter(f"response.code == 403 && response.code_details.contains('{detail}')"), **_json_body(body)}
 
 
+def _unchecked(view: View, listener: Listener) -> list[dict[str, object]]:
+    """Return the 503 for what a service answers that neither lets in nor refuses."""
+    if not external.http_filters(view, listener):
+        return []
+    refused = "response.code_details.startsWith('ext_authz') && response.code != 401 && response.code != 403"
+    return [{**_filter(refused), "status_code": {"value": 503}, **_body(503)}]
+
+
 def _unauthorized(view: View, listener: Listener) -> Iterator[dict[str, object]]:
-    """Yield the 401 of each route that asks for a user and a password."""
+    """Yield the 401 of each route that asks for a user and a password, or whose service asks for something."""
     for name in sorted({rule.route for rule in listener.rules}):
         asked = challenge(view.routes[name].auth)
         if asked != BEARER:
@@ -96,7 +104,7 @@ def _unauthorized(view: View, listener: Listener) -> Iterator[dict[str, object]]
                 f"response.code == 401 && xds.route_name == '{name}' && response.code_details != 'direct_response'"
             )
             header = {"header": {"key": "www-authenticate", "value": asked.replace("%", "%%")}}
-            yield {**_filter(is_route), **_body(401), "headers_to_add": [header]}
+            yield {**_filter(is_route), **_body(401), "headers_to_add": [header] if asked else []}
 
 
 def _by_status(status: int) -> dict[str, object]:

@@ -23,7 +23,18 @@ from envoy.service.discovery.v3 import discovery_pb2
 from lbctl.ir.pools import DnsDiscovery
 from lbctl.ir.snapshot import View
 from lbctl.targets import credentials
-from lbctl.targets.envoy import auth, clusters, endpoints, hosted, listeners, metrics, picking, resources, runtime
+from lbctl.targets.envoy import (
+    auth,
+    clusters,
+    endpoints,
+    external,
+    hosted,
+    listeners,
+    metrics,
+    picking,
+    resources,
+    runtime,
+)
 from lbctl.targets.envoy.plan import Plan, Upstream, plan
 from lbctl.targets.envoy.protos import address, extension, pack
 from lbctl.targets.envoy.resources import Delivery
@@ -84,6 +95,9 @@ def _clusters(view: View, needed: Plan, delivery: Delivery) -> Iterator[cluster_
     yield from (clusters.fallback(item, delivery.keys) for item in needed.fallbacks)
     if view.picker is not None:
         yield picking.cluster(view.picker)
+    for name, route in external.services(view.routes.values()).items():
+        if route.auth and route.auth.external:
+            yield external.cluster(name, route.auth.external)
     for item in view.listeners:
         if item.tracing:
             yield clusters.collector(listeners.tracing_cluster(item), item.tracing.otlp)

@@ -112,6 +112,7 @@ _NOTES = {
 }
 
 _UNSUPPORTED = {
+    "route.auth.external": Unsupported("HAProxy asks no service about a request", "API keys, users or JWT"),
     "listener.tracing": Unsupported(
         "HAProxy does not speak OTLP",
         "nothing is traced; traceparent headers pass through untouched",

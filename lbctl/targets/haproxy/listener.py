@@ -224,10 +224,10 @@ def _log(listener: Listener) -> Token | None:
 
 def _forged_headers(listener: Listener, view: View) -> Iterator[Token]:
     """Yield the lines that remove, from every request, the headers that only the gateway may set."""
-    tenant_headers = {
-        route.auth.forward_tenant for route in view.routes.values() if route.auth and route.auth.forward_tenant
+    own_headers = {
+        *client_headers.given(view.routes.values()),
+        *(listener.client_address.forward if listener.client_address else ()),
     }
-    own_headers = {*tenant_headers, *(listener.client_address.forward if listener.client_address else ())}
     for expression in (client_headers.forgeries(own_headers), *client_headers.lookalikes(view.routes.values())):
         yield line("http-request del-header", quote.word(expression), "-m reg")
 

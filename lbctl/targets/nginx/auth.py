@@ -13,14 +13,17 @@ import posixpath
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import ApiKeys, Route
 from lbctl.targets.challenge import BEARER, challenge
-from lbctl.targets.nginx import names, quote
+from lbctl.targets.client_headers import given
+from lbctl.targets.nginx import external, names, quote
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.target import File
 from lbctl.targets.token import Token
 
 
 def tenant(context: RenderContext, route: Route, number: int) -> Token | None:
-    """Return the variable with the tenant, empty without a valid key; None if the route has no API keys."""
+    """Return the variable with the tenant, empty without a valid key or an answer; None if nothing names one."""
+    if route.auth is not None and route.auth.external is not None:
+        return external.tenant(route.auth.external, number)
     if route.auth is None or route.auth.api_keys is None:
         return None
     variable = f"$lb_r{number}_tenant"
@@ -34,11 +37,15 @@ def forwarded(context: RenderContext, route: Route, number: int) -> dict[str, To
 
     The tenant is passed on if the route asks for it; a client's own header of such a name is always removed.
     """
-    tenant_headers = (item.auth.forward_tenant for item in context.view.routes.values() if item.auth is not None)
-    headers = {name.lower(): Token('""') for name in tenant_headers if name is not None}
+    headers = {name: Token('""') for name in given(context.view.routes.values())}
     auth = route.auth
     if auth is None:
         return headers
+    headers |= external.forwarded(route, number)
+    if auth.external is not None and not auth.forward_credentials:
+        headers["authorization"] = Token('""')
+    if auth.external is not None and auth.external.tenant_header is not None and auth.forward_tenant is not None:
+        headers[auth.forward_tenant.lower()] = headers[auth.external.tenant_header]
     if auth.api_keys is not None and not auth.forward_credentials:
         headers[auth.api_keys.header.lower()] = Token('""')
     tenant_variable = tenant(context, route, number)

@@ -185,6 +185,34 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """How a request is checked by a service."""
+
+    path: Token
+    """The path of the location that asks the service."""
+    variables: tuple[tuple[Token, Token], ...]
+    """(variable, value) that its answer sets."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLocation:
+    """The internal location that asks a service about a request."""
+
+    path: Token
+    """Its path."""
+    target: Token
+    """The URL of the service."""
+    forwarded_for: Token
+    """The variable with the value of X-Forwarded-For."""
+    headers: tuple[tuple[Token, Token], ...]
+    """(name, variable) of the request's headers that the service gets."""
+    connect: int
+    """Milliseconds for the connection."""
+    answer: int
+    """Milliseconds for the answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Location:
     """One way to handle a request; exactly one of `answer`, `forwarding`, `elsewhere` and `redirect` is set."""
 
@@ -200,6 +228,8 @@ class Location:
     """The limits of its requests."""
     tenant: Token | None = None
     """The variable that is empty if the request has no valid credentials."""
+    check: Check | None = None
+    """How a service checks the request; None: none does."""
     refusal: int = 503
     """The status with which a `limit_conn` refuses."""
     answer: Answer | None = None
@@ -287,6 +317,8 @@ class Listener:
     """What a 401 asks for."""
     client_crl: Token | None
     """The file of the lists of revoked client certificates; None: there is none."""
+    checks: tuple[CheckLocation, ...]
+    """The locations that ask services about requests."""
     trusted: tuple[Token, ...]
     """The networks whose header names the client."""
     address_header: Token | None
@@ -347,7 +379,7 @@ class Listener:
     @property
     def has_keys(self) -> bool:
         """Whether a request may lack credentials."""
-        return any(item.tenant is not None for item in self.handled)
+        return any(item.tenant is not None or item.check is not None for item in self.handled)
 
     @property
     def says_429(self) -> bool:

@@ -64,6 +64,7 @@ def build(context: RenderContext, routes: Routes, listener: FleetListener, numbe
         has_regex=any(rule.path.kind == "regex" for rule in listener.rules),
         locations=() if only else routes.locations(listener, inlet),
         refused=() if only else clients.conditions(context, access(listener)),
+        checks=routes.checks(listener, inlet),
         questions=routes.questions(listener),
         pick_log=pick.log_server(context.view),
         mirrors=routes.mirrors(listener, inlet),

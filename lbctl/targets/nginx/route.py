@@ -15,8 +15,8 @@ from lbctl.ir.routes import Forward, Redirect, Respond, Route, retry_after
 from lbctl.targets import own_lines
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.nginx import access as clients
-from lbctl.targets.nginx import auth, header_text, limits, names, pick, quote, split
-from lbctl.targets.nginx.blocks import Answer, Forwarding, Limit, Location, Mirrored, Question
+from lbctl.targets.nginx import auth, external, header_text, limits, names, pick, quote, split
+from lbctl.targets.nginx.blocks import Answer, CheckLocation, Forwarding, Limit, Location, Mirrored, Question
 from lbctl.targets.nginx.forward import forwarding
 from lbctl.targets.nginx.inlet import Inlet
 from lbctl.targets.nginx.pool import Upstreams
@@ -122,6 +122,12 @@ class Routes:
     def _picks(self, pool: str) -> bool:
         return self.context.view.picker is not None and self.context.view.pools[pool].balance.pick is not None
 
+    def checks(self, listener: Listener, inlet: Inlet) -> tuple[CheckLocation, ...]:
+        """Return the locations that ask services about requests of `listener`."""
+        routes = [self.context.view.routes[name] for name in sorted({rule.route for rule in listener.rules})]
+        checks = (external.location(route, self.numbers[route.name], inlet) for route in routes)
+        return tuple(item for item in checks if item is not None)
+
     def questions(self, listener: Listener) -> tuple[Question, ...]:
         """Return the locations that ask the picker for requests of `listener`."""
         routes = [self.context.view.routes[name] for name in sorted({rule.route for rule in listener.rules})]
@@ -137,7 +143,7 @@ class Routes:
         action = route.action
         assert isinstance(action, Forward)
         variables = (*_variables(route, pool, self.context), *_retry_after(route))
-        if limits.uncountable(self.context, route):
+        if limits.uncountable(self.context, route) or external.unchecked(self.context, route):
             return _unavailable(route, pool, variables, self._headers(inlet, route, pool), CLOSED.body)
         upstream = self.upstreams.of(pool, route.regions)
         fallback = action.fallback if action.fallback != pool else None
@@ -148,6 +154,7 @@ class Routes:
         directives = forwarding(self.context, inlet, route, rule, self.context.view.pools[pool], upstream)
         if directives is None:
             return _unavailable(route, pool, variables, self._headers(inlet, route, pool))
+        number = self.numbers[route.name]
         replicas = self.upstreams.size(pool, route.regions)
         directives = self._with_fallback(route, directives, fallback, replicas)
         return Location(
@@ -155,7 +162,8 @@ class Routes:
             variables=variables,
             response_headers=(*self._headers(inlet, route, pool), *self._cookie(listener, route, pool)),
             limits=(*self._limits(listener, inlet, route), limits.breaker(self.context, self.context.view.pools[pool])),
-            tenant=auth.tenant(self.context, route, self.numbers[route.name]),
+            tenant=auth.tenant(self.context, route, number) if not (route.auth and route.auth.external) else None,
+            check=external.check(route, number),
             refusal=429 if any(item.concurrent for item in route.rate_limits) else 503,
             forwarding=directives,
             mirror=Token(_mirror_path(self.numbers[route.name])) if action.mirror and self._copies(route) else None,

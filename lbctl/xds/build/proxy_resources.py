@@ -11,7 +11,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, View, drained_of, view, weights_of
 from lbctl.targets import target
 from lbctl.targets.assess import Assessment, assess, close
-from lbctl.targets.envoy import ads, hosted, listeners, picking, resources, tls
+from lbctl.targets.envoy import ads, external, hosted, listeners, picking, resources, tls
 from lbctl.targets.envoy.plan import Plan, Upstream, plan
 from lbctl.targets.load import Loaded
 from lbctl.xds.build import validate
@@ -150,6 +150,10 @@ def _clusters(cache: BuildCache, visible: View, wanted: Plan) -> Iterator[BuiltR
         make = partial(picking.cluster, visible.picker, tls=visible.picker_tls)
         shown = (visible.picker, visible.picker_tls)
         yield cache.get(CDS, picking.CLUSTER, shown, make, ("control", "picker"))
+    for name, route in external.services(visible.routes.values()).items():
+        service = route.auth and route.auth.external
+        if service:
+            yield cache.get(CDS, name, (service,), partial(external.cluster, name, service), ("routes", route.name))
     for item in wanted.fallbacks:
         yield cache.get(CDS, item.name, (item,), partial(ads.fallback, item), ("pools", item.pool.name))
 

@@ -27,6 +27,15 @@ ROUTES = {
     "{pool: a, headers: {response: {set: {x-a: b}, remove: [y, ▶X-A]}}}": "LB111",
     '{pool: a, headers: {request: {set: {host: ▶"{tenant}.b"}}}}': "LB141",
     '{respond: {status: 200}, headers: {response: {set: {x-a: ▶"{pool}"}}}}': "LB141",
+    **{
+        f"{{pool: a, auth: {{external: {{url: http://127.0.0.1:1, {names}}}}}}}": code
+        for names, code in (
+            ("send: [▶content-length]", "LB119"),
+            ("accept: [▶host]", "LB119"),
+            ("accept: [▶authorization]", "LB120"),
+            ("accept: [x-a, ▶x-forwarded-for]", "LB120"),
+        )
+    },
     "{pool: a, headers: {request: {remove: [▶host]}}}": "LB119",
     "{pool: a, headers: {response: {set: {▶content-length: x}}}}": "LB119",
     "{pool: a, auth: {api_keys: {file: k, header: ▶Transfer-Encoding}}}": "LB119",
@@ -107,7 +116,8 @@ WHOLE = {
     'control: {store: {url: "kubernetes://ml/lbctl", ▶password: {file: p}}}': "LB125",
     'control: {store: {url: "redis://h", ▶tls: {ca: c}}}': "LB125",
     'listeners: {l: {bind: "127.0.0.1:80"}, m: {bind: ▶"127.0.0.1:80"}}': "LB112",
-    'listeners: {l: {bind: "127.0.0.1:443", tls: {certificates: [{certificate: c, key: k}], client_crl: ▶r}}}': "LB142",
+    'listeners: {l: {bind: "127.0.0.1:80"}}\nproxies: {e: {kind: nginx, metrics: ▶"127.0.0.1:80"}}': "LB112",
+    'listeners: {l: {bind: "127.0.0.1:80", tls: {certificates: [{certificate: a, key: b}], client_crl: ▶c}}}': "LB142",
     'listeners: {l: {bind: "127.0.0.1:80"}}\n'
     "routes: {r: {respond: {status: 200}}, s: ▶{respond: {status: 200}}}": "LB116",
     'listeners: {l: {bind: "127.0.0.1:80", request_id: ▶content-length}}': "LB119",

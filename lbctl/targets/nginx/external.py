@@ -1,0 +1,85 @@
+"""Authentication by a service: nginx asks it by a subrequest without a body, and lets nothing else pass.
+
+What the service answers with 2xx sets the accepted headers, 401 and 403 go to the client, and all else, silence
+included, is 503.
+"""
+
+from __future__ import annotations
+
+from lbctl.ir.routes import External, Forward, Route
+from lbctl.targets.nginx import names, quote
+from lbctl.targets.nginx.blocks import Check, CheckLocation
+from lbctl.targets.nginx.inlet import Inlet
+from lbctl.targets.nginx.render_context import RenderContext
+from lbctl.targets.token import Token
+
+
+def unchecked(context: RenderContext, route: Route) -> bool:
+    """Return whether nginx cannot ask for requests of this route, so that it must not serve them; warn if so."""
+    external = route.auth.external if route.auth else None
+    if external is None or not isinstance(route.action, Forward):
+        return False
+    path = ("routes", route.name, "auth", "external")
+    if context.view.picker is not None and any(context.view.pools[x].balance.pick for x in route.action.pools):
+        message = "nginx asks one service for a request, and here the picker is another: this route answers 503 there"
+        context.warn("route.auth.external", path, message, "another `algorithm` for its pools, or another proxy")
+        return True
+    if any(limit.by == "tenant" for limit in route.rate_limits):
+        message = "nginx counts requests before it knows their tenant: this route answers 503 there"
+        context.warn("route.auth.external", path, message, "limits by client_ip, a header or all")
+        return True
+    return False
+
+
+def check(route: Route, number: int) -> Check | None:
+    """Return how requests of a route are checked; None: by no service."""
+    external = route.auth.external if route.auth else None
+    if external is None:
+        return None
+    variables = [(Token(_accepted(number, index)), _answered(name)) for index, name in enumerate(external.accept)]
+    if external.tenant_header is not None:
+        variables.append((Token("$lb_tenant"), _answered(external.tenant_header)))
+    return Check(quote.plain(_path(number)), tuple(variables))
+
+
+def location(route: Route, number: int, inlet: Inlet) -> CheckLocation | None:
+    """Return the location that asks the service."""
+    external = route.auth.external if route.auth else None
+    if external is None:
+        return None
+    sent = ((name, names.header(name)) for name in external.send)
+    connect = max(1, external.timeout // 4)
+    return CheckLocation(
+        path=quote.plain(_path(number)),
+        target=quote.value(f"http://{external.address}{external.path}", ("routes", route.name, "auth", "external")),
+        forwarded_for=Token(inlet.forwarded_for),
+        headers=tuple((quote.plain(name), Token(source)) for name, source in sent if source is not None),
+        connect=connect,
+        answer=max(1, external.timeout - connect),
+    )
+
+
+def forwarded(route: Route, number: int) -> dict[str, Token]:
+    """Return header → variable for the headers that the service answers and the replica gets."""
+    external = route.auth.external if route.auth else None
+    accepted: tuple[str, ...] = external.accept if external else ()
+    return {name: Token(_accepted(number, index)) for index, name in enumerate(accepted)}
+
+
+def tenant(external: External, number: int) -> Token | None:
+    """Return the variable with the tenant that the service names; None: it names none."""
+    if external.tenant_header is None:
+        return None
+    return Token(_accepted(number, external.accept.index(external.tenant_header)))
+
+
+def _path(number: int) -> str:
+    return f"/.lbctl/auth/{number}"
+
+
+def _accepted(number: int, index: int) -> str:
+    return f"$lb_r{number}_auth{index}"
+
+
+def _answered(name: str) -> Token:
+    return Token(f"$upstream_http_{name.replace('-', '_')}")

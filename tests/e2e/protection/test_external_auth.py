@@ -1,0 +1,93 @@
+"""A service decides about each request: what it says counts, and its silence lets nobody in."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import fleet_of, running
+from tests.e2e.support.replicas import Seen, replicas
+
+_FORGED = [("x-user", "root"), ("X_User", "root"), ("x-tenant", "root"), ("x-secret", "1"), ("cookie", "c=1")]
+
+
+def _values(seen: Seen, name: str) -> list[str]:
+    return [value for key, value in seen.headers if key.lower().replace("_", "-") == name]
+
+
+def _route(address: str) -> dict[str, Any]:
+    external = {
+        "url": f"http://{address}/check", "timeout": "700ms", "send": ["authorization"],
+        "accept": ["x-user", "x-tenant"], "tenant_header": "x-tenant",
+    }  # fmt: skip
+    return {
+        "auth": {"external": external},
+        "headers": {"request": {"set": {"x-seen-tenant": "{tenant}"}}},
+        "match": {"path_prefix": "/v1"},
+    }
+
+
+@pytest.mark.parametrize("kind", ["nginx", "envoy"])
+def test_the_service_decides_and_its_silence_is_503(kind: Kind) -> None:
+    with replicas("a", "auth") as (a, auth):
+        routes = {"open": {"match": {"path_prefix": "/open"}, "pool": "pool"}}
+        with running(kind, fleet_of([a], route=_route(auth.address), routes=routes)) as gateway:
+            auth.behave(headers=(("x-user", "alice"), ("x-tenant", "acme"), ("x-other", "no")))
+            let_in = gateway.post("/v1/x?q=1", b"the body", [("authorization", "Bearer t"), *_FORGED])
+            auth.behave(headers=())
+            unnamed = gateway.get("/v1/x", _FORGED)
+            open_ = gateway.get("/open", _FORGED)
+            asked = auth.requests
+            answers = {}
+            for status in (401, 403, 404, 302, 500, 503):
+                auth.behave(status=status, headers=(("www-authenticate", "Basic realm=x"), ("location", "/elsewhere")))
+                answers[status] = gateway.get("/v1/x")
+            auth.behave(delay=30.0)
+            started = time.monotonic()
+            hung = gateway.get("/v1/x")
+            waited = time.monotonic() - started
+            auth.behave(delay=0.0, status=200, headers=())
+            auth.refuse()
+            gone = gateway.get("/v1/x")
+            bypasses = [
+                gateway.get(path).status for path in ("//v1/x", "/open/../v1/x", "/open/%2e%2e/v1/x", "/%76%31/x")
+            ]
+            requests = a.requests
+            lines = gateway.access_log(3)
+    question = auth.seen[0]
+    assert question.path.partition("?")[0] == "/check"
+    assert (question.header("x-original-uri"), question.header("x-original-method")) == ("/v1/x?q=1", "POST")
+    assert (question.header("authorization"), _values(question, "cookie"), _values(question, "x-secret")) == (
+        "Bearer t",
+        [],
+        [],
+    )
+    assert (question.body, asked) == (b"", 2)
+    assert [answer.status for answer in (let_in, unnamed, open_)] == [200, 200, 200]
+    first, second, third = (a.seen[index] for index in range(3))
+    assert (first.body, first.header("authorization")) == (b"the body", None)
+    names = ("x-user", "x-tenant", "x-seen-tenant", "x-original-uri", "x-original-method")
+    assert [_values(first, name) for name in names] == [["alice"], ["acme"], ["acme"], [], []]
+    assert [_values(seen, name) for seen in (second, third) for name in names] == [[]] * 10
+    assert (_values(first, "x-other"), requests) == ([], 3)
+    assert {status: answer.status for status, answer in answers.items()} == {
+        401: 401, 403: 403, 404: 503, 302: 503, 500: 503, 503: 503,
+    }  # fmt: skip
+    assert answers[401].header_list("www-authenticate") == ["Basic realm=x"]
+    if kind == "nginx":
+        assert {answer.header("location") for answer in answers.values()} == {None}
+    assert {answer.header("content-type") for answer in answers.values()} == {"application/json"}
+    assert (hung.status, gone.status) == (503, 503)
+    assert waited < 15
+    assert not {200} & set(bypasses)
+    assert [line["tenant"] for line in lines[:3]] == ["acme", None, None]
+
+
+def test_haproxy_asks_nobody_and_closes_the_route() -> None:
+    with replicas("a") as (a,), running("haproxy", fleet_of([a], route=_route("127.0.0.1:1"))) as gateway:
+        assert gateway.get("/v1/x").status == 503
+        assert a.requests == 0
+        assert "LB416" in gateway.messages
