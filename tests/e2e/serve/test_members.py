@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
+from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.serve.ha.sharing import owner_of
+from tests.e2e.support import background, edges
 from tests.e2e.support.control import settled
 from tests.e2e.support.engines import engines
 from tests.e2e.support.fleet import fleet_of, pool_of
@@ -101,3 +105,34 @@ def test_an_envoy_whose_member_dies_is_sent_nothing_twice_and_its_pools_go_on(re
                 assert edge.updates() == updates
                 assert first.control.metric("lbctl_xds_pushed_resources_total") == 0
                 assert first.version == version
+
+
+def test_a_leader_that_was_stopped_sends_its_haproxy_nothing_more(redis: RedisServer) -> None:
+    with ExitStack() as stack:
+        a, b = stack.enter_context(replicas("a", "b"))
+        site = stack.enter_context(edges.haproxy())
+        fleet = fleet_of([a, b])
+        for section, entries in site.sections.items():
+            fleet[section] = {**fleet.get(section, {}), **entries}
+        del fleet["listeners"]["gateway"]
+        stack.enter_context(edges.started_edge(site, fleet))
+        first, second = stack.enter_context(members(fleet, f"redis://127.0.0.1:{redis.port}/0", lease="2s"))
+        pool = next(iter(fleet["pools"]))
+
+        def drained() -> bool:
+            question = Runtime(str(site.directory / "admin.sock")).query("show servers state")
+            rows = [row.split() for row in "".join(background.wait(question).texts).splitlines()]
+            return next(int(row[6]) & 0x0C for row in rows if row[1:2] == [f"pool_{pool}"] and row[3] == "a") != 0
+
+        override = {"kind": "drain", "pool": pool, "replica": "a"}
+        assert first.write("POST", "overrides", override).ok
+        eventually(drained, 20)
+        first.control.signal(signal.SIGSTOP)
+        eventually(lambda: second.leads, 20)
+        assert second.write("DELETE", "overrides", override).ok
+        eventually(lambda: not drained(), 20)
+        first.control.signal(signal.SIGCONT)
+        eventually(lambda: not first.leads, 20)
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            assert not drained()
