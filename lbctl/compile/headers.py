@@ -42,6 +42,12 @@ class _Use:
     """The key of `_MEANINGS` that has this meaning."""
 
 
+def is_reserved(name: str) -> bool:
+    """Return whether a header carries the message itself, or belongs to a proxy or to lbctl."""
+    normalized = _normalized(name)
+    return normalized in _FRAMING | _HOPS or normalized.startswith(_OWN)
+
+
 def check_headers(ctx: Context) -> None:
     """Report headers with conflicting meanings.
 

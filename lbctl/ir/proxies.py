@@ -64,6 +64,8 @@ class Proxy:
     """The pattern of the SAN that a node's client certificate must have."""
     admin: Address | None = None
     """The address of Envoy's admin interface; None: there is none."""
+    metrics: Address | None = None
+    """The address of the proxy's own figures; None: it shows none."""
 
 
 @dataclass(frozen=True, slots=True)

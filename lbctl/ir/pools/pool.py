@@ -11,6 +11,7 @@ from lbctl.ir.pools.discovery import Discovery
 from lbctl.ir.pools.health import ActiveCheck, DeepCheck, LoadShedding, PassiveCheck
 from lbctl.ir.pools.replica import Replica, SlowStart
 from lbctl.ir.pools.telemetry import Telemetry, Weighting
+from lbctl.ir.upstream import Upstream
 
 Protocol = Literal["http1", "http2", "grpc"]
 
@@ -80,3 +81,5 @@ class Pool:
     """How weights follow the signals."""
     tls: PoolTls | None = None
     """TLS to the replicas; None: plain connections."""
+    upstream: Upstream | None = None
+    """What requests to a hosted API have in place of the client's own; None for replicas of one's own."""

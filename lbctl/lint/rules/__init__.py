@@ -23,6 +23,7 @@ _MODULES = (
     "limits",
     "literals",
     "pick",
+    "hosted",
 )
 
 

@@ -86,7 +86,7 @@ Url = Annotated[
 _STORE_HOST = r"[A-Za-z0-9._~:\[\],-]{1,512}"
 _STORE = (
     rf"rediss?://{_STORE_HOST}(/[0-9]{{1,4}})?|etcds?://{_STORE_HOST}/?"
-    r"|kubernetes://[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}"
+    r"|kubernetes://[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/[a-z0-9]([a-z0-9.-]{0,238}[a-z0-9])?"
 )
 
 

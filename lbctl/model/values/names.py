@@ -65,6 +65,10 @@ Issuer = Annotated[
     str,
     *text(r"[A-Za-z0-9._~:/?#\[\]@!&()*+,;=-]{1,512}", "an issuer or audience", "a URL or a word of URL characters"),
 ]
+Realm = Annotated[
+    str,
+    *text(r"[A-Za-z0-9](?:[A-Za-z0-9 ._:/@+-]{0,62}[A-Za-z0-9])?", "a realm", "letters, digits, spaces, . _ : / @ + -"),
+]
 Claim = Annotated[str, *text(r"[A-Za-z0-9_]{1,64}", "a claim", "letters, digits and _")]
 _SERVICE = r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}"
 Service = Annotated[str, *text(_SERVICE, "a service's name", "letters, digits and _ . / -")]

@@ -16,7 +16,7 @@ from typing import Any
 from lbctl.base.hosts import is_ip
 from lbctl.compile.gpu_names import gpu_of_label
 from lbctl.compile.gpus import GPUS
-from lbctl.compile.pools import replica_name
+from lbctl.compile.replica_names import replica_name
 from lbctl.ir.address import Address
 from lbctl.ir.pools import KubernetesDiscovery, LabelSource, Replica
 from lbctl.model.values import NAME

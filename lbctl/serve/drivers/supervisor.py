@@ -18,7 +18,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, View, view
 from lbctl.serve import log
-from lbctl.serve.drivers.base import DriverStatus, row
+from lbctl.serve.drivers.base import Driver, DriverStatus, row
 from lbctl.serve.drivers.eligibility import needs_driver, undriven
 from lbctl.serve.drivers.registry import DriverKind, driver_kind
 from lbctl.serve.drivers.runner import DriverRunner
@@ -124,7 +124,10 @@ class DriverSupervisor:
             log.warn("active checks cannot be done; its replicas stay as they are", pool=pool, why=reason)
 
     def _start(self, proxy: Proxy, kind: DriverKind) -> None:
-        runner = DriverRunner(proxy, lambda: kind.driver(proxy, lambda: self._health_checker.out), self._permit)
+        def create() -> Driver:
+            return kind.driver(proxy, lambda: self._health_checker.out, self._permit)
+
+        runner = DriverRunner(proxy, create, self._permit)
         self._runners[proxy.name] = runner
         self._tasks[proxy.name] = self._guard.start("driver", runner.run, runner.restarts_in, proxy=proxy.name)
 

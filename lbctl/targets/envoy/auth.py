@@ -165,7 +165,8 @@ def _route_keys(view: View, route: Route) -> api_key_auth_pb2.ApiKeyAuthPerRoute
     auth = route.auth
     assert auth is not None
     assert auth.api_keys is not None
-    credentials = [(prefix + item.key, item.tenant) for item in keys(view, route) for prefix in ("", "bearer ")]
+    prefixes = ("", "bearer ") if auth.api_keys.realm is None else ("Basic ", "basic ", "BASIC ")
+    credentials = [(prefix + item.key, item.tenant) for item in keys(view, route) for prefix in prefixes]
     return api_key_auth_pb2.ApiKeyAuthPerRoute(
         credentials=[{"key": key, "client": tenant} for key, tenant in credentials],
         key_sources=[{"header": auth.api_keys.header}],

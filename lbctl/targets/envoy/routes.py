@@ -16,6 +16,7 @@ from envoy.config.route.v3 import route_components_pb2, route_pb2
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route
 from lbctl.ir.snapshot import View
+from lbctl.targets.challenge import challenge
 from lbctl.targets.envoy import (
     access,
     affinity,
@@ -156,7 +157,7 @@ def _limited(table: Table, message: route_components_pb2.Route, route: Route) ->
 
 def _unauthorized(table: Table, match: object, route: Route) -> route_components_pb2.Route:
     message = _direct(table, match, route.name, 401, local_reply.error(401), _JSON)
-    message.response_headers_to_add.add(**header_option("www-authenticate", "Bearer"))
+    message.response_headers_to_add.add(**header_option("www-authenticate", challenge(route.auth)))
     for option in header_text.response_options(table.listener, route):
         message.response_headers_to_add.add(**option)
     return message

@@ -14,6 +14,7 @@ from lbctl.ir.header_text import variables
 from lbctl.ir.routes import ApiKeys, Auth, Forward, Route
 from lbctl.ir.secrets import ApiKey
 from lbctl.ir.snapshot import View
+from lbctl.targets.challenge import challenge
 from lbctl.targets.haproxy import jwt, quote
 from lbctl.targets.haproxy.match import Acls
 from lbctl.targets.haproxy.quote import line
@@ -56,7 +57,8 @@ def lines(route: Route, view: View, acls: Acls) -> Iterator[Token]:
         yield from _api_keys(route, auth.api_keys, if_route)
     if auth.jwt:
         yield from jwt.lines(route, auth.jwt, view, acls, if_route)
-    denied = f"http-request return status 401 {_DENIED} hdr www-authenticate Bearer"
+    asked = quote.formatted(challenge(auth)).text
+    denied = f"http-request return status 401 {_DENIED} hdr www-authenticate {asked}"
     without_tenant = "!{ var(txn.tenant) -m found }"
     yield line(denied, if_route, without_tenant, "!{ var(txn.issued) -m found }" if auth.jwt else "", source=path)
     if any(limit.by == "tenant" for limit in route.rate_limits):
@@ -67,9 +69,11 @@ def lines(route: Route, view: View, acls: Acls) -> Iterator[Token]:
 
 def _api_keys(route: Route, keys: ApiKeys, if_route: str) -> Iterator[Token]:
     path = ("routes", route.name, "auth", "api_keys")
-    presented = quote.sample("req.fhdr", keys.header, 'regsub("^[Bb]earer +","")', "sha2(256),hex,lower")
+    prefix = "^[Bb]earer +" if keys.realm is None else "^[Bb][Aa][Ss][Ii][Cc] +"
+    presented = quote.sample("req.fhdr", keys.header, f'regsub("{prefix}","")', "sha2(256),hex,lower")
     tenant = quote.word(f'{presented},map_str("{_map_file(route)}")')
-    yield line("http-request set-var(txn.tenant)", tenant, if_route, source=path)
+    has_scheme = "" if keys.realm is None else f"{{ req.fhdr(authorization) -m reg -- '{prefix}' }}"
+    yield line("http-request set-var(txn.tenant)", tenant, if_route, has_scheme, source=path)
 
 
 def _forwarded_tenant(auth: Auth, if_route: str, path: tuple[str, ...]) -> Iterator[Token]:

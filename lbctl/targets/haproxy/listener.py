@@ -164,6 +164,9 @@ def _tls(listener: Listener) -> Iterator[str | Token]:
         yield "ca-file"
         yield quote.word(listener.tls.client_ca)
         yield f"verify {listener.tls.client_certificate}"
+    if listener.tls.client_crl:
+        yield "crl-file"
+        yield quote.word(listener.tls.client_crl)
 
 
 def _options(listener: Listener, routes: list[Route], view: View) -> Iterator[Token]:

@@ -8,7 +8,7 @@ from lbctl.ir.listeners import Rule
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Route
 from lbctl.targets.client_headers import HOP_BY_HOP, INTERNAL
-from lbctl.targets.nginx import auth, header_text, quote
+from lbctl.targets.nginx import auth, header_text, hosted, quote
 from lbctl.targets.nginx.blocks import Forwarding, Tls, Upstream
 from lbctl.targets.nginx.inlet import Inlet
 from lbctl.targets.nginx.render_context import RenderContext
@@ -38,7 +38,7 @@ def forwarding(
     path = _rewritten_path(context, inlet, route, rule)
     attempts = 0 if copy or "connect_failure" not in route.retry.when else route.retry.attempts
     idle = min(item or FOREVER for item in (route.idle_timeout, route.request_timeout))
-    headers = _request_headers(context, inlet, route, pool)
+    headers = hosted.headers(context, pool, _request_headers(context, inlet, route, pool))
     return Forwarding(
         module=Token("grpc" if grpc else "proxy"),
         url=_url(pool, upstream, path or ("$request_uri" if copy else "")),
@@ -70,7 +70,7 @@ def _conditions(route: Route, attempts: int) -> Token:
 
 def _url(pool: Pool, upstream: Upstream, path: str) -> Token:
     scheme = "grpc" if pool.protocol == "grpc" else "http"
-    return Token(f"{scheme}{'s' if pool.tls else ''}://{upstream.name.text}{path}")
+    return hosted.url(pool, f"{scheme}{'s' if pool.tls else ''}://{upstream.name.text}", path)
 
 
 def _rewritten_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule) -> str:

@@ -15,6 +15,7 @@ from tests.support.lint import codes, findings, pointed
 CODES = list(rules())
 POINTS = {
     "LB245": '"{tenant}"',
+    "LB246": '"0.0.0.0:8405"',
     "LB210": "round_robin}",
     "LB211": "least_request}",
     "LB213": "hash: {key: {header: x-session}}}",
@@ -33,6 +34,10 @@ POINTS = {
     "LB226": "pick}",
     "LB227": "key: {prompt_prefix: 256}",
     "LB228": '"0.0.0.0:18001"',
+    "LB230": "http: {path: /v1/models}",
+    "LB231": "telemetry: {sources",
+    "LB232": "slow_start: {window",
+    "LB233": "upstream: {host",
     "LB310": "30s}}",
     "LB311": "60s}}",
     "LB312": "60s}",

@@ -36,10 +36,11 @@ CORPUS = (
 FREE = {
     # printable ASCII, or more
     "routes.*.match.headers.*", "routes.*.headers.request.set.*", "routes.*.headers.response.set.*",
+    "pools.*.upstream.headers.*", "pools.*.upstream.headers.*.prefix",
     "routes.*.pin.equals", "routes.*.respond.body", "pools.*.health.active.http.body_contains",
     # the characters of a path, or of a regular expression
     "routes.*.match.path", "routes.*.match.path_prefix", "routes.*.rewrite.path_prefix", "routes.*.match.path_regex",
-    "pools.*.health.active.http.path",
+    "pools.*.health.active.http.path", "pools.*.upstream.path_prefix",
     # the characters of a URL
     "routes.*.auth.jwt.issuer", "routes.*.auth.jwt.audiences",
     # never written into a proxy's configuration
@@ -52,7 +53,9 @@ FREE = {
 WORDS = {
     # files
     "listeners.*.tls.certificates.certificate", "listeners.*.tls.certificates.key", "listeners.*.tls.client_ca",
-    "listeners.*.access_log.path", "routes.*.auth.api_keys.file", "routes.*.auth.jwt.jwks_file", "pools.*.tls.ca",
+    "listeners.*.tls.client_crl",
+    "listeners.*.access_log.path", "routes.*.auth.api_keys.file", "routes.*.auth.jwt.jwks_file",
+    "routes.*.auth.basic.file", "routes.*.auth.basic.realm", "pools.*.tls.ca", "pools.*.upstream.headers.*.file",
     "pools.*.tls.certificate", "pools.*.tls.key", "pools.*.discovery.file.path", "proxies.*.config",
     "proxies.*.chroot",
     "pools.*.discovery.kubernetes.kubeconfig",

@@ -13,6 +13,7 @@ import binascii
 import json
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -29,10 +30,21 @@ from lbctl.serve.net.kubernetes.cluster import (
     FixedAccess,
     TokenFile,
     bearer,
+    in_cluster,
 )
 from lbctl.serve.net.kubernetes.exec_plugin import API_VERSIONS, ExecCommand, ExecPlugin
 
 _MAX_BYTES = 4 << 20
+
+
+def ambient(environment: Mapping[str, str] = os.environ) -> Cluster:
+    """Return the cluster that KUBECONFIG names, as for kubectl, else that of the own pod. Raises ClusterError."""
+    named = environment.get("KUBECONFIG", "")
+    if not named:
+        return in_cluster(environment=environment)
+    if os.pathsep in named:
+        raise ClusterError(f"KUBECONFIG names several files, and lbctl reads one: {named}")
+    return read(Path(named))
 
 
 def read(file: Path, context: str | None = None) -> Cluster:
