@@ -67,10 +67,8 @@ def test_the_nearest_replica_to_the_proxy_that_asks_is_picked(
 ) -> None:
     places = (Candidate("a", "10.0.0.1:80", region="eu", zone="a%"), Candidate("b", "10.0.0.2:80", region="us"))
     spare = Candidate("c", "10.0.0.3:80", region="us", priority=1)
-    service, target = (
-        PickService(),
-        picker.target("p", ("eu", "us"), Proxy("h", "haproxy", (), region=region, zone=zone)),
-    )
+    proxy = Proxy("h", "haproxy", (), region=region, zone=zone)
+    service, target = PickService(), picker.target("p", ("eu", "us"), proxy)
     table = PoolTable("p", PickPolicy(()), (*places, spare), locality=Locality("zone", 70.0))
     service.set_table("p", table if region else PoolTable("p", PickPolicy(()), places[:1]))
     answer = HttpApi(service, bytes).handle(HttpRequest("GET", target, {}, b""))
