@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from lbctl.targets import KINDS
 
@@ -25,7 +25,14 @@ settings.load_profile("busy")
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests come first: one of them that is begun last would be waited for alone, with idle workers beside it."""
+    """Slow tests come first: one of them that is begun last would be waited for alone, with idle workers beside it.
+
+    The coverage of what repeats, slow tests and drawn examples, is not measured: it takes two and a half times as long
+    then, and runs the same lines again.
+    """
+    for item in items:
+        if item.get_closest_marker("slow") or is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker(pytest.mark.no_cover)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from lbctl.apply.permit import Permit, always
 from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.ir.snapshot import View
@@ -57,7 +58,14 @@ class AgentStatus:
 class AgentCheck:
     """Listens from the first `update` until `close`, also on `older_ports`, which are in a file that may still run."""
 
-    def __init__(self, older_ports: Collection[int] = (), clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        older_ports: Collection[int] = (),
+        clock: Callable[[], float] = time.monotonic,
+        permit: Permit = always,
+    ) -> None:
+        """`permit`: whether HAProxy may be given anything new; without it every answer is empty."""
+        self._permit = permit
         self._older_ports = older_ports
         self._clock = clock
         self._served_since: dict[str, float] = {}
@@ -157,7 +165,8 @@ class AgentCheck:
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError):
-                writer.write(self._answer(await self._read_name(reader), place.port))
+                name = await self._read_name(reader)
+                writer.write(self._answer(name, place.port) if self._permit() else _NO_CHANGE)
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()

@@ -16,7 +16,7 @@ from lbctl.ir.snapshot import View
 
 Locate = Callable[[str], Path | None]
 """Maps a path as the fleet writes it to the file on this machine, or to None where there is none."""
-_READ_BY_PROXIES = frozenset({"certificate", "key", "ca"})
+_READ_BY_PROXIES = frozenset({"certificate", "key", "ca", "crl"})
 """The kinds of files that a proxy reads itself; the content of the others is part of its configuration."""
 
 

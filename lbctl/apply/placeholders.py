@@ -29,7 +29,7 @@ def stand_in(view: View, prefix: Path, locate: Locate) -> View:
     files = _Files(view, prefix, locate)
     local = replace(
         view,
-        proxy=replace(view.proxy, config=None, user=None, group=None, chroot=None),
+        proxy=replace(view.proxy, config=None, user=None, group=None, chroot=None, metrics=_metrics(view, prefix)),
         listeners=tuple(_listener(item, index, prefix) for index, item in enumerate(view.listeners)),
         pools={name: _pool(item) for name, item in view.pools.items()},
     )
@@ -58,6 +58,10 @@ def shortened(names: Sequence[str]) -> str:
     """Return the names as one text, at most five of them."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _metrics(view: View, prefix: Path) -> Address | None:
+    return view.proxy.metrics and Address(path=str(prefix / "metrics.sock"))
 
 
 def _listener(listener: Listener, index: int, prefix: Path) -> Listener:
@@ -143,6 +147,14 @@ AwEHoUQDQgAEE+VLMQGxf7MicPyiTbCAUcS/XLmQELNwJShGSD3G0LYspHxgOAvo
 9BF2ZlF+Va4wTIFAFcDVvEjGSd+KbANTag==
 -----END EC PRIVATE KEY-----
 """
+_CRL = """\
+-----BEGIN X509 CRL-----
+MIGdMEQCAQEwCgYIKoZIzj0EAwIwEzERMA8GA1UEAwwIc3RhbmQtaW4XDTI2MTEy
+MDIwNDQ0M1oYDzIxMjYxMDI3MjA0NDQzWjAKBggqhkjOPQQDAgNJADBGAiEA/7kM
+1fCuW4Kk7Iuq+M97NIvdD8dVisKTCIvcE71tTHUCIQCMpEPMb/3c7SCMaFzoZ6qj
+lmU9Ueysy1uxgOgpEHvyXg==
+-----END X509 CRL-----
+"""
 _JWKS = """\
 {"keys": [{"kty": "EC", "crv": "P-256",
   "x": "E-VLMQGxf7MicPyiTbCAUcS_XLmQELNwJShGSD3G0LY", "y": "LKR8YDgL6PQRdmZRflWuMEyBQBXA1bxIxknfimwDU2o"}]}
@@ -153,6 +165,7 @@ _CONTENT = {
     "certificate": STAND_IN_CERTIFICATE,
     "key": STAND_IN_KEY,
     "ca": STAND_IN_CERTIFICATE,
+    "crl": _CRL,
     "api_keys": "",
     "jwks": _JWKS,
 }

@@ -99,14 +99,6 @@ class Diagnostics:
         return any(item.severity == "error" for item in self._items)
 
 
-class ConfigError(Exception):
-    """The fleet cannot be used; `diagnostics` says why. It is raised once, after all diagnostics were collected."""
-
-    def __init__(self, diagnostics: Diagnostics) -> None:
-        super().__init__("\n".join(map(str, diagnostics)))
-        self.diagnostics = diagnostics
-
-
 def as_json(diagnostic: Diagnostic) -> dict[str, str | int | None]:
     """Return the diagnostic as commands and the API show it; unknown values are null."""
     position = diagnostic.position

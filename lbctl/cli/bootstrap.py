@@ -32,7 +32,14 @@ _PATIENCE = 10.0
 )
 @option("--proxy-admin", metavar="HOST:PORT", help="Envoy's admin port; default: it has none.")
 @option("-d", "directory", metavar="DIR", help="Write the files there, atomically.")
-def command(ads: Ads, standbys: tuple[str, ...], proxy_admin: str | None, directory: str | None) -> int:
+@option(
+    "--proxy-metrics",
+    metavar="HOST:PORT",
+    help="Where Envoy shows its own figures to Prometheus, with --proxy-admin; default: nowhere.",
+)
+def command(
+    ads: Ads, standbys: tuple[str, ...], proxy_admin: str | None, proxy_metrics: str | None, directory: str | None
+) -> int:
     """Print the bootstrap of an Envoy that connects to a control plane, by ADS with increments (delta).
 
     With TLS, give -d: Envoy watches the certificates that files beside the bootstrap name, and reads those of the
@@ -47,6 +54,9 @@ def command(ads: Ads, standbys: tuple[str, ...], proxy_admin: str | None, direct
 
     _check_files({"--tls-ca": ads.ca, "--tls-cert": ads.certificate, "--tls-key": ads.key})
     admin = address_of("--proxy-admin", proxy_admin) if proxy_admin else None
+    metrics = address_of("--proxy-metrics", proxy_metrics) if proxy_metrics else None
+    if metrics and not admin:
+        raise click.UsageError("--proxy-metrics needs --proxy-admin: it shows a page of that interface")
     if admin and not admin.on_loopback:
         click.echo(
             f"lbctl: --proxy-admin: whoever reaches {admin} can read the configuration and stop the proxy", err=True
@@ -68,6 +78,7 @@ def command(ads: Ads, standbys: tuple[str, ...], proxy_admin: str | None, direct
         region=ads.region,
         zone=ads.zone,
         admin=admin,
+        metrics=metrics,
         ca=ads.ca,
         certificate=ads.certificate,
         key=ads.key,

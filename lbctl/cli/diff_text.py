@@ -52,7 +52,8 @@ def as_json(difference: Difference, sources: SourceMap) -> dict[str, Any]:
     return {
         "same": not difference,
         "things": [
-            {"change": item.kind, "path": dotted(item.path), "words": item.description} for item in difference.objects
+            {"change": item.kind, "path": dotted(item.path), "description": item.description}
+            for item in difference.objects
         ],
         "traffic": [
             {

@@ -125,14 +125,14 @@ def _candidate(replica: ir.Replica, pool: ir.Pool) -> Candidate:
 
 def _pool(pools: tuple[ir.Pool, ...], name: str) -> ir.Pool:
     """Return the pool of that name. Raises ClickException where there is none, or where nothing is picked for it."""
-    found = next((pool for pool in pools if pool.name == name), None)
-    if found is None:
+    pool_of_name = next((pool for pool in pools if pool.name == name), None)
+    if pool_of_name is None:
         near = did_you_mean(name, [pool.name for pool in pools])
         raise click.ClickException(f"there is no pool {name}" + (f"; {near}" if near else ""))
-    if found.balance.pick is None:
-        message = f"{name} has the algorithm {found.balance.algorithm}: its proxies choose by themselves"
+    if pool_of_name.balance.pick is None:
+        message = f"{name} has the algorithm {pool_of_name.balance.algorithm}: its proxies choose by themselves"
         raise click.ClickException(f"{message}; `lbctl explain route` shows how a request gets to the pool")
-    return found
+    return pool_of_name
 
 
 def _features(table: PoolTable, query: PickQuery) -> Features:

@@ -9,7 +9,7 @@ import click
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.cli.proxy import unnamed
 from lbctl.importer.compare.processes import NotStartedError
-from lbctl.importer.compare.run import MissingProxyError, Row, Seen, compare
+from lbctl.importer.compare.run import MissingProxyError, ObservedRequest, Row, compare
 from lbctl.importer.run import Imported
 from lbctl.model.fleet import parse
 from lbctl.model.load import SourceText
@@ -49,13 +49,13 @@ def _explained(kind: str, imported: Imported, rows: Sequence[Row]) -> list[str]:
     topology = loaded.compiled.topology
     listeners = {item.name: item for item in topology.listeners}
     version = unnamed(topology, kind).version
-    found = []
+    routes = []
     for sample in (row.sample for row in rows):
         headers = tuple({"host": sample.host, **sample.headers}.items())
         message = Message(sample.method, sample.host, sample.path, headers, sample.body.encode())
         winner = explain(listeners[sample.listener], message, kind, version).winner
-        found.append(winner.route if winner is not None else "none")
-    return found
+        routes.append(winner.route if winner is not None else "none")
+    return routes
 
 
 def table(rows: Sequence[Row], routes: Sequence[str]) -> list[str]:
@@ -76,8 +76,8 @@ def _answers(row: Row) -> tuple[str, str]:
     return ("", "") if row.skipped else (_answer(row.before), _answer(row.after))
 
 
-def _answer(seen: Seen) -> str:
-    return f"{seen.status or 'no answer'}" + (f" {seen.replica}" if seen.replica else "")
+def _answer(observed: ObservedRequest) -> str:
+    return f"{observed.status or 'no answer'}" + (f" {observed.replica}" if observed.replica else "")
 
 
 def _verdict(row: Row) -> str:

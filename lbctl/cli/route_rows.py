@@ -106,7 +106,7 @@ def _choice(compiled: Compiled, route: Route, action: Forward, chosen: Choice) -
     additions = [f"a copy of {action.mirror.percent:g}% to {action.mirror.pool}"] if action.mirror else []
     additions += [f"to {action.fallback} when no replica is fit"] if action.fallback else []
     additions += [f"never outside {', '.join(route.regions)}"] if route.regions else []
-    return {"by": chosen.by, "words": explanations[chosen.by], "at": str(place), "then": additions}
+    return {"by": chosen.by, "reason": explanations[chosen.by], "at": str(place), "then": additions}
 
 
 def _pool(compiled: Compiled, route: Route, name: str, share: float) -> Row:
@@ -144,4 +144,4 @@ def _missed(explained: Explained) -> list[Row]:
 
 
 def _criterion(item: Criterion) -> Row:
-    return {"kind": item.kind, "name": item.name or None, "wanted": item.wanted, "found": item.actual}
+    return {"kind": item.kind, "name": item.name or None, "wanted": item.wanted, "actual": item.actual}

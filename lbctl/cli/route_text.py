@@ -27,7 +27,7 @@ def lines(row: Row) -> Iterator[str]:
     for item in row["missed"]:
         yield f"  not        {item['route']}: {'; '.join(map(_failed, item['failed']))}"
     if "choice" in row:
-        yield f"  pool       {row['choice']['words']}  {row['choice']['at']}"
+        yield f"  pool       {row['choice']['reason']}  {row['choice']['at']}"
         yield from (f"             {_probability(item)}" for item in row["pools"])
         yield from (f"             {text}" for text in row["choice"]["then"])
     for number, item in enumerate(row.get("policy", ())):
@@ -36,7 +36,7 @@ def lines(row: Row) -> Iterator[str]:
 
 def _failed(item: Row) -> str:
     name = f"{item['kind']} {item['name']}" if item["name"] else item["kind"]
-    actual = "there is none" if item["found"] is None else f"it is {item['found']}"
+    actual = "there is none" if item["actual"] is None else f"it is {item['actual']}"
     return f"wants {name} {item['wanted']}, {actual}"
 
 

@@ -53,11 +53,14 @@ def search(options: SimulationOptions, study: Study) -> StudyResult:
     except ValueError as error:
         raise click.UsageError(f"--slo: {error}") from None
     find = _rate if options.find == "rate" else _replicas
-    found = {policy.name: find(study, policy, limits) for policy in study.policies}
+    limits_of_policies = {policy.name: find(study, policy, limits) for policy in study.policies}
     load = study.load(study.pool, study.trace)
-    sentences = (load_sentence(load), *(_answer(options, study, name, value) for name, (value, _) in found.items()))
-    answers = {name: value for name, (value, _) in found.items()}
-    return StudyResult(tuple(summary for _, summary in found.values()), sentences, load, answers)
+    sentences = (
+        load_sentence(load),
+        *(_answer(options, study, name, value) for name, (value, _) in limits_of_policies.items()),
+    )
+    answers = {name: value for name, (value, _) in limits_of_policies.items()}
+    return StudyResult(tuple(summary for _, summary in limits_of_policies.values()), sentences, load, answers)
 
 
 _Found = tuple[float | None, Summary]

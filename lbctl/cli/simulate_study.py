@@ -149,12 +149,12 @@ def _policies(text: str | None, topology: Topology, pool: Pool) -> tuple[Policy,
 
 
 def _engine(text: str | None) -> CostModel:
-    known = {item.name: item for item in fields(CostModel)}
+    settings = {item.name: item for item in fields(CostModel)}
     values: dict[str, float] = {}
     for part in (text or "").split(",") if text else ():
         key, _, value = part.strip().partition("=")
-        if key not in known:
-            raise click.UsageError(f"--engine: {key!r} is none of {', '.join(known)}")
+        if key not in settings:
+            raise click.UsageError(f"--engine: {key!r} is none of {', '.join(settings)}")
         with suppress(ValueError):
             values[key] = float(value)
         if not 0 < values.get(key, 0) < 1e9:

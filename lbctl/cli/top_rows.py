@@ -99,9 +99,9 @@ def rows_of(pools: Iterable[schema.Pool], signals: Iterable[schema.ReplicaSignal
 def sorted_rows(rows: Iterable[Row], column: Column, *, reverse: bool) -> list[Row]:
     """Return the rows sorted by a column, those with an unknown value last, equal ones by name."""
     by_name = sorted(rows, key=lambda row: row.name)
-    known = [row for row in by_name if column.value(row) is not None]
-    known.sort(key=column.value, reverse=reverse)  # type: ignore[arg-type]  # a column has values of one type
-    return known + [row for row in by_name if column.value(row) is None]
+    with_value = [row for row in by_name if column.value(row) is not None]
+    with_value.sort(key=column.value, reverse=reverse)  # type: ignore[arg-type]  # a column has values of one type
+    return with_value + [row for row in by_name if column.value(row) is None]
 
 
 def pool_line(name: str, rows: Sequence[Row]) -> str:

@@ -39,6 +39,8 @@ class Context:
     """Where the passes report."""
     discovered: dict[str, tuple[FileTarget, ...]] = field(default_factory=dict)
     """Pool → the replicas that its file of targets lists, in the file's order; filled when the file is read."""
+    origins: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Pool → for each of its replicas the index in the file, where one entry of the file is several replicas."""
 
     @property
     def fleet(self) -> Fleet:
@@ -52,7 +54,7 @@ class Context:
     def position(self, path: Path, key: bool = False) -> Position:
         """Return the position of the value at `path`, or of its nearest ancestor that the user wrote."""
         target = self._file_target(path)
-        return position_of(self.source.root, path, key) if target is None else target.position
+        return position_of(self.source.root, self._written(path), key) if target is None else target.position
 
     def warn(self, code: str, message: str, path: Path, hint: str = "") -> None:
         """Report a warning at `path`."""
@@ -62,6 +64,12 @@ class Context:
         targets = self.discovered.get(str(path[1]), ()) if path[:1] == ("pools",) and path[2:3] == ("replicas",) else ()
         index = path[3] if len(path) > 3 else None
         return targets[index] if isinstance(index, int) and index < len(targets) else None
+
+    def _written(self, path: Path) -> Path:
+        """Return the path with the index that a replica's entry has in the file."""
+        origins = self.origins.get(str(path[1]), ()) if path[:1] == ("pools",) and path[2:3] == ("replicas",) else ()
+        index = path[3] if len(path) > 3 else None
+        return (*path[:3], origins[index], *path[4:]) if isinstance(index, int) and index < len(origins) else path
 
     def _add(self, diagnostic: Diagnostic) -> None:
         """Add a diagnostic.
@@ -75,11 +83,8 @@ class Context:
             message = f"target {show(target.target)}: {diagnostic.message}"
             self.diagnostics.add(replace(diagnostic, message=message, path=(*diagnostic.path[:2], "discovery", "file")))
             return
-        path = (
-            original_path(self.source.original, self.source.root, diagnostic.path)
-            if self.source.pruned
-            else diagnostic.path
-        )
+        written = self._written(diagnostic.path)
+        path = original_path(self.source.original, self.source.root, written) if self.source.pruned else written
         self.diagnostics.add(replace(diagnostic, path=path))
 
     def check_name(self, code: str, noun: str, name: str, names: Iterable[str], path: Path, key: bool = False) -> bool:

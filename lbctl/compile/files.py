@@ -13,15 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lbctl.base import diagnostics as d
+from lbctl.base.system_ca import WORD, system_ca
 from lbctl.model.fleet import FleetSource
 from lbctl.model.node import Node
 
 _FILE_KEYS = frozenset(
-    {"certificate", "key", "client_ca", "ca", "file", "jwks_file", "path", "token_file", "kubeconfig"}
+    {"certificate", "key", "client_ca", "client_crl", "ca", "file", "jwks_file", "path", "token_file", "kubeconfig"}
 )
 """Keys that may hold a path; `_is_file` says which of them do, by their place."""
 _SECTIONS = frozenset({"listeners", "routes", "pools"})
-_HOLDERS = frozenset({"tls", "auth", "discovery"})
+_HOLDERS = frozenset({"tls", "auth", "discovery", "upstream"})
 """The keys of a listener, a route or a pool below which paths are found."""
 
 
@@ -76,7 +77,7 @@ def _without_links(path: Path) -> Path:
 def _findings(source: FleetSource, path: d.Path, node: Node, required: bool) -> Iterator[d.Diagnostic]:
     file, written = file_of(source, node), str(node.value)
     if not file.is_file():
-        if path[0] == "routes":
+        if path[0] == "routes" or "upstream" in path[2:3]:
             return
         severity: d.Severity = "error" if required else "warning"
         yield d.Diagnostic("LB110", f"there is no file {d.show(written)}", node.position, path, "", severity)
@@ -95,12 +96,19 @@ def named_files(root: Node, path: d.Path = ()) -> Iterator[tuple[d.Path, Node]]:
             if (not path and key not in _SECTIONS) or (len(path) == 2 and key not in _HOLDERS):
                 continue
             if isinstance(node.value, str) and key in _FILE_KEYS and _is_file(here):
-                yield here, node
+                yield here, _resolved(here, node)
             elif isinstance(node.value, dict | list):
                 yield from named_files(node, here)
     elif isinstance(root.value, list):
         for index, node in enumerate(root.value):
             yield from named_files(node, (*path, index))
+
+
+def _resolved(path: d.Path, node: Node) -> Node:
+    """Return the node with the path that `ca: system` of a pool stands for."""
+    if path[0] != "pools" or path[-1] != "ca" or node.value != WORD:
+        return node
+    return Node(system_ca(), node.file, node.line, node.column, node.key_line, node.key_column)
 
 
 def _is_file(path: d.Path) -> bool:
@@ -113,5 +121,5 @@ def _is_file(path: d.Path) -> bool:
     if section == "listeners":
         return "tls" in keys[2:3]
     if section == "pools":
-        return keys[2:3] == ["tls"]
+        return keys[2:3] == ["tls"] or (keys[2:4] == ["upstream", "headers"] and keys[5:] == ["file"])
     return keys[2:3] == ["auth"] and key in {"file", "jwks_file"}

@@ -15,8 +15,9 @@ from lbctl.compile.drained import check_drained
 from lbctl.compile.headers import check_headers
 from lbctl.compile.listeners import listeners
 from lbctl.compile.pick import check_envoys, check_picker
-from lbctl.compile.pools import default_name, pools
-from lbctl.compile.proxies import control, proxies
+from lbctl.compile.pools import pools
+from lbctl.compile.proxies import check_store, control, proxies
+from lbctl.compile.ranks import entries
 from lbctl.compile.residency import check_residency
 from lbctl.compile.routes import routes
 from lbctl.compile.sources import SourceMap
@@ -57,8 +58,9 @@ def compile_fleet(source: FleetSource, oldest: Mapping[str, Version], diagnostic
     check_drained(ctx, topology.routes, topology.pools)
     check_telemetry(ctx)
     check_picker(ctx)
+    check_store(ctx)
     check_envoys(ctx, topology)
-    return None if diagnostics.failed else Compiled(topology, SourceMap(source.root, _replica_indexes(source)))
+    return None if diagnostics.failed else Compiled(topology, SourceMap(source.root, _replica_indexes(ctx)))
 
 
 def _guarded(unguarded: Sequence[Listener], resolved: Sequence[Route]) -> tuple[Listener, ...]:
@@ -66,8 +68,6 @@ def _guarded(unguarded: Sequence[Listener], resolved: Sequence[Route]) -> tuple[
     return tuple(replace(listener, rules=guarded(listener, by_name)) for listener in unguarded)
 
 
-def _replica_indexes(source: FleetSource) -> dict[str, dict[str, int]]:
-    return {
-        name: {replica.name or default_name(replica): index for index, replica in enumerate(pool.replicas)}
-        for name, pool in source.fleet.pools.items()
-    }
+def _replica_indexes(ctx: Context) -> dict[str, dict[str, int]]:
+    """Map each pool to its replicas' names, and these to the index of their entry in the file."""
+    return {name: entries(pool) for name, pool in ctx.fleet.pools.items()}

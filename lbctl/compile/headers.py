@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Path
 from lbctl.compile.context import Context
+from lbctl.ir.header_text import variables
 from lbctl.model import route as model
 from lbctl.model.node import descend
 
 _FRAMING = frozenset({"connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"})
 _HOPS = frozenset({"host", "expect", "http2-settings", "trailers"})
+_WITHOUT_VARIABLES = frozenset({"host", "content-type"})
 _OWN = ("proxy-", "x-envoy-", "x-lbctl-")
 _MEANINGS = {
     "authorization": "holds the client's credentials",
@@ -40,15 +42,22 @@ class _Use:
     """The key of `_MEANINGS` that has this meaning."""
 
 
+def is_reserved(name: str) -> bool:
+    """Return whether a header carries the message itself, or belongs to a proxy or to lbctl."""
+    normalized = _normalized(name)
+    return normalized in _FRAMING | _HOPS or normalized.startswith(_OWN)
+
+
 def check_headers(ctx: Context) -> None:
     """Report headers with conflicting meanings.
 
     LB119 for a header that carries the message or belongs to a proxy, LB120 for one with two meanings, LB111 for one
-    that is both set and removed.
+    that is both set and removed, LB141 for a variable in a header that cannot have it.
     """
     for name, route in ctx.fleet.routes.items():
         for side, rules in (("request", route.headers.request), ("response", route.headers.response)):
             _check_rules(ctx, ("routes", name, "headers", side), rules)
+            _check_variables(ctx, ("routes", name, "headers", side), rules, route)
         if route.auth and route.auth.forward_tenant:
             _check_tenant_header(ctx, ("routes", name, "headers", "request"), route)
     _check_uses(ctx, list(_uses(ctx)))
@@ -63,6 +72,15 @@ def _check_rules(ctx: Context, here: Path, rules: model.HeaderRules) -> None:
         if name not in _FRAMING and (name != "host" or rule_path[-2] == "set"):
             continue
         ctx.error("LB119", f"{name} carries the message itself", rule_path, "leave it to the proxy", key=True)
+
+
+def _check_variables(ctx: Context, here: Path, rules: model.HeaderRules, route: model.Route) -> None:
+    for name, rule_path in _named(ctx, here, rules):
+        used = variables(rules.set.get(name, ""))
+        if used and name in _WITHOUT_VARIABLES:
+            ctx.error("LB141", f"{name} cannot hold a variable", rule_path, "the text itself, or a header of your own")
+        elif "pool" in used and route.respond is not None:
+            ctx.error("LB141", "the proxy answers here itself: there is no pool", rule_path, "leave {pool} out")
 
 
 def _check_tenant_header(ctx: Context, here: Path, route: model.Route) -> None:

@@ -18,7 +18,7 @@ _LINE = re.compile(
     r"""(?P<key>"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s"'#]\S*?)\s*:\s+"""
     r"""(?P<tenant>"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s"'#].*?)(?:\s+\#.*)?"""
 )
-_MAX_LINE = 2000
+LONGEST = 2000
 """The longest line in characters that is parsed."""
 _KEY = re.compile(r"[!-~]{1,256}", re.ASCII)
 _HASH = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
@@ -60,12 +60,12 @@ class _Problem:
 
 
 def _read(line: str, number: int, keys: dict[str, ApiKey]) -> tuple[ApiKey | None, _Problem | None]:
-    parts = _LINE.fullmatch(line) if len(line) <= _MAX_LINE else None
+    parts = _LINE.fullmatch(line) if len(line) <= LONGEST else None
     if parts is None:
         if line[0] in "\"'":
             return None, _Problem("a quote opens here, and what follows is no quoted key with its tenant")
         return None, _Problem("this line is no key with its tenant")
-    key, tenant = _unquoted(parts["key"]), _unquoted(parts["tenant"])
+    key, tenant = unquoted(parts["key"]), unquoted(parts["tenant"])
     tenant_column = parts.start("tenant") + 1
     if key is None or tenant is None:
         message = "within double quotes a backslash is allowed only before a quote or a backslash"
@@ -93,7 +93,7 @@ def _is_name(word: str) -> bool:
     return bool(_SHORT_NAME.fullmatch(word)) and not is_secret(word) and not word.startswith("sk-")
 
 
-def _unquoted(text: str) -> str | None:
+def unquoted(text: str) -> str | None:
     """Remove quotes as YAML does; None for an unsupported escape."""
     if text[0] == "'":
         return text[1:-1].replace("''", "'")

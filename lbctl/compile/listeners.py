@@ -14,8 +14,9 @@ from lbctl.model import listener as model
 
 
 def listeners(ctx: Context) -> tuple[ir.Listener, ...]:
-    """Resolve all listeners. Reports LB112 and LB116."""
+    """Resolve all listeners. Reports LB112, LB116 and LB142."""
     tables = _tables(ctx)
+    _check_revocation_lists(ctx)
     _check_binds(ctx)
     return tuple(_listener(name, listener, tables[name]) for name, listener in sorted(ctx.fleet.listeners.items()))
 
@@ -47,6 +48,13 @@ def _check_binds(ctx: Context) -> None:
         bind = str(address(listener.bind))
         if first.setdefault(bind, name) != name:
             ctx.error("LB112", f"{bind} is already the address of listener {first[bind]}", ("listeners", name, "bind"))
+
+
+def _check_revocation_lists(ctx: Context) -> None:
+    for name, listener in ctx.fleet.listeners.items():
+        if listener.tls is not None and listener.tls.client_crl is not None and listener.tls.client_ca is None:
+            path = ("listeners", name, "tls", "client_crl")
+            ctx.error("LB142", "no client is asked for a certificate that could be revoked", path, "client_ca: FILE")
 
 
 def _listener(name: str, listener: model.Listener, rules: tuple[ir.Rule, ...]) -> ir.Listener:
@@ -90,4 +98,5 @@ def _tls(section: model.ListenerTls) -> ir.ListenerTls:
         min_version=section.min_version,
         client_ca=section.client_ca,
         client_certificate=section.client_certificate,
+        client_crl=section.client_crl,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -14,9 +13,11 @@ from lbctl.compile.convert import address, as_int, maybe, pairs
 from lbctl.compile.discovery import with_file_targets
 from lbctl.compile.kubernetes import kubernetes
 from lbctl.compile.pick import pick
+from lbctl.compile.ranks import with_ranks
+from lbctl.compile.replica_names import name_of
 from lbctl.compile.telemetry import telemetry, weighting
+from lbctl.compile.upstream import tls, upstream
 from lbctl.ir import pools as ir
-from lbctl.ir.address import Address
 from lbctl.model import pool as model
 from lbctl.model.health import Active, Passive
 
@@ -37,19 +38,11 @@ def pools(ctx: Context) -> tuple[ir.Pool, ...]:
     """Resolve all pools."""
     table = throughputs(ctx)
     with_fallback = {pool for route in ctx.fleet.routes.values() if route.fallback for pool in route.pools}
-    sections = ((name, with_file_targets(ctx, name, pool)) for name, pool in sorted(ctx.fleet.pools.items()))
+    sections = (
+        (name, with_ranks(ctx, name, with_file_targets(ctx, name, pool)))
+        for name, pool in sorted(ctx.fleet.pools.items())
+    )
     return tuple(_pool(ctx, name, pool, table, name in with_fallback) for name, pool in sections)
-
-
-def default_name(replica: model.Replica) -> str:
-    """The name of a replica without one: its address."""
-    return replica_name(address(replica.address))
-
-
-def replica_name(where: Address) -> str:
-    """The address with `-` for every character that a name cannot have."""
-    text = str(where).lower()
-    return re.sub(r"[^a-z0-9._-]", "-", text).lstrip("._-")[:63] or "replica"
 
 
 def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float], has_fallback: bool) -> ir.Pool:
@@ -63,6 +56,7 @@ def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float],
     check_addresses(ctx, name, pool)
     replicas = _replicas(ctx, name, pool, table)
     discovery = _discovery(ctx, name, pool.discovery, table)
+    api = upstream(ctx, name, pool)
     return ir.Pool(
         name=name,
         replicas=replicas,
@@ -79,7 +73,7 @@ def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float],
         queue_timeout=int(pool.timeouts.queue),
         circuit_breaker=_breaker(pool),
         slow_start=_slow_start(ctx, name, pool),
-        active=_active(ctx, name, pool.health.active, _ports(replicas, discovery)),
+        active=_active(ctx, name, pool.health.active, _ports(replicas, discovery), api.host if api else None),
         passive=_passive(pool.health.passive, has_fallback),
         deep=ir.DeepCheck(
             as_int(pool.health.deep.min_free_memory),
@@ -93,31 +87,32 @@ def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float],
         ),
         telemetry=telemetry(pool.telemetry),
         weighting=weighting(pool),
-        tls=maybe(pool.tls, lambda item: ir.PoolTls(item.ca, item.server_name, item.certificate, item.key)),
+        tls=tls(pool.tls, api),
+        upstream=api,
     )
 
 
 def _replicas(ctx: Context, pool: str, section: model.Pool, table: Mapping[str, float]) -> tuple[ir.Replica, ...]:
     resolved = capacities(ctx, pool, section, table)
     replicas = [_replica(replica, capacity) for replica, capacity in zip(section.replicas, resolved, strict=True)]
-    _unique(ctx, pool, [item.name for item in replicas], "LB104", "name", "give each its own name")
-    _unique(ctx, pool, [str(item.address) for item in replicas], "LB105", "address", "one replica an address")
+    _unique(ctx, pool, section, [item.name for item in replicas], "LB104", "name", "give each its own name")
+    addresses = [str(item.address) for item in replicas]
+    _unique(ctx, pool, section, addresses, "LB105", "address", "one replica an address")
     return tuple(sorted(replicas, key=lambda item: item.name))
 
 
-def _unique(ctx: Context, pool: str, values: list[str], code: str, noun: str, hint: str) -> None:
+def _unique(ctx: Context, pool: str, section: model.Pool, values: list[str], code: str, noun: str, hint: str) -> None:
     first_index: dict[str, int] = {}
     for index, value in enumerate(values):
         if first_index.setdefault(value, index) != index:
             position = ctx.position(("pools", pool, "replicas", first_index[value]))
-            ctx.error(
-                code, f"the {noun} {value} is used twice, first at {position}", ("pools", pool, "replicas", index), hint
-            )
+            path: Path = ("pools", pool, "replicas", index, *(("ports",) if section.replicas[index].ports else ()))
+            ctx.error(code, f"the {noun} {value} is used twice, first at {position}", path, hint)
 
 
 def _replica(replica: model.Replica, capacity: float) -> ir.Replica:
     return ir.Replica(
-        name=replica.name or default_name(replica),
+        name=name_of(replica),
         address=address(replica.address),
         capacity=capacity,
         priority=replica.priority,
@@ -257,8 +252,10 @@ def _ports(replicas: Iterable[ir.Replica], discovery: ir.Discovery | None) -> se
     return ports | {discovery.port} if isinstance(discovery, ir.DnsDiscovery) else ports
 
 
-def _active(ctx: Context, pool: str, section: Active | None, ports: set[int]) -> ir.ActiveCheck | None:
-    """Resolve active checks.
+def _active(
+    ctx: Context, pool: str, section: Active | None, ports: set[int], host: str | None
+) -> ir.ActiveCheck | None:
+    """Resolve active checks; `host` is that of a hosted API.
 
     A port that equals every replica's own is left out: checks then use the same protocol options as requests.
     """
@@ -272,7 +269,7 @@ def _active(ctx: Context, pool: str, section: Active | None, ports: set[int]) ->
             ("pools", pool, "health", "active", "timeout"), "a timeout of at most the interval",
         )  # fmt: skip
     return ir.ActiveCheck(
-        probe=_probe(section),
+        probe=_probe(section, host),
         port=None if ports == {section.port} else section.port,
         interval=int(section.interval),
         timeout=int(timeout),
@@ -282,10 +279,10 @@ def _active(ctx: Context, pool: str, section: Active | None, ports: set[int]) ->
     )
 
 
-def _probe(section: Active) -> ir.HttpCheck | ir.GrpcCheck | ir.TcpCheck:
+def _probe(section: Active, host: str | None) -> ir.HttpCheck | ir.GrpcCheck | ir.TcpCheck:
     if section.http is not None:
         http = section.http
-        return ir.HttpCheck(http.path, http.host, tuple(sorted(set(http.statuses))), http.body_contains or None)
+        return ir.HttpCheck(http.path, http.host or host, tuple(sorted(set(http.statuses))), http.body_contains or None)
     return ir.GrpcCheck(section.grpc.service) if section.grpc is not None else ir.TcpCheck()
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import posixpath
+from urllib.parse import urlsplit
 
+from lbctl.base.diagnostics import Path
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address, maybe
 from lbctl.ir import proxies as ir
@@ -11,7 +13,7 @@ from lbctl.model import control as model
 
 
 def proxies(ctx: Context) -> tuple[ir.Proxy, ...]:
-    """Resolve all proxies. Reports LB102, LB103, LB113 and LB124."""
+    """Resolve all proxies. Reports LB102, LB103, LB112, LB113 and LB124."""
     _check_files(ctx)
     resolved = (_proxy(ctx, name, section) for name, section in sorted(ctx.fleet.proxies.items()))
     return tuple(proxy for proxy in resolved if proxy is not None)
@@ -59,6 +61,27 @@ def control(section: model.Control) -> ir.Control:
     )
 
 
+def check_store(ctx: Context) -> None:
+    """Report LB125: settings that the chosen store does not have."""
+    store = ctx.fleet.control.store
+    if store is None:
+        return
+    scheme = urlsplit(store.url).scheme
+    in_kubernetes = scheme == "kubernetes"
+    lacking = {
+        "key_prefix": in_kubernetes and store.key_prefix != model.Store.model_fields["key_prefix"].default,
+        "password": in_kubernetes and store.password is not None,
+        "tls": scheme not in ("rediss", "etcds") and store.tls is not None,
+    }
+    hints = {
+        "key_prefix": "the name in the URL is what its objects begin with",
+        "password": "the account is that of KUBECONFIG, or of the pod",
+        "tls": "KUBECONFIG has the certificates" if in_kubernetes else f"{scheme}s://, with an s at its end",
+    }
+    for key in (key for key, lacks in lacking.items() if lacks):
+        ctx.error("LB125", f"a store {scheme}:// has no {key}", ("control", "store", key), hints[key], key=True)
+
+
 def _store(section: model.Store) -> ir.Store:
     tls = section.tls or model.StoreTls()
     return ir.Store(
@@ -78,6 +101,7 @@ def _proxy(ctx: Context, name: str, proxy: model.Proxy) -> ir.Proxy | None:
         ctx.check_name("LB102", "listener", listener, ctx.source.names("listeners"), (*path, "listeners", index))
     if not ctx.check_name("LB103", "kind of proxy", proxy.kind, ctx.oldest, (*path, "kind")):
         return None
+    _check_metrics(ctx, path, proxy)
     oldest = ctx.oldest[proxy.kind]
     version = proxy.version or oldest
     if version < oldest:
@@ -104,7 +128,17 @@ def _proxy(ctx: Context, name: str, proxy: model.Proxy) -> ir.Proxy | None:
         nodes=tuple(proxy.nodes),
         node_san=proxy.node_san,
         admin=maybe(proxy.admin, address),
+        metrics=maybe(proxy.metrics, address),
     )
+
+
+def _check_metrics(ctx: Context, path: Path, proxy: model.Proxy) -> None:
+    """Report LB112 for metrics at the address of a listener or of the admin interface."""
+    others = {f"listener {name}": listener.bind for name, listener in ctx.fleet.listeners.items()}
+    for name, bind in (others | ({"the admin interface": proxy.admin} if proxy.admin else {})).items():
+        if proxy.metrics is not None and address(bind) == address(proxy.metrics):
+            message = f"{address(bind)} is already the address of {name}"
+            ctx.error("LB112", message, (*path, "metrics"), "an address of its own")
 
 
 def version_text(version: tuple[int, ...]) -> str:

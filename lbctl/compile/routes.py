@@ -184,11 +184,17 @@ def _analysis(section: model.Analysis) -> ir.Analysis:
 
 def _auth(section: model.Auth) -> ir.Auth:
     return ir.Auth(
-        api_keys=maybe(section.api_keys, lambda item: ir.ApiKeys(item.file, item.header)),
+        api_keys=maybe(section.api_keys, lambda item: ir.ApiKeys(item.file, item.header))
+        or maybe(section.basic, _basic),
         jwt=maybe(section.jwt, _jwt),
         forward_tenant=section.forward_tenant,
         forward_credentials=section.forward_credentials,
     )
+
+
+def _basic(section: model.Basic) -> ir.ApiKeys:
+    """Return the users as API keys: what follows `Basic ` in the header is the key, and the user its tenant."""
+    return ir.ApiKeys(section.file, realm=section.realm)
 
 
 def _jwt(section: model.Jwt) -> ir.Jwt:
@@ -244,7 +250,7 @@ def _check_tenant(ctx: Context, path: Path, route: model.Route) -> None:
         return
     if route.auth is None:
         ctx.error("LB506", "a limit by tenant on a route without auth", (*path, "rate_limit"), "add auth", key=True)
-    elif route.auth.api_keys is None and route.auth.jwt is not None and route.auth.jwt.tenant_claim is None:
+    elif route.auth.jwt is not None and route.auth.api_keys is None and route.auth.jwt.tenant_claim is None:
         message = "a limit by tenant, and nothing says which claim of a token is the tenant: no request could pass"
         ctx.error("LB506", message, (*path, "auth", "jwt"), "tenant_claim: NAME", key=True)
 

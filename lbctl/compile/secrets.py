@@ -1,7 +1,7 @@
-"""The key files that routes name: API keys with their tenants, and JWKS.
+"""The files of secrets that a fleet names: API keys, users with their passwords, JWKS, and what hosted APIs are sent.
 
-A missing file is a warning, and no key is accepted; a file that cannot be parsed is an error. Messages never repeat the
-content of these files.
+A missing file is a warning, and no key is accepted or sent; a file that cannot be parsed is an error. Messages never
+repeat the content of these files.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from itertools import islice
 from pathlib import Path as File
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Severity, did_you_mean, show
+from lbctl.compile import key_lines, user_lines
 from lbctl.compile.files import file_of, read_regular
-from lbctl.compile.key_lines import LINE, parse
-from lbctl.ir.secrets import ApiKey, Secrets
+from lbctl.ir.secrets import ApiKey, HeaderSecret, Secrets
 from lbctl.model.fleet import FleetSource
 from lbctl.model.node import Node, descend
 
@@ -28,13 +28,14 @@ _MAX_SIBLINGS = 1000
 _B64URL = re.compile(r"[A-Za-z0-9_-]{1,4096}", re.ASCII)
 _PRIVATE = {"d", "p", "q", "dp", "dq", "qi", "k"}
 """Members of a JWK that only a private or a symmetric key has (RFC 7518, section 6)."""
-Content = tuple[ApiKey, ...] | str
-"""The content of a key file: API keys, or the text of a checked JWKS."""
+_HEADER_SECRET = re.compile(r"[!-~]([ -~]{0,2046}[!-~])?", re.ASCII)
+Content = tuple[ApiKey, ...] | str | HeaderSecret
+"""The content of a key file: API keys, the text of a checked JWKS, or the secret of a header."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """A key file that a route names."""
+    """A key file that a route or a hosted API names."""
 
     path: Path
     """Its path in the YAML."""
@@ -51,30 +52,59 @@ class KeyFile:
         """Whether the file is a JSON Web Key Set."""
         return self.path[-1] == "jwks_file"
 
+    @property
+    def has_users(self) -> bool:
+        """Whether the file holds users with their passwords."""
+        return self.path[-2] == "basic"
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the file is a secret that proxies send to a hosted API."""
+        return self.path[0] == "pools"
+
 
 def read_secrets(source: FleetSource, required: bool, diagnostics: Diagnostics) -> Secrets:
-    """Read every key file that a route names.
+    """Read every key file that the fleet names.
 
     Reports LB503 for one that is missing (an error if `required`) or without a key, LB507 and LB121 for invalid lines,
-    LB508 for an invalid JWKS.
+    LB508 for an invalid JWKS, LB150 for what is no secret of a header.
     """
+    _check_kinds(source, diagnostics)
     return secrets_of({file: read_key_file(source, file, required, diagnostics) for file in key_files(source)})
+
+
+def _check_kinds(source: FleetSource, diagnostics: Diagnostics) -> None:
+    """Report LB143 for a file that is read as two kinds."""
+    kinds: dict[str, tuple[bool, bool, bool]] = {}
+    for file in key_files(source):
+        kind = (file.is_jwks, file.has_users, file.is_sent)
+        if kinds.setdefault(file.written, kind) != kind:
+            message = f"{show(file.written)} is named as a file of another kind too"
+            diagnostics.add(Diagnostic("LB143", message, file.node.position, file.path, "a file for each kind"))
 
 
 def secrets_of(contents: Mapping[KeyFile, Content | None]) -> Secrets:
     """Collect the contents by path as the fleet writes it; None is left out."""
     keys = {file.written: content for file, content in contents.items() if isinstance(content, tuple)}
     sets = {file.written: content for file, content in contents.items() if isinstance(content, str)}
-    return Secrets(keys, sets)
+    headers = {file.written: content for file, content in contents.items() if isinstance(content, HeaderSecret)}
+    return Secrets(keys, sets, headers)
 
 
 def key_files(source: FleetSource) -> Iterator[KeyFile]:
-    """Yield every key file that a route names, once for each route."""
+    """Yield every key file that the fleet names, once for each place that names it."""
     for name, route in source.fleet.routes.items():
         if route.auth is not None and route.auth.api_keys is not None:
             yield _named(source, ("routes", name, "auth", "api_keys", "file"))
+        if route.auth is not None and route.auth.basic is not None:
+            yield _named(source, ("routes", name, "auth", "basic", "file"))
         if route.auth is not None and route.auth.jwt is not None:
             yield _named(source, ("routes", name, "auth", "jwt", "jwks_file"))
+    for name, pool in source.fleet.pools.items():
+        node = descend(source.root, ("pools", name, "upstream", "headers")) if pool.upstream else None
+        for header, value in (node.value if node is not None and isinstance(node.value, dict) else {}).items():
+            if isinstance(value.value, dict):
+                yield _named(source, ("pools", name, "upstream", "headers", header, "file"))
 
 
 def read_key_file(source: FleetSource, file: KeyFile, required: bool, diagnostics: Diagnostics) -> Content | None:
@@ -82,19 +112,24 @@ def read_key_file(source: FleetSource, file: KeyFile, required: bool, diagnostic
     text = _text(source, file, required, diagnostics)
     if text is None:
         return None
+    if file.is_sent:
+        return _header_secret(file, text, diagnostics)
     if file.is_jwks:
         content: Content | None = text if _is_jwks(file, text, diagnostics) else None
     else:
-        content = parse(str(file_of(source, file.node)), text, diagnostics)
+        lines = user_lines if file.has_users else key_lines
+        content = lines.parse(str(file_of(source, file.node)), text, diagnostics)
     if content is not None and not key_count(content):
         message = f"{show(file.written)} holds no key: it authenticates no request"
-        hint = "the issuer's public keys" if file.is_jwks else LINE
+        hint = "the issuer's public keys" if file.is_jwks else user_lines.LINE if file.has_users else key_lines.LINE
         diagnostics.add(Diagnostic("LB503", message, file.node.position, file.path, hint, "warning"))
     return content
 
 
 def key_count(content: Content) -> int:
     """The number of keys."""
+    if isinstance(content, HeaderSecret):
+        return 1
     return len(json.loads(content)["keys"]) if isinstance(content, str) else len(content)
 
 
@@ -111,7 +146,8 @@ def _text(source: FleetSource, file: KeyFile, required: bool, diagnostics: Diagn
     except (OSError, UnicodeDecodeError):
         pass
     hint = _similar(location) or "put the file there, or mount it where the proxy is rendered"
-    message = f"{show(file.written)} cannot be read" + ("" if required else ": no request is authenticated by it")
+    effect = "requests go without it" if file.is_sent else "no request is authenticated by it"
+    message = f"{show(file.written)} cannot be read" + ("" if required else f": {effect}")
     severity: Severity = "error" if required else "warning"
     diagnostics.add(Diagnostic("LB503", message, file.node.position, file.path, hint, severity))
     return None
@@ -124,6 +160,17 @@ def _similar(file: File) -> str:
             return did_you_mean(file.name, [entry.name for entry in islice(entries, _MAX_SIBLINGS) if entry.is_file()])
     except OSError:
         return ""
+
+
+def _header_secret(file: KeyFile, text: str, diagnostics: Diagnostics) -> HeaderSecret | None:
+    """Return the secret without the white space at its ends; None, with LB150, for what no header can carry."""
+    secret = text.strip()
+    if _HEADER_SECRET.fullmatch(secret):
+        return HeaderSecret(secret)
+    problem = "is empty" if not secret else "is no line of at most 2048 printable ASCII characters"
+    message, hint = f"{show(file.written)} {problem}", "the secret alone, in one line"
+    diagnostics.add(Diagnostic("LB150", message, file.node.position, file.path, hint))
+    return None
 
 
 def _is_jwks(file: KeyFile, text: str, diagnostics: Diagnostics) -> bool:

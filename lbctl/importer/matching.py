@@ -68,8 +68,8 @@ def overlaps(matches: Sequence[Match]) -> list[tuple[Match, int]]:
             joint = merge([earlier, later])
             if joint is None or joint in (earlier, later) or rank(earlier) >= rank(later):
                 continue
-            known = [*matches, *(match for match, _ in added)]
-            if joint not in known and len(added) < _MOST_OVERLAPS:
+            all_matches = [*matches, *(match for match, _ in added)]
+            if joint not in all_matches and len(added) < _MOST_OVERLAPS:
                 added.append((joint, index))
     return added
 

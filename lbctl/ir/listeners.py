@@ -65,6 +65,8 @@ class ListenerTls:
     """The path of the authorities that sign client certificates; None: none is requested."""
     client_certificate: Literal["required", "optional"] = "optional"
     """Whether a client must send a certificate, where `client_ca` is set."""
+    client_crl: str | None = None
+    """The path of the lists of revoked client certificates; None: none is looked at."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,8 @@ class Proxy:
     """The pattern of the SAN that a node's client certificate must have."""
     admin: Address | None = None
     """The address of Envoy's admin interface; None: there is none."""
+    metrics: Address | None = None
+    """The address of the proxy's own figures; None: it shows none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +132,6 @@ class Control:
     """The name of this control plane among them; None: the name of the host."""
     max_shrink: float = 50.0
     """The percentage of replicas that one reload may remove."""
-
-    @property
-    def picker_http(self) -> Address:
-        """Where the picker answers HAProxy and nginx of its own machine: HTTP, and by UDP the ends of requests."""
-        host = self.picker_bind.host if self.picker_bind.on_loopback else "127.0.0.1"
-        return Address(host, self.picker_bind.port + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from lbctl.ir.routes import Route
 from lbctl.ir.snapshot import View
 
 Rename = Callable[[str, str], str]
-"""(path, kind) → new path. Kinds: certificate, key, ca, api_keys, jwks."""
+"""(path, kind) → new path. Kinds: certificate, key, ca, crl, api_keys, jwks."""
 
 
 def with_files(view: View, rename: Rename) -> View:
@@ -36,7 +36,12 @@ def _listener(listener: Listener, rename: Rename) -> Listener:
         )
         for certificate in listener.tls.certificates
     )
-    tls = replace(listener.tls, certificates=certificates, client_ca=_maybe(listener.tls.client_ca, "ca", rename))
+    tls = replace(
+        listener.tls,
+        certificates=certificates,
+        client_ca=_maybe(listener.tls.client_ca, "ca", rename),
+        client_crl=_maybe(listener.tls.client_crl, "crl", rename),
+    )
     return replace(listener, tls=tls)
 
 

@@ -187,6 +187,8 @@ class ApiKeys:
     """The path of the file with the keys."""
     header: str = "authorization"
     """The header that the client sends the key in."""
+    realm: str | None = None
+    """The realm, where the keys are users with their passwords (HTTP Basic); None: they are keys."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,14 @@ class ApiKey:
 
 
 @dataclass(frozen=True, slots=True)
+class HeaderSecret:
+    """A secret that a proxy sends in a header. It is never shown."""
+
+    value: str = field(repr=False)
+    """The secret: visible ASCII, and spaces within it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Secrets:
     """Contents by the path of the file as the fleet writes it.
 
@@ -48,5 +56,7 @@ class Secrets:
     """Path → the keys of the file."""
     jwks: Mapping[str, str] = field(default_factory=dict)
     """The text of each JSON Web Key Set, checked to be an object with a list of public keys."""
+    headers: Mapping[str, HeaderSecret] = field(default_factory=dict)
+    """Path → the secret that requests to a hosted API carry."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Certificates, keys and authorities as PEM, for proxies that get them from a control plane."""

@@ -17,6 +17,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Forward, RateLimit, Route, Share
 from lbctl.ir.secrets import ApiKey, Secrets
 from lbctl.ir.topology import Topology
+from lbctl.ir.upstream import header_values
 from lbctl.ir.weight import Weight, from_capacity
 
 
@@ -67,6 +68,8 @@ class View:
     """Route → the keys of its key file."""
     jwks: Mapping[str, str] = field(default_factory=dict)
     """Route → the text of its JWKS file."""
+    upstream_headers: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict, repr=False)
+    """Pool that is a hosted API → (name, value) of the headers that are set, without those whose file is unreadable."""
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Pool → those of `drained` that are unhealthy."""
     traffic_log: Address | None = None
@@ -99,6 +102,7 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
         drained={name: drained_of(pool, snapshot) for name, pool in pools.items()},
         api_keys={name: _api_keys(route, snapshot.secrets) for name, route in routes.items() if route.auth},
         jwks={name: _jwks(route, snapshot.secrets) for name, route in routes.items() if route.auth},
+        upstream_headers=_upstream_headers(pools.values(), snapshot.secrets),
         out={name: snapshot.out[name] for name in pools if snapshot.out.get(name)},
         traffic_log=_traffic_log(snapshot, proxy),
         picker=_picker(snapshot, pools.values()),
@@ -205,6 +209,10 @@ def _live_route(route: Route, snapshot: Snapshot) -> Route:
 def _api_keys(route: Route, secrets: Secrets) -> tuple[ApiKey, ...]:
     api_keys = route.auth.api_keys if route.auth else None
     return secrets.api_keys.get(api_keys.file, ()) if api_keys else ()
+
+
+def _upstream_headers(pools: Iterable[Pool], secrets: Secrets) -> dict[str, tuple[tuple[str, str], ...]]:
+    return {pool.name: tuple(header_values(pool.upstream, secrets.headers)) for pool in pools if pool.upstream}
 
 
 def _jwks(route: Route, secrets: Secrets) -> str:

@@ -205,6 +205,26 @@ REFERENCES = (
         "The header carries the message itself, or is a proxy's own.",
         "Use a name of your own, as x-tenant.",
     ),
+    code_page(
+        "LB150",
+        "a file that holds no secret of a header",
+        "A header has one line of printable ASCII; this file is empty, has several lines or other characters.",
+        "The secret alone in the file; its text is never shown.",
+    ),
+    code_page(
+        "LB151",
+        "a credential in plain text",
+        "What lets somebody in would stand in diffs, in the API and in logs.",
+        'A file of its owner alone: `authorization: {prefix: "Bearer ", file: secrets/provider-key}`.',
+    ),
+    code_page("LB152", "a hosted API by gRPC", "`upstream` is for APIs of HTTP.", "`protocol: http1` or `http2`."),
+    code_page(
+        "LB153",
+        "ranks that cannot be",
+        "`ports` counts from the port of `address` on: the last one must exist, a socket has none, and devices are "
+        "divided evenly.",
+        'As `{name: dp, address: "10.0.0.1:9010", ports: 4}`.',
+    ),
     code_page("LB120", "one header for two things", "Two features would write the same header.", "Give each its own."),
     code_page(
         "LB122",
@@ -227,5 +247,38 @@ REFERENCES = (
         "A HAProxy with picks or spare server slots has `pick.lua` or `slots.map` beside its configuration; two in one "
         "directory would overwrite each other's.",
         "Give each `config` a directory of its own.",
+    ),
+    code_page(
+        "LB140",
+        "a word in braces that is no variable",
+        "The value of a header that a route sets has a word in braces that is none of `{client_ip}`, `{request_id}`, "
+        "`{tenant}`, `{host}`, `{listener}`, `{route}`, `{pool}`.",
+        "Write one of these. Any other brace stands for itself, as in JSON; no word in braces can be sent as such.",
+    ),
+    code_page(
+        "LB141",
+        "a variable where it has no value",
+        "The headers `host` and `content-type` hold no variables, and a route on which the proxy answers itself has no "
+        "`{pool}`.",
+        "Write the text itself, or use a header of your own.",
+    ),
+    code_page(
+        "LB125",
+        "a setting that the store does not have",
+        "`tls` is for stores that are reached by TLS. A store in Kubernetes has its account and its certificates from "
+        "the pod or from KUBECONFIG, and the name in its URL is what its objects begin with.",
+        "The message says what takes its place.",
+    ),
+    code_page(
+        "LB142",
+        "a revocation list without an authority",
+        "A listener has `client_crl` and no `client_ca`: clients are asked for no certificate.",
+        "Add `client_ca`, or leave the list out.",
+    ),
+    code_page(
+        "LB143",
+        "two kinds of credentials in one place",
+        "`auth.basic` stands beside `api_keys` or `jwt`, or one file is named as users and as keys.",
+        "Give each kind a route or a file of its own.",
     ),
 )

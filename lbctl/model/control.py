@@ -82,6 +82,11 @@ class Proxy(Section):
         description="What the client certificate of such an Envoy must say (SAN); a `*` stands for any text without /.",
     )
     admin: v.Bind | None = Field(None, description="The address of Envoy's admin interface. Without it: none.")
+    metrics: v.Bind | None = Field(
+        None,
+        description="The address of the proxy's own figures: `/stub_status` of nginx, `/metrics` of HAProxy and Envoy "
+        "(Prometheus; Envoy's need `admin`). Anybody who reaches it reads them: keep it on loopback. Without it: none.",
+    )
 
 
 class XdsTls(Section):

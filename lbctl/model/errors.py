@@ -74,7 +74,7 @@ def _message(detail: ErrorDetails, shape: type[Section], inner: Path) -> tuple[s
 def _instead_of_key(key: str, keys: list[str]) -> str:
     """Return a hint for an unknown key, or an empty string."""
     other = other_names.KEYS.get(key, "")
-    is_known = any(known in other for known in keys)
+    is_known = any(candidate in other for candidate in keys)
     return f"write {other}" if is_known else did_you_mean(key, keys)
 
 

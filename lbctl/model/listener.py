@@ -28,6 +28,11 @@ class ListenerTls(Section):
     client_certificate: Literal["required", "optional"] = Field(
         "optional", description="With `client_ca`: whether a client without a certificate is refused."
     )
+    client_crl: v.FilePath | None = Field(
+        None,
+        description="With `client_ca`: the revocation lists of its authorities, PEM: one for each in a chain. "
+        "A client whose certificate is on one is refused, and every client once a list has expired.",
+    )
 
 
 class ClientAddress(Section):

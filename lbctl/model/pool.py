@@ -15,6 +15,7 @@ from lbctl.model.health import Health
 from lbctl.model.kubernetes import Kubernetes
 from lbctl.model.section import Choice, Nothing, Section, refuse
 from lbctl.model.telemetry import Telemetry, Weighting
+from lbctl.model.upstream import Upstream
 
 
 class Model(Section):
@@ -170,6 +171,11 @@ class Replica(Section):
     drain: bool = Field(False, description="It finishes what it has and gets nothing new.")
     labels: dict[v.Label, v.LabelValue] = Field({}, description="Words of your own.")
     telemetry: Telemetry | None = Field(None, description="In place of the pool's.")
+    ports: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        None,
+        description="So many replicas on consecutive ports of the host, from that of `address` on: NAME-0, NAME-1 and "
+        "so on. The other keys are those of each; `devices` are divided among them.",
+    )
 
 
 class Locality(Section):
@@ -255,7 +261,9 @@ class Discovery(Section):
 
 class PoolTls(Section):
     ca: v.FilePath | None = Field(
-        None, description="The CA that must have signed the replicas' certificates, PEM. Without it: no verification."
+        None,
+        description="The CA that must have signed the replicas' certificates, PEM. `system`: those that the system "
+        "trusts. Without it: no verification.",
     )
     server_name: v.Host | None = Field(
         None, description="The name that is sent as SNI and that the replica's certificate must have."
@@ -294,3 +302,4 @@ class Pool(Section):
     telemetry: Telemetry | None = Field(None, description="What `serve` reads of the replicas. Without it: nothing.")
     weighting: Weighting | None = Field(None, description="What `serve` makes of it.")
     tls: PoolTls | None = Field(None, description="TLS to replicas. Without it: plain text.")
+    upstream: Upstream | None = Field(None, description="The pool is a hosted API. Without it: replicas of your own.")

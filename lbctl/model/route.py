@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, PlainValidator, ValidationError, WithJso
 from lbctl.base import quantities as q
 from lbctl.base.diagnostics import did_you_mean, show
 from lbctl.model import values as v
+from lbctl.model.header_text import HeaderTexts
 from lbctl.model.section import Choice, Section, refuse
 
 
@@ -157,27 +158,46 @@ class Jwt(Section):
     tenant_claim: v.Claim | None = Field(None, description="The claim that names the tenant. Without it: none.")
 
 
+class Basic(Section):
+    file: v.FilePath = Field(
+        description="One a line: `USER: PASSWORD`; the user is the tenant. A missing file refuses everybody."
+    )
+    realm: v.Realm = Field("restricted", description="The name of what is protected, as browsers show it.")
+
+
 class Auth(Section):
-    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["api_keys"]}, {"required": ["jwt"]}]})
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": ["api_keys"]}, {"required": ["jwt"]}, {"required": ["basic"]}]}
+    )
 
     api_keys: ApiKeys | None = Field(None, description="Clients send an API key. With `jwt`, either of them suffices.")
     jwt: Jwt | None = Field(
         None, description="Clients send a signed token (JWT). With `api_keys`, either of them suffices."
     )
+    basic: Basic | None = Field(
+        None, description="Clients send a user and a password (HTTP Basic). It stands without `api_keys` and `jwt`."
+    )
     forward_tenant: v.HeaderName | None = Field(
         None, description="The header that names the tenant to the replica. It is removed from every client's request."
     )
-    forward_credentials: bool = Field(False, description="Whether the replica receives the key or token.")
+    forward_credentials: bool = Field(False, description="Whether the replica receives the key, token or password.")
 
     @model_validator(mode="after")
     def _protects(self) -> Self:
-        if self.api_keys is None and self.jwt is None:
-            raise refuse("LB014", "nothing is chosen here", "api_keys or jwt, or both, is needed")
+        if self.api_keys is None and self.jwt is None and self.basic is None:
+            raise refuse("LB014", "nothing is chosen here", "api_keys or jwt, or both, is needed; or basic")
+        if self.basic is not None and (self.api_keys is not None or self.jwt is not None):
+            raise refuse("LB143", "basic stands beside another kind of credentials", "one of the two", ("basic",))
         return self
 
 
 class HeaderRules(Section):
-    set: v.HeaderMap = Field({}, description="Headers that are set; they replace those of the same name.")
+    set: HeaderTexts = Field(
+        {},
+        description="Headers that are set; they replace those of the same name. `{client_ip}`, `{request_id}`, "
+        "`{tenant}`, `{host}`, `{listener}`, `{route}` and `{pool}` in a value are replaced; a header whose value is "
+        "then empty is removed.",
+    )
     remove: list[v.HeaderName] = Field([], description="Headers that are removed.")
 
 

@@ -69,9 +69,9 @@ class Affinity:
             self._young[_session_key(features.pool, features.session)] = (holder, round(features.prompt_tokens))
         for depth in stored_depths(len(features.prefix)):
             key = features.prefix[depth - 1]
-            known = self._get(key) or ()
-            if holder not in known[:1]:
-                self._young[key] = (holder, *(item for item in known if item != holder))[:_MAX_HOLDERS]
+            holders = self._get(key) or ()
+            if holder not in holders[:1]:
+                self._young[key] = (holder, *(item for item in holders if item != holder))[:_MAX_HOLDERS]
 
     def forget(self, pool: str, replica: str) -> None:
         """Forget everything of a replica that has restarted or left: its cache is gone."""
@@ -82,16 +82,16 @@ class Affinity:
     def _by_prefix(self, features: Features) -> tuple[Remembered, ...]:
         """Return each replica with the longest beginning that it has seen, the longest first."""
         hashes = features.prefix
-        found: dict[str, int] = {}
+        depths: dict[str, int] = {}
         for depth in range(len(hashes), 0, -1):
             for holder in self._get(hashes[depth - 1]) or ():
                 name = self._names.get(holder)
                 if name is not None:
-                    found.setdefault(name, depth)
-            if len(found) >= _MAX_HOLDERS:
+                    depths.setdefault(name, depth)
+            if len(depths) >= _MAX_HOLDERS:
                 break
         share = features.prompt_tokens / len(hashes) if hashes else 0.0
-        return tuple([Remembered(name, depth * share, "prefix") for name, depth in found.items()])
+        return tuple([Remembered(name, depth * share, "prefix") for name, depth in depths.items()])
 
     def _get(self, key: int) -> tuple[int, ...] | None:
         entry = self._young.get(key)
@@ -106,11 +106,11 @@ class Affinity:
             self._old, self._young, self._turned = self._young, {}, now
 
     def _id(self, pool: str, replica: str) -> int:
-        found = self._ids.get((pool, replica))
-        if found is None:
-            found = self._ids[pool, replica] = self._next = self._next + 1
-            self._names[found] = replica
-        return found
+        number = self._ids.get((pool, replica))
+        if number is None:
+            number = self._ids[pool, replica] = self._next = self._next + 1
+            self._names[number] = replica
+        return number
 
 
 @cache

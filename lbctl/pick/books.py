@@ -126,10 +126,10 @@ class Books:
     def load(self, pool: str, replica: str) -> Load:
         """Return the load of a replica; the object stays the same as long as the replica is kept."""
         loads = self.loads(pool)
-        found = loads.get(replica)
-        if found is None:
-            found = loads[replica] = Load()
-        return found
+        load_of_replica = loads.get(replica)
+        if load_of_replica is None:
+            load_of_replica = loads[replica] = Load()
+        return load_of_replica
 
     def started(self, request: str, pool: str, replica: str, tokens: float, now: float) -> None:
         """Count a request that was sent to a replica, with the prompt tokens that the engine has to compute."""

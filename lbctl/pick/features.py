@@ -63,13 +63,13 @@ def read(
     """
     policy = table.policy
     length = max(len(body), body_length or 0)
-    seen = body[:BODY_LIMIT] if policy.reads_bodies else b""
-    parsed = partial_json.read(seen) if seen else None
+    beginning = body[:BODY_LIMIT] if policy.reads_bodies else b""
+    parsed = partial_json.read(beginning) if beginning else None
     document = parsed if isinstance(parsed, dict) else {}
     model = document.get("model")
     adapter = model if isinstance(model, str) and model in table.adapters else None
     rules = policy.prefix
-    is_whole = bool(document) and len(seen) == length
+    is_whole = bool(document) and len(beginning) == length
     return Features(
         pool=table.pool,
         session=_session(policy, headers, document),

@@ -6,7 +6,7 @@ except for the limit of requests in flight, which only its own books know.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -137,13 +137,3 @@ class PoolTable:
                 tier = []
         if tier:
             yield Tier(tier)
-
-
-@dataclass(frozen=True, slots=True)
-class FleetTable:
-    """The tables of all pools with `algorithm: pick`."""
-
-    version: str
-    """The version of the snapshot that it was made from."""
-    pools: Mapping[str, PoolTable] = field(default_factory=dict)
-    """Name → table."""

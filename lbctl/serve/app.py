@@ -25,7 +25,7 @@ from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.views import NO_FLEET
 from lbctl.serve.descriptors import AcceptErrors, raise_limit
 from lbctl.serve.errors import CannotListenError
-from lbctl.serve.guard import Work
+from lbctl.serve.guard import Work, end_tasks
 from lbctl.serve.joining import join, shared_store
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options, parse_lenient, settings
@@ -114,9 +114,7 @@ class App:
         if services is not None:
             services.views.end()
             services.picker.end()
-        for task in (*tasks, *self._reloads):
-            task.cancel()
-        await asyncio.gather(*tasks, *self._reloads, return_exceptions=True)
+        await end_tasks((*tasks, *self._reloads))
         await self._endpoints.close()
         if services is not None:
             services.traffic.close()
@@ -244,6 +242,4 @@ async def _until_one_ends(tasks: list[asyncio.Task[Any]]) -> None:
             if task.done():
                 task.result()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import NoReturn
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NoReturn
 
 from lbctl.serve import log
 
@@ -28,6 +28,24 @@ def _uncounted(_task: str) -> None:
 
 def _unannounced(_seconds: float) -> None:
     """Says to nobody when a task starts again."""
+
+
+_AGAIN = 3.0
+"""Seconds after which a task that goes on is cancelled once more."""
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait until they have ended; their errors are dropped.
+
+    A task is cancelled again while it goes on: a client library that is connecting at that moment may take the first
+    cancellation for a failure of its connection, and swallow it.
+    """
+    ending = set(tasks)
+    while ending:
+        for task in ending:
+            task.cancel()
+        ended, ending = await asyncio.wait(ending, timeout=_AGAIN)
+        await asyncio.gather(*ended, return_exceptions=True)
 
 
 class Guard:

@@ -77,7 +77,7 @@ class Objective:
 
 def objectives(text: str) -> tuple[Objective, ...]:
     """Return the limits of `ttft p99 < 2s, failed < 1%`. Raises ValueError."""
-    found = []
+    result = []
     for term in text.split(","):
         match = _TERM.fullmatch(term)
         if match is None:
@@ -85,10 +85,10 @@ def objectives(text: str) -> tuple[Objective, ...]:
                 f"{term.strip()!r} is not a limit: write 'ttft p99 < 2s', 'tpot p95 < 50ms' or 'failed < 1%'"
             )
         if match[4]:
-            found.append(Objective("failed", "", float(match[5]) / 100))
+            result.append(Objective("failed", "", float(match[5]) / 100))
         else:
-            found.append(Objective(match[1], match[2], parse_duration(match[3]) / 1000))
-    return tuple(found)
+            result.append(Objective(match[1], match[2], parse_duration(match[3]) / 1000))
+    return tuple(result)
 
 
 def largest_rate(meets: Callable[[float], bool], start: float, precision: float = 0.02) -> float | None:

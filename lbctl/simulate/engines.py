@@ -231,8 +231,8 @@ def cached_tokens(
     hits, contiguous = 0, True
     begin_at = requests.block_start[request]
     for index in range(requests.block_count[request]):
-        found = touch(engines, settings, progress, replica, requests.blocks[begin_at + index])
-        contiguous = contiguous and found
+        is_cached = touch(engines, settings, progress, replica, requests.blocks[begin_at + index])
+        contiguous = contiguous and is_cached
         if contiguous:
             hits += 1
     tokens: int = max(0, min(hits * settings.block, requests.need[request] - 1))

@@ -17,11 +17,11 @@ _TABLE = 65_537
 def points(pool: Pool) -> list[tuple[int, int]]:
     """Return (point, number of the replica) in order, as many for each as its capacity says."""
     total = sum(replica.capacity for replica in pool.replicas)
-    found = []
+    result = []
     for index, replica in enumerate(pool.replicas):
         share = max(1, round(_POINTS * len(pool.replicas) * replica.capacity / total))
-        found += [(zlib.crc32(f"{replica.name}_{number}".encode()), index) for number in range(share)]
-    return sorted(found)
+        result += [(zlib.crc32(f"{replica.name}_{number}".encode()), index) for number in range(share)]
+    return sorted(result)
 
 
 def maglev(pool: Pool) -> list[tuple[int, int]]:

@@ -8,7 +8,10 @@ nobody may. Names are compared with `_` as `-`, since many servers (CGI, WSGI) t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+from lbctl.ir.header_text import variables
+from lbctl.ir.routes import Route
 
 FORWARDED_PREFIX = "x-forwarded-"
 """All headers with this prefix are removed; nginx removes headers by whole names, those in `CLAIMS`."""
@@ -97,6 +100,22 @@ def forgeries(names: Iterable[str] = ()) -> str:
         + "|".join((_name_pattern(INTERNAL_PREFIX), *_FRAMING, *map(_name_pattern, (*HOP_BY_HOP, *sorted(names)))))
         + ")$"
     )
+
+
+def lookalikes(routes: Iterable[Route]) -> list[str]:
+    """Return expressions for the headers that a server may take for one that a route sets from variables.
+
+    They differ from its name in `-` and `_` alone. The route replaces only what a client sends under the name itself.
+    """
+    names = {name for route in routes for name, text in route.request_headers.set if variables(text)}
+    return [f"^(?:{'|'.join(_other_spellings(name))})$" for name in sorted(names) if re.search("[-_]", name)]
+
+
+def _other_spellings(name: str) -> Iterator[str]:
+    for index, char in enumerate(name):
+        if char in "-_":
+            flipped = "_" if char == "-" else "-"
+            yield f"{re.escape(name[:index])}{flipped}{_name_pattern(name[index + 1 :])}"
 
 
 def _whole_names(names: Iterable[str]) -> list[str]:

@@ -58,6 +58,7 @@ _LISTENERS = (
         403,
         "listeners.*.tls.client_ca",
         "listeners.*.tls.client_certificate",
+        "listeners.*.tls.client_crl",
         protects=True,
     ),
     _f("listener.http2", "HTTP/2 from clients by TLS", 404, "listeners.*.http2"),
@@ -126,6 +127,7 @@ _ROUTES = (
         protects=True,
     ),
     _f("route.auth.api_keys", "API keys", 443, "routes.*.auth", protects=True),
+    _f("route.auth.basic", "users with passwords (HTTP Basic)", 418, "routes.*.auth.basic", protects=True),
     _f("route.auth.jwt", "JWT", 444, "routes.*.auth.jwt", protects=True),
     _f("route.access_log", "no access log for a route", 449, "routes.*.access_log", neutral=("on",)),
     _f("route.headers", "header rules", 445, "routes.*.headers"),
@@ -247,6 +249,7 @@ _POOLS = (
     _f("pool.discovery.dns", "discovery by DNS", 487, "pools.*.discovery.dns"),
     _f("pool.discovery.file", "discovery by file", 488, "pools.*.discovery.file"),
     _f("pool.discovery.kubernetes", "discovery by Kubernetes", 447, "pools.*.discovery.kubernetes"),
+    _f("pool.upstream", "hosted APIs: host, path and secrets of a pool", 418, "pools.*.upstream", protects=True),
     _f("pool.tls", "TLS to replicas", 489, "pools.*.tls", protects=True),
     _f(
         "pool.tls.client_certificate",
@@ -269,6 +272,7 @@ _FLEET = (
         "proxies.*.group",
         "proxies.*.chroot",
     ),
+    _f("proxies.metrics", "the proxy's own figures", 417, "proxies.*.metrics"),
     _f("proxies.weights", "weights by HAProxy's own ways", 498, "proxies.*.runtime_api", "proxies.*.agent_check"),
     _f("proxies.slots", "replicas that come and go without a reload", 494, "proxies.*.slots"),
     _f(

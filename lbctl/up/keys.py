@@ -33,7 +33,7 @@ def key_files_by_route(loaded: Loaded, own: Path | None) -> dict[str, Path]:
     """Return the key file of each route; `own` is the file for all routes of a fleet without `auth`."""
     if own is not None:
         return {route.name: own for route in loaded.compiled.topology.routes}
-    named = (item for item in key_files(loaded.source) if not item.is_jwks)
+    named = (item for item in key_files(loaded.source) if not item.is_jwks and not item.is_sent)
     return {str(item.path[1]): file_of(loaded.source, item.node) for item in named}
 
 

@@ -97,8 +97,8 @@ def _remove_abandoned(directory: Path) -> None:
     """Delete the directories of this user's runs that were killed; one that still runs holds the lock of its file."""
     for place in directory.glob(f"{_PREFIX}*"):
         with suppress(OSError):
-            found = place.lstat()
-            if found.st_uid != os.geteuid() or time.time() - found.st_mtime < _YOUNG:
+            status = place.lstat()
+            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _YOUNG:
                 continue
             with (place / _OWNER).open("r", encoding="ascii") as owner:
                 fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)

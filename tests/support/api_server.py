@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lbctl.ir.address import Address
-from lbctl.serve.api.server import Access, Api, Serving
+from lbctl.serve.api.authorization import Access
+from lbctl.serve.api.server import Api
+from lbctl.serve.api.serving import Serving
 
 
 @contextmanager

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from lbctl.ir.address import Address
 from lbctl.serve.api import schema, status_rows
+from lbctl.serve.api.authorization import Access
 from lbctl.serve.api.dashboard.history import SHORTEST
-from lbctl.serve.api.server import Access, Api
+from lbctl.serve.api.server import Api
 from tests.support import api
 
 GPUS = ("H100-SXM", "H100-SXM", "A100-80GB", "L40S")

@@ -7,6 +7,7 @@ by methods that return once they are stored; a watch sees them at once. `away()`
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import ssl
 import threading
@@ -228,6 +229,8 @@ class ApiServer:
 
     async def _answer_one(self, request: web.Request) -> web.StreamResponse:
         collection, _, name = request.path.rpartition("/")
+        if (resource := collection.rsplit("/", 1)[-1]) in self.forbidden:
+            return _status(403, "Forbidden", f'{resource} "{name}" is forbidden: User "u" cannot get it')
         item = self.objects(collection).get(name)
         if item is None:
             return _status(404, "NotFound", f'"{name}" not found')
@@ -237,9 +240,27 @@ class ApiServer:
             if version and version != item["metadata"]["resourceVersion"]:
                 return _status(409, "Conflict", "the object has been modified")
             item = await self._store(collection, name, value)
+        elif request.method == "PATCH":
+            return await self._patch(request, collection, name, item)
         elif request.method == "DELETE":
             item = await self._store(collection, name, None)
-        return web.json_response(item)
+        return web.json_response(_shape(item, request))
+
+    async def _patch(self, request: web.Request, collection: str, name: str, item: Object) -> web.Response:
+        if request.content_type != "application/merge-patch+json":
+            return _status(415, "UnsupportedMediaType", "the body of the request was in an unknown format")
+        patch = await request.json()
+        version = patch.get("metadata", {}).get("resourceVersion")
+        if version and version != item["metadata"]["resourceVersion"]:
+            return _status(409, "Conflict", "the object has been modified")
+        merged = _merged(item, patch)
+        values = [
+            *(merged.get("data") or {}).values(),
+            *map(base64.b64decode, (merged.get("binaryData") or {}).values()),
+        ]
+        if sum(map(len, values)) > 1 << 20:
+            return _status(422, "Invalid", f'ConfigMap "{name}" is invalid: []: Too long: may not be more than 1048576')
+        return web.json_response(_shape(await self._store(collection, name, merged), request))
 
     async def _review(self, request: web.Request) -> web.Response:
         asked = (await request.json())["spec"]["resourceAttributes"]
@@ -254,7 +275,7 @@ class ApiServer:
                 return _status(410, "Expired", "The provided continue parameter is too old")
             _, items, version = self._continues.pop(token)
         else:
-            selected = _Selector(request.query.get("labelSelector", ""))
+            selected = _Selector(request.query)
             items = [item for _, item in sorted(self.objects(request.path).items()) if selected(item)]
             version = self._version
         metadata = {"resourceVersion": str(version)}
@@ -274,7 +295,7 @@ class ApiServer:
             await response.write(json.dumps({"type": "ERROR", "object": status}).encode() + b"\n")
             return response
         deadline = self._loop.time() + float(request.query.get("timeoutSeconds", 1800))
-        selected, position = _Selector(request.query.get("labelSelector", "")), 0
+        selected, position = _Selector(request.query), 0
         with suppress(TimeoutError, ConnectionResetError):
             async with asyncio.timeout_at(deadline):
                 while True:
@@ -303,15 +324,27 @@ async def _cancel_others() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-class _Selector:
-    """`key=value,…` of a label selector."""
+def _merged(value: Any, patch: Any) -> Any:
+    """A merge patch, RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    before = value if isinstance(value, dict) else {}
+    changed = {key: _merged(before.get(key), item) for key, item in patch.items() if item is not None}
+    return {key: item for key, item in before.items() if key not in patch} | changed
 
-    def __init__(self, text: str) -> None:
-        self._wanted = dict(part.split("=", 1) for part in text.split(",") if part)
+
+class _Selector:
+    """`key=value,…` of the query's label selector, and the name of its field selector."""
+
+    def __init__(self, query: Mapping[str, str]) -> None:
+        self._wanted = dict(part.split("=", 1) for part in query.get("labelSelector", "").split(",") if part)
+        self._name = query.get("fieldSelector", "").removeprefix("metadata.name=")
 
     def __call__(self, item: Object) -> bool:
-        labels = item.get("metadata", {}).get("labels") or {}
-        return all(labels.get(key) == value for key, value in self._wanted.items())
+        metadata = item.get("metadata", {})
+        labels = metadata.get("labels") or {}
+        is_named = not self._name or metadata["name"] == self._name
+        return is_named and all(labels.get(key) == value for key, value in self._wanted.items())
 
 
 def _shown(kind: str, item: Object, before: Object | None, selected: _Selector) -> str:

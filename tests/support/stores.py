@@ -1,4 +1,4 @@
-"""Real servers of the control plane's state on loopback: Redis and etcd.
+"""Servers of the control plane's state on loopback: a real Redis, a real etcd, and the API server of the tests.
 
 In CI a missing server is a failure; elsewhere the test is skipped, with what to install.
 """
@@ -14,17 +14,31 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 
+from lbctl.ir.proxies import Store
+from lbctl.serve.state.interface import SharedStore
+from lbctl.serve.state.kubernetes_client import CONFIG_MAPS, LEASES
+from lbctl.serve.state.open import open_shared
 from tests.e2e.support.ports import HOST, free_port
+from tests.support.kubernetes import ApiServer
 
 _PATIENCE = 30.0
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: c
+clusters: [{name: k, cluster: {server: "URL"}}]
+users: [{name: u, user: {token: good}}]
+contexts: [{name: c, context: {cluster: k, user: u}}]
+"""
 
 
 def _binary(name: str, package: str) -> str:
@@ -126,12 +140,85 @@ class EtcdServer(Server):
         requests.post(f"http://{HOST}:{self.port}/v3/kv/deleterange", json=body, timeout=5).raise_for_status()
 
 
-STORES: dict[str, type[RedisServer] | type[EtcdServer]] = {"redis": RedisServer, "etcd": EtcdServer}
+class KubernetesServer:
+    """The API server of the tests, in a thread of this process. It keeps its objects over a restart."""
+
+    def __init__(self) -> None:
+        self.api = ApiServer()
+        self.port = self.api.port
+        self._has_started = False
+
+    def start(self) -> None:
+        (self.api.back if self._has_started else self.api.start)()
+        self._has_started = True
+
+    def signal(self, number: signal.Signals) -> None:
+        """Closes its port and its connections, and opens it again."""
+        (self.api.back if number == signal.SIGCONT else self.api.away)()
+
+    def stop(self) -> None:
+        """Ends it; its objects stay."""
+        self.api.away()
+
+    def empty(self) -> None:
+        """Removes every object."""
+        for collection in (LEASES.format(NAMESPACE), CONFIG_MAPS.format(NAMESPACE)):
+            for name in list(self.api.objects(collection)):
+                self.api.delete(collection, name)
+
+    def close(self) -> None:
+        self.api.stop()
+
+
+NAMESPACE = "lbctl"
+"""The namespace of the tests' stores in Kubernetes."""
+AnyServer = RedisServer | EtcdServer | KubernetesServer
+STORES: dict[str, type[AnyServer]] = {"redis": RedisServer, "etcd": EtcdServer, "kubernetes": KubernetesServer}
 """Scheme of a URL → its server."""
 
 
+def resource_name(prefix: str) -> str:
+    """The key space as the name of objects in Kubernetes."""
+    return prefix.replace(":", "-")
+
+
+def store_of(scheme: str, prefix: str, port: int = 0, *, tls: bool = False, **more: Any) -> Store:
+    """The store of this scheme on a port of this machine, by default that of the shared server."""
+    if scheme == "kubernetes":
+        return Store(f"kubernetes://{NAMESPACE}/{resource_name(prefix)}", **more)
+    return Store(f"{scheme}{'s' * tls}://{HOST}:{port or shared_server(scheme).port}", prefix, **more)
+
+
+@contextmanager
+def reachable(scheme: str, port: int = 0, *, tls: bool = False) -> Iterator[None]:
+    """Names the API server on this port in KUBECONFIG, for a store that is opened meanwhile."""
+    if scheme != "kubernetes":
+        yield
+        return
+    before = os.environ.get("KUBECONFIG")
+    with tempfile.NamedTemporaryFile("w", prefix="lbctl-kubeconfig-", delete=False) as file:
+        url = f"http{'s' * tls}://{HOST}:{port or shared_server(scheme).port}"
+        file.write(KUBECONFIG.replace("URL", url))
+    atexit.register(Path(file.name).unlink)
+    os.environ["KUBECONFIG"] = file.name
+    try:
+        yield
+    finally:
+        del os.environ["KUBECONFIG"]
+        if before is not None:
+            os.environ["KUBECONFIG"] = before
+
+
+def opened(
+    scheme: str, prefix: str, member: str = "cp-1", port: int = 0, *, tls: bool = False, **more: Any
+) -> SharedStore:
+    """A handle of the store of `store_of`."""
+    with reachable(scheme, port, tls=tls):
+        return open_shared(store_of(scheme, prefix, port, tls=tls, **more), member)
+
+
 @cache
-def shared_server(scheme: str) -> RedisServer | EtcdServer:
+def shared_server(scheme: str) -> AnyServer:
     """A server that all tests of this process share; each takes keys of its own."""
     server = STORES[scheme]()
     atexit.register(server.close)
@@ -139,11 +226,28 @@ def shared_server(scheme: str) -> RedisServer | EtcdServer:
     return server
 
 
-def write_key(server: RedisServer | EtcdServer, prefix: str, name: str, value: str) -> None:
-    """Writes a key of a key space as another program would."""
+def write_foreign(server: AnyServer, prefix: str, name: str, value: str) -> None:
+    """Writes `leader`, `epoch` or the announcement of a `member` as another program would."""
     if isinstance(server, RedisServer):
-        server.call("SET", f"{{{prefix}}}:{name}", value)
+        server.call("SET", f"{{{prefix}}}:{'member:x' if name == 'member' else name}", value)
         return
+    if isinstance(server, KubernetesServer):
+        _write_object(server.api, resource_name(prefix), name, value)
+        return
+    name = {"member": "members/x", "leader": "holder"}.get(name, name)
     key, content = (base64.b64encode(text.encode()).decode() for text in (f"{prefix}/{name}", value))
     answer = requests.post(f"http://{HOST}:{server.port}/v3/kv/put", json={"key": key, "value": content}, timeout=5)
     answer.raise_for_status()
+
+
+def _write_object(api: ApiServer, name: str, kind: str, value: str) -> None:
+    if kind == "member":
+        collection = CONFIG_MAPS.format(NAMESPACE)
+        found = api.objects(collection)[f"{name}-members"]
+        api.put(collection, f"{name}-members", {**found, "data": {**found["data"], "x": value}})
+        return
+    annotations = {"lbctl/epoch": value} if kind == "epoch" else {}
+    api.put(
+        LEASES.format(NAMESPACE), name,
+        {"metadata": {"annotations": annotations}, "spec": {"holderIdentity": value, "renewTime": "yesterday"}},
+    )  # fmt: skip

@@ -22,6 +22,7 @@ from lbctl.apply.haproxy.files import without_weights
 from lbctl.apply.haproxy.reload import Reloaded, Reloader
 from lbctl.apply.haproxy.running import Place, Running, UnreadableError
 from lbctl.apply.haproxy.runtime import Runtime
+from lbctl.apply.permit import Permit, always
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import TARGET, agents, config_digest, desired, slots
@@ -46,15 +47,19 @@ class HaproxyUpdater:
     """
 
     def __init__(
-        self, proxy: Proxy, locate: Locate = lambda _: None, clock: Callable[[], float] = time.monotonic
+        self,
+        proxy: Proxy,
+        locate: Locate = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+        permit: Permit = always,
     ) -> None:
-        """`locate` finds the files of the fleet."""
+        """`locate` finds the files of the fleet; `permit` is asked before each change."""
         self.proxy = proxy
         self._locate = locate
-        self._runtime = Runtime(proxy.runtime_api) if proxy.runtime_api else None
-        self._agents = AgentCheck(_ports_on_disk(proxy)) if proxy.agent_check else None
+        self._runtime = Runtime(proxy.runtime_api, permit=permit) if proxy.runtime_api else None
+        self._agents = AgentCheck(_ports_on_disk(proxy), permit=permit) if proxy.agent_check else None
         self._rendered: tuple[Prepared, Bundle] | None = None
-        self._reloader = _reloader(proxy, self._runtime, clock)
+        self._reloader = _reloader(proxy, self._runtime, clock, permit)
         self._lock = asyncio.Lock()
         self._pid: int | None = None
         self._undeletable: set[Place] = set()
@@ -256,8 +261,10 @@ _UNCHANGED = Reloaded(True)
 """The result if nothing had to be done."""
 
 
-def _reloader(proxy: Proxy, runtime: Runtime | None, clock: Callable[[], float]) -> Reloader | None:
-    return Reloader(proxy.config, proxy.reload, runtime, clock) if proxy.config and proxy.reload else None
+def _reloader(proxy: Proxy, runtime: Runtime | None, clock: Callable[[], float], permit: Permit) -> Reloader | None:
+    if not proxy.config or not proxy.reload:
+        return None
+    return Reloader(proxy.config, proxy.reload, runtime, clock, permit=permit)
 
 
 def _ports_on_disk(proxy: Proxy) -> frozenset[int]:

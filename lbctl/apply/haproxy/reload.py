@@ -18,6 +18,7 @@ from lbctl.apply import command
 from lbctl.apply.haproxy import processes, running
 from lbctl.apply.haproxy.files import Files, without_weights
 from lbctl.apply.haproxy.runtime import Runtime
+from lbctl.apply.permit import NOT_PERMITTED, Permit, always
 from lbctl.base.errors import reason_of
 from lbctl.ir.proxies import Reload
 from lbctl.targets.haproxy import config_digest
@@ -48,6 +49,9 @@ class Reloaded:
     retry_after: float | None = None
 
 
+_NOT_PERMITTED = Reloaded(False, NOT_PERMITTED)
+
+
 class Reloader:
     """Reloads one HAProxy, at most every few seconds, and does not repeat what was rejected."""
 
@@ -58,8 +62,10 @@ class Reloader:
         runtime: Runtime | None,
         clock: Callable[[], float] = time.monotonic,
         start_timeout: float = _START_TIMEOUT,
+        permit: Permit = always,
     ) -> None:
-        """`start_timeout` is the time in seconds within which a new worker must appear."""
+        """`start_timeout`: seconds within which a new worker must appear. `permit` is asked before each change."""
+        self._permit = permit
         self.files = Files(config)
         self._config = config
         self._settings = settings
@@ -84,7 +90,7 @@ class Reloader:
         if wait > 0:
             return Reloaded(False, retry_after=wait)
         result = await self._check_and_load(bundle)
-        self._last_failure = None if result.done else (key, result, self._clock())
+        self._last_failure = None if result.done or result is _NOT_PERMITTED else (key, result, self._clock())
         return result
 
     async def write(self, bundle: Bundle) -> Reloaded:
@@ -92,6 +98,8 @@ class Reloader:
         complaints = await self.files.check(bundle)
         if complaints:
             return Reloaded(False, "its checker refuses the new file", complaints)
+        if not self._permit():
+            return _NOT_PERMITTED
         try:
             await asyncio.to_thread(self.files.install, bundle)
         except OSError as error:
@@ -105,11 +113,15 @@ class Reloader:
         complaints = await self.files.check(bundle)
         if complaints:
             return Reloaded(False, "its checker refuses the new file", complaints)
+        if not self._permit():
+            return _NOT_PERMITTED
         try:
             before = await asyncio.to_thread(self.files.install, bundle)
         except OSError as error:
             return Reloaded(False, f"cannot write {error.filename or self._config}: {reason_of(error)}")
         old_worker, processes_before = await self._worker(), await asyncio.to_thread(processes.haproxies, self._config)
+        if not self._permit():
+            return _NOT_PERMITTED
         self._last = self._clock()
         done = await command.run(self._settings.command, _COMMAND_TIMEOUT)
         if done.code != 0:

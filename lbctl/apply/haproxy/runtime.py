@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
 
+from lbctl.apply.permit import NOT_PERMITTED, Permit, always
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_ip, is_loopback
 
@@ -45,11 +46,12 @@ class Replies:
 class Runtime:
     """A client of the API at `address`: a path, `ipv4@127.0.0.1:9999` or `ipv6@[::1]:9999`.
 
-    Each call may take `timeout` seconds.
+    Each call may take `timeout` seconds. `permit` is asked before commands of `send`.
     """
 
-    def __init__(self, address: str, timeout: float = 5.0) -> None:
+    def __init__(self, address: str, timeout: float = 5.0, permit: Permit = always) -> None:
         self.address = address
+        self._permit = permit
         self._timeout = timeout
 
     async def query(self, command: str) -> Replies:
@@ -95,6 +97,8 @@ class Runtime:
             await reader.readuntil(_PROMPT)
             for start in range(0, len(commands), _BATCH):
                 batch = commands[start : start + _BATCH]
+                if not self._permit():
+                    return Replies(tuple(texts), NOT_PERMITTED)
                 writer.write("".join(f"{each}\n" for each in batch).encode())
                 await writer.drain()
                 for _ in batch:

@@ -23,6 +23,7 @@ from lbctl.apply.fleet_files import Locate, digest, with_local_files
 from lbctl.apply.nginx.generations import Generations
 from lbctl.apply.nginx.master import Master, Verdict, Workers, find, judge
 from lbctl.apply.nginx.reload_schedule import Reason, ReloadSchedule, reason, retry_after, same_shape, with_live_state
+from lbctl.apply.permit import NOT_PERMITTED, Permit, always
 from lbctl.base.errors import reason_of
 from lbctl.ir.proxies import Proxy, Reload
 from lbctl.ir.snapshot import Snapshot, View
@@ -93,8 +94,14 @@ class NginxUpdater:
     """
 
     def __init__(
-        self, proxy: Proxy, locate: Locate = lambda _: None, clock: Callable[[], float] = time.monotonic
+        self,
+        proxy: Proxy,
+        locate: Locate = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+        permit: Permit = always,
     ) -> None:
+        """`permit` is asked before each change."""
+        self._permit = permit
         assert proxy.config is not None
         self.proxy = proxy
         self._reload = proxy.reload or Reload((TARGET.binary, "-s", "reload"))
@@ -250,6 +257,8 @@ class NginxUpdater:
 
     async def _swap(self, generation: Path, bundle: Bundle) -> Applied:
         master = await asyncio.to_thread(find, self._generations.config, self._binary or TARGET.binary)
+        if not self._permit():
+            return Applied("refused", NOT_PERMITTED)
         swapped = await asyncio.to_thread(self._generations.swap, generation, bundle)
         if master is None:
             return await self._reload_unseen()
@@ -263,6 +272,8 @@ class NginxUpdater:
 
     async def _reload_master(self, master: Master) -> Verdict:
         before, log = await self._initial_workers(master), master.log()
+        if not self._permit():
+            return Verdict(succeeded=False, reason=NOT_PERMITTED)
         done = await run(self._reload.command, _COMMAND_TIMEOUT)
         if done.code != 0:
             return Verdict(succeeded=False, reason=f"{self._reload.command[0]}: {done.last_line}")

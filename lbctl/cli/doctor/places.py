@@ -18,7 +18,7 @@ from lbctl.compile.files import file_of, named_files
 from lbctl.model.fleet import FleetSource
 from lbctl.serve.settings import Settings
 from lbctl.serve.state.sqlite import DATABASE, VERSION
-from lbctl.xds.build.key_pairs import authority_problem, pair_problem
+from lbctl.xds.build.key_pairs import authority_problem, crl_problem, pair_problem
 
 _LARGEST = 1 << 20
 """The maximal size of one file in bytes."""
@@ -132,6 +132,8 @@ def _file(what: str, key: str, place: Path) -> Check | None:
         )
     if key in ("ca", "client_ca") and (problem := authority_problem(data)):
         return Check(what, "failed", f"{show(str(place))}: {problem}", "a PEM file with the CA's certificate")
+    if key == "client_crl" and (problem := crl_problem(data)):
+        return Check(what, "failed", f"{show(str(place))}: {problem}", "a PEM file with the CA's revocation list")
     if key in _SECRET and stat.S_IMODE(mode) & 0o077:
         finding = f"{show(str(place))} may be read by others of this machine (mode {stat.S_IMODE(mode):04o})"
         return Check(what, "warn", finding, f"chmod 600 {place}; the proxy's user must still read it")

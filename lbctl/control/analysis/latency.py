@@ -71,10 +71,10 @@ class Histogram:
         return round(max(0.0, part)) + sum(count for key, count in self.counts.items() if key > number)
 
     def _bucket_of(self, share: float) -> int | None:
-        wanted, seen = share * self.requests, 0
+        wanted, cumulative = share * self.requests, 0
         for key in sorted(self.counts):
-            seen += self.counts[key]
-            if seen >= wanted:
+            cumulative += self.counts[key]
+            if cumulative >= wanted:
                 return key
         return None
 

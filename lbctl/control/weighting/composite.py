@@ -52,9 +52,9 @@ def _load(
 ) -> float | None:
     """The load from 0 (idle) to 1 (the highest in the pool); None where no signal is known."""
     values = [(weight, _value(observation, name, oldest), maxima[name]) for name, weight in terms]
-    known = [(weight, value / maximum) for weight, value, maximum in values if value is not None]
-    total = sum(weight for weight, _ in known)
-    return sum(weight * value for weight, value in known) / total if total else None
+    measured = [(weight, value / maximum) for weight, value, maximum in values if value is not None]
+    total = sum(weight for weight, _ in measured)
+    return sum(weight * value for weight, value in measured) / total if total else None
 
 
 def _value(observation: Observation | None, name: str, oldest: float) -> float | None:

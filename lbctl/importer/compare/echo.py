@@ -48,14 +48,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer()
 
     def _answer(self) -> None:
-        seen = {
+        received = {
             "replica": self.server.replica,
             "method": self.command,
             "path": self.path,
             "headers": [[name.lower(), value] for name, value in self.headers.items()],
             "body": self._body().decode("latin-1"),
         }
-        content = json.dumps(seen).encode()
+        content = json.dumps(received).encode()
         self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(content)))

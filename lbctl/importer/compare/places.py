@@ -44,9 +44,9 @@ class Places:
 def free_ports(names: Iterable[str]) -> dict[str, int]:
     """Return a free port on loopback for each name."""
     with ExitStack() as stack:
-        found = {}
+        ports = {}
         for name in names:
             listening = stack.enter_context(socket.socket())
             listening.bind((LOOPBACK, 0))
-            found[name] = listening.getsockname()[1]
-    return found
+            ports[name] = listening.getsockname()[1]
+    return ports

@@ -34,7 +34,7 @@ _NOT_COMPARED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedRequest:
     """What a request met behind one of the proxies."""
 
     status: int
@@ -59,9 +59,9 @@ class Row:
 
     sample: Sample
     """The request."""
-    before: Seen
+    before: ObservedRequest
     """Behind the configuration."""
-    after: Seen
+    after: ObservedRequest
     """Behind the fleet."""
     differences: tuple[str, ...]
     """What differs, in words; empty where they agree."""
@@ -143,7 +143,7 @@ def _start(stack: ExitStack, kind: str, binary: str, places: Places, config: str
 def _row(draft: Draft, sample: Sample, before: int, after: int) -> Row:
     route = draft.fleet["routes"].get(sample.route, {})
     tls = "tls" in draft.fleet["listeners"][sample.listener]
-    nothing = Seen(0)
+    nothing = ObservedRequest(0)
     if route.get("respond", {}).get("status") == CLOSED_STATUS:
         return Row(sample, nothing, nothing, (), "the import closed the route")
     if "auth" in route:
@@ -166,7 +166,7 @@ def _speaks_http2(draft: Draft, listener: str) -> bool:
     return any(pool.get("protocol", "http1") != "http1" for pool in pools)
 
 
-def _ask(sample: Sample, port: int, *, tls: bool) -> Seen:
+def _ask(sample: Sample, port: int, *, tls: bool) -> ObservedRequest:
     context = ssl._create_unverified_context() if tls else None
     connection = (
         http.client.HTTPSConnection(LOOPBACK, port, timeout=_TIMEOUT, context=context)
@@ -178,31 +178,31 @@ def _ask(sample: Sample, port: int, *, tls: bool) -> Seen:
         response = connection.getresponse()
         content = response.read()
     except (OSError, http.client.HTTPException):
-        return Seen(0)
+        return ObservedRequest(0)
     finally:
         connection.close()
-    return _seen(response.status, content)
+    return _observed(response.status, content)
 
 
-def _seen(status: int, content: bytes) -> Seen:
+def _observed(status: int, content: bytes) -> ObservedRequest:
     try:
-        found = json.loads(content)
-        headers = dict(found["headers"])
+        received = json.loads(content)
+        headers = dict(received["headers"])
         shown = sorted((name, value) for name, value in headers.items() if name not in {*_NOT_COMPARED, "host"})
-        return Seen(
+        return ObservedRequest(
             status,
-            found["replica"],
-            found["method"],
-            found["path"],
+            received["replica"],
+            received["method"],
+            received["path"],
             headers.get("host", ""),
             tuple(shown),
-            found["body"],
+            received["body"],
         )
     except (ValueError, KeyError, TypeError):
-        return Seen(status)
+        return ObservedRequest(status)
 
 
-def _differences(draft: Draft, before: Seen, after: Seen) -> Iterator[str]:
+def _differences(draft: Draft, before: ObservedRequest, after: ObservedRequest) -> Iterator[str]:
     if before.status != after.status:
         yield f"status {before.status} → {after.status}"
     if bool(before.replica) != bool(after.replica) or (before.replica and not _same_pool(draft, before, after)):
@@ -218,7 +218,7 @@ def _differences(draft: Draft, before: Seen, after: Seen) -> Iterator[str]:
         yield f"headers lost: {', '.join(lost)}"
 
 
-def _same_pool(draft: Draft, before: Seen, after: Seen) -> bool:
+def _same_pool(draft: Draft, before: ObservedRequest, after: ObservedRequest) -> bool:
     pools = [set(_addresses(pool)) for pool in draft.fleet["pools"].values()]
     splits = [
         set().union(*(set(_addresses(draft.fleet["pools"][name])) for name in route["split"]))

@@ -77,10 +77,10 @@ def _nginx(
         args = _nginx_args(item, places, upstreams, around)
         if args is None:
             continue
-        found: dict[str, Any] = {"directive": item.name, "line": 1, "args": args}
+        directive: dict[str, Any] = {"directive": item.name, "line": 1, "args": args}
         if item.is_block:
-            found["block"] = list(_nginx(item.block, places, upstreams, (*around, item.name)))
-        yield found
+            directive["block"] = list(_nginx(item.block, places, upstreams, (*around, item.name)))
+        yield directive
         if item.name == "listen" and "ssl" in item.args and not listened:
             listened = True
             yield _directive("ssl_certificate", places.pem)
@@ -222,7 +222,7 @@ def envoy(tree: dict[str, Any], places: Places) -> str:
     static = tree.get("static_resources", {})
     configs = {item.get("name"): item for item in static.get("route_configs", [])}
     endpoints = {item.get("cluster_name"): item for item in static.get("endpoints", [])}
-    listeners = [found for item in static.get("listeners", []) if (found := _listener(item, configs, places))]
+    listeners = [listener for item in static.get("listeners", []) if (listener := _listener(item, configs, places))]
     clusters = [_cluster(item, endpoints, places) for item in static.get("clusters", [])]
     return yaml.safe_dump({"static_resources": {"listeners": listeners, "clusters": clusters}}, sort_keys=False)
 
@@ -230,7 +230,7 @@ def envoy(tree: dict[str, Any], places: Places) -> str:
 def _listener(item: dict[str, Any], configs: dict[Any, Any], places: Places) -> dict[str, Any] | None:
     address = item["address"].get("socket_address", {})
     port = places.binds.get(f"{address.get('address')}:{address.get('port_value')}")
-    chains = [found for chain in item.get("filter_chains", []) if (found := _chain(chain, configs, places))]
+    chains = [kept for chain in item.get("filter_chains", []) if (kept := _chain(chain, configs, places))]
     if port is None or not chains:
         return None
     place = {"socket_address": {"address": LOOPBACK, "port_value": port}}
@@ -238,17 +238,19 @@ def _listener(item: dict[str, Any], configs: dict[Any, Any], places: Places) -> 
 
 
 def _chain(chain: dict[str, Any], configs: dict[Any, Any], places: Places) -> dict[str, Any] | None:
-    found = [item for item in chain.get("filters", []) if "HttpConnectionManager" in str(item["typed_config"]["@type"])]
-    if not found:
+    managers = [
+        item for item in chain.get("filters", []) if "HttpConnectionManager" in str(item["typed_config"]["@type"])
+    ]
+    if not managers:
         return None
     manager = {
-        key: value for key, value in found[0]["typed_config"].items() if key not in {"access_log", "tracing", "rds"}
+        key: value for key, value in managers[0]["typed_config"].items() if key not in {"access_log", "tracing", "rds"}
     }
-    rds = found[0]["typed_config"].get("rds", {}).get("route_config_name")
+    rds = managers[0]["typed_config"].get("rds", {}).get("route_config_name")
     if rds in configs:
         manager["route_config"] = {key: value for key, value in configs[rds].items() if key != "@type"}
     manager["http_filters"] = [item for item in manager.get("http_filters", []) if _filter_kind(item) in _ENVOY_FILTERS]
-    result: dict[str, Any] = {"filters": [{"name": found[0]["name"], "typed_config": manager}]}
+    result: dict[str, Any] = {"filters": [{"name": managers[0]["name"], "typed_config": manager}]}
     if "transport_socket" in chain:
         result["transport_socket"] = _downstream_tls(places)
     return result
@@ -277,11 +279,11 @@ def _cluster(item: dict[str, Any], endpoints: dict[Any, Any], places: Places) ->
 
 
 def _endpoints(group: dict[str, Any], places: Places) -> list[dict[str, Any]]:
-    found = []
+    endpoints = []
     for item in group.get("lb_endpoints", []):
         address = item["endpoint"]["address"].get("socket_address", {})
         host, _, port = places.replica(f"{address.get('address')}:{address.get('port_value')}").rpartition(":")
         place = {"socket_address": {"address": host, "port_value": int(port)}}
         endpoint = {"address": place, "hostname": address.get("address")}
-        found.append({"endpoint": endpoint, "load_balancing_weight": item.get("load_balancing_weight", 1)})
-    return found
+        endpoints.append({"endpoint": endpoint, "load_balancing_weight": item.get("load_balancing_weight", 1)})
+    return endpoints

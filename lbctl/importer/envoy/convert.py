@@ -34,12 +34,12 @@ def convert(root: Node, file: str, diagnostics: Diagnostics) -> Draft:
     context.clusters.update({item.get("name").text: item for item in static.get("clusters")})
     context.endpoints.update({item.get("cluster_name").text: item for item in static.get("endpoints")})
     context.route_configs.update({item.get("name").text: item for item in static.get("route_configs")})
-    found = [manager for item in static.get("listeners") for manager in managers(context, item)]
-    if not found:
+    connection_managers = [manager for item in static.get("listeners") for manager in managers(context, item)]
+    if not connection_managers:
         hint = "give a static configuration, or the `config_dump` of a running Envoy"
         diagnostics.add(Diagnostic("LB982", "there is no HTTP listener to import", Position(file, 1, 1), hint=hint))
         return context.draft
-    for manager in found:
+    for manager in connection_managers:
         _routes(context, manager)
     _unused(context)
     types = [item for item in view.all if item.name == "@type"]

@@ -45,32 +45,32 @@ class Filters:
 
 def filters(context: Context, manager: Manager) -> Filters:
     """Read the HTTP filters of a connection manager."""
-    found = Filters()
+    result = Filters()
     for item in manager.view.get("http_filters"):
         if item.get("disabled").text == "true":
             context.omit(item, "it is disabled", manager.path)
             continue
-        _filter(context, manager, item, found)
-    return found
+        _filter(context, manager, item, result)
+    return result
 
 
-def _filter(context: Context, manager: Manager, item: View, found: Filters) -> None:
+def _filter(context: Context, manager: Manager, item: View, result: Filters) -> None:
     typed, kind = item.get("typed_config"), _kind(item)
     if kind == "router":
         context.imply("the last filter sends requests to replicas", item)
     elif kind == "health_check" and typed.get("pass_through_mode").text == "false":
-        found.answers += [(match, item) for match in _paths(typed)]
+        result.answers += [(match, item) for match in _paths(typed)]
     elif kind == "local_ratelimit" and (limit := _limit(typed)) is not None:
-        found.limits.append(limit)
-        found.limit_views.append(item)
+        result.limits.append(limit)
+        result.limit_views.append(item)
     elif kind == "buffer" and (number := typed.get("max_request_bytes").number):
         context.put((*manager.path, "max_body"), f"{number}B", item)
     elif kind in _PROTECTING:
         why = f"{_PROTECTING[kind]} is not carried over"
         context.omit(item, f"{why}: routes refuse their requests", manager.path)
-        found.closing.append((item, why))
+        result.closing.append((item, why))
     else:
-        found.reads_model |= kind == "json_to_metadata"
+        result.reads_model |= kind == "json_to_metadata"
         context.omit(item, _OTHERS.get(kind, "a fleet has no filters"), manager.path)
 
 

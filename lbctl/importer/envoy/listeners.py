@@ -31,25 +31,25 @@ class Manager:
 def managers(context: Context, listener: View) -> Iterator[Manager]:
     """Add the listener, and yield its connection manager; listeners for TCP are comments."""
     chains = [*listener.get("filter_chains"), *filter(None, [listener.get("default_filter_chain")])]
-    found = [
+    connection_managers = [
         (chain, item) for chain in chains for item in chain.get("filters") if item.get("typed_config").type == _MANAGER
     ]
     bind = _bind(listener)
-    if not found or bind is None:
-        reason = "it has no HTTP connection manager" if not found else "it binds no address"
+    if not connection_managers or bind is None:
+        reason = "it has no HTTP connection manager" if not connection_managers else "it binds no address"
         context.omit(listener, reason, ())
         return
     path = context.draft.add("listeners", listener.get("name").text or "listener", listener.statement, {"bind": bind})
     context.draft.ledger.home(listener.statement, path)
     context.imply("it is the listener's address", listener.get("address"))
     handle(context, path, listener, _HANDLERS, "name", "stat_prefix", "traffic_direction")
-    for chain, item in found[:1]:
+    for chain, item in connection_managers[:1]:
         _transport(context, path, chain)
         context.imply("it is the filter for HTTP", item.get("name"), item.get("typed_config", "@type"))
         manager = item.get("typed_config")
         handle(context, path, manager, _MANAGER_HANDLERS, "stat_prefix", "codec_type")
         yield Manager(path, manager)
-    for chain, _ in found[1:]:
+    for chain, _ in connection_managers[1:]:
         _further_chain(context, path, chain)
 
 

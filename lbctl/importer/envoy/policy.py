@@ -78,9 +78,9 @@ def _idle(context: Context, path: Path, view: View) -> None:
 
 def _retry(context: Context, path: Path, view: View) -> None:
     draft, number = context.draft, view.get("num_retries").number
-    words = [word.strip() for word in view.get("retry_on").text.split(",") if word.strip()]
+    conditions = [word.strip() for word in view.get("retry_on").text.split(",") if word.strip()]
     context.put((*path, "retry", "attempts"), min(1 if number is None else number, 10), view.get("num_retries"))
-    repeated = sorted(set(words) - _SAFE)
+    repeated = sorted(set(conditions) - _SAFE)
     if repeated:
         context.omit(view.get("retry_on"), "lbctl repeats only what no replica has begun to work on", path)
         message = f"retry_on {', '.join(repeated)}: a generation that has begun is paid for twice"
@@ -127,13 +127,13 @@ def _auto_host(context: Context, path: Path, view: View) -> None:
 
 def _mirror(context: Context, path: Path, view: View) -> None:
     for item in view:
-        found = pool(context, context.clusters.get(item.get("cluster").text, EMPTY))
-        if found is None or context.draft.get((*path, "mirror")):
+        target = pool(context, context.clusters.get(item.get("cluster").text, EMPTY))
+        if target is None or context.draft.get((*path, "mirror")):
             context.omit(item, "a route has one mirror", path)
             continue
         share = item.get("runtime_fraction", "default_value")
         percent = (share.get("numerator").number or 0) * _SCALE.get(share.get("denominator").text, 1.0)
-        value = {"pool": found[1]} | ({"percent": f"{percent:g}%"} if share else {})
+        value = {"pool": target[1]} | ({"percent": f"{percent:g}%"} if share else {})
         context.put((*path, "mirror"), value, item)
 
 

@@ -53,11 +53,11 @@ def _of_dump(root: Node) -> Node:
         section = _SECTION.get(kind.removesuffix("ConfigDump"))
         for path in _DUMPS.get(kind, ()):
             for item in _items(_field(config, path[0])):
-                found = item
+                resource = item
                 for step in path[1:]:
-                    found = _field(found, step) or Node({}, root.file, 0, 0)
-                if section is not None and found.value:
-                    resources[section].append(found)
+                    resource = _field(resource, step) or Node({}, root.file, 0, 0)
+                if section is not None and resource.value:
+                    resources[section].append(resource)
     static = {name: Node(items, root.file, root.line, root.column) for name, items in resources.items() if items}
     return Node(
         {"static_resources": Node(static, root.file, root.line, root.column)}, root.file, root.line, root.column
@@ -146,9 +146,9 @@ def _import(name: str) -> bool:
 
 def _modules(package: str) -> Iterator[str]:
     try:
-        found = importlib.import_module(package)
+        imported = importlib.import_module(package)
     except ImportError:
         return
-    for item in pkgutil.iter_modules(found.__path__):
+    for item in pkgutil.iter_modules(imported.__path__):
         if item.name.endswith("_pb2"):
             yield f"{package}.{item.name}"

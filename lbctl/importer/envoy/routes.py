@@ -30,22 +30,22 @@ class Entry:
     """Its virtual host."""
 
 
-def routes(context: Context, listener: Path, config: View, found: Filters) -> None:
+def routes(context: Context, listener: Path, config: View, filters: Filters) -> None:
     """Add the routes of a route configuration."""
     entries = list(_entries(context, config))
     entries += [
         Entry(match, entries[index].view, entries[index].host)
         for match, index in overlaps([entry.match for entry in entries])
     ]
-    paths = [path for match, view in found.answers if (path := _answer(context, listener, match, view))]
+    paths = [path for match, view in filters.answers if (path := _answer(context, listener, match, view))]
     for entry in entries:
         path = _route(context, listener, config, entry)
         paths.append(path)
-        for view, why in found.closing:
+        for view, why in filters.closing:
             context.omit(view, f"{why}: routes refuse their requests", listener)
             context.draft.close(path, why)
-        if found.limits and "respond" not in context.draft.get(path):
-            context.put((*path, "rate_limit"), list(found.limits), *found.limit_views)
+        if filters.limits and "respond" not in context.draft.get(path):
+            context.put((*path, "rate_limit"), list(filters.limits), *filters.limit_views)
     _others(context, listener, config, entries)
 
 
@@ -197,12 +197,12 @@ def _forward(context: Context, path: Path, view: View) -> None:
     for name, weight in names:
         cluster = context.clusters.get(name, EMPTY)
         parts = aggregate(cluster)
-        found = pool(context, context.clusters.get(parts[0], EMPTY) if parts else cluster)
-        if found is None:
+        target = pool(context, context.clusters.get(parts[0], EMPTY) if parts else cluster)
+        if target is None:
             context.omit(view, "its cluster is none of known endpoints: the route refuses its requests", path)
             context.draft.close(path, "its cluster could not be carried over")
             return
-        shares[str(found[1])] = shares.get(str(found[1]), 0) + weight
+        shares[str(target[1])] = shares.get(str(target[1]), 0) + weight
         if len(parts) > 1 and (spare := pool(context, context.clusters.get(parts[1], EMPTY))) is not None:
             context.put((*path, "fallback"), spare[1], cluster)
     if len(shares) == 1:

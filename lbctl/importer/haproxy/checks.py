@@ -56,17 +56,17 @@ def _lines(section: Section) -> list[Statement]:
 def _http(context: Context, path: Path, lines: Sequence[Statement]) -> dict[str, Any]:
     http: dict[str, Any] = {}
     for item in lines:
-        words = item.args[1:]
+        args = item.args[1:]
         if item.name == "option":
-            http |= _request([word for word in words if not word.startswith("HTTP/")])
+            http |= _request([word for word in args if not word.startswith("HTTP/")])
         elif item.args[:1] == ("send",):
-            http |= _send(words)
+            http |= _send(args)
         elif item.args[:1] == ("expect",):
-            found = _expect(words)
-            if found is None:
+            expected = _expect(args)
+            if expected is None:
                 context.draft.ledger.omit(item, "a check expects statuses, or a text in the body", path)
                 continue
-            http |= found
+            http |= expected
         else:
             context.draft.ledger.omit(item, "a check is one GET", path)
             continue
@@ -75,34 +75,34 @@ def _http(context: Context, path: Path, lines: Sequence[Statement]) -> dict[str,
     return http
 
 
-def _request(words: Sequence[str]) -> dict[str, Any]:
-    if not words:
+def _request(args: Sequence[str]) -> dict[str, Any]:
+    if not args:
         return {}
-    return {"path": words[0] if len(words) == 1 else words[1]}
+    return {"path": args[0] if len(args) == 1 else args[1]}
 
 
-def _send(words: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for index, word in enumerate(words):
-        following = words[index + 1 :]
+def _send(args: Sequence[str]) -> dict[str, Any]:
+    request: dict[str, Any] = {}
+    for index, word in enumerate(args):
+        following = args[index + 1 :]
         if word == "uri" and following:
-            found["path"] = following[0]
+            request["path"] = following[0]
         if word == "hdr" and len(following) > 1 and following[0].lower() == "host":
-            found["host"] = following[1]
-    return found
+            request["host"] = following[1]
+    return request
 
 
-def _expect(words: Sequence[str]) -> dict[str, Any] | None:
-    if len(words) < 2:
+def _expect(args: Sequence[str]) -> dict[str, Any] | None:
+    if len(args) < 2:
         return None
-    if words[0] == "status":
+    if args[0] == "status":
         statuses: list[int] = []
-        for part in words[1].split(","):
+        for part in args[1].split(","):
             match = re.fullmatch(r"(\d{3})(?:-(\d{3}))?", part)
             if match is None:
                 return None
             statuses += range(int(match[1]), int(match[2] or match[1]) + 1)
         return {"statuses": statuses}
-    if words[0] == "rstatus" and re.fullmatch(r"\^?2\.\.\$?|2\[0-9\]\[0-9\]|2\.\*?|\(2\|3\)\[0-9\]\[0-9\]", words[1]):
-        return {"statuses": list(range(200, 300 if "3" not in words[1] else 400))}
-    return {"body_contains": " ".join(words[1:])} if words[0] == "string" else None
+    if args[0] == "rstatus" and re.fullmatch(r"\^?2\.\.\$?|2\[0-9\]\[0-9\]|2\.\*?|\(2\|3\)\[0-9\]\[0-9\]", args[1]):
+        return {"statuses": list(range(200, 300 if "3" not in args[1] else 400))}
+    return {"body_contains": " ".join(args[1:])} if args[0] == "string" else None

@@ -53,7 +53,7 @@ class Condition:
 
     def matches(self) -> list[Match] | None:
         """Return the matches of which one must hold; None if a match cannot say the condition."""
-        found: list[Match] = []
+        merged_matches: list[Match] = []
         for terms in self.terms:
             alternatives = [None if term.negated else alternatives_of(term.words) for term in terms]
             if None in alternatives:
@@ -62,14 +62,14 @@ class Condition:
                 merged = merge(combination)
                 if merged is None:
                     return None
-                found.append(merged)
-        return found
+                merged_matches.append(merged)
+        return merged_matches
 
 
-def condition(words: Sequence[str], acls: Mapping[str, Sequence[Statement]]) -> Condition:
+def condition(expression: Sequence[str], acls: Mapping[str, Sequence[Statement]]) -> Condition:
     """Read what follows `if` or `unless`; a named ACL may be defined by several lines, of which one must hold."""
     alternatives: list[list[Term]] = [[]]
-    rest = list(words)
+    rest = list(expression)
     while rest:
         word = rest.pop(0)
         if word in {"or", "||"}:
@@ -107,11 +107,11 @@ _PREDEFINED = {
 }  # fmt: skip
 
 
-def alternatives_of(words: Sequence[str]) -> list[Match] | None:
+def alternatives_of(test: Sequence[str]) -> list[Match] | None:
     """Return the matches of one ACL, of which one must hold; None if a match cannot say it."""
-    if not words:
+    if not test:
         return None
-    fetch, kind, values = split(words)
+    fetch, kind, values = split(test)
     if fetch == "always_true":
         return [{}]
     if fetch in {"path", "path_beg", "path_reg", "path_end", "path_dir", "url_beg", "url", "path_sub"}:
@@ -128,10 +128,10 @@ def alternatives_of(words: Sequence[str]) -> list[Match] | None:
     return None
 
 
-def split(words: Sequence[str]) -> tuple[str, str, list[str]]:
+def split(test: Sequence[str]) -> tuple[str, str, list[str]]:
     """Return the fetch, the kind of comparison, and the values of an ACL."""
-    fetch, kind, values = words[0], "str", list[str]()
-    rest = list(words[1:])
+    fetch, kind, values = test[0], "str", list[str]()
+    rest = list(test[1:])
     while rest:
         word = rest.pop(0)
         if word == "-m" and rest:

@@ -24,17 +24,17 @@ class Section:
         """The name of the section; empty for one without."""
         return self.block.args[0] if self.block.args else ""
 
-    def own(self, *words: str) -> Iterator[Statement]:
+    def own(self, *prefix: str) -> Iterator[Statement]:
         """Yield the lines of the section itself that begin with the words."""
-        return (item for item in self.block.block if item.words[: len(words)] == words)
+        return (item for item in self.block.block if item.words[: len(prefix)] == prefix)
 
-    def last(self, *words: str) -> Statement | None:
+    def last(self, *prefix: str) -> Statement | None:
         """Return the line that holds: the last one that begins with the words, `defaults` included."""
         for level in (self.block, *self.defaults):
             for item in reversed(level.block):
-                if item.words[: len(words)] == words:
+                if item.words[: len(prefix)] == prefix:
                     return item
-                if item.words[: len(words) + 1] == ("no", *words):
+                if item.words[: len(prefix) + 1] == ("no", *prefix):
                     return None
         return None
 
@@ -60,7 +60,7 @@ def sections(statements: tuple[Statement, ...]) -> list[Section]:
     """Return the sections that carry traffic, each with its `defaults`."""
     named: dict[str, Section] = {}
     latest: tuple[Statement, ...] = ()
-    found = []
+    result = []
     for item in statements:
         source = item.args[item.args.index("from") + 1] if "from" in item.args[:-1] else None
         inherited = (named[source].block, *named[source].defaults) if source in named else ()
@@ -69,5 +69,5 @@ def sections(statements: tuple[Statement, ...]) -> list[Section]:
             if item.args and item.args[0] != "from":
                 named[item.args[0]] = Section(item, inherited)
         elif item.name in {"frontend", "backend", "listen"}:
-            found.append(Section(item, inherited if source is not None else latest))
-    return found
+            result.append(Section(item, inherited if source is not None else latest))
+    return result

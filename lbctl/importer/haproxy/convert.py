@@ -48,9 +48,9 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     ledger = Ledger(statements, diagnostics)
     draft = Draft(ledger)
     context = Context(draft)
-    found = sections(tuple(statements))
-    http = [item for item in found if item.is_http]
-    for item in found:
+    all_sections = sections(tuple(statements))
+    http = [item for item in all_sections if item.is_http]
+    for item in all_sections:
         if not item.is_http:
             ledger.omit(item.block, "its mode is TCP, and lbctl balances HTTP")
     for item in filter(_is_statistics, http):
@@ -98,6 +98,6 @@ def _unused(context: Context, http: Sequence[Section]) -> None:
 
 def _imply(context: Context, statements: Sequence[Statement]) -> None:
     for item in walk(statements):
-        for words, reason in _IMPLIED.items():
-            if item.words[: len(words)] == words and (item.block or not item.is_block):
+        for prefix, reason in _IMPLIED.items():
+            if item.words[: len(prefix)] == prefix and (item.block or not item.is_block):
                 context.draft.ledger.imply(reason, item)

@@ -25,7 +25,7 @@ def listeners(context: Context, section: Section) -> tuple[list[str], list[str]]
                 context.draft.ledger.omit(item, "a listener binds one address and port")
                 continue
             path = context.draft.add("listeners", _name(section, item), item, {"bind": bind})
-            _words(context, path, item)
+            _bind_options(context, path, item)
             _settings(context, path, section)
             (encrypted if "ssl" in item.args else plain).append(str(path[1]))
     return plain, encrypted
@@ -36,7 +36,7 @@ def _name(section: Section, item: Statement) -> str:
     return f"{section.name}-tls" if several and "ssl" in item.args else section.name
 
 
-def _words(context: Context, path: Path, item: Statement) -> None:
+def _bind_options(context: Context, path: Path, item: Statement) -> None:
     draft, rest = context.draft, list(item.args[1:])
     while rest:
         word = rest.pop(0)
@@ -78,10 +78,10 @@ _SETTINGS: dict[Sequence[str], Callable[[Context, Path, Statement, str], None]] 
 
 
 def _settings(context: Context, path: Path, section: Section) -> None:
-    for words, settle in _SETTINGS.items():
-        item = section.last(*words)
-        if item is not None and len(item.words) > len(words):
-            settle(context, path, item, item.words[len(words)])
+    for prefix, settle in _SETTINGS.items():
+        item = section.last(*prefix)
+        if item is not None and len(item.words) > len(prefix):
+            settle(context, path, item, item.words[len(prefix)])
     log = section.last("option", "dontlog-normal")
     if log is not None:
         context.draft.ledger.omit(log, "every request has a line in the access log", path)

@@ -70,19 +70,19 @@ def _retries(context: Context, route: Path, section: Section) -> None:
 
 
 def _request(context: Context, route: Path, section: Section, item: Statement) -> None:
-    words, when, negated = parted(item.args)
-    name = words[0] if words else ""
+    args, when, negated = parted(item.args)
+    name = args[0] if args else ""
     if name not in {"set-header", "add-header", "del-header", "set-path", "replace-path", "replace-uri", "set-uri"}:
         return
     if when and not _applies(context, route, section, when, negated):
-        if not (name.endswith("header") and len(words) > 1 and words[1].lower() in _FORWARDED):
+        if not (name.endswith("header") and len(args) > 1 and args[1].lower() in _FORWARDED):
             return
         context.draft.ledger.imply("the address and the scheme of the client are always passed on", item)
         return
     if name.endswith("-header"):
-        _header(context, route, item, words)
+        _header(context, route, item, args)
     else:
-        _path(context, route, item, words)
+        _path(context, route, item, args)
 
 
 def _applies(context: Context, route: Path, section: Section, when: tuple[str, ...], negated: bool) -> bool:
@@ -92,11 +92,11 @@ def _applies(context: Context, route: Path, section: Section, when: tuple[str, .
     return not negated and matches is not None and any(covers(item, match) for item in matches)
 
 
-def _header(context: Context, route: Path, item: Statement, words: tuple[str, ...]) -> None:
+def _header(context: Context, route: Path, item: Statement, args: tuple[str, ...]) -> None:
     draft, ledger = context.draft, context.draft.ledger
-    name = words[1].lower() if len(words) > 1 else ""
-    value = words[2] if len(words) > 2 else ""
-    if words[0] == "del-header":
+    name = args[1].lower() if len(args) > 1 else ""
+    value = args[2] if len(args) > 2 else ""
+    if args[0] == "del-header":
         _remove(context, route, item, name, "request")
     elif name in _FORWARDED and value in _OWN_VALUES:
         ledger.imply("the address and the scheme of the client are always passed on", item)
@@ -106,7 +106,7 @@ def _header(context: Context, route: Path, item: Statement, words: tuple[str, ..
         reason = "a secret is not copied: write the header by hand, or let replicas do without it"
         ledger.omit(item, reason, route, part=f"http-request set-header {name} (a secret)")
         _remove(context, route, item, name, "request")
-    elif "%" in value.replace("%%", "") or words[0] == "add-header":
+    elif "%" in value.replace("%%", "") or args[0] == "add-header":
         ledger.omit(item, "a header with variables of HAProxy", route)
     elif name == "host" and _HOST.fullmatch(value):
         draft.put((*route, "rewrite", "host"), value, item)
@@ -119,40 +119,40 @@ def _remove(context: Context, route: Path, item: Statement, name: str, side: str
     context.draft.put(path, list(dict.fromkeys([*(context.draft.get(path) or []), name])), item)
 
 
-def _path(context: Context, route: Path, item: Statement, words: tuple[str, ...]) -> None:
+def _path(context: Context, route: Path, item: Statement, args: tuple[str, ...]) -> None:
     draft = context.draft
     match = draft.get((*route, "match")) or {}
-    found = _replaced(words)
+    replacement = _replaced(args)
     prefix = match.get("path_prefix", "")
-    if found is not None and prefix and found[0].rstrip("/") == prefix.rstrip("/"):
-        draft.put((*route, "rewrite", "path_prefix"), found[1] or "/", item)
+    if replacement is not None and prefix and replacement[0].rstrip("/") == prefix.rstrip("/"):
+        draft.put((*route, "rewrite", "path_prefix"), replacement[1] or "/", item)
         return
-    if found is not None and not (prefix or "path" in match or "path_regex" in match):
+    if replacement is not None and not (prefix or "path" in match or "path_regex" in match):
         return
-    if found is not None and prefix and not prefix.startswith(found[0]):
+    if replacement is not None and prefix and not prefix.startswith(replacement[0]):
         return
     draft.ledger.omit(item, "a fleet replaces the prefix that matched, and nothing else", route)
     draft.close(route, "its rewrite could not be carried over")
 
 
-def _replaced(words: tuple[str, ...]) -> tuple[str, str] | None:
+def _replaced(args: tuple[str, ...]) -> tuple[str, str] | None:
     """Return the prefix that a rule takes off and the one that it puts in its place."""
-    if words[0] in {"replace-path", "replace-uri"} and len(words) > 2:
-        old, new = _REWRITE.fullmatch(words[1]), re.fullmatch(r"(/?[A-Za-z0-9._/-]*?)\\1", words[2])
+    if args[0] in {"replace-path", "replace-uri"} and len(args) > 2:
+        old, new = _REWRITE.fullmatch(args[1]), re.fullmatch(r"(/?[A-Za-z0-9._/-]*?)\\1", args[2])
         return (old["old"], new[1]) if old and new else None
-    text = " ".join(words[1:])
+    text = " ".join(args[1:])
     match = re.fullmatch(r"%\[path,regsub\(\^(/[A-Za-z0-9._/-]*),(/[A-Za-z0-9._/-]*)\)\]", text)
     return (match[1], match[2]) if match else None
 
 
 def _response(context: Context, route: Path, item: Statement) -> None:
-    words, when, _ = parted(item.args)
-    name = words[1].lower() if len(words) > 1 else ""
-    if when or not words or words[0] not in {"set-header", "del-header"}:
+    args, when, _ = parted(item.args)
+    name = args[1].lower() if len(args) > 1 else ""
+    if when or not args or args[0] not in {"set-header", "del-header"}:
         return
-    if words[0] == "del-header":
+    if args[0] == "del-header":
         _remove(context, route, item, name, "response")
-    elif len(words) > 2 and "%" not in words[2].replace("%%", ""):
-        context.draft.put((*route, "headers", "response", "set", name), words[2].replace("%%", "%"), item)
+    elif len(args) > 2 and "%" not in args[2].replace("%%", ""):
+        context.draft.put((*route, "headers", "response", "set", name), args[2].replace("%%", "%"), item)
     else:
         context.draft.ledger.omit(item, "a header with variables of HAProxy", route)

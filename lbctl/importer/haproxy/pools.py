@@ -61,17 +61,17 @@ def _balance(context: Context, path: Path, section: Section) -> None:
         draft.ledger.omit(item, "no algorithm of a fleet means this: `least_request` stands in its place", path)
 
 
-def _hash_key(words: Sequence[str]) -> dict[str, Any] | None:
-    if words[0] == "source":
+def _hash_key(args: Sequence[str]) -> dict[str, Any] | None:
+    if args[0] == "source":
         return {"source_ip": {}}
-    header = re.fullmatch(r"hdr\(([A-Za-z0-9_-]+)\)", words[0])
-    if header is None and words[0] == "hash" and len(words) > 1:
-        header = re.fullmatch(r"(?:req\.)?f?hdr\(([A-Za-z0-9_-]+)\)", words[1])
+    header = re.fullmatch(r"hdr\(([A-Za-z0-9_-]+)\)", args[0])
+    if header is None and args[0] == "hash" and len(args) > 1:
+        header = re.fullmatch(r"(?:req\.)?f?hdr\(([A-Za-z0-9_-]+)\)", args[1])
     if header:
         return {"header": header[1].lower()}
-    if words[0] == "hash" and len(words) > 1 and (cookie := re.fullmatch(r"req\.cook\((\w+)\)", words[1])):
+    if args[0] == "hash" and len(args) > 1 and (cookie := re.fullmatch(r"req\.cook\((\w+)\)", args[1])):
         return {"cookie": cookie[1]}
-    return {"query": words[1]} if words[0] == "url_param" and len(words) > 1 else None
+    return {"query": args[1]} if args[0] == "url_param" and len(args) > 1 else None
 
 
 def _hash_settings(context: Context, path: Path, section: Section) -> None:
@@ -92,10 +92,10 @@ def _members(context: Context, path: Path, section: Section) -> None:
     base = Server.defaults(section)
     ledger.carry(path, *base.statements)
     if templates and not lines:
-        found = template(context, path, templates[0], base)
+        member = template(context, path, templates[0], base)
         for item in templates[1:]:
             ledger.omit(item, "a pool is discovered by one name", path)
-        servers = [found] if found else []
+        servers = [member] if member else []
     else:
         servers = [server for item in lines if (server := base.of(item))]
         _replicas(context, path, servers)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
-from lbctl.importer.haproxy.tokens import TokenError, words
+from lbctl.importer.haproxy.tokens import TokenError, split_line
 from lbctl.importer.limits import read_text
 from lbctl.importer.statement import Statement
 
@@ -45,14 +45,14 @@ def _sections(file: str, diagnostics: Diagnostics) -> Iterator[Statement]:
 def _lines(text: str, file: str, diagnostics: Diagnostics) -> Iterator[Statement]:
     for number, line in enumerate(text.split("\n"), 1):
         try:
-            found = words(line)
+            tokens = split_line(line)
         except TokenError as error:
             _fail(diagnostics, Position(file, number, error.column), str(error))
             continue
-        if len(found) > _MAX_WORDS:
+        if len(tokens) > _MAX_WORDS:
             _fail(diagnostics, Position(file, number, 1), f"a line has at most {_MAX_WORDS} words")
-        elif found:
-            yield Statement(Position(file, number, found[0].column), tuple(item.text for item in found))
+        elif tokens:
+            yield Statement(Position(file, number, tokens[0].column), tuple(item.text for item in tokens))
 
 
 def _fail(diagnostics: Diagnostics, position: Position, message: str) -> None:

@@ -34,9 +34,9 @@ class Entry:
 
 def frontend(context: Context, section: Section, plain: Sequence[str], encrypted: Sequence[str]) -> None:
     """Add the routes of a frontend or listen section."""
-    found = list(rules.rules(section))
+    all_rules = list(rules.rules(section))
     own = [*plain, *encrypted]
-    redirects = [rule for rule in found if rule.action == "redirect"]
+    redirects = [rule for rule in all_rules if rule.action == "redirect"]
     if redirects and plain:
         for rule in redirects:
             for match in rule.when.matches() or []:
@@ -46,17 +46,17 @@ def frontend(context: Context, section: Section, plain: Sequence[str], encrypted
         own = list(encrypted) if whole else own
     if not own:
         return
-    entries = list(_entries(context, section, found))
+    entries = list(_entries(context, section, all_rules))
     entries += [Entry(match, entries[index].rule) for match, index in overlaps([item.match for item in entries])]
     paths = [_route(context, section, entry, own) for entry in entries]
-    _protect(context, found, paths)
-    _fallbacks(context, found, entries, paths)
+    _protect(context, all_rules, paths)
+    _fallbacks(context, all_rules, entries, paths)
 
 
-def _entries(context: Context, section: Section, found: Sequence[rules.Rule]) -> Iterator[Entry]:
+def _entries(context: Context, section: Section, all_rules: Sequence[rules.Rule]) -> Iterator[Entry]:
     """Yield what the rules decide, in their order, without what an earlier rule takes already."""
     taken: list[Match] = []
-    for rule in (*found, *_default(section)):
+    for rule in (*all_rules, *_default(section)):
         if rule.action == "skipped":
             context.draft.ledger.omit(rule.line, _UNREADABLE)
         matches = _matches(rule)
@@ -78,8 +78,8 @@ def _matches(rule: rules.Rule) -> list[Match] | None:
     """Return the requests that a rule decides about; of a condition that cannot be read, all that it might refuse."""
     if rule.action in {"pool", "preferred"}:
         return rule.when.matches()
-    if rule.action == "respond" and (found := rule.when.matches()) is not None:
-        return found
+    if rule.action == "respond" and (alternatives := rule.when.matches()) is not None:
+        return alternatives
     if rule.action not in {"respond", "auth", "unknown"}:
         return None
     readable = [
@@ -167,9 +167,9 @@ def _answer(context: Context, path: Path, rule: rules.Rule) -> None:
 # ── Protection ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _protect(context: Context, found: Sequence[rules.Rule], paths: Sequence[Path]) -> None:
+def _protect(context: Context, all_rules: Sequence[rules.Rule], paths: Sequence[Path]) -> None:
     """Lay what refuses clients into all routes, and close them where it cannot be carried over."""
-    for rule in found:
+    for rule in all_rules:
         for path in paths:
             if rule.action in {"allow", "deny", "keys", "limit"}:
                 _lay(context, path, rule)
@@ -195,9 +195,11 @@ def _lay(context: Context, path: Path, rule: rules.Rule) -> None:
         draft.put((*path, "rate_limit"), limits, rule.line, *rule.statements)
 
 
-def _fallbacks(context: Context, found: Sequence[rules.Rule], entries: Sequence[Entry], paths: Sequence[Path]) -> None:
+def _fallbacks(
+    context: Context, all_rules: Sequence[rules.Rule], entries: Sequence[Entry], paths: Sequence[Path]
+) -> None:
     """Set the pool that serves while the route's own has no server, as `nbsrv` decides it."""
-    for rule in (rule for rule in found if rule.action == "fallback"):
+    for rule in (rule for rule in all_rules if rule.action == "fallback"):
         watched, spare = rule.value
         for path in paths:
             own = context.pools.get(watched)

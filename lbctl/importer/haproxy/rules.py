@@ -34,11 +34,11 @@ class Rule:
 
 def acls(section: Section) -> dict[str, list[Statement]]:
     """Return the ACLs of a section by their names."""
-    found: dict[str, list[Statement]] = {}
+    lines_of_acls: dict[str, list[Statement]] = {}
     for item in section.own("acl"):
         if len(item.args) > 1:
-            found.setdefault(item.args[0], []).append(item)
-    return found
+            lines_of_acls.setdefault(item.args[0], []).append(item)
+    return lines_of_acls
 
 
 def rules(section: Section) -> Iterator[Rule]:
@@ -50,16 +50,16 @@ def rules(section: Section) -> Iterator[Rule]:
             if rule is not None:
                 yield rule
     for item in section.own("use_backend"):
-        words, when, negated = parted(item.args)
-        yield _backend(item, words[0] if words else "", condition(when, names), negated)
+        args, when, negated = parted(item.args)
+        yield _backend(item, args[0] if args else "", condition(when, names), negated)
 
 
-def parted(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+def parted(args: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     """Return the words before `if` or `unless`, those after it, and whether it was `unless`."""
-    for index, word in enumerate(words):
+    for index, word in enumerate(args):
         if word in {"if", "unless"} and index:
-            return words[:index], words[index + 1 :], word == "unless"
-    return words, (), False
+            return args[:index], args[index + 1 :], word == "unless"
+    return args, (), False
 
 
 def _backend(item: Statement, name: str, when: Condition, negated: bool) -> Rule:
@@ -89,25 +89,25 @@ def _pool_of(term: Term) -> tuple[str, bool] | None:
 
 def _request(item: Statement, section: Section, names: dict[str, list[Statement]]) -> Rule | None:
     if item.name == "monitor-uri" and item.args:
-        found = Condition(((Term(("path", item.args[0]), False),),))
-        return Rule(item, "respond", found, {"status": 200})
-    words, when, negated = parted(item.args)
-    found = condition(when, names)
-    if item.name == "redirect" or words[:1] == ("redirect",):
-        return _redirect(item, words, found, negated)
-    if words[:1] in {("deny",), ("reject",), ("tarpit",)} or item.name == "block":
-        return _deny(item, words, found, negated, section)
-    if words[:1] == ("return",):
-        return Rule(item, "unknown" if negated else "respond", found, _return(words))
-    if words[:1] == ("auth",):
-        return Rule(item, "auth", found)
-    if words[:1] == ("allow",):
-        return Rule(item, "unknown", found)
+        criteria = Condition(((Term(("path", item.args[0]), False),),))
+        return Rule(item, "respond", criteria, {"status": 200})
+    args, when, negated = parted(item.args)
+    criteria = condition(when, names)
+    if item.name == "redirect" or args[:1] == ("redirect",):
+        return _redirect(item, args, criteria, negated)
+    if args[:1] in {("deny",), ("reject",), ("tarpit",)} or item.name == "block":
+        return _deny(item, args, criteria, negated, section)
+    if args[:1] == ("return",):
+        return Rule(item, "unknown" if negated else "respond", criteria, _return(args))
+    if args[:1] == ("auth",):
+        return Rule(item, "auth", criteria)
+    if args[:1] == ("allow",):
+        return Rule(item, "unknown", criteria)
     return None
 
 
-def _redirect(item: Statement, words: tuple[str, ...], when: Condition, negated: bool) -> Rule:
-    to_https = "scheme" in words and "https" in words
+def _redirect(item: Statement, args: tuple[str, ...], when: Condition, negated: bool) -> Rule:
+    to_https = "scheme" in args and "https" in args
     encrypted = [term.negated for terms in when.terms for term in terms if term.words[:1] == ("ssl_fc",)]
     if to_https and (not encrypted or encrypted[0] != negated):
         rest = Condition(tuple(tuple(t for t in terms if t.words[:1] != ("ssl_fc",)) for terms in when.terms))
@@ -115,10 +115,10 @@ def _redirect(item: Statement, words: tuple[str, ...], when: Condition, negated:
     return Rule(item, "unknown", when)
 
 
-def _return(words: tuple[str, ...]) -> dict[str, Any] | None:
-    status = words[words.index("status") + 1] if "status" in words[:-1] else "200"
-    body = next((words[words.index(word) + 1] for word in ("string", "lf-string") if word in words[:-1]), "")
-    if not status.isdigit() or "file" in words or ("lf-string" in words and "%" in body):
+def _return(args: tuple[str, ...]) -> dict[str, Any] | None:
+    status = args[args.index("status") + 1] if "status" in args[:-1] else "200"
+    body = next((args[args.index(word) + 1] for word in ("string", "lf-string") if word in args[:-1]), "")
+    if not status.isdigit() or "file" in args or ("lf-string" in args and "%" in body):
         return None
     return {"status": int(status)} | ({"body": body} if body else {})
 
@@ -126,8 +126,8 @@ def _return(words: tuple[str, ...]) -> dict[str, Any] | None:
 # ── Refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _deny(item: Statement, words: tuple[str, ...], when: Condition, negated: bool, section: Section) -> Rule:
-    status = words[words.index("deny_status") + 1] if "deny_status" in words[:-1] else "403"
+def _deny(item: Statement, args: tuple[str, ...], when: Condition, negated: bool, section: Section) -> Rule:
+    status = args[args.index("deny_status") + 1] if "deny_status" in args[:-1] else "403"
     only = when.terms[0] if len(when.terms) == 1 else ()
     if len(only) == 1:
         term = Term(only[0].words, only[0].negated != negated, only[0].statements)

@@ -59,8 +59,8 @@ class Server:
         for level in (*reversed(section.defaults), section.block):
             for item in level.block:
                 if item.name == "default-server":
-                    known, others = _settings(item.args)
-                    settings |= known
+                    supported, others = _settings(item.args)
+                    settings |= supported
                     unknown += others
                     lines.append(item)
         return cls(section.block, settings=settings, unknown=tuple(unknown), statements=tuple(lines))
@@ -69,9 +69,9 @@ class Server:
         """Return the server of a line with these settings below its own; None for a line without an address."""
         if len(item.args) < 2:
             return None
-        known, unknown = _settings(item.args[2:])
-        settings = {**self.settings, **known}
-        if "no-check" in known:
+        supported, unknown = _settings(item.args[2:])
+        settings = {**self.settings, **supported}
+        if "no-check" in supported:
             settings.pop("check", None)
         return Server(item, item.args[0], item.args[1], settings, (*self.unknown, *unknown))
 
@@ -89,18 +89,18 @@ class Server:
         return " ".join(f"{key} {value}".strip() for key, value in self.settings.items())
 
 
-def _settings(words: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
-    known: dict[str, str] = {}
+def _settings(args: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
+    supported: dict[str, str] = {}
     unknown: list[str] = []
-    rest = list(words)
+    rest = list(args)
     while rest:
         word = rest.pop(0)
         value = "" if word in _FLAGS or not rest else rest.pop(0)
         if word in _CARRIED:
-            known[word] = value
+            supported[word] = value
         elif word not in _IMPLIED:
             unknown.append(f"{word} {value}".strip())
-    return known, unknown
+    return supported, unknown
 
 
 def template(context: Context, path: Path, item: Statement, base: Server) -> Server | None:

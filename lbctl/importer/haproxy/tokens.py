@@ -33,9 +33,9 @@ class Word:
     """Where it begins, from 1."""
 
 
-def words(line: str) -> list[Word]:
+def split_line(line: str) -> list[Word]:
     """Return the words of a line. Raises TokenError for a quote or an escape that does not end."""
-    return _Line(line).words()
+    return _Line(line).tokens()
 
 
 class _Line:
@@ -43,8 +43,8 @@ class _Line:
         self._line = line
         self._at = 0
 
-    def words(self) -> list[Word]:
-        found = []
+    def tokens(self) -> list[Word]:
+        tokens = []
         while self._at < len(self._line):
             character = self._line[self._at]
             if character.isspace():
@@ -53,8 +53,8 @@ class _Line:
                 break
             else:
                 column = self._at + 1
-                found.append(Word(self._word(), column))
-        return found
+                tokens.append(Word(self._word(), column))
+        return tokens
 
     def _word(self) -> str:
         parts: list[str] = []

@@ -73,10 +73,10 @@ def keys(context: Context, route: Path, block: Statement) -> bool:
     refusal = next(flat(block, "return"), None)
     if refusal is None or not refusal.args or refusal.args[0] not in _REFUSALS:
         return False
-    found = _compared(context, block)
-    if found is None:
+    comparison = _compared(context, block)
+    if comparison is None:
         return False
-    header, statements = found
+    header, statements = comparison
     draft = context.draft
     draft.put((*route, "auth"), {"api_keys": {"file": _KEY_FILE, "header": header}}, block, refusal, *statements)
     for item in statements or [block]:

@@ -79,20 +79,20 @@ def _collect(context: Context, http: Statement) -> None:
 
 def _servers(context: Context, blocks: Sequence[Statement]) -> None:
     listeners = Listeners(context)
-    found = []
+    servers = []
     for block in blocks:
         scope = context.http.inside(block)
         names = list(flat(block, "server_name"))
         hosts, others = hosts_of(names)
         paths = listeners.of(scope, hosts)
-        found.append((scope, paths, hosts))
+        servers.append((scope, paths, hosts))
         if paths:
             context.draft.ledger.imply("a route compares the Host", *names)
         for word in others:
             reason = "a route compares whole hosts, or what follows a leading `*.`"
             context.draft.ledger.omit(names[0], reason, (), part=f"server_name {word}")
     every = list(context.draft.fleet["listeners"])
-    for scope, paths, hosts in found:
+    for scope, paths, hosts in servers:
         if not paths:
             continue
         own = tuple(str(path[1]) for path in paths)

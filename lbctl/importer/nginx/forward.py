@@ -43,8 +43,8 @@ def targets(context: Context, scope: Scope, passing: Statement) -> list[Target]:
     url = passing.args[0] if passing.args else ""
     variable = _VARIABLE.fullmatch(url)
     if variable is None:
-        found = _plain(context, url, passing, scope)
-        return [found] if found else []
+        target = _plain(context, url, passing, scope)
+        return [target] if target else []
     scheme, name = variable[1] or "http://", f"${variable[2]}"
     return [item for item in _resolved(context, scope, passing, scheme, name) if item is not None]
 
@@ -157,8 +157,8 @@ def _conditional(context: Context, scope: Scope, passing: Statement, scheme: str
             change = next((item for item in flat(block, "set") if item.args[:1] == (name,)), None)
             extra = condition(block)
             if change is not None and extra is not None and len(change.args) > 1:
-                found = _plain(context, _url(scheme, change.args[1]), passing, scope)
-                yield _with(found, match=extra, statements=(block, change), label=change.args[1])
+                target = _plain(context, _url(scheme, change.args[1]), passing, scope)
+                yield _with(target, match=extra, statements=(block, change), label=change.args[1])
 
 
 def condition(block: Statement) -> dict[str, Any] | None:
@@ -197,13 +197,13 @@ def _split(context: Context, scope: Scope, passing: Statement, scheme: str, tabl
     rest = 10_000
     host = ""
     for item in table.block:
-        found = _plain(context, _url(scheme, item.args[0] if item.args else ""), passing, scope)
-        if found is None:
+        target = _plain(context, _url(scheme, item.args[0] if item.args else ""), passing, scope)
+        if target is None:
             return None
         share = rest if item.name == "*" else round(float(item.name.rstrip("%")) * 100)
         rest -= share
-        host = host or found.host
-        for pool in found.pools:
+        host = host or target.host
+        for pool in target.pools:
             shares[pool] = shares.get(pool, 0) + share
     if table.args and table.args[0] not in {"$remote_addr", "$binary_remote_addr", "$request_id"}:
         reason = "each request draws by itself; `sticky_split` keeps a client with its variant"
@@ -221,15 +221,15 @@ def _mapped(
             context.draft.ledger.imply("it is how maps are read", item)
             continue
         if item.name == "default":
-            found = _mapped_value(context, scope, passing, scheme, item)
-            yield _with(found, statements=(passing, table, item))
+            target = _mapped_value(context, scope, passing, scheme, item)
+            yield _with(target, statements=(passing, table, item))
             continue
         extra = _map_match(source, item.name)
         if extra is None:
             context.draft.ledger.omit(item, "a route compares whole values of headers, hosts and methods")
             continue
-        found = _mapped_value(context, scope, passing, scheme, item)
-        yield _with(found, match=extra, statements=(table, item), label=item.name)
+        target = _mapped_value(context, scope, passing, scheme, item)
+        yield _with(target, match=extra, statements=(table, item), label=item.name)
 
 
 def _mapped_value(context: Context, scope: Scope, passing: Statement, scheme: str, item: Statement) -> Target | None:

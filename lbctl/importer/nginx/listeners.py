@@ -25,12 +25,12 @@ class Listeners:
 
     def of(self, server: Scope, names: Sequence[str]) -> list[Path]:
         """Return the listeners of a server; its settings are laid into them."""
-        found = []
+        paths = []
         listens = list(flat(server.block, "listen"))
         for item in listens or [server.block]:
             path = self._listener(item, server, listens)
-            if path is not None and path not in found:
-                found.append(path)
+            if path is not None and path not in paths:
+                paths.append(path)
                 if path not in self.defaults or {"default_server", "default"} & set(item.args):
                     self.defaults[path] = server
                 _tls(self._context, path, server, item, names)
@@ -38,7 +38,7 @@ class Listeners:
                     _apply(self._context, path, server, name, settle)
                 _body(self._context, path, server)
                 _trusted(self._context, path, server)
-        return found
+        return paths
 
     def _listener(self, item: Statement, server: Scope, listens: Sequence[Statement]) -> Path | None:
         draft = self._context.draft
@@ -52,11 +52,11 @@ class Listeners:
         path = self._by_bind[bind]
         draft.ledger.carry(path, item)
         if item.name == "listen":
-            self._words(item, path)
+            self._listen_options(item, path)
         draft.ledger.home(server.block, path)
         return path
 
-    def _words(self, item: Statement, path: Path) -> None:
+    def _listen_options(self, item: Statement, path: Path) -> None:
         if "proxy_protocol" in item.args:
             self._context.draft.put((*path, "proxy_protocol"), True, item)
         for word in item.args[1:]:

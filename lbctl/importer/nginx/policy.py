@@ -77,16 +77,16 @@ def _send(context: Context, route: Path, item: Statement) -> None:
 
 
 def _retry(context: Context, route: Path, item: Statement) -> None:
-    ledger, words = context.draft.ledger, set(item.args)
-    if words == {"off"}:
+    ledger, conditions = context.draft.ledger, set(item.args)
+    if conditions == {"off"}:
         context.draft.put((*route, "retry"), {"attempts": 0}, item)
         return
     ledger.carry((*route, "retry"), item)
-    repeated = sorted(words - _RETRY_WORDS)
+    repeated = sorted(conditions - _RETRY_WORDS)
     if repeated:
         part = f"{item.name} … {' '.join(repeated)}"
         ledger.omit(item, "lbctl repeats only what no replica has begun to work on", route, part=part)
-    if "non_idempotent" in words or any(word.startswith("http_5") for word in repeated):
+    if "non_idempotent" in conditions or any(word.startswith("http_5") for word in repeated):
         message = (
             f"{part}: a generation that has begun is paid for twice, and a request that kills one replica kills all"
         )

@@ -73,11 +73,11 @@ class _Reader:
                     position, ("include", *item["args"]), tuple(self._included(item["args"][0], position)), True
                 )
                 continue
-            words = (item["directive"], *item["args"])
+            tokens = (item["directive"], *item["args"])
             if len(item["args"]) < _MIN_ARGUMENTS.get(item["directive"], 0):
                 self._fail(position, f"nginx would not read this: {item['directive']} needs an argument")
             block = tuple(self._statements(item.get("block", ()), name, columns, depth + 1))
-            yield Statement(position, words, block, "block" in item)
+            yield Statement(position, tokens, block, "block" in item)
 
     def _included(self, pattern: str, position: Position) -> Iterator[Statement]:
         if re.search(r"[*?\[]", pattern) and not pattern.startswith("/"):
@@ -125,11 +125,11 @@ class _Columns:
         """Return the column, from 1, of the next directive with that name in the line."""
         text = self._lines[line - 1] if line <= len(self._lines) else ""
         start = self._end.get(line, 0)
-        found = text.find(name, start)
-        if found < 0:
+        index = text.find(name, start)
+        if index < 0:
             return len(text) - len(text.lstrip()) + 1
-        self._end[line] = found + len(name)
-        return found + 1
+        self._end[line] = index + len(name)
+        return index + 1
 
 
 def _depth(text: str) -> int:

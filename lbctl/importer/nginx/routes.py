@@ -226,8 +226,8 @@ def _secrets(context: Context, path: Path, items: Sequence[Statement]) -> None:
 
 def _respond(context: Context, path: Path, item: Statement) -> None:
     """Set what the route answers by itself."""
-    draft, words = context.draft, item.args
-    status, text = (words[0], words[1] if len(words) > 1 else "") if words and words[0].isdigit() else ("302", words[0])
+    draft, args = context.draft, item.args
+    status, text = (args[0], args[1] if len(args) > 1 else "") if args and args[0].isdigit() else ("302", args[0])
     if _HTTPS.fullmatch(text) and status in {"301", "302", "307", "308"}:
         draft.put((*path, "respond"), {"redirect": "https"}, item)
         return

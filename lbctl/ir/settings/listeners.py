@@ -48,3 +48,4 @@ def _tls(tls: ListenerTls) -> Iterator[Setting]:
     if tls.client_ca:
         yield ("client_ca",), tls.client_ca
         yield ("client_certificate",), tls.client_certificate
+        yield ("client_crl",), tls.client_crl or "none"

@@ -8,6 +8,7 @@ from dataclasses import fields
 from lbctl.base.urls import with_digests
 from lbctl.ir import pools as p
 from lbctl.ir.settings.format import Setting, duration, entries, limit, nested, percent, size, temperature
+from lbctl.ir.upstream import Upstream
 
 
 def pool(pool: p.Pool) -> Iterator[Setting]:
@@ -36,6 +37,19 @@ def pool(pool: p.Pool) -> Iterator[Setting]:
     if pool.tls:
         names = ("ca", "server_name", "certificate", "key")
         yield from ((("tls", name), getattr(pool.tls, name)) for name in names)
+    if pool.upstream:
+        yield from nested("upstream", _upstream(pool.upstream))
+
+
+def _upstream(upstream: Upstream) -> Iterator[Setting]:
+    yield ("host",), upstream.host
+    yield ("path_prefix",), upstream.path_prefix or None
+    for header in upstream.headers:
+        if header.file is None:
+            yield ("headers", header.name), header.text
+        else:
+            yield ("headers", header.name, "prefix"), header.text or None
+            yield ("headers", header.name, "file"), header.file
 
 
 def replica(replica: p.Replica) -> Iterator[Setting]:

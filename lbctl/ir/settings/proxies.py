@@ -29,6 +29,7 @@ def proxy(proxy: Proxy) -> Iterator[Setting]:
     yield ("nodes",), tuple(sorted(proxy.nodes)) or None
     yield ("node_san",), proxy.node_san
     yield ("admin",), proxy.admin
+    yield ("metrics",), proxy.metrics
 
 
 def control(control: Control) -> Iterator[Setting]:

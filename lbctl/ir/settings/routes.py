@@ -110,7 +110,10 @@ def _rate(limit: r.RateLimit) -> str:
 
 
 def _auth(auth: r.Auth) -> Iterator[Setting]:
-    if auth.api_keys:
+    if auth.api_keys and auth.api_keys.realm is not None:
+        yield ("basic", "file"), auth.api_keys.file
+        yield ("basic", "realm"), auth.api_keys.realm
+    elif auth.api_keys:
         yield ("api_keys", "file"), auth.api_keys.file
         yield ("api_keys", "header"), auth.api_keys.header
     if auth.jwt:

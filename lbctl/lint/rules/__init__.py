@@ -17,11 +17,13 @@ _MODULES = (
     "retries",
     "health",
     "security",
+    "headers",
     "telemetry",
     "rollouts",
     "limits",
     "literals",
     "pick",
+    "hosted",
 )
 
 

@@ -11,7 +11,7 @@ from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import RuleFinding, rule
 from lbctl.lint.sample import TWO, sample
 
-_VARIABLE = re.compile(r"\$\{?[a-z_]{3,}|%\[[a-z]|%[A-Z][A-Z_]{2,}(?:\([^)]*\))?%")
+_VARIABLE = re.compile(r"\$[a-z_]{3,}|%\[[a-z]|%[A-Z][A-Z_]{2,}(?:\([^)]*\))?%")
 """A variable in the grammar of nginx, HAProxy or Envoy."""
 _SPARE = "spare:\n  replicas:\n" + "".join(f"    {line}\n" for line in TWO.replace("10.0.0", "10.0.1").splitlines())
 
@@ -65,7 +65,8 @@ def unused_pool(fleet: FleetView) -> Iterator[RuleFinding]:
     what="The value of a header that a route sets has a variable in the grammar of nginx (`$upstream_addr`), HAProxy "
     "(`%[src]`) or Envoy (`%UPSTREAM_HOST%`).",
     why="Values are texts, quoted for each proxy, so that they mean the same on all three: the header then holds the "
-    "name of the variable.",
+    "name of the variable. What a value may hold is `{client_ip}`, `{request_id}`, `{tenant}`, `{host}`, `{listener}`, "
+    "`{route}` and `{pool}`.",
     before=sample(routes=_route(', headers: {response: {set: {x-replica: "$upstream_addr"}}}')),
     after=sample(routes=_route(", headers: {response: {set: {x-gateway: lbctl}}}")),
     ignore="The header is to hold exactly this text.",
@@ -76,7 +77,7 @@ def literal_variable(fleet: FleetView) -> Iterator[RuleFinding]:
         for side, rules in (("request", route.request_headers), ("response", route.response_headers)):
             for name, variable in _variables(rules):
                 path = ("routes", route.name, "headers", side, "set", name)
-                yield RuleFinding(path, f"{variable} stays as it is: values are no expressions", "a fixed text")
+                yield RuleFinding(path, f"{variable} stays as it is: it is no variable of lbctl's", "as {client_ip}")
 
 
 def _variables(rules: HeaderRules) -> Iterator[tuple[str, str]]:

@@ -228,8 +228,13 @@ def world_readable_key_file(fleet: FleetView) -> Iterator[RuleFinding]:
 def _key_files(fleet: FleetView) -> Iterator[tuple[Path, Node]]:
     source, keys = fleet.loaded.source, fleet.loaded.secrets.api_keys
     for path, node in named_files(source.root):
-        if path[-1] in {"key", "kubeconfig"} or (
-            path[-2:] == ("api_keys", "file") and any(key.key for key in keys.get(str(node.value), ()))
+        if (
+            path[-1] in {"key", "kubeconfig"}
+            or "upstream" in path[2:3]
+            or (
+                path[-2:] in {("api_keys", "file"), ("basic", "file")}
+                and any(key.key for key in keys.get(str(node.value), ()))
+            )
         ):
             yield path, node
     for path in (("control", "xds", "tls", "key"), ("control", "api", "tls", "key"), ("control", "api", "token_file")):
@@ -266,6 +271,8 @@ def guessable_key(fleet: FleetView) -> Iterator[RuleFinding]:
     for file in key_files(fleet.loaded.source):
         keys = fleet.loaded.secrets.api_keys.get(file.written, ())
         tenants = {key.tenant for key in keys}
+        if file.has_users:
+            continue
         lines = sorted(key.line for key in keys if key.key and (len(key.key) < _MIN_KEY_LENGTH or key.key in tenants))
         if lines:
             more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
@@ -311,3 +318,22 @@ def _address_problem(host: str) -> str:
     if is_metadata(host, address):
         return "this address hands out the machine's own credentials, not metrics"
     return "no replica can have this address" if address is not None and is_forbidden(address) else ""
+
+
+@rule(
+    "LB246",
+    "warning",
+    "a proxy's own figures beyond loopback",
+    what="`proxies.*.metrics` can be reached from elsewhere.",
+    why="Nobody is asked who they are: names of pools and replicas, traffic and errors are open to whoever reaches the "
+    "address.",
+    before=sample(more='proxies: {edge: {kind: haproxy, metrics: "0.0.0.0:8405"}}\n'),
+    after=sample(more='proxies: {edge: {kind: haproxy, metrics: "127.0.0.1:8405"}}\n'),
+    ignore="A network that only the monitoring reaches.",
+)
+def metrics_beyond_loopback(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB246: metrics of a proxy that anybody can read."""
+    for proxy in fleet.topology.proxies:
+        if proxy.metrics is not None and not proxy.metrics.on_loopback:
+            message = f"whoever reaches {proxy.metrics} reads what this proxy does"
+            yield RuleFinding(("proxies", proxy.name, "metrics"), message, "127.0.0.1")

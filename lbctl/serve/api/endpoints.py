@@ -17,7 +17,9 @@ from lbctl.ir.proxies import Control
 from lbctl.model.fleet import FleetSource
 from lbctl.serve import log
 from lbctl.serve.api import exposure, status_rows
-from lbctl.serve.api.server import Access, Api, Serving
+from lbctl.serve.api.authorization import Access
+from lbctl.serve.api.server import Api
+from lbctl.serve.api.serving import Serving
 from lbctl.serve.errors import CannotListenError
 from lbctl.serve.settings import Options, Settings, make_token, settings
 from lbctl.xds.build.snapshot_cache import CachedSnapshot

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.proxies import Control
-from lbctl.serve.api.server import read_token
+from lbctl.serve.api.authorization import read_token
 
 
 def no_socket(reason: str) -> Diagnostic:

@@ -12,9 +12,9 @@ def members(member: Member | None) -> schema.Members:
     """Return the document about all members."""
     if member is None:
         return schema.Members(None, None, ())
-    known = {item.name: item for item in member.members}
-    leader = next((item for item in known.values() if item.role == "leader"), None)
-    rows = tuple(_row(known[name], leader, member) for name in sorted(known))
+    by_name = {item.name: item for item in member.members}
+    leader = next((item for item in by_name.values() if item.role == "leader"), None)
+    rows = tuple(_row(by_name[name], leader, member) for name in sorted(by_name))
     return schema.Members(member.store.location, leader.name if leader else None, rows)
 
 

@@ -44,10 +44,10 @@ class PickGauges(Collector):
     def _times(self) -> Metric:
         times = HistogramMetricFamily("lbctl_pick_seconds", "How long decisions of the picker take.", labels=["pool"])
         for pool, (counts, total) in self._picker.state.report.get("times", {}).items():
-            buckets, seen = [], 0
+            buckets, cumulative = [], 0
             for bound, count in zip((*map(str, BOUNDS), "+Inf"), counts, strict=True):
-                seen += count
-                buckets.append((bound, seen))
+                cumulative += count
+                buckets.append((bound, cumulative))
             times.add_metric([pool], buckets, total)
         return times
 

@@ -83,10 +83,10 @@ def _unknown_in_flight(facts: ReplicaFacts) -> str:
     """Return what is not known of the requests in flight; empty where all proxies report them."""
     if facts.in_flight is None:
         return "; its requests in flight are not known"
-    known = facts.in_flight_known_by
+    counted = facts.in_flight_known_by
     return (
-        f"; no requests in flight at {known} of {facts.carriers} proxies, not known at the others"
-        if (known < facts.carriers)
+        f"; no requests in flight at {counted} of {facts.carriers} proxies, not known at the others"
+        if (counted < facts.carriers)
         else ""
     )
 

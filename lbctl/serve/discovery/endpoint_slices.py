@@ -16,7 +16,7 @@ from typing import Any
 from lbctl.base.hosts import is_ip
 from lbctl.compile.gpu_names import gpu_of_label
 from lbctl.compile.gpus import GPUS
-from lbctl.compile.pools import replica_name
+from lbctl.compile.replica_names import replica_name
 from lbctl.ir.address import Address
 from lbctl.ir.pools import KubernetesDiscovery, LabelSource, Replica
 from lbctl.model.values import NAME
@@ -78,8 +78,8 @@ def replicas_of(
     problems: dict[str, None] = {}
     chosen: dict[str, Endpoint] = {}
     for item in _one_family(endpoints(discovery.port, slices, problems)):
-        known = chosen.get(item.name)
-        if known is None or (item.family, not item.ready, str(item.address)) < _rank(known):
+        other = chosen.get(item.name)
+        if other is None or (item.family, not item.ready, str(item.address)) < _rank(other):
             chosen[item.name] = item
     any_ready = any(item.ready for item in chosen.values())
     members = sorted((item for item in chosen.values() if item.ready or _leaves(item)), key=lambda item: item.name)
@@ -141,14 +141,14 @@ def _port(wanted: str, item: Object, problems: dict[str, None]) -> int | None:
     return None
 
 
-def _one_family(found: Iterable[Endpoint]) -> Iterator[Endpoint]:
+def _one_family(endpoints: Iterable[Endpoint]) -> Iterator[Endpoint]:
     """Yield the endpoints without those that are the second address of an endpoint that is no pod.
 
     Slices by hand do not say which addresses are one machine: where a service has both families, IPv4 counts.
     """
-    found = list(found)
-    has_ipv4 = any(not item.is_pod and item.family == 0 for item in found)
-    return (item for item in found if item.is_pod or item.family == 0 or not has_ipv4)
+    endpoints = list(endpoints)
+    has_ipv4 = any(not item.is_pod and item.family == 0 for item in endpoints)
+    return (item for item in endpoints if item.is_pod or item.family == 0 or not has_ipv4)
 
 
 def _rank(item: Endpoint) -> tuple[int, bool, str]:
@@ -206,6 +206,6 @@ def _throughputs(discovery: KubernetesDiscovery) -> Mapping[str, float]:
 def _with_capacities(discovery: KubernetesDiscovery, replicas: Sequence[Replica]) -> tuple[Replica, ...]:
     """Return the replicas with the throughput of their GPUs; one of an unknown type gets the lowest of the others."""
     table = _throughputs(discovery)
-    known = [table[item.gpu] for item in replicas if item.gpu]
-    lowest = min(known, default=1.0)
+    throughputs = [table[item.gpu] for item in replicas if item.gpu]
+    lowest = min(throughputs, default=1.0)
     return tuple(replace(item, capacity=table[item.gpu] if item.gpu else lowest) for item in replicas)

@@ -105,9 +105,11 @@ class KubernetesSource:
         }
         before, self._pools = self._pools, {}
         for name, discovery in sections.items():
-            known = before.get(name)
-            same = known is not None and known.discovery == discovery
-            self._pools[name] = known if known is not None and same else _PoolState(discovery, self._seeded(discovery))
+            previous = before.get(name)
+            same = previous is not None and previous.discovery == discovery
+            self._pools[name] = (
+                previous if previous is not None and same else _PoolState(discovery, self._seeded(discovery))
+            )
         wanted = {
             (_cluster_key(item), key): item
             for item in sections.values()
@@ -192,8 +194,8 @@ class KubernetesSource:
         waiting = any(not item.attempted.is_set() for item in labels.values())
         if not followed.collection.listed or waiting or not slices:
             return
-        known = {name: _labels(item.objects.values()) for name, item in labels.items() if item.listed}
-        reading = replicas_of(pool.discovery, slices.values(), known, pool.answer.replicas or ())
+        labels_of_objects = {name: _labels(item.objects.values()) for name, item in labels.items() if item.listed}
+        reading = replicas_of(pool.discovery, slices.values(), labels_of_objects, pool.answer.replicas or ())
         replicas = pool.answer.replicas if pool.answer.replicas == reading.replicas else reading.replicas
         pool.problems, pool.left_out = reading.problems, reading.left_out
         pool.answer = PoolAnswer(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from lbctl.apply.haproxy.applied import Applied
 from lbctl.apply.haproxy.driver import HaproxyUpdater
+from lbctl.apply.permit import Permit, always
 from lbctl.base.errors import reason_of
 from lbctl.compile.files import files_on_disk
 from lbctl.control.compose import ForProxy
@@ -37,13 +38,13 @@ _LONGEST_RETRY = 15.0
 class HaproxyDriver:
     """A Driver of one HAProxy."""
 
-    def __init__(self, proxy: Proxy, ejected: Ejected) -> None:
+    def __init__(self, proxy: Proxy, ejected: Ejected, permit: Permit = always) -> None:
         del ejected  # HAProxy checks its replicas itself
         self.proxy = proxy
         self.status = DriverStatus()
         self.composed: ForProxy | None = None  # HAProxy checks and ramps by itself
         self._files: Mapping[str, Path] = {}
-        self._driver = HaproxyUpdater(proxy, lambda path: self._files.get(path))
+        self._driver = HaproxyUpdater(proxy, lambda path: self._files.get(path), permit=permit)
         self.accepted: View | None = None
         self._served: PublishedFleet | None = None
         self._prepared: tuple[PublishedFleet, Prepared] | None = None

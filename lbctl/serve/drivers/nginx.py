@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lbctl.apply.nginx.driver import Applied, NginxUpdater, prepared
+from lbctl.apply.permit import Permit, always
 from lbctl.compile.files import files_on_disk
 from lbctl.control.compose import ForProxy, for_proxy
 from lbctl.control.slow_start import Ramps
@@ -33,14 +34,14 @@ _STATES: Mapping[str, State] = {"applied": "SYNCED", "same": "SYNCED", "refused"
 
 
 class NginxDriver:
-    """A Driver of one nginx. `ejected`: pool → replicas that fail their active checks."""
+    """A Driver of one nginx. `ejected`: pool → replicas that fail their active checks. `permit`: before each change."""
 
-    def __init__(self, proxy: Proxy, ejected: Ejected) -> None:
+    def __init__(self, proxy: Proxy, ejected: Ejected, permit: Permit = always) -> None:
         self.proxy = proxy
         self.status = DriverStatus()
         self._ejected = ejected
         self._files: Mapping[str, Path] = {}
-        self._driver = NginxUpdater(proxy, lambda path: self._files.get(path))
+        self._driver = NginxUpdater(proxy, lambda path: self._files.get(path), permit=permit)
         self._interval = (proxy.reload or Reload(())).min_interval / 1000
         self.composed: ForProxy | None = None
         self._served: PublishedFleet | None = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from lbctl.apply.permit import Permit
 from lbctl.base.registry import Registry
 from lbctl.ir.proxies import Proxy
 
@@ -22,7 +23,7 @@ class DriverKind:
     """The driver of one kind of proxy."""
 
     factory: str
-    """`module:name` of a function of a proxy and of its ejected replicas that returns a `Driver`."""
+    """`module:name` of a function of a proxy, of its ejected replicas and of a permit that returns a `Driver`."""
     needs: tuple[tuple[str, ...], ...]
     """Groups of settings of `proxies.<name>`; the driver needs all settings of at least one group."""
     active_checks: bool = False
@@ -35,11 +36,14 @@ class DriverKind:
         *others, last = (f"no {' with '.join(group)}" for group in self.needs)
         return f"it has {', '.join(others)}, and {last}" if others else f"it has {last}"
 
-    def driver(self, proxy: Proxy, ejected: Ejected) -> Driver:
-        """Return a new driver of the proxy. `ejected`: the replicas that active checks have ejected."""
+    def driver(self, proxy: Proxy, ejected: Ejected, permit: Permit) -> Driver:
+        """Return a new driver of the proxy. `ejected`: the replicas that active checks have ejected.
+
+        `permit` returns whether the proxy may be changed now; the driver asks it right before each change.
+        """
         module, _, name = self.factory.partition(":")
-        factory: Callable[[Proxy, Ejected], Driver] = getattr(import_module(module), name)
-        return factory(proxy, ejected)
+        factory: Callable[[Proxy, Ejected, Permit], Driver] = getattr(import_module(module), name)
+        return factory(proxy, ejected, permit)
 
 
 _BY_FILE = ("config", "reload")

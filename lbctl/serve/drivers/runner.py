@@ -14,6 +14,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.serve.drivers.base import Driver, DriverStatus
 from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.guard import end_tasks
 
 _UNSURE = 0.1
 """Seconds between two looks at whether proxies may be changed again."""
@@ -95,9 +96,7 @@ class DriverRunner:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             raise _error_of(tasks)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(tasks)
 
     async def _feed(self, driver: Driver) -> None:
         """Pass updates to the driver, in a task of its own: a driver may raise here, too."""

@@ -18,12 +18,12 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, View, view
 from lbctl.serve import log
-from lbctl.serve.drivers.base import DriverStatus, row
+from lbctl.serve.drivers.base import Driver, DriverStatus, row
 from lbctl.serve.drivers.eligibility import needs_driver, undriven
 from lbctl.serve.drivers.registry import DriverKind, driver_kind
 from lbctl.serve.drivers.runner import DriverRunner
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.guard import Guard
+from lbctl.serve.guard import Guard, end_tasks
 from lbctl.serve.health.health_check import HealthChecker, Key
 from lbctl.serve.health.thresholds import CheckState
 
@@ -91,10 +91,7 @@ class DriverSupervisor:
                 if self._served is not None:
                     await self._apply(self._served)
         finally:
-            tasks = [checks, *self._tasks.values()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks([checks, *self._tasks.values()])
             self._tasks, self._runners = {}, {}
             self._news.set()
 
@@ -127,15 +124,17 @@ class DriverSupervisor:
             log.warn("active checks cannot be done; its replicas stay as they are", pool=pool, why=reason)
 
     def _start(self, proxy: Proxy, kind: DriverKind) -> None:
-        runner = DriverRunner(proxy, lambda: kind.driver(proxy, lambda: self._health_checker.out), self._permit)
+        def create() -> Driver:
+            return kind.driver(proxy, lambda: self._health_checker.out, self._permit)
+
+        runner = DriverRunner(proxy, create, self._permit)
         self._runners[proxy.name] = runner
         self._tasks[proxy.name] = self._guard.start("driver", runner.run, runner.restarts_in, proxy=proxy.name)
 
     async def _stop(self, name: str) -> None:
         task = self._tasks.pop(name)
         del self._runners[name]
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end_tasks([task])
 
     def _checked(self, key: Key, state: CheckState) -> None:
         pool, replica = key

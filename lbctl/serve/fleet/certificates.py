@@ -1,4 +1,4 @@
-"""Reads the certificates, keys and certificate authorities that Envoys are sent, and keeps the last valid content.
+"""Reads certificates, keys, authorities and revocation lists that Envoys are sent, and keeps the last valid content.
 
 Other programs rotate certificates while this one runs, and for a moment a new certificate may lie beside an old key.
 Files that do not fit together are never sent: the last valid content stays in use, and a diagnostic says so. The
@@ -20,17 +20,18 @@ from lbctl.ir.topology import Topology
 from lbctl.model.fleet import FleetSource
 from lbctl.model.node import Node
 from lbctl.targets import xds_kinds
-from lbctl.xds.build.key_pairs import authority_problem, pair_problem
+from lbctl.xds.build.key_pairs import authority_problem, crl_problem, pair_problem
 
 _MAX_BYTES = 1 << 20
 """The largest size of one file, in bytes."""
 _PAIR = ("certificate", "key")
-_AUTHORITIES = ("ca", "client_ca")
+_SINGLE = {"ca": authority_problem, "client_ca": authority_problem, "client_crl": crl_problem}
+"""The last key of files that are used alone, and what finds out whether they can be."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FileGroup:
-    """Files that are valid only together: a certificate and its key, or a certificate authority alone."""
+    """Files that are valid only together: a certificate and its key, or an authority or a revocation list alone."""
 
     path: FieldPath
     nodes: tuple[Node, ...]
@@ -91,7 +92,7 @@ def _groups(source: FleetSource, needed: frozenset[FieldPath]) -> Iterator[_File
         key = nodes.get((*path[:-1], "key"))
         if path[-1] == "certificate" and key is not None:
             yield _FileGroup(path, (node, key))
-        elif path[-1] in _AUTHORITIES:
+        elif path[-1] in _SINGLE:
             yield _FileGroup(path, (node,))
 
 
@@ -107,7 +108,7 @@ def _contents(source: FleetSource, group: _FileGroup) -> tuple[tuple[bytes, ...]
 
 
 def _problem(group: _FileGroup, contents: tuple[bytes, ...]) -> str:
-    problem = pair_problem(*contents) if len(contents) == len(_PAIR) else authority_problem(contents[0])
+    problem = pair_problem(*contents) if len(contents) == len(_PAIR) else _SINGLE[str(group.path[-1])](contents[0])
     return problem and f"{' and '.join(map(show, group.written))}: {problem}"
 
 

@@ -17,10 +17,11 @@ from typing import NamedTuple
 from lbctl.base.diagnostics import Diagnostics, did_you_mean, show
 from lbctl.model.load import SourceText, texts
 from lbctl.serve import log
-from lbctl.serve.errors import BadRequestError
+from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.fleet.revision import revision_of
 from lbctl.serve.state.history import Cause, HistoryEntry, Revision, Rollback, write_texts
+from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.saved import SavedState
 
 KEPT = 20
@@ -178,6 +179,26 @@ class FleetHistory:
                 return None
             self._texts[digest] = loaded
         return self._texts[digest]
+
+    async def files_for_rollback(self, entry: HistoryEntry) -> tuple[SourceText, ...]:
+        """Return the files of an entry.
+
+        Raises BadRequestError where the state has lost them, and NotSavedError where it cannot be read.
+        """
+        try:
+            files = await self.files(entry.digest)
+        except StoreError as error:
+            raise NotSavedError(f"the state cannot be read, and nothing was changed: {error}") from error
+        if files is None:
+            raise BadRequestError(f"the state has lost the files of {entry.digest[:SHORT]}")
+        return files
+
+    async def save_rollback(self) -> None:
+        """Save the rollback that is now in force. Raises NotSavedError."""
+        try:
+            await self.save()
+        except StoreError as error:
+            raise NotSavedError(f"the rollback cannot be saved, and nothing was changed: {error}") from error
 
     async def save(self) -> None:
         """Save what has changed, and delete the files that no entry has any more. Raises StoreError."""

@@ -1,4 +1,4 @@
-"""Reads the API key files and JWKS that routes name, and keeps the last valid content of each.
+"""Reads the key files that a fleet names, and keeps the last valid content of each.
 
 A key file that is truncated, removed or half written would lock out every client at once. Therefore a file that cannot
 be used, or that would lose more keys than `max_shrink` allows, is not served: the content of the running fleet stays in
@@ -18,14 +18,15 @@ from lbctl.base.diagnostics import Diagnostic, Diagnostics, Severity, show
 from lbctl.base.diagnostics import Path as FieldPath
 from lbctl.compile.files import file_of
 from lbctl.compile.secrets import Content, KeyFile, key_count, key_files, read_key_file, secrets_of
-from lbctl.ir.secrets import Secrets
+from lbctl.ir.secrets import HeaderSecret, Secrets
 from lbctl.model.fleet import FleetSource
 from lbctl.serve.fleet.fingerprints import changed_at, signature
 from lbctl.targets.load import Loaded
 
 UNUSABLE = "LB530"
 SHRUNK = "LB531"
-_KEY_FILE_CODES = frozenset({"LB121", "LB503", "LB507", "LB508", UNUSABLE, SHRUNK})
+_KEY_FILE_CODES = frozenset({"LB121", "LB150", "LB503", "LB507", "LB508", UNUSABLE, SHRUNK})
+_REVOKE = "an empty file and `lbctl reload --allow-shrink` revoke all keys"
 _SETTLE_NS = 1_000_000_000
 """Nanoseconds for which a file that has lost a key must be unchanged: a slow writer may not have finished."""
 
@@ -46,7 +47,7 @@ ServedKeyFiles = Mapping[FieldPath, ServedKeyFile]
 
 def served_key_files(fleet: Loaded) -> dict[FieldPath, ServedKeyFile]:
     """Return the key files of a fleet that is served."""
-    contents: dict[str, Content] = {**fleet.secrets.api_keys, **fleet.secrets.jwks}
+    contents: dict[str, Content] = {**fleet.secrets.api_keys, **fleet.secrets.jwks, **fleet.secrets.headers}
     files = key_files(fleet.source)
     return {
         file.path: ServedKeyFile(file.written, contents[file.written]) for file in files if file.written in contents
@@ -139,9 +140,15 @@ def _read_again_files(
 ) -> Iterator[tuple[KeyFile, ServedKeyFile, Content]]:
     """Yield every file that was served before and is read now: the file, what was served, and the new content."""
     for file in key_files(source):
-        content = (secrets.jwks if file.is_jwks else secrets.api_keys).get(file.written)
+        content = _content(secrets, file)
         if content is not None and file.path in before:
             yield file, before[file.path], content
+
+
+def _content(secrets: Secrets, file: KeyFile) -> Content | None:
+    if file.is_sent:
+        return secrets.headers.get(file.written)
+    return (secrets.jwks if file.is_jwks else secrets.api_keys).get(file.written)
 
 
 def _loses_too_many(before: Content, after: Content, max_shrink: float) -> bool:
@@ -160,6 +167,8 @@ def _just_changed(path: Path, now: int) -> bool:
 
 
 def _keys(content: Content) -> set[object]:
+    if isinstance(content, HeaderSecret):
+        return {content.value}
     if isinstance(content, str):
         return {json.dumps(key, sort_keys=True) for key in json.loads(content)["keys"]}
     return set(content)
@@ -167,7 +176,7 @@ def _keys(content: Content) -> set[object]:
 
 def _unusable(file: KeyFile, previous: ServedKeyFile, severity: Severity) -> Diagnostic:
     message = f"key file {show(file.written)} cannot be used: {_in_use(file, previous)}"
-    hint = "an empty file and `lbctl reload --allow-shrink` revoke all keys"
+    hint = "the new secret, in one line" if file.is_sent else _REVOKE
     return Diagnostic(UNUSABLE, message, file.node.position, file.path, hint, severity)
 
 

@@ -9,28 +9,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
-from lbctl.base.diagnostics import Diagnostic, Diagnostics
-from lbctl.compile.files import read_regular
-from lbctl.ir.weight import Weight
-from lbctl.model.load import SourceText, texts
-from lbctl.model.text import MAX_BYTES
+from lbctl.model.load import SourceText
 from lbctl.serve import log
-from lbctl.serve.errors import BadRequestError, CannotListenError, NotSavedError
-from lbctl.serve.fleet import key_files
-from lbctl.serve.fleet.history import SHORT, FleetHistory, digest_of
+from lbctl.serve.errors import CannotListenError
+from lbctl.serve.fleet.history import FleetHistory, digest_of
+from lbctl.serve.fleet.publication_log import PublicationLog
 from lbctl.serve.fleet.publisher import Origin, Publisher, PublishResult
 from lbctl.serve.fleet.reload import LoadOutcome, Reloader
+from lbctl.serve.fleet.reload_log import ReloadLog
 from lbctl.serve.fleet.reload_result import ChangeObserver, ReloadResult
+from lbctl.serve.fleet.saved_files import is_unchanged, relocated
+from lbctl.serve.fleet.saver import SAVE_AGAIN, FleetSaver
 from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.metrics.instruments import Metrics, ReloadStatus
 from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
 from lbctl.serve.state.history import Cause, HistoryEntry, Rollback
-from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
 from lbctl.targets.load import Loaded
@@ -38,12 +33,6 @@ from lbctl.xds.build.snapshot_cache import UnsoundError
 
 _FILES = Cause(CONTROL_PLANE)
 """The cause of what a change of the files leads to."""
-_PUBLISHED_FOR = {"files": "the files", "state": "the state", "history": "a rollback", "leader": "the leader"}
-"""Origin of a fleet → the cause of its publication, for the log, the events and the audit log."""
-_MAX_NAMED = 8
-"""The most replicas that one line of the log names."""
-_SAVE_AGAIN = 5.0
-"""Seconds until a save that has failed is tried again."""
 
 
 class Reconciler:
@@ -66,38 +55,35 @@ class Reconciler:
         `on_fleet` is called twice with the first fleet: with False before its snapshot is built, and with True when it
         can be served.
         """
-        self.last_reload: ReloadResult | None = None
         self._paths = paths
         self._publisher = publisher
         self._watch = watch
-        self._metrics = metrics
-        self._state = state
         self._audit = audit
         self._history = history
         self._on_fleet: Callable[[Loaded, bool], Awaitable[None]] | None = on_fleet
         self._observer = observer
         self._reloader = Reloader(paths)
+        self._reloads = ReloadLog(publisher, metrics, observer)
+        self._publications = PublicationLog(publisher, observer, audit)
+        self._saver = FleetSaver(publisher, state, history)
+        self._state = state
         self._lock = asyncio.Lock()
-        self._logged: frozenset[Diagnostic] = frozenset()
-        self._saved: SavedFleet | None = None
-        self._newest: SavedFleet | None = None
-        """The files that are served, which a failed save may not have saved yet."""
-        self._unsaved = False
-        self._unrecorded: tuple[str, str] | None = None
-        """Version and cause of a publication that the audit log does not have yet."""
         self._followed: Mapping[Path, str] = {}
-        self._drains: dict[tuple[str, str], float] | None = dict(publisher.drained)
-        """The drains as they are saved; None where that is unknown."""
         self._leader_files: tuple[SourceText, ...] | None = None
         self._following = False
         """Whether another process decides, so that nothing is saved here."""
 
+    @property
+    def last_reload(self) -> ReloadResult | None:
+        """The result of the last read; None before the first."""
+        return self._reloads.last
+
     async def start(self, saved: SavedFleet | None) -> None:
         """Serve the fleet of the files, or else the `saved` one where that is still valid."""
-        self._saved = saved
+        self._saver.restored(saved)
         async with self._lock:
             restored: LoadOutcome | None = None
-            if saved is not None and not await asyncio.to_thread(_is_unchanged, saved, self._paths):
+            if saved is not None and not await asyncio.to_thread(is_unchanged, saved, self._paths):
                 restored = await self._restore(saved)
             await self._read(False, _FILES)
             if self._publisher.served is None and saved is not None:
@@ -109,18 +95,18 @@ class Reconciler:
         """Serve what the leader serves from the next reading on; None: the files, until there is a leader's fleet."""
         self._following = True
         self._leader_files = leader.texts if leader else None
-        self._newest = leader or self._newest
+        self._saver.serve_of_leader(leader)
 
     @property
     def fleet(self) -> SavedFleet | None:
         """The fleet that is served, in the form that is saved; None before the first."""
-        return self._newest or self._saved
+        return self._saver.fleet
 
     async def lead(self) -> None:
         """Serve the own files from now on, and save what is served."""
         async with self._lock:
             self._following, self._leader_files = False, None
-            self._saved, self._drains, self._unsaved = None, None, True
+            self._saver.save_all()
             await self._read(False, _FILES)
             await self._save(None)
             await self._record()
@@ -160,7 +146,7 @@ class Reconciler:
             except Exception:  # noqa: BLE001 -- what changed must not end what is served
                 log.failure("lbctl itself failed; what is served stays as it is", because_of=cause)
                 return
-            self._report(result, cause)
+            self._publications.report(result, cause)
             if save:
                 await self._save(None)
 
@@ -173,8 +159,8 @@ class Reconciler:
     async def save_again(self) -> None:
         """Repeat a save that has failed, as on a full disk, until the task is cancelled."""
         while True:
-            await asyncio.sleep(_SAVE_AGAIN)
-            if self._unsaved:
+            await asyncio.sleep(SAVE_AGAIN)
+            if self._saver.is_pending:
                 async with self._lock:
                     await self._save(None)
 
@@ -211,10 +197,7 @@ class Reconciler:
         except CannotListenError:
             raise
         except Exception as error:  # noqa: BLE001 -- files that we fail on must not end what is served
-            stays = "; what is served stays as it is" if self._publisher.served else ""
-            log.failure(f"lbctl itself failed on these files{stays}")
-            message = f"lbctl itself failed on these files ({type(error).__name__}: {error}); the log has more"
-            self._note("unsound", (Diagnostic("LB999", message),), "lbctl itself failed on them")
+            self._reloads.failed(error)
 
     async def _pinned(self) -> tuple[SourceText, ...] | None:
         """Return the files that are served in place of those on disk: the leader's, or those of a rollback."""
@@ -223,7 +206,7 @@ class Reconciler:
         leader = self._leader_files
         if leader is None or await self._history.on_disk() == digest_of(leader):
             return None
-        return await asyncio.to_thread(_relocated, leader, self._paths)
+        return await asyncio.to_thread(relocated, leader, self._paths)
 
     def _watch_files(self, files: Mapping[Path, str]) -> None:
         self._followed = files
@@ -236,7 +219,7 @@ class Reconciler:
         )
 
     async def _roll_back(self, entry: HistoryEntry, cause: Cause, allow_shrink: bool) -> ReloadResult:
-        files = await self._files_of(entry)
+        files = await self._history.files_for_rollback(entry)
         outcome = await self._load(files, allow_shrink)
         if outcome.loaded is None:
             result: ReloadStatus = "refused" if outcome.shrink else "invalid"
@@ -247,12 +230,12 @@ class Reconciler:
         self._history.rollback = rollback if entry.digest != on_disk else None
         followed = self._followed
         try:
-            await self._save_history()
+            await self._history.save_rollback()
             self._watch_files(outcome.files)
             await self._serve_loaded(outcome.loaded, outcome, allow_shrink, cause)
         except BaseException as error:
             self._history.rollback = before
-            self._unsaved = True  # the state may have the new one
+            self._saver.is_pending = True  # the state may have the new one
             self._watch_files(followed)
             if not isinstance(error, UnsoundError):
                 raise
@@ -262,31 +245,18 @@ class Reconciler:
         assert self.last_reload is not None, "what is served was noted"
         return self.last_reload
 
-    async def _files_of(self, entry: HistoryEntry) -> tuple[SourceText, ...]:
-        try:
-            files = await self._history.files(entry.digest)
-        except StoreError as error:
-            raise NotSavedError(f"the state cannot be read, and nothing was changed: {error}") from error
-        if files is None:
-            raise BadRequestError(f"the state has lost the files of {entry.digest[:SHORT]}")
-        return files
-
-    async def _save_history(self) -> None:
-        try:
-            await self._history.save()
-        except StoreError as error:
-            raise NotSavedError(f"the rollback cannot be saved, and nothing was changed: {error}") from error
-
     async def _serve_outcome(self, outcome: LoadOutcome, allow_shrink: bool, cause: Cause) -> None:
         if outcome.loaded is None:
             result: ReloadStatus = "refused" if outcome.shrink else "invalid"
-            self._refuse(result, outcome.diagnostics, outcome.refused or "", outcome.shrink)
+            self._reloads.refused(result, outcome.diagnostics, outcome.refused or "", outcome.shrink)
             await self._serve_running(outcome)
             return
         try:
             await self._serve_loaded(outcome.loaded, outcome, allow_shrink, cause)
         except UnsoundError as error:
-            self._refuse("unsound", (*outcome.diagnostics, *error.problems), "a proxy would refuse what they lead to")
+            self._reloads.refused(
+                "unsound", (*outcome.diagnostics, *error.problems), "a proxy would refuse what they lead to"
+            )
 
     async def _serve_loaded(self, loaded: Loaded, outcome: LoadOutcome, allow_shrink: bool, cause: Cause) -> None:
         """Serve the fleet that was read, and note the result. Raises UnsoundError, and nothing has changed then."""
@@ -295,25 +265,7 @@ class Reconciler:
         published = await self._serve(loaded, outcome, "history" if rollback else own, allow_shrink, cause)
         served = self._publisher.served
         diagnostics = (*outcome.diagnostics, *(served.unsupported if served else ()))
-        log.findings(item for item in diagnostics if item not in self._logged)
-        self._logged = frozenset(diagnostics)
-        if rollback is not None:
-            log.warn("the files are ignored until they change", because_of="a rollback", actor=rollback.actor)
-            self._note("rolled_back", diagnostics, _ignored(rollback))
-            return
-        if self.last_reload is not None and not self.last_reload.valid:
-            log.event("the files are served again")
-        self._note("published" if published.new else "unchanged", diagnostics)
-
-    def _refuse(
-        self, result: ReloadStatus, diagnostics: tuple[Diagnostic, ...], cause: str, shrink: tuple[Diagnostic, ...] = ()
-    ) -> None:
-        """Log why the files are not served: errors each time, other diagnostics once."""
-        log.findings(item for item in diagnostics if item.severity == "error" or item not in self._logged)
-        self._logged |= frozenset(diagnostics)
-        stays = "; what is served stays as it is" if self._publisher.served else ""
-        log.error(f"the files are not served{stays}", reason=cause)
-        self._note(result, diagnostics, cause, shrink)
+        self._reloads.served(diagnostics, rollback, new=published.new)
 
     async def _serve_running(self, outcome: LoadOutcome) -> None:
         """Serve the running fleet with changed certificates, key files or target files where the new one is refused."""
@@ -336,107 +288,19 @@ class Reconciler:
         on_fleet, self._on_fleet = self._on_fleet, None
         if on_fleet is not None:
             await on_fleet(loaded, True)
-        published_for = _PUBLISHED_FOR[origin]
-        self._report(published, published_for)
+        self._publications.served(published, origin)
         served = self._publisher.served
-        if published.new and served is not None:
-            self._unrecorded = served.cached_snapshot.version, published_for
         if served is not None and outcome.saved is not None and not self._following:
             await self._history.served(outcome.saved.texts, served, cause)
         await self._save(outcome.saved)
         return published
 
     async def _record(self) -> None:
-        """Append what was published last to the audit log."""
         if self._following:
-            self._unrecorded = None
-        elif self._unrecorded is not None:
-            (version, cause), self._unrecorded = self._unrecorded, None
-            with suppress(NotSavedError):  # the files are served, also where the state cannot be written
-                await self._audit.record(CONTROL_PLANE, "publish", version, cause)
-
-    def _note(
-        self, result: ReloadStatus, diagnostics: tuple[Diagnostic, ...], refused: str | None = None,
-        shrink: tuple[Diagnostic, ...] = (),
-    ) -> None:  # fmt: skip
-        unusable_key_files = sum(item.code in (key_files.UNUSABLE, key_files.SHRUNK) for item in diagnostics)
-        warnings = sum(item.severity == "warning" for item in diagnostics)
-        self._metrics.reloaded(result, warnings, unusable_key_files)
-        self.last_reload = ReloadResult(result, diagnostics, time.time(), refused, shrink)
-        self._observer.reloaded(self.last_reload)
-
-    # ── What must outlive the process ────────────────────────────────────────────────────────────────────────────────
+            self._publications.leave_out()
+        await self._publications.record()
 
     async def _save(self, saved: SavedFleet | None) -> None:
-        """Save the served fleet, the answers of discovery and the drains, as far as they have changed."""
-        served = self._publisher.served
-        if served is None or self._following:
-            return
-        answers = self._publisher.accepted.answers
-        self._newest = files = saved or self._newest or self._saved
-        fleet = replace(files, discovered=answers, version=served.cached_snapshot.version) if files else None
-        try:
-            if fleet is not None and fleet != self._saved:
-                await self._state.save_fleet(fleet)
-                self._saved = fleet
-            if served.composed.drains != self._drains:
-                await self._state.save_drains(served.composed.drains)
-                self._drains = dict(served.composed.drains)
-            await self._history.save()
-        except StoreError as error:
-            if not self._unsaved:
-                log.error(f"not saved for a restart, and tried again every {_SAVE_AGAIN:g} s: {error}")
-            self._unsaved = True
-        else:
-            if self._unsaved:
-                log.event("what is served is saved for a restart again")
-            self._unsaved = False
-
-    # ── The log ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _report(self, published: PublishResult, cause: str) -> None:
-        served = self._publisher.served
-        if published.new and served is not None:
-            message = "published" if self._publisher.send else "would be published"
-            names = ",".join(published.names) or None
-            log.event(
-                message, version=served.cached_snapshot.version, because_of=cause, **published.changed, names=names
-            )
-        for pool, weights in published.weights.items():
-            log.event("weights", pool=pool, moved=_named_weights(weights))
-        if served is not None:
-            self._observer.published(served, published, cause)
-
-
-def _named_weights(weights: Mapping[str, Weight]) -> str:
-    """Return the first replicas with their new weights, and the number of further ones, for the log."""
-    named = [f"{name}={weight.rate:.4g}" for name, weight in islice(weights.items(), _MAX_NAMED)]
-    return " ".join(named) + (f" and {len(weights) - _MAX_NAMED} more" if len(weights) > _MAX_NAMED else "")
-
-
-def _ignored(rollback: Rollback) -> str:
-    """Return why the files are not served while a rollback is in force."""
-    reason = f": {rollback.reason}" if rollback.reason else ""
-    return f"ignored until they change, since {rollback.actor} has rolled back to {rollback.digest[:SHORT]}{reason}"
-
-
-def _relocated(files: tuple[SourceText, ...], paths: tuple[str, ...]) -> tuple[SourceText, ...]:
-    """Return the leader's files as if they were in the directories of this member's files."""
-    own = {Path(text.name).name: text for text in texts(paths, Diagnostics())}
-    first = next(iter(own.values()), None)
-    if first is None:
-        return files
-    moved = []
-    for text in files:
-        beside = own.get(Path(text.name).name, first)
-        moved.append(SourceText(str(Path(beside.name).with_name(Path(text.name).name)), text.data, beside.root))
-    return tuple(moved)
-
-
-def _is_unchanged(saved: SavedFleet, paths: tuple[str, ...]) -> bool:
-    """Whether the files are the saved ones, so that the fleet need not be compared with the saved one."""
-    if tuple(texts(paths, Diagnostics())) != saved.texts:
-        return False
-    with suppress(OSError):
-        return all(read_regular(Path(path), MAX_BYTES) == content for path, content in saved.targets.items())
-    return False
+        """Save what is served, as far as it has changed; a member that follows saves nothing."""
+        if not self._following:
+            await self._saver.save(saved)

@@ -21,9 +21,9 @@ async def check_format(store: SharedStore) -> None:
     entry = next((item for item in await store.read(KEY) if item.key == KEY), None)
     if entry is None:
         for prefix in _FOREIGN:
-            if found := await store.read(prefix):
+            if foreign := await store.read(prefix):
                 raise UnusableError(
-                    f"{store.location} has keys that lbctl has not written (as {found[0].key}): choose another "
+                    f"{store.location} has keys that lbctl has not written (as {foreign[0].key}): choose another "
                     "control.store.key_prefix"
                 )
         return

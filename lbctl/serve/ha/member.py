@@ -19,7 +19,7 @@ from lbctl.serve.errors import NotSavedError
 from lbctl.serve.fleet.history import FleetHistory
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
-from lbctl.serve.guard import Guard, Work
+from lbctl.serve.guard import Guard, Work, end_tasks
 from lbctl.serve.ha.clock import FleetClock
 from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.format import write_format
@@ -102,7 +102,7 @@ class Member:
         """The epoch in which this member has taken over all records; 0 before the first."""
         self._last_epoch = 0
         """The last epoch in which this member has led; 0 before the first."""
-        self._seen: float | None = None
+        self._leader_seen_at: float | None = None
         """When the leader's last sign of life was seen, by the clock of `authority`."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._skewed = False
@@ -115,7 +115,7 @@ class Member:
     @property
     def lag(self) -> float | None:
         """Seconds since the leader's last sign of life was seen; None in the leader, and before the first."""
-        return None if self.leads or self._seen is None else self._authority.clock() - self._seen
+        return None if self.leads or self._leader_seen_at is None else self._authority.clock() - self._leader_seen_at
 
     @property
     def epoch(self) -> int:
@@ -219,10 +219,7 @@ class Member:
 
     async def _switch(self, tasks: Mapping[str, Work]) -> None:
         """Run these tasks and no others; those that run already go on."""
-        ending = [self._running.pop(name) for name in list(self._running) if name not in tasks]
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        await end_tasks([self._running.pop(name) for name in list(self._running) if name not in tasks])
         for name, work in tasks.items():
             if name not in self._running:
                 self._running[name] = self._guard.start(name, work)
@@ -257,7 +254,7 @@ class Member:
     async def _watch(self) -> None:
         changes: asyncio.Queue[Change | StoreError] = asyncio.Queue()
         reader = asyncio.create_task(_read(self._state, changes))
-        known = {LEADER}
+        keys = {LEADER}
         try:
             while True:
                 batch = [await changes.get()]
@@ -267,9 +264,9 @@ class Member:
                 for item in batch:
                     if isinstance(item, StoreError):
                         raise item
-                await self._apply([item for item in batch if isinstance(item, Change)], known)
+                await self._apply([item for item in batch if isinstance(item, Change)], keys)
         finally:
-            await _end(reader)
+            await end_tasks([reader])
 
     async def _apply(self, changes: Iterable[Change], first: set[str]) -> None:
         """Apply changes, and publish what they lead to. `first` has the keys whose first value may be old."""
@@ -292,7 +289,7 @@ class Member:
         leader = self.records.leader
         if leader is None or not live:
             return
-        self._seen = self._authority.clock()
+        self._leader_seen_at = self._authority.clock()
         self.clock.follow(leader.at)
         skewed = abs(self.clock.offset) > _SKEW
         if skewed and not self._skewed:
@@ -329,13 +326,6 @@ class Member:
             latency=self.election.latency,
             problem=self.election.problem,
         )
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    """Cancel the task until it ends: a client that connects at this moment may take one cancellation as a failure."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=0.1)
 
 
 async def _read(state: SavedState, changes: asyncio.Queue[Change | StoreError]) -> None:

@@ -61,8 +61,8 @@ def read_info(presence: Presence) -> MemberInfo:
     """Parse an announcement; of one that cannot be read the name is left."""
     try:
         row = json.loads(presence.value)
-        known = {item.name: row[item.name] for item in fields(MemberInfo) if item.name in row}
-        return MemberInfo(**{**known, "name": presence.member})
+        values = {item.name: row[item.name] for item in fields(MemberInfo) if item.name in row}
+        return MemberInfo(**{**values, "name": presence.member})
     except (ValueError, TypeError):
         return MemberInfo(presence.member)
 

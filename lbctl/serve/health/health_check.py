@@ -19,7 +19,7 @@ import aiohttp
 
 from lbctl.base.errors import reason_of
 from lbctl.ir.pools import ActiveCheck, Pool, PoolTls, Replica
-from lbctl.serve.guard import Guard
+from lbctl.serve.guard import Guard, end_tasks
 from lbctl.serve.health.fetch import HealthCheck, Locate, fetch, probe_of, speaks_h2, tls_of
 from lbctl.serve.health.thresholds import CheckResult, CheckState, initial_state, next_state
 from lbctl.serve.net.http_client import session
@@ -114,10 +114,7 @@ class HealthChecker:
                     self._start(key)
                 await asyncio.Event().wait()
             finally:
-                tasks = list(self._tasks.values())
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await end_tasks(self._tasks.values())
                 self._tasks.clear()
                 self._session = None
 

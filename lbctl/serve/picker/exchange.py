@@ -45,7 +45,7 @@ class Exchange:
         self._merge = merge
         self._credentials = credentials
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._known: frozenset[str] = frozenset()
+        self._peer_ids: frozenset[str] = frozenset()
         """The other pickers; what anybody else says is ignored."""
         self._failing: set[str] = set()
 
@@ -57,7 +57,7 @@ class Exchange:
     def follow(self, peers: Mapping[str, str]) -> None:
         """Exchange counts with these pickers from now on: id → address."""
         wanted = {(name, address) for name, address in peers.items() if name != self.own}
-        self._known = frozenset(name for name, _ in wanted)
+        self._peer_ids = frozenset(name for name, _ in wanted)
         for key in self._tasks.keys() - wanted:
             self._tasks.pop(key).cancel()
         for key in wanted - self._tasks.keys():
@@ -112,7 +112,7 @@ class Exchange:
             parsed = parse(message)
             if parsed is None:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is no message of a picker")
-            elif parsed[0] in self._known:
+            elif parsed[0] in self._peer_ids:
                 self._merge(*parsed)
         return b""
 

@@ -73,12 +73,12 @@ class PickService:
 
     def merge(self, peer: str, counts: Counts) -> None:
         """Take the counts of another picker, as far as they are about replicas that this one knows."""
-        known = {
+        accepted = {
             pool: {name: count for name, count in replicas.items() if name in table.names}
             for pool, replicas in counts.items()
             if (table := self.tables.get(pool)) is not None
         }
-        self._decider.merge(peer, known, self._clock())
+        self._decider.merge(peer, accepted, self._clock())
 
     def pick(self, question: Question) -> Picked:
         """Return the replicas for a request, in the order in which they should be tried; none after an error."""

@@ -110,12 +110,12 @@ def _lines(statistics: Statistics, gauges: Mapping[str, float]) -> Iterator[str]
 
 
 def _histogram(pool: str, histogram: Histogram) -> Iterator[str]:
-    seen = 0
+    cumulative = 0
     for bound, count in zip((*map(str, BOUNDS), "+Inf"), histogram.counts, strict=True):
-        seen += count
-        yield f'lbctl_pick_seconds_bucket{{pool="{pool}",le="{bound}"}} {seen}\n'
+        cumulative += count
+        yield f'lbctl_pick_seconds_bucket{{pool="{pool}",le="{bound}"}} {cumulative}\n'
     yield f'lbctl_pick_seconds_sum{{pool="{pool}"}} {histogram.total:.6f}\n'
-    yield f'lbctl_pick_seconds_count{{pool="{pool}"}} {seen}\n'
+    yield f'lbctl_pick_seconds_count{{pool="{pool}"}} {cumulative}\n'
 
 
 def _quoted(text: str) -> str:

@@ -155,27 +155,27 @@ class EtcdStore:
 
     async def watch(self, *prefixes: str) -> AsyncIterator[Change]:
         """Yield all entries with one of the prefixes, then every later change."""
-        known: dict[str, Entry] = {}
+        current: dict[str, Entry] = {}
         while True:
             entries: list[Entry] = []
             revision = 0
             for prefix in prefixes or ("",):
-                found, at = await self._read(prefix)
-                entries += found
+                entries_of_prefix, at = await self._read(prefix)
+                entries += entries_of_prefix
                 revision = min(revision or at, at)
-            for change in changes_between(known.values(), entries):
+            for change in changes_between(current.values(), entries):
                 yield change
-            known = {entry.key: entry for entry in entries}
+            current = {entry.key: entry for entry in entries}
             events = self._client.watch(self._entries, end_of(self._entries), revision + 1, _RESYNC)
             async with aclosing(events) as watched:  # type: ignore[type-var]
                 async for rows in watched:
                     for change in self._changes(rows, prefixes):
                         if change.entry is None:
-                            known.pop(change.key, None)
-                        elif known.get(change.key) == change.entry:
+                            current.pop(change.key, None)
+                        elif current.get(change.key) == change.entry:
                             continue
                         else:
-                            known[change.key] = change.entry
+                            current[change.key] = change.entry
                         yield change
 
     def _changes(self, rows: Rows, prefixes: tuple[str, ...]) -> list[Change]:

@@ -27,6 +27,7 @@ KINDS = {
     "rediss": StoreKind("lbctl.serve.state.redis", "RedisStore", "redis"),
     "etcd": StoreKind("lbctl.serve.state.etcd", "EtcdStore"),
     "etcds": StoreKind("lbctl.serve.state.etcd", "EtcdStore"),
+    "kubernetes": StoreKind("lbctl.serve.state.kubernetes", "KubernetesStore"),
 }
 """Scheme → store."""
 

@@ -135,9 +135,9 @@ def _conditions(page: bytes, places: FleetPlaces) -> Mapping[ReplicaKey, Conditi
 
 def _all_conditions(clusters: Any, places: FleetPlaces) -> Iterator[tuple[ReplicaKey, Condition]]:
     for cluster in clusters:
-        known = places.of(cluster["name"])
-        for host in cluster.get("host_statuses", ()) if known else ():
-            key = known.get(_place(host["address"]))
+        replicas = places.of(cluster["name"])
+        for host in cluster.get("host_statuses", ()) if replicas else ():
+            key = replicas.get(_place(host["address"]))
             if key is not None:
                 yield key, _condition(host.get("health_status", {}))
 

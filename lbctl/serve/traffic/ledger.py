@@ -199,8 +199,8 @@ class TrafficLedger:
     def in_flight(self, key: ReplicaKey, now: float) -> int | None:
         """Return the requests at the replica, summed over the proxies that report them; None where none does."""
         self._forget_silent(now)
-        found = self._in_flight.get(key)
-        return None if found is None else found[0]
+        counted = self._in_flight.get(key)
+        return None if counted is None else counted[0]
 
     def in_flight_known_by(self, key: ReplicaKey, now: float) -> int:
         """Return how many proxies report the requests in flight at the replica."""

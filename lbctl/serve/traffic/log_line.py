@@ -61,9 +61,9 @@ class ReplicaAddresses:
         """Return the replica of this pool; without a pool the only one of the fleet with this address."""
         if pool is None:
             return self._anywhere.get(address)
-        found = self._by_pool.get(pool, {}).get(address)
+        key = self._by_pool.get(pool, {}).get(address)
         port = address.rpartition(":")[2]
-        return found or (self._by_port.get(pool, {}).get(int(port)) if port.isdecimal() else None)
+        return key or (self._by_port.get(pool, {}).get(int(port)) if port.isdecimal() else None)
 
     def _add(self, pool: Pool, hosts: Mapping[str, tuple[str, ...]]) -> None:
         """Add a pool. A replica with a host name is also found by its port where no other such replica has it."""

@@ -13,6 +13,7 @@ from envoy.extensions.filters.http.set_filter_state.v3 import set_filter_state_p
 
 from lbctl.ir.latencies import measured
 from lbctl.ir.listeners import Listener
+from lbctl.ir.routes import Forward
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import auth
 from lbctl.targets.envoy.bootstrap import CONTROL_PLANE
@@ -29,6 +30,8 @@ _LOCALITY = "xds.upstream_host_locality_metadata"
 _HOST = f"{_LOCALITY}.filter_metadata['{NAMESPACE}']"
 _ROUTE = f"xds.route_metadata.filter_metadata['{NAMESPACE}']"
 _SPLIT = f"{_ROUTE}['split'] == true"
+POOL = f"has({_LOCALITY}) ? {_HOST}['pool'] : {_CLUSTER}['pool']"
+"""The expression for the pool of a request: that of its replica, if it has one already."""
 _FIELDS = {
     "ts": _TS,
     "request_id": "%REQ(X-REQUEST-ID)%",
@@ -36,7 +39,7 @@ _FIELDS = {
     "tenant": f"%DYNAMIC_METADATA({NAMESPACE}:{auth.TENANT})%",
     "method": "%REQ(:METHOD)%",
     "route": "%ROUTE_NAME%",
-    "pool": f"%TYPED_CEL(has({_LOCALITY}) ? {_HOST}['pool'] : {_CLUSTER}['pool'])%",
+    "pool": f"%TYPED_CEL({POOL})%",
     "variant": f"%TYPED_CEL({_SPLIT} ? {_CLUSTER}['variant'] : null)%",
     "replica": "%UPSTREAM_HOST_NAME%",
     "model": f"%DYNAMIC_METADATA({NAMESPACE}:model)%",
@@ -54,7 +57,7 @@ _STREAMS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 
 
 def filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter that keeps the client's path for the log, if a route of the listener rewrites paths."""
+    """Return the filter that keeps the client's path for the log, if a path is rewritten."""
     if listener.access_log.format == "none" or not _rewrites(view, listener):
         return []
     value = {
@@ -66,8 +69,16 @@ def filters(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def _rewrites(view: View, listener: Listener) -> bool:
-    rewrites = (view.routes[rule.route].rewrite for rule in listener.rules)
-    return any(rewrite is not None and rewrite.path_prefix is not None for rewrite in rewrites)
+    routes = [view.routes[rule.route] for rule in listener.rules]
+    if any(route.rewrite is not None and route.rewrite.path_prefix is not None for route in routes):
+        return True
+    apis = (
+        view.pools[name].upstream
+        for route in routes
+        if isinstance(route.action, Forward)
+        for name in route.action.pools
+    )
+    return any(api is not None and api.path_prefix for api in apis)
 
 
 def access_logs(view: View, listener: Listener) -> list[dict[str, object]]:

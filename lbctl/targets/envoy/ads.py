@@ -10,7 +10,7 @@ chain here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -33,10 +33,10 @@ from lbctl.ir.weight import from_capacity
 from lbctl.targets import credentials
 from lbctl.targets.envoy import access_log, auth, clusters, resources
 from lbctl.targets.envoy.endpoints import Hosts, Layout, Placement
-from lbctl.targets.envoy.plan import Upstream
+from lbctl.targets.envoy.plan import Fallback, Upstream
 from lbctl.targets.envoy.protos import BY_ADS, extension
 from lbctl.targets.envoy.resources import Delivery
-from lbctl.targets.envoy.tls import SECRETS, authority_name, pair_name
+from lbctl.targets.envoy.tls import SECRETS, authority_name, clients_name, pair_name
 
 _NO_PROXY = Proxy("", "envoy", ())
 
@@ -46,14 +46,14 @@ def routing(view: View, pools: Mapping[str, Pool]) -> View:
 
     `pools` holds each pool as `routed` reduces it.
     """
-    return replace(view, proxy=_NO_PROXY, pools=pools, weights={}, drained={}, out={})
+    return replace(view, proxy=_NO_PROXY, pools=pools, weights={}, drained={}, out={}, upstream_headers={})
 
 
 def routed(pool: Pool) -> Pool:
     """Return the pool reduced to what listeners and route tables depend on.
 
-    That is its protocol, how it chooses a replica and the priorities of its replicas. With cookie affinity it is also
-    the name and the address of each replica.
+    That is its protocol, how it chooses a replica, its hosted API and the priorities of its replicas. With cookie
+    affinity it is also the name and the address of each replica.
     """
     if pool.affinity:
         replicas = tuple(Replica(item.name, item.address, priority=item.priority) for item in pool.replicas)
@@ -61,12 +61,19 @@ def routed(pool: Pool) -> Pool:
         replicas = tuple(
             Replica("", Address(), priority=priority) for priority in sorted({r.priority for r in pool.replicas})
         )
-    return Pool(pool.name, replicas, protocol=pool.protocol, balance=pool.balance, affinity=pool.affinity)
+    return Pool(
+        pool.name,
+        replicas,
+        protocol=pool.protocol,
+        balance=pool.balance,
+        affinity=pool.affinity,
+        upstream=pool.upstream,
+    )
 
 
 def shape(upstream: Upstream) -> Upstream:
     """Return the upstream reduced to what its cluster is built from: without weights and without drained replicas."""
-    return Upstream(upstream.name, upstream.pool, (), frozenset(), upstream.placement, upstream.retry_budget)
+    return replace(upstream, weights=(), drained=frozenset(), out=frozenset())
 
 
 def listener(view: View, item: Listener) -> listener_pb2.Listener:
@@ -85,6 +92,11 @@ def listener(view: View, item: Listener) -> listener_pb2.Listener:
 def cluster(upstream: Upstream) -> cluster_pb2.Cluster:
     """Return the cluster, whose endpoints the proxy requests by name."""
     return resources.cluster(upstream, _DELIVERY)
+
+
+def fallback(item: Fallback) -> cluster_pb2.Cluster:
+    """Return the aggregate cluster of a pool and its fallback."""
+    return clusters.fallback(item, SECRETS)
 
 
 def collector(name: str, address: Address) -> cluster_pb2.Cluster:
@@ -139,18 +151,17 @@ def holds_credentials(view: View, listener: Listener) -> bool:
 class Wanted:
     """A TLS secret, the files that it is read from, and where the fleet names each of them.
 
-    The files are a certificate and its private key, or the certificate of an authority alone.
+    The files are a certificate and its private key, or the certificate of an authority, perhaps with revocation lists.
     """
 
     name: str
     """The name of the secret."""
     files: tuple[tuple[str, Path], ...]
     """(file, path in the YAML) of each of its files."""
-
-    @property
-    def private(self) -> bool:
-        """Return whether the secret contains a private key."""
-        return len(self.files) > 1
+    make: Callable[..., secret_pb2.Secret]
+    """Makes the secret of its name and the contents of its files."""
+    private: bool = False
+    """Whether it contains a private key."""
 
 
 def secrets(view: View) -> Iterator[Wanted]:
@@ -161,7 +172,7 @@ def secrets(view: View) -> Iterator[Wanted]:
             for index, pair in enumerate(item.tls.certificates):
                 yield _pair(pair.certificate, pair.key, (*base, "certificates", index))
             if item.tls.client_ca:
-                yield _authority(item.tls.client_ca, (*base, "client_ca"))
+                yield _clients(item.tls.client_ca, item.tls.client_crl, base)
     for pool in view.pools.values():
         base = ("pools", pool.name, "tls")
         if pool.tls and pool.tls.certificate and pool.tls.key:
@@ -171,20 +182,27 @@ def secrets(view: View) -> Iterator[Wanted]:
 
 
 def _pair(certificate: str, key: str, path: Path) -> Wanted:
-    return Wanted(pair_name(certificate), ((certificate, (*path, "certificate")), (key, (*path, "key"))))
+    files = ((certificate, (*path, "certificate")), (key, (*path, "key")))
+    return Wanted(pair_name(certificate), files, _key_pair, private=True)
 
 
 def _authority(authority: str, path: Path) -> Wanted:
-    return Wanted(authority_name(authority), ((authority, path),))
+    return Wanted(authority_name(authority), ((authority, path),), _validation)
 
 
-def secret(name: str, certificate: bytes, key: bytes | None = None) -> secret_pb2.Secret:
-    """Return a TLS secret: a certificate with its private key or, without `key`, that of a trusted authority."""
-    inline = {"inline_bytes": certificate}
-    if key is None:
-        return secret_pb2.Secret(name=name, validation_context={"trusted_ca": inline})
-    certificate_and_key = {"certificate_chain": inline, "private_key": {"inline_bytes": key}}
-    return secret_pb2.Secret(name=name, tls_certificate=certificate_and_key)
+def _clients(authority: str, crl: str | None, path: Path) -> Wanted:
+    lists = ((crl, (*path, "client_crl")),) if crl else ()
+    return Wanted(clients_name(authority, crl), ((authority, (*path, "client_ca")), *lists), _validation)
+
+
+def _key_pair(name: str, certificate: bytes, key: bytes) -> secret_pb2.Secret:
+    pair = {"certificate_chain": {"inline_bytes": certificate}, "private_key": {"inline_bytes": key}}
+    return secret_pb2.Secret(name=name, tls_certificate=pair)
+
+
+def _validation(name: str, authority: bytes, crl: bytes | None = None) -> secret_pb2.Secret:
+    lists = {"crl": {"inline_bytes": crl}} if crl is not None else {}
+    return secret_pb2.Secret(name=name, validation_context={"trusted_ca": {"inline_bytes": authority}, **lists})
 
 
 def _routes(manager: hcm_pb2.HttpConnectionManager, name: str) -> None:

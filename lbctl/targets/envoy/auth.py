@@ -110,7 +110,8 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
 
 def early_mutations(view: View, listener: Listener) -> list[dict[str, object]]:
     """Return the header mutations that apply to every request before anything reads it."""
-    mutations = [header_removal(client_headers.forgeries(_claimed_headers(view)))]
+    forged = [client_headers.forgeries(_claimed_headers(view)), *client_headers.lookalikes(view.routes.values())]
+    mutations = list(map(header_removal, forged))
     if holds_keys(view, listener):
         mutations.append({"append": {"header": {"key": _ANYONE, "value": "anyone"}}})
     return mutations
@@ -164,7 +165,8 @@ def _route_keys(view: View, route: Route) -> api_key_auth_pb2.ApiKeyAuthPerRoute
     auth = route.auth
     assert auth is not None
     assert auth.api_keys is not None
-    credentials = [(prefix + item.key, item.tenant) for item in keys(view, route) for prefix in ("", "bearer ")]
+    prefixes = ("", "bearer ") if auth.api_keys.realm is None else ("Basic ", "basic ", "BASIC ")
+    credentials = [(prefix + item.key, item.tenant) for item in keys(view, route) for prefix in prefixes]
     return api_key_auth_pb2.ApiKeyAuthPerRoute(
         credentials=[{"key": key, "client": tenant} for key, tenant in credentials],
         key_sources=[{"header": auth.api_keys.header}],

@@ -22,6 +22,7 @@ from google.protobuf.message import Message
 
 from lbctl.base.hosts import is_ip
 from lbctl.ir.address import Address
+from lbctl.targets.envoy import metrics
 from lbctl.targets.envoy.protos import address, duration, extension, pack
 from lbctl.targets.envoy.runtime import add_limits
 from lbctl.targets.envoy.text import Writer
@@ -64,6 +65,8 @@ class Joining:
     """The zone of the node; empty: none."""
     admin: Address | None = None
     """The address of the admin interface; None: there is none."""
+    metrics: Address | None = None
+    """The address of the proxy's own figures; None: there is none."""
     ca: str = ""
     certificate: str = ""
     key: str = ""
@@ -114,6 +117,7 @@ def _frame(joining: Joining) -> bootstrap_pb2.Bootstrap:
         static_resources={"clusters": [_cluster(joining)]},
     )
     add_limits(message, {})
+    metrics.add(message, joining.metrics, joining.admin)
     return message
 
 

@@ -77,7 +77,14 @@ CAPABILITIES: dict[str, Capability] = {
         "in the header authorization; a token must expire; one second of tolerance for clocks; one whose tenant has "
         "control characters is answered 403"
     ),
-    "route.headers": Rendered(),
+    "proxies.metrics": Rendered(
+        "`/metrics` for Prometheus, and nothing else of the admin interface, which must be there (`admin`); an "
+        "Envoy under `serve` has it by `lbctl bootstrap --proxy-metrics`"
+    ),
+    "route.auth.basic": Rendered(
+        "with API keys' filter: `Basic`, `basic` and `BASIC` as the scheme; the listener holds the passwords (0600)"
+    ),
+    "route.headers": Rendered("{pool} in a request is the pool that was drawn, also where the fallback serves"),
     "route.regions": Rendered(),
     "route.access": Rendered(),
     "route.access_log": Rendered(),
@@ -149,6 +156,10 @@ CAPABILITIES: dict[str, Capability] = {
         "health port of its own is asked without TLS"
     ),
     "pool.tls.client_certificate": Rendered(),
+    "pool.upstream": Rendered(
+        "by filters behind the choice of the host, for each attempt; secrets come by SDS, in files of their own or "
+        "over protected xDS"
+    ),
     "fleet": Rendered(),
     "proxies": Rendered(),
     "pool.balance.pick": Rendered(

@@ -86,7 +86,8 @@ class _Locator:
 
     @cached_property
     def _tree(self) -> Tree:
-        return _merged_tree(*(file.text for file in self._bundle.files))
+        texts = [file.text for file in self._bundle.files if FilePath(file.name).stem == SECRETS]
+        return _merged_tree(self._bundle.main.text, *texts)
 
     def _by_position(self, dump: str, field_path: str) -> Path:
         positions = {name: int(number) for name, number in re.findall(r"\.(\w+)\[(\d+)\]", field_path)}

@@ -13,10 +13,11 @@ from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
 from lbctl.base.hosts import is_ip
 from lbctl.ir.address import Address
 from lbctl.ir.pools import CircuitBreaker, DnsDiscovery, Pool
-from lbctl.targets.envoy import health, tls
+from lbctl.targets.envoy import health, hosted, tls
 from lbctl.targets.envoy.endpoints import Placement
 from lbctl.targets.envoy.plan import Fallback, Upstream, variant
 from lbctl.targets.envoy.protos import address, duration, extension, metadata, pack
+from lbctl.targets.hosted import HostedPool
 
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 BUFFER = 65_536
@@ -38,7 +39,7 @@ def cluster(upstream: Upstream, keys: tls.Keys) -> cluster_pb2.Cluster:
         per_connection_buffer_limit_bytes={"value": BUFFER},
         ignore_health_on_host_removal=True,
         circuit_breakers=_breakers(pool.circuit_breaker, upstream),
-        typed_extension_protocol_options={HTTP_OPTIONS: pack(_protocol(pool))},
+        typed_extension_protocol_options={HTTP_OPTIONS: pack(_protocol(pool, _filters(upstream.hosted, keys)))},
         metadata=metadata({**_pool_metadata(pool), **_retry_after(pool, upstream.placement)}),
         health_checks=[health.health_check(pool, pool.active)] if pool.active else None,
         outlier_detection=health.outlier_detection(pool.passive) if pool.passive else None,
@@ -50,12 +51,14 @@ def cluster(upstream: Upstream, keys: tls.Keys) -> cluster_pb2.Cluster:
     return message
 
 
-def fallback(item: Fallback) -> cluster_pb2.Cluster:
+def fallback(item: Fallback, keys: tls.Keys) -> cluster_pb2.Cluster:
     """Return the aggregate cluster of a pool and its fallback.
 
     Envoy counts retries at this cluster, and everything else at the two behind it. Its default would allow three
-    retries.
+    retries. Where one of them is a hosted API, Envoy applies the filters of this cluster.
     """
+    filters = hosted.http_filters(item.hosted, keys)
+    options = {HTTP_OPTIONS: pack(_protocol(item.pool, filters))} if filters else None
     retries = {"value": item.pool.circuit_breaker.max_retries}
     config = aggregate_pb2.ClusterConfig(clusters=[item.first, item.second])
     return cluster_pb2.Cluster(
@@ -64,6 +67,7 @@ def fallback(item: Fallback) -> cluster_pb2.Cluster:
         lb_policy="CLUSTER_PROVIDED",
         cluster_type=extension("envoy.clusters.aggregate", config),
         circuit_breakers={"thresholds": [{"max_retries": retries}]},
+        typed_extension_protocol_options=options,
         metadata=metadata(_pool_metadata(item.pool)),
     )
 
@@ -171,7 +175,11 @@ def _replica_connections(limits: CircuitBreaker, pool: Pool) -> int | None:
     return connections if requests is None else 1
 
 
-def _protocol(pool: Pool) -> http_protocol_options_pb2.HttpProtocolOptions:
+def _filters(pool: HostedPool | None, keys: tls.Keys) -> list[dict[str, object]]:
+    return hosted.http_filters([pool], keys) if pool else []
+
+
+def _protocol(pool: Pool, filters: list[dict[str, object]]) -> http_protocol_options_pb2.HttpProtocolOptions:
     max_requests, max_streams = pool.connections.max_requests, pool.circuit_breaker.replica_max_requests
     http2 = {
         "connection_keepalive": _PING,
@@ -183,7 +191,7 @@ def _protocol(pool: Pool) -> http_protocol_options_pb2.HttpProtocolOptions:
         "max_requests_per_connection": None if max_requests is None else {"value": max_requests},
     }
     return http_protocol_options_pb2.HttpProtocolOptions(
-        common_http_protocol_options=common, explicit_http_config=explicit
+        common_http_protocol_options=common, explicit_http_config=explicit, http_filters=filters
     )
 
 

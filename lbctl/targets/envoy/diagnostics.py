@@ -21,7 +21,14 @@ def diagnostics(view: View) -> tuple[Diagnostic, ...]:
     items += [item for route in view.routes.values() for item in _hashed_keys(view, route)]
     items += [item for route in view.routes.values() for item in _separate_buckets(view, route)]
     items += [item for route in view.routes.values() for item in _route(view, route)]
-    return (*items, *placeless(view))
+    return (*items, *_metrics(view), *placeless(view))
+
+
+def _metrics(view: View) -> Iterator[Diagnostic]:
+    if view.proxy.metrics is not None and view.proxy.admin is None:
+        path = ("proxies", view.proxy.name, "metrics")
+        message = "Envoy's figures are a page of its admin interface, and it has none: nothing listens here"
+        yield _warning("proxies.metrics", path, message, 'admin: "127.0.0.1:9901"')
 
 
 def _warning(feature: str, path: Path, message: str, hint: str = "") -> Diagnostic:

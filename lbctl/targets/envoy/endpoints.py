@@ -21,7 +21,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.shares import in_regions
 from lbctl.ir.weight import Weight
 from lbctl.targets import effective_weights, locality
-from lbctl.targets.envoy import affinity
+from lbctl.targets.envoy import affinity, hosted
 from lbctl.targets.envoy.protos import metadata
 from lbctl.targets.quantise import quantise, rounding_error
 
@@ -160,9 +160,13 @@ def _fill(
     if pool.active and pool.active.port is not None:
         fields.health_check_config.port_value = pool.active.port
     fields.hostname = replica.name
-    cookie = affinity.endpoint_metadata(pool, replica, secure=placement.secure)
-    if cookie:
-        endpoint.metadata.CopyFrom(base_pb2.Metadata(**metadata(cookie)))
+    marks = {**affinity.endpoint_metadata(pool, replica, secure=placement.secure), **_hosted(pool)}
+    if marks:
+        endpoint.metadata.CopyFrom(base_pb2.Metadata(**metadata(marks)))
+
+
+def _hosted(pool: Pool) -> dict[str, str]:
+    return {hosted.CHOSEN: pool.name} if pool.upstream else {}
 
 
 def _mark_unavailable(
@@ -174,9 +178,12 @@ def _mark_unavailable(
         endpoint.health_status = health_check_pb2.DRAINING
 
 
-def add_dns_name(assignment: endpoint_pb2.ClusterLoadAssignment, dns: DnsDiscovery, port: int | None) -> None:
-    """Add the host name as an endpoint, for an Envoy that resolves it; `port` is that of the health check."""
-    fields = assignment.endpoints.add().lb_endpoints.add().endpoint
+def add_dns_name(assignment: endpoint_pb2.ClusterLoadAssignment, dns: DnsDiscovery, pool: Pool) -> None:
+    """Add the host name as an endpoint, for an Envoy that resolves it."""
+    port, endpoint = pool.active.port if pool.active else None, assignment.endpoints.add().lb_endpoints.add()
+    fields = endpoint.endpoint
+    if pool.upstream:
+        endpoint.metadata.CopyFrom(base_pb2.Metadata(**metadata(_hosted(pool))))
     fields.address.socket_address.address, fields.address.socket_address.port_value = dns.name, dns.port
     if port is not None:
         fields.health_check_config.port_value = port

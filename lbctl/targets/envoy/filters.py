@@ -15,7 +15,19 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import access as clients
-from lbctl.targets.envoy import access_log, affinity, auth, hashing, limits, matches, models, picking, prompts, reading
+from lbctl.targets.envoy import (
+    access_log,
+    affinity,
+    auth,
+    hashing,
+    header_text,
+    limits,
+    matches,
+    models,
+    picking,
+    prompts,
+    reading,
+)
 from lbctl.targets.envoy.protos import extension, pack
 from lbctl.targets.envoy.sources import NAMESPACE
 
@@ -33,6 +45,7 @@ def http_filters(view: View, listener: Listener, *, streams: bool = False) -> li
     bodies = [] if streams else [*_max_body(view, listener), *_body_fields(view, listener)]
     return [
         *access_log.filters(view, listener),
+        *header_text.filters(view, listener),
         *_request_id(listener),
         *([*bodies, *access] if _by_model(listener) else [*access, *bodies]),
         *prompts.http_filters(view, listener),

@@ -123,7 +123,7 @@ def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.Htt
         upgrade_configs=[filters.websocket(view, item)],
         early_header_mutation_extensions=[_early_mutations(view, item, chain)],
         access_log=access_log.access_logs(view, item),
-        local_reply_config=local_reply.local_replies(by_address=bool(access.http_filters(view, item))),
+        local_reply_config=local_reply.local_replies(view, item, by_address=bool(access.http_filters(view, item))),
         http_filters=filters.http_filters(view, item),
         http2_protocol_options=_http2() if item.http2 else None,
         tracing=_tracing(item, item.tracing) if item.tracing else None,

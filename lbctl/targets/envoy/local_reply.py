@@ -8,10 +8,14 @@ flag decides: no fit or reachable replica and no capacity are 503, a silent repl
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 from envoy.extensions.access_loggers.filters.cel.v3 import cel_pb2
 
+from lbctl.ir.listeners import Listener
+from lbctl.ir.snapshot import View
 from lbctl.targets import client_networks, request_method
+from lbctl.targets.challenge import BEARER, challenge
 from lbctl.targets.envoy import access
 from lbctl.targets.envoy.protos import extension
 from lbctl.targets.envoy.sources import NAMESPACE
@@ -61,7 +65,7 @@ UNCLEAR_MODEL = _error(UNCLEAR, "bad_request")
 METHOD = _error(request_method.MESSAGE, "bad_request")
 
 
-def local_replies(*, by_address: bool) -> dict[str, object]:
+def local_replies(view: View, listener: Listener, *, by_address: bool) -> dict[str, object]:
     """Return the `LocalReplyConfig` of a connection manager, which may refuse clients by their address."""
     flagged = [
         {**_flags(_NO_ROOM), "status_code": {"value": 503}, **_body(503), "headers_to_add": [_SOON]},
@@ -71,7 +75,8 @@ def local_replies(*, by_address: bool) -> dict[str, object]:
     ]
     addresses = [_by_details(_BY_ADDRESS, client_networks.BODY)] if by_address else []
     refused = [_by_details(detail, _error(*reply)) for detail, reply in _REFUSED.items()]
-    return {"mappers": [*flagged, *addresses, *refused, *(_by_status(status) for status in _STATUSES)]}
+    users = list(_unauthorized(view, listener))
+    return {"mappers": [*flagged, *addresses, *refused, *users, *(_by_status(status) for status in _STATUSES)]}
 
 
 def _flags(names: list[str]) -> dict[str, object]:
@@ -80,6 +85,18 @@ def _flags(names: list[str]) -> dict[str, object]:
 
 def _by_details(detail: str, body: str) -> dict[str, object]:
     return {**_filter(f"response.code == 403 && response.code_details.contains('{detail}')"), **_json_body(body)}
+
+
+def _unauthorized(view: View, listener: Listener) -> Iterator[dict[str, object]]:
+    """Yield the 401 of each route that asks for a user and a password."""
+    for name in sorted({rule.route for rule in listener.rules}):
+        asked = challenge(view.routes[name].auth)
+        if asked != BEARER:
+            is_route = (
+                f"response.code == 401 && xds.route_name == '{name}' && response.code_details != 'direct_response'"
+            )
+            header = {"header": {"key": "www-authenticate", "value": asked.replace("%", "%%")}}
+            yield {**_filter(is_route), **_body(401), "headers_to_add": [header]}
 
 
 def _by_status(status: int) -> dict[str, object]:

@@ -17,6 +17,7 @@ from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
 from lbctl.targets import replica_token
 from lbctl.targets.envoy.endpoints import Placement
+from lbctl.targets.hosted import HostedPool, hosted_pool
 
 _REGIONS = "|"
 """Stands in a cluster's name between its pool and its regions; no pool has it in its name."""
@@ -43,6 +44,8 @@ class Upstream:
     """The percentage of requests that may be retries; None: unlimited."""
     out: frozenset[str] = frozenset()
     """Those of `drained` that are faulty."""
+    hosted: HostedPool | None = None
+    """The pool as a hosted API; None for replicas of one's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class Fallback:
     """The cluster that gets them while `first` has no healthy replica."""
     pool: Pool
     """The pool that `first` belongs to."""
+    hosted: tuple[HostedPool, ...] = ()
+    """Those of the two pools that are hosted APIs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,8 @@ def _upstream(
     name = f"{pool}{_REGIONS}{'+'.join(restricted)}" if restricted else pool
     placement = Placement(restricted, strict, sheds(settings) and not strict, secure)
     out = view.out.get(pool, frozenset())
-    return Upstream(name, settings, view.weights[pool], view.drained[pool], placement, budget, out)
+    weights, drained = view.weights[pool], view.drained[pool]
+    return Upstream(name, settings, weights, drained, placement, budget, out, hosted_pool(view, pool))
 
 
 def _with_fallback(view: View) -> set[str]:
@@ -155,4 +161,11 @@ def _fallbacks(view: View, route: Route, names: Mapping[tuple[str, str], str]) -
         return []
     second = names[route.name, route.action.fallback]
     firsts = [(pool, names[route.name, pool]) for pool in route.action.pools if pool != route.action.fallback]
-    return [Fallback(f"{first}|else|{second}", first, second, view.pools[pool]) for pool, first in firsts]
+    return [
+        Fallback(f"{first}|else|{second}", first, second, view.pools[pool], _hosted(view, pool, route.action.fallback))
+        for pool, first in firsts
+    ]
+
+
+def _hosted(view: View, *pools: str) -> tuple[HostedPool, ...]:
+    return tuple(item for item in (hosted_pool(view, pool) for pool in pools) if item is not None)

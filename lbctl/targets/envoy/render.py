@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from envoy.config.route.v3 import route_components_pb2, route_pb2
+from envoy.service.discovery.v3 import discovery_pb2
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
@@ -26,22 +27,24 @@ _MAPS = _STRUCTS | {"typed_per_filter_config", "typed_extension_protocol_options
 
 def render(view: View, form: str) -> Bundle:
     """Return Envoy's files for a view, in YAML or JSON, with what Envoy cannot do of it."""
-    configuration = static(view, f"{SECRETS}.{form}")
+    configuration = static(view, f"{SECRETS}.{form}", form)
     tables = _tables(configuration.tables)
-    files = [_file("envoy", configuration.bootstrap, tables, form)]
+    files = [_file(f"envoy.{form}", configuration.bootstrap, tables, form)]
     if configuration.secret_listeners.resources:
-        files.append(_file(SECRETS, configuration.secret_listeners, tables, form))
+        files.append(_file(f"{SECRETS}.{form}", configuration.secret_listeners, tables, form))
+    files += (_file(name, message, {}, form) for name, message in configuration.header_secrets.items())
     return Bundle(tuple(files), diagnostics(view))
 
 
 def _file(name: str, message: Message, tables: Mapping[str, Tree], form: str) -> File:
-    tree, secret = _tree(message), name == SECRETS
+    tree, secret = _tree(message), isinstance(message, discovery_pb2.DiscoveryResponse)
     for manager in managers(tree):
-        manager["route_config"] = tables[manager["route_config"]["name"]]
+        table = manager["route_config"]
+        manager["route_config"] = tables.get(table["name"], table)
     if form == "json":
-        return File(f"{name}.json", json.dumps(tree, indent=2, ensure_ascii=False) + "\n", secret=secret)
+        return File(name, json.dumps(tree, indent=2, ensure_ascii=False) + "\n", secret=secret)
     text, lines = Writer(dict(sources(tree))).write(tree)
-    return File(f"{name}.yaml", text, lines, secret)
+    return File(name, text, lines, secret)
 
 
 def _tables(messages: Sequence[route_pb2.RouteConfiguration]) -> dict[str, Tree]:

@@ -16,12 +16,14 @@ from envoy.config.route.v3 import route_components_pb2, route_pb2
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route
 from lbctl.ir.snapshot import View
+from lbctl.targets.challenge import challenge
 from lbctl.targets.envoy import (
     access,
     affinity,
     auth,
     filters,
     forwards,
+    header_text,
     local_reply,
     matches,
     models,
@@ -133,11 +135,11 @@ def _matched(table: Table, rule: Rule, match: route_components_pb2.RouteMatch) -
     if isinstance(route.action, Respond):
         body = route.action
         message = _direct(table, match, route.name, body.status, body.body, body.content_type)
-        _headers(message, route)
+        _headers(table, message, route)
         yield _limited(table, message, route)
     elif isinstance(route.action, Redirect):
         for message in _redirects(table, match, route.name):
-            _headers(message, route)
+            _headers(table, message, route)
             yield _limited(table, message, route)
     else:
         if not auth.admits_nobody(table.view, route):
@@ -155,9 +157,9 @@ def _limited(table: Table, message: route_components_pb2.Route, route: Route) ->
 
 def _unauthorized(table: Table, match: object, route: Route) -> route_components_pb2.Route:
     message = _direct(table, match, route.name, 401, local_reply.error(401), _JSON)
-    message.response_headers_to_add.add(**header_option("www-authenticate", "Bearer"))
-    for name, value in route.response_headers.set:
-        message.response_headers_to_add.add(**header_option(name, value))
+    message.response_headers_to_add.add(**header_option("www-authenticate", challenge(route.auth)))
+    for option in header_text.response_options(table.listener, route):
+        message.response_headers_to_add.add(**option)
     return message
 
 
@@ -208,7 +210,7 @@ def _forward(
             metadata=forwards.marks(route, action),
             response_headers_to_add=affinity.set_cookie_headers(only, route) if only else None,
         )
-        _headers(message, route)
+        _headers(table, message, route)
         yield message
 
 
@@ -224,14 +226,16 @@ def _narrowed(
     return narrowed
 
 
-def _headers(message: route_components_pb2.Route, route: Route) -> None:
-    for name, value in route.request_headers.set:
-        if name != forwards.HOST:
-            message.request_headers_to_add.add(**header_option(name, value))
-    for name, value in route.response_headers.set:
-        message.response_headers_to_add.add(**header_option(name, value))
+def _headers(table: Table, message: route_components_pb2.Route, route: Route) -> None:
+    for option in header_text.request_options(table.listener, route, without=forwards.HOST):
+        message.request_headers_to_add.add(**option)
+    for option in header_text.response_options(table.listener, route):
+        message.response_headers_to_add.add(**option)
     tenant = auth.tenant_header(route)
     if tenant:
         message.request_headers_to_add.add(**tenant)
-    message.request_headers_to_remove.extend([*route.request_headers.remove, *auth.credential_headers(route.auth)])
-    message.response_headers_to_remove.extend(route.response_headers.remove)
+    removed = [*header_text.replaced(route.request_headers), *route.request_headers.remove]
+    message.request_headers_to_remove.extend([*removed, *auth.credential_headers(route.auth)])
+    message.response_headers_to_remove.extend(
+        [*header_text.replaced(route.response_headers), *route.response_headers.remove]
+    )

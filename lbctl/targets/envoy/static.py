@@ -23,11 +23,11 @@ from envoy.service.discovery.v3 import discovery_pb2
 from lbctl.ir.pools import DnsDiscovery
 from lbctl.ir.snapshot import View
 from lbctl.targets import credentials
-from lbctl.targets.envoy import auth, clusters, endpoints, listeners, picking, resources, runtime
+from lbctl.targets.envoy import auth, clusters, endpoints, hosted, listeners, metrics, picking, resources, runtime
 from lbctl.targets.envoy.plan import Plan, Upstream, plan
 from lbctl.targets.envoy.protos import address, extension, pack
 from lbctl.targets.envoy.resources import Delivery
-from lbctl.targets.envoy.tls import FILES
+from lbctl.targets.envoy.tls import files, header_file, header_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,20 @@ class Static:
     """The configuration."""
     secret_listeners: discovery_pb2.DiscoveryResponse
     tables: tuple[route_pb2.RouteConfiguration, ...]
+    header_secrets: Mapping[str, discovery_pb2.DiscoveryResponse]
+    """The files with the secrets that are sent in headers, by name."""
 
 
-def static(view: View, secret_file: str) -> Static:
+def static(view: View, secret_file: str, form: str) -> Static:
     """Return the static configuration of a view.
 
-    `secret_file` is the name of the file of the listeners with credentials, which lies beside that of the bootstrap.
+    `secret_file` is the name of the file of the listeners with credentials, `form` that of all files. They lie beside
+    that of the bootstrap.
     """
+    directory = posixpath.dirname(view.proxy.config or "") or "."
     message, secret_listeners = frame(view), discovery_pb2.DiscoveryResponse()
-    needed, delivery = plan(view), Delivery(_routes, lambda built, item: _endpoints(built, item, view), FILES)
+    needed = plan(view)
+    delivery = Delivery(_routes, lambda built, item: _endpoints(built, item, view), files(directory, form))
     for item in view.listeners:
         built = resources.listener(view, item, delivery)
         if auth.holds_keys(view, item) or credentials.in_headers(view, item.rules):
@@ -58,14 +63,25 @@ def static(view: View, secret_file: str) -> Static:
         else:
             message.static_resources.listeners.append(built)
     message.static_resources.clusters.extend(_clusters(view, needed, delivery))
+    metrics.add(message, view.proxy.metrics, view.proxy.admin)
     if secret_listeners.resources:
-        _name_listener_file(message, posixpath.join(posixpath.dirname(view.proxy.config or "") or ".", secret_file))
-    return Static(message, secret_listeners, tuple(resources.table(view, item, needed) for item in view.listeners))
+        _name_listener_file(message, posixpath.join(directory, secret_file))
+    tables = tuple(resources.table(view, item, needed) for item in view.listeners)
+    return Static(message, secret_listeners, tables, _header_secrets(view, form))
+
+
+def _header_secrets(view: View, form: str) -> dict[str, discovery_pb2.DiscoveryResponse]:
+    return {
+        header_file(pool, header, form): discovery_pb2.DiscoveryResponse(
+            resources=[pack(hosted.secret(header_name(pool, header), value))]
+        )
+        for pool, header, value in hosted.secrets(view)
+    }
 
 
 def _clusters(view: View, needed: Plan, delivery: Delivery) -> Iterator[cluster_pb2.Cluster]:
     yield from (resources.cluster(item, delivery) for item in needed.upstreams)
-    yield from (clusters.fallback(item) for item in needed.fallbacks)
+    yield from (clusters.fallback(item, delivery.keys) for item in needed.fallbacks)
     if view.picker is not None:
         yield picking.cluster(view.picker)
     for item in view.listeners:
@@ -111,5 +127,5 @@ def _endpoints(cluster: cluster_pb2.Cluster, item: Upstream, view: View) -> None
     layout = endpoints.Layout(item.name, pool, item.drained, view.proxy, item.placement, endpoints.as_written, item.out)
     assignment = layout.weighed(item.weights)
     if isinstance(pool.discovery, DnsDiscovery) and not pool.replicas and not item.placement.regions:
-        endpoints.add_dns_name(assignment, pool.discovery, pool.active.port if pool.active else None)
+        endpoints.add_dns_name(assignment, pool.discovery, pool)
     cluster.load_assignment.CopyFrom(assignment)

@@ -6,6 +6,7 @@ control plane sends by name.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -23,14 +24,18 @@ _VERSIONS = {"1.2": "TLSv1_2", "1.3": "TLSv1_3"}
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The source of certificates and keys; both functions return fields of a `CommonTlsContext`.
+    """The source of certificates, keys and other secrets; `pair` and `trust` return fields of a `CommonTlsContext`.
 
     `pair` takes the paths of a certificate and its key. `trust` takes the path of an authority's certificate, and
-    further constraints on the certificates that it signs.
+    further constraints on the certificates that it signs; `clients` that of an authority of clients, and that of its
+    revocation lists. `header` takes a pool and the name of a header whose value is a secret, and returns an
+    `SdsSecretConfig`.
     """
 
     pair: Callable[[str, str], dict[str, object]]
     trust: Callable[[str, Mapping[str, object]], dict[str, object]]
+    clients: Callable[[str, str | None], dict[str, object]]
+    header: Callable[[str, str], dict[str, object]]
 
 
 def downstream(listener: Listener, tls: ListenerTls, certificate: Certificate, keys: Keys) -> dict[str, object]:
@@ -44,7 +49,7 @@ def downstream(listener: Listener, tls: ListenerTls, certificate: Certificate, k
         "alpn_protocols": ["h2", "http/1.1"] if listener.http2 else ["http/1.1"],
     }
     if tls.client_ca:
-        common |= keys.trust(tls.client_ca, {})
+        common |= keys.clients(tls.client_ca, tls.client_crl)
     required = bool(tls.client_ca) and tls.client_certificate == "required"
     context = tls_pb2.DownstreamTlsContext(common_tls_context=common, require_client_certificate={"value": required})
     return extension(_SOCKET, context)
@@ -115,6 +120,14 @@ def _authority_file(authority: str, constraints: Mapping[str, object]) -> dict[s
     return {"validation_context": {"trusted_ca": {"filename": authority}, **constraints}}
 
 
+def _clients_files(authority: str, crl: str | None) -> dict[str, object]:
+    return _authority_file(authority, {"crl": {"filename": crl}} if crl else {})
+
+
+def _clients_secret(authority: str, crl: str | None) -> dict[str, object]:
+    return {"validation_context_sds_secret_config": _secret(clients_name(authority, crl))}
+
+
 def _pair_secret(certificate: str, _key: str) -> dict[str, object]:
     return {"tls_certificate_sds_secret_configs": [_secret(pair_name(certificate))]}
 
@@ -141,5 +154,34 @@ def authority_name(authority: str) -> str:
     return f"ca:{authority}"
 
 
-FILES = Keys(_pair_files, _authority_file)
-SECRETS = Keys(_pair_secret, _authority_secret)
+def clients_name(authority: str, crl: str | None) -> str:
+    """Return the name of the secret that holds an authority of clients and its revocation lists."""
+    return f"{authority_name(authority)} crl:{crl}" if crl else authority_name(authority)
+
+
+def header_name(pool: str, header: str) -> str:
+    """Return the name of the secret that is the value of a header."""
+    return f"header:{pool}/{header}"
+
+
+def header_file(pool: str, header: str, form: str) -> str:
+    """Return the name of the file with such a secret; Envoy wants a file for each."""
+    return f"envoy-upstream-{pool}-{header}.{form}"
+
+
+def _header_secret(pool: str, header: str) -> dict[str, object]:
+    return _secret(header_name(pool, header))
+
+
+def files(directory: str, form: str) -> Keys:
+    """Return the source of an Envoy that reads files; those with secrets of headers are in `directory`."""
+
+    def header_source(pool: str, header: str) -> dict[str, object]:
+        path = posixpath.join(directory, header_file(pool, header, form))
+        source = {"path_config_source": {"path": path}, "resource_api_version": "V3"}
+        return {"name": header_name(pool, header), "sds_config": source}
+
+    return Keys(_pair_files, _authority_file, _clients_files, header_source)
+
+
+SECRETS = Keys(_pair_secret, _authority_secret, _clients_secret, _header_secret)

@@ -10,9 +10,11 @@ import hashlib
 from collections.abc import Iterator, Sequence
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.header_text import variables
 from lbctl.ir.routes import ApiKeys, Auth, Forward, Route
 from lbctl.ir.secrets import ApiKey
 from lbctl.ir.snapshot import View
+from lbctl.targets.challenge import challenge
 from lbctl.targets.haproxy import jwt, quote
 from lbctl.targets.haproxy.match import Acls
 from lbctl.targets.haproxy.quote import line
@@ -55,7 +57,8 @@ def lines(route: Route, view: View, acls: Acls) -> Iterator[Token]:
         yield from _api_keys(route, auth.api_keys, if_route)
     if auth.jwt:
         yield from jwt.lines(route, auth.jwt, view, acls, if_route)
-    denied = f"http-request return status 401 {_DENIED} hdr www-authenticate Bearer"
+    asked = quote.formatted(challenge(auth)).text
+    denied = f"http-request return status 401 {_DENIED} hdr www-authenticate {asked}"
     without_tenant = "!{ var(txn.tenant) -m found }"
     yield line(denied, if_route, without_tenant, "!{ var(txn.issued) -m found }" if auth.jwt else "", source=path)
     if any(limit.by == "tenant" for limit in route.rate_limits):
@@ -66,9 +69,11 @@ def lines(route: Route, view: View, acls: Acls) -> Iterator[Token]:
 
 def _api_keys(route: Route, keys: ApiKeys, if_route: str) -> Iterator[Token]:
     path = ("routes", route.name, "auth", "api_keys")
-    presented = quote.sample("req.fhdr", keys.header, 'regsub("^[Bb]earer +","")', "sha2(256),hex,lower")
+    prefix = "^[Bb]earer +" if keys.realm is None else "^[Bb][Aa][Ss][Ii][Cc] +"
+    presented = quote.sample("req.fhdr", keys.header, f'regsub("{prefix}","")', "sha2(256),hex,lower")
     tenant = quote.word(f'{presented},map_str("{_map_file(route)}")')
-    yield line("http-request set-var(txn.tenant)", tenant, if_route, source=path)
+    has_scheme = "" if keys.realm is None else f"{{ req.fhdr(authorization) -m reg -- '{prefix}' }}"
+    yield line("http-request set-var(txn.tenant)", tenant, if_route, has_scheme, source=path)
 
 
 def _forwarded_tenant(auth: Auth, if_route: str, path: tuple[str, ...]) -> Iterator[Token]:
@@ -88,7 +93,8 @@ def _without_trailers(route: Route, auth: Auth, view: View, if_route: str) -> It
     Servers that read trailers as headers would take the tenant from one. HAProxy cannot remove trailers, but it
     forwards none of a message with a length. Only the end of an HTTP/2 message shows whether it has a body.
     """
-    if not auth.forward_tenant or not isinstance(route.action, Forward):
+    named = auth.forward_tenant or any("tenant" in variables(text) for _, text in route.request_headers.set)
+    if not named or not isinstance(route.action, Forward):
         return
     if all(view.pools[name].protocol != "http1" for name in route.action.pools):
         return

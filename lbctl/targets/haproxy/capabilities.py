@@ -74,6 +74,8 @@ _NOTES = {
     "route.rate_limit.concurrent": "three limits a route, together with the rates",
     "route.auth.api_keys": "as hashes, in a file of their own; with `forward_tenant` a body for replicas of HTTP/1 "
     "needs a Content-Length (else 411), since its trailers could name another tenant",
+    "proxies.metrics": "`/metrics`, by the Prometheus exporter, which Debian's and the official builds have",
+    "route.auth.basic": "as hashes, in a file of their own; a body as with API keys",
     "route.auth.jwt": "a token must expire; RSA and ECDSA keys, PS256 and its like from 2.8 on; a key without `alg` "
     "verifies RS256 or that of its curve; no tolerance for clocks; the first 8 audiences of a token; a tenant is "
     "printable ASCII, and one with control characters is answered 403",
@@ -105,6 +107,7 @@ _NOTES = {
     "pool.discovery.file": "as the file is when it is rendered",
     "pool.tls": "an IP address is not compared with the certificate: give server_name; a health port of its own is "
     "asked without TLS",
+    "pool.upstream": "in the pool's backend; secrets are looked up in a file of their own",
     "pool.tls.client_certificate": "the key beside its certificate, x.crt and x.key, or one file with both",
 }
 

@@ -164,6 +164,9 @@ def _tls(listener: Listener) -> Iterator[str | Token]:
         yield "ca-file"
         yield quote.word(listener.tls.client_ca)
         yield f"verify {listener.tls.client_certificate}"
+    if listener.tls.client_crl:
+        yield "crl-file"
+        yield quote.word(listener.tls.client_crl)
 
 
 def _options(listener: Listener, routes: list[Route], view: View) -> Iterator[Token]:
@@ -216,12 +219,13 @@ def _log(listener: Listener) -> Token | None:
 
 
 def _forged_headers(listener: Listener, view: View) -> Iterator[Token]:
-    """Yield the line that removes, from every request, the headers that only the gateway may set."""
+    """Yield the lines that remove, from every request, the headers that only the gateway may set."""
     tenant_headers = {
         route.auth.forward_tenant for route in view.routes.values() if route.auth and route.auth.forward_tenant
     }
     own_headers = {*tenant_headers, *(listener.client_address.forward if listener.client_address else ())}
-    yield line("http-request del-header", quote.word(client_headers.forgeries(own_headers)), "-m reg")
+    for expression in (client_headers.forgeries(own_headers), *client_headers.lookalikes(view.routes.values())):
+        yield line("http-request del-header", quote.word(expression), "-m reg")
 
 
 def _address_headers(listener: Listener) -> Iterator[Token]:

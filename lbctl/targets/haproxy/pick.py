@@ -99,8 +99,8 @@ def lines(route: Route, view: View) -> Iterator[Token]:
             yield line(f"http-request wait-for-body time {forever}", condition, _JSON_BODY, source=path)
         yield line(f"http-request lua.lbctl_pick {number}", condition, source=path)
         whole = residency.backend_name(pool, route.regions)
-        found = "{ var(txn.pick) -m found }"
-        yield line(f"http-request set-var(txn.backend) str({whole})", condition, found, source=path)
+        is_picked = "{ var(txn.pick) -m found }"
+        yield line(f"http-request set-var(txn.backend) str({whole})", condition, is_picked, source=path)
         yield _END
 
 

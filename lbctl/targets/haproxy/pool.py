@@ -16,7 +16,18 @@ from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import replica_token
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import bodies, hash_vars, health, keys, least_fit, pick, quote, request_limits, servers
+from lbctl.targets.haproxy import (
+    bodies,
+    hash_vars,
+    health,
+    hosted,
+    keys,
+    least_fit,
+    pick,
+    quote,
+    request_limits,
+    servers,
+)
 from lbctl.targets.haproxy.locality_tiers import Part
 from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.token import Token
@@ -53,6 +64,7 @@ def backend(part: Part) -> Backend:
         *_request_limit(part),
         *_load_shedding(part, routes),
         *_per_route(routes),
+        *hosted.lines(pool, view),
         *pick.use_server(pool, view),
     )
     return Backend(Token(own), lines, servers.servers(part))

@@ -12,12 +12,12 @@ import re
 
 from lbctl.base.diagnostics import Path
 from lbctl.ir.address import Address
+from lbctl.targets import lua as lua_text
 from lbctl.targets.token import Token, UnquotedError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ARGUMENT = re.compile(r"[A-Za-z0-9!#$%&*+.^_`|~:/\[\]'-]*")
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
-_LUA_PLAIN = re.compile("[A-Za-z0-9 ./:?=&%,_-]")
 _ESCAPES = {"\n": '"\\n"', "\t": '"\\t"'}
 FOREVER = 24 * 24 * 3_600_000
 """The longest timeout that HAProxy holds, in milliseconds: 24 of the 24.8 days that fit into 31 bits."""
@@ -71,9 +71,7 @@ def sample(fetch: str, argument: str, *converters: str, place: int | None = None
 
 def lua(value: str) -> Token:
     """Return a string of Lua that means exactly `value`; other characters than plain ones are written as numbers."""
-    plain = _LUA_PLAIN.fullmatch
-    written = (chr(byte) if plain(chr(byte)) else f"\\{byte:03}" for byte in value.encode())
-    return Token(f'"{"".join(written)}"')
+    return Token(lua_text.string(value))
 
 
 def error(message: str, kind: str) -> str:

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import DnsDiscovery, Pool
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.targets import credentials
 from lbctl.targets.haproxy import (
     auth,
     config_digest,
+    hosted,
     identity,
     keys,
     least_fit,
@@ -40,12 +42,13 @@ def render(view: View) -> Bundle:
         "global_lines": [*_global(view), *_variables(parts)],
         "resolvers": [_resolver(item) for item in view.pools.values() if _resolves(item)],
         "frontends": [listener.frontend(item, view) for item in view.listeners],
+        "metrics": _metrics(view.proxy),
         "tables": [table for route in view.routes.values() for table in limits.tables(route)],
         "backends": [pool.backend(part) for part in parts],
     }
     values["slots"] = int(any(map(slots.names, parts)))
     text, sources = write("haproxy", "haproxy.cfg.j2", values)
-    others = (*auth.files(view), *slots.files(parts), *pick.files(view))
+    others = (*auth.files(view), *hosted.files(view), *slots.files(parts), *pick.files(view))
     return Bundle(
         (File(MAIN, config_digest.marked(text, others), sources, credentials.in_text(view)), *others), diagnostics(view)
     )
@@ -84,6 +87,11 @@ def _global(view: View) -> list[Token]:
         lines.append(Token(config_digest.BLANK))
         lines.append(line("stats socket", socket, "mode 600 level admin expose-fd listeners"))
     return lines
+
+
+def _metrics(proxy: Proxy) -> Token | None:
+    """Return where the figures of this HAProxy are; None: nowhere."""
+    return line("bind", quote.address(proxy.metrics, ("proxies", proxy.name, "metrics"))) if proxy.metrics else None
 
 
 def _resolves(settings: Pool) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Forward, Redirect, Respond, Route
-from lbctl.targets.haproxy import choice, quote
+from lbctl.targets.haproxy import choice, header_text, quote
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
@@ -45,10 +45,7 @@ def request_changes(route: Route, listener: Listener) -> Iterator[Token]:
     path = ("routes", route.name, "headers", "request")
     for header in route.request_headers.remove:
         yield line("http-request del-header", quote.word(header), if_route, source=(*path, "remove"))
-    for header, value in route.request_headers.set:
-        yield line(
-            "http-request set-header", quote.word(header), quote.formatted(value), if_route, source=(*path, "set")
-        )
+    yield from header_text.lines("http-request", route, listener, route.request_headers, if_route, (*path, "set"))
 
 
 def response_changes(route: Route, listener: Listener) -> Iterator[Token]:
@@ -59,9 +56,9 @@ def response_changes(route: Route, listener: Listener) -> Iterator[Token]:
     path = ("routes", route.name, "headers", "response")
     for header in route.response_headers.remove:
         yield line("http-after-response del-header", quote.word(header), if_route, source=(*path, "remove"))
-    for header, value in route.response_headers.set:
-        header_and_value = (quote.word(header), quote.formatted(value))
-        yield line("http-after-response set-header", *header_and_value, if_route, source=(*path, "set"))
+    yield from header_text.lines(
+        "http-after-response", route, listener, route.response_headers, if_route, (*path, "set")
+    )
 
 
 def acl(route: Route) -> str:

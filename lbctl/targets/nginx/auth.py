@@ -7,7 +7,11 @@ key of which only the hash is known is refused.
 
 from __future__ import annotations
 
-from lbctl.ir.routes import Route
+import json
+
+from lbctl.ir.listeners import Listener
+from lbctl.ir.routes import ApiKeys, Route
+from lbctl.targets.challenge import BEARER, challenge
 from lbctl.targets.nginx import names, quote
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.target import File
@@ -20,7 +24,7 @@ def tenant(context: RenderContext, route: Route, number: int) -> Token | None:
         return None
     variable = f"$lb_r{number}_tenant"
     if all(item.variable != Token(variable) for item in context.maps):
-        _keys(context, route, route.auth.api_keys.header, variable)
+        _keys(context, route, route.auth.api_keys, variable)
     return Token(variable)
 
 
@@ -42,9 +46,9 @@ def forwarded(context: RenderContext, route: Route, number: int) -> dict[str, To
     return headers
 
 
-def _keys(context: RenderContext, route: Route, header: str, variable: str) -> None:
+def _keys(context: RenderContext, route: Route, accepted: ApiKeys, variable: str) -> None:
     path = ("routes", route.name, "auth", "api_keys")
-    source = names.header(header)
+    source = names.header(accepted.header)
     if source is None:
         context.warn("route.auth.api_keys", (*path, "header"), "nginx drops headers of that name: nobody is let in")
     keys = context.view.api_keys.get(route.name, ()) if source is not None else ()
@@ -53,10 +57,21 @@ def _keys(context: RenderContext, route: Route, header: str, variable: str) -> N
         message = f"nginx knows no SHA-256: the {hash_only} keys that stand in the file as hashes are refused"
         context.warn("route.auth.api_keys", (*path, "file"), message)
     name = f"nginx-api-keys-{route.name}.map"
-    lines = (f"{_key(item.key)} {item.tenant};\n" for item in keys if item.key)
+    scheme = "(?:(?i:bearer) +)?" if accepted.realm is None else "(?i:basic) +"
+    lines = (f"{_key(scheme, item.key)} {item.tenant};\n" for item in keys if item.key)
     context.files.append(File(name, "".join(lines), secret=True))
     context.map(source or "", variable, ((Token("default"), Token('""')),), include=quote.plain(name))
 
 
-def _key(key: str) -> str:
-    return quote.plain(f"~^(?:(?i:bearer) +)?{quote.literal(key)}\\z").text
+def _key(scheme: str, key: str) -> str:
+    return quote.plain(f"~^{scheme}{quote.literal(key)}\\z").text
+
+
+def challenges(context: RenderContext, listener: Listener) -> Token:
+    """Return what a 401 of the listener asks for: its text, or the variable with it where routes differ."""
+    routes = [context.view.routes[name] for name in sorted({rule.route for rule in listener.rules})]
+    if all(challenge(route.auth) == BEARER for route in routes):
+        return Token(BEARER)
+    entries = ((quote.plain(json.dumps(item.name)), quote.value(challenge(item.auth))) for item in routes if item.auth)
+    variable = f"$lb_challenge{context.view.listeners.index(listener)}"
+    return Token(context.map("$lb_route", variable, ((Token("default"), Token(BEARER)), *entries)))

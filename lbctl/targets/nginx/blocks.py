@@ -281,6 +281,10 @@ class Listener:
     """The file of the authorities of client certificates; None: none is requested."""
     verify: Token | None
     """Whether a client certificate is required or optional; None without `client_ca`."""
+    challenge: Token
+    """What a 401 asks for."""
+    client_crl: Token | None
+    """The file of the lists of revoked client certificates; None: there is none."""
     trusted: tuple[Token, ...]
     """The networks whose header names the client."""
     address_header: Token | None

@@ -84,6 +84,8 @@ _ROUTES: Mapping[str, Capability] = {
     "route.auth.jwt": Unsupported(
         "nginx verifies JWTs in its commercial edition only", "API keys, or another proxy for this route"
     ),
+    "proxies.metrics": Rendered("stub_status: connections and requests of the whole nginx, as `/stub_status`"),
+    "route.auth.basic": Rendered("passwords in a file of their own (0600), since nginx compares them in clear text"),
     "route.headers": Rendered("the Server and Date of an answer are nginx's own"),
     "route.regions": _DONE,
     "route.access": _ACCESS,
@@ -168,6 +170,7 @@ _POOLS: Mapping[str, Capability] = {
         "`lbctl serve` keeps the last answer",
     ),
     "pool.discovery.file": Rendered("as the file is when it is rendered"),
+    "pool.upstream": Rendered("in the pool's locations; secrets stand in files of their own, which are included"),
     "pool.tls": Rendered("one name for all replicas of the pool"),
     "pool.tls.client_certificate": _DONE,
 }

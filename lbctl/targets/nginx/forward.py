@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import quote as percent
 
 from lbctl.ir.listeners import Rule
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Route
 from lbctl.targets.client_headers import HOP_BY_HOP, INTERNAL
-from lbctl.targets.nginx import auth, quote
+from lbctl.targets.nginx import auth, header_text, hosted, quote
 from lbctl.targets.nginx.blocks import Forwarding, Tls, Upstream
+from lbctl.targets.nginx.inlet import Inlet
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
@@ -21,28 +21,6 @@ _LINE = 140
 _SPEAKS_HTTP2 = (1, 29, 4)
 _NOT_PASSED = frozenset({"date", "server", "x-pad"})
 """Response headers of a replica that nginx never passes on: it writes its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inlet:
-    """What a listener provides to its requests: the names of its variables, and whether some peers are trusted."""
-
-    number: int
-    """The number of the listener."""
-    request_id_header: str
-    """The header that carries the request's id."""
-    request_id: str
-    """The variable with the request's id."""
-    forwarded_for: str
-    """The variable with the value of X-Forwarded-For."""
-    forwarded_proto: str
-    """The variable with the value of X-Forwarded-Proto."""
-    claim_headers: tuple[str, ...]
-    """The headers that only a trusted peer may send, except x-forwarded-for and x-forwarded-proto."""
-    address_headers: tuple[str, ...]
-    """The headers that carry the client's address to replicas."""
-    trusted: str | None
-    """The variable that is 1 for a trusted peer; None if the listener trusts no peer."""
 
 
 def forwarding(
@@ -60,7 +38,7 @@ def forwarding(
     path = _rewritten_path(context, inlet, route, rule)
     attempts = 0 if copy or "connect_failure" not in route.retry.when else route.retry.attempts
     idle = min(item or FOREVER for item in (route.idle_timeout, route.request_timeout))
-    headers = _request_headers(context, inlet, route, grpc)
+    headers = hosted.headers(context, pool, _request_headers(context, inlet, route, pool))
     return Forwarding(
         module=Token("grpc" if grpc else "proxy"),
         url=_url(pool, upstream, path or ("$request_uri" if copy else "")),
@@ -92,7 +70,7 @@ def _conditions(route: Route, attempts: int) -> Token:
 
 def _url(pool: Pool, upstream: Upstream, path: str) -> Token:
     scheme = "grpc" if pool.protocol == "grpc" else "http"
-    return Token(f"{scheme}{'s' if pool.tls else ''}://{upstream.name.text}{path}")
+    return hosted.url(pool, f"{scheme}{'s' if pool.tls else ''}://{upstream.name.text}", path)
 
 
 def _rewritten_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule) -> str:
@@ -124,7 +102,7 @@ def _new_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule, pr
     return context.map("$request_uri", variable, entries)
 
 
-def _request_headers(context: RenderContext, inlet: Inlet, route: Route, grpc: bool) -> tuple[tuple[Token, Token], ...]:
+def _request_headers(context: RenderContext, inlet: Inlet, route: Route, pool: Pool) -> tuple[tuple[Token, Token], ...]:
     """Return the request headers for the replica, sorted by name.
 
     The user's settings override nginx's own.
@@ -135,7 +113,7 @@ def _request_headers(context: RenderContext, inlet: Inlet, route: Route, grpc: b
         "x-forwarded-proto": Token(inlet.forwarded_proto),
         inlet.request_id_header.lower(): Token(inlet.request_id),
     }
-    if not grpc:
+    if pool.protocol != "grpc":
         headers["connection"] = Token("$lb_connection" if route.websocket else '""')
         if route.websocket:
             headers["upgrade"] = Token("$lb_upgrade")
@@ -148,7 +126,10 @@ def _request_headers(context: RenderContext, inlet: Inlet, route: Route, grpc: b
         headers["host"] = quote.value(route.rewrite.host, ("routes", route.name, "rewrite", "host"))
     path = ("routes", route.name, "headers", "request")
     headers |= {name.lower(): Token('""', (*path, "remove")) for name in route.request_headers.remove}
-    headers |= {name.lower(): quote.value(text, (*path, "set", name)) for name, text in route.request_headers.set}
+    headers |= {
+        name.lower(): header_text.token(context, inlet, route, pool.name, text, (*path, "set", name))
+        for name, text in route.request_headers.set
+    }
     return tuple((quote.plain(name), text) for name, text in sorted(headers.items()))
 
 

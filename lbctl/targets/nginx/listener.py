@@ -8,9 +8,10 @@ from lbctl.ir.listeners import ListenerTls
 from lbctl.ir.routes import Forward
 from lbctl.targets.client_headers import CLAIMS
 from lbctl.targets.nginx import access as clients
-from lbctl.targets.nginx import log, names, own_headers, pick, quote, rules
+from lbctl.targets.nginx import auth, log, names, own_headers, pick, quote, rules
 from lbctl.targets.nginx.blocks import Geo, Identity, Listener, LogFormat
-from lbctl.targets.nginx.forward import FOREVER, Inlet, map_claim_headers
+from lbctl.targets.nginx.forward import FOREVER, map_claim_headers
+from lbctl.targets.nginx.inlet import Inlet
 from lbctl.targets.nginx.place import is_system_wide
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.nginx.route import Routes
@@ -40,6 +41,8 @@ def build(context: RenderContext, routes: Routes, listener: FleetListener, numbe
         protocols=Token("TLSv1.3" if tls.min_version == "1.3" else "TLSv1.2 TLSv1.3") if tls else None,
         client_ca=quote.plain(tls.client_ca, (*path, "tls", "client_ca")) if tls and tls.client_ca else None,
         verify=Token("on" if tls.client_certificate == "required" else "optional") if tls and tls.client_ca else None,
+        challenge=auth.challenges(context, listener),
+        client_crl=quote.plain(tls.client_crl, (*path, "tls", "client_crl")) if tls and tls.client_crl else None,
         trusted=_trusted_peers(context, listener),
         address_header=_address_header(context, listener),
         several_addresses=_several_addresses(context, listener, number, inlet.trusted),
@@ -61,7 +64,7 @@ def build(context: RenderContext, routes: Routes, listener: FleetListener, numbe
         questions=routes.questions(listener),
         pick_log=pick.log_server(context.view),
         mirrors=routes.mirrors(listener, inlet),
-        own_headers=own_headers.of(context, listener),
+        own_headers=own_headers.of(context, listener, inlet),
     )
     return server, log_format
 
@@ -188,6 +191,7 @@ def _inlet(context: RenderContext, listener: FleetListener, number: int) -> Inle
         networks = tuple(quote.plain(item) for item in listener.client_address.trusted)
         context.geos.append(Geo(Token("$realip_remote_addr"), Token(trusted), networks))
     return Inlet(
+        listener=listener.name,
         number=number,
         request_id_header=listener.request_id,
         request_id=_request_id(context, listener, number, trusted),

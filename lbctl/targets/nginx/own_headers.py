@@ -9,21 +9,23 @@ from __future__ import annotations
 import json
 
 from lbctl.ir.access import access
+from lbctl.ir.header_text import variables
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Forward
-from lbctl.targets.nginx import quote
+from lbctl.targets.nginx import header_text, quote
+from lbctl.targets.nginx.inlet import Inlet
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
 _WRITTEN_BY_ANSWERS = frozenset({"content-type", "retry-after", "www-authenticate"})
 
 
-def of(context: RenderContext, listener: Listener) -> tuple[tuple[Token, Token], ...]:
+def of(context: RenderContext, listener: Listener, inlet: Inlet) -> tuple[tuple[Token, Token], ...]:
     """Return the name of each such header of the listener's routes and its variable, sorted by name."""
     values = _values(context)
     routes = {rule.route for rule in listener.rules}
     return tuple(
-        (quote.plain(name), _variable(context, number, value_by_route))
+        (quote.plain(name), _variable(context, inlet, number, value_by_route))
         for number, (name, value_by_route) in enumerate(sorted(values.items()))
         if routes & value_by_route.keys()
     )
@@ -41,9 +43,14 @@ def _values(context: RenderContext) -> dict[str, dict[str, str]]:
     return values
 
 
-def _variable(context: RenderContext, number: int, value_by_route: dict[str, str]) -> Token:
-    variable = f"$lb_own{number}"
+def _variable(context: RenderContext, inlet: Inlet, number: int, value_by_route: dict[str, str]) -> Token:
+    """Return the variable of a header; each listener has its own where its value depends on the listener."""
+    suffix = f"_{inlet.number}" if any(map(variables, value_by_route.values())) else ""
+    variable = f"$lb_own{number}{suffix}"
     if all(item.variable != Token(variable) for item in context.maps):
-        entries = ((quote.plain(json.dumps(route)), quote.value(text)) for route, text in value_by_route.items())
+        entries = (
+            (quote.plain(json.dumps(name)), header_text.token(context, inlet, context.view.routes[name], None, text))
+            for name, text in value_by_route.items()
+        )
         context.map("$lb_route", variable, ((Token("default"), Token('""')), *entries))
     return Token(variable)

@@ -73,6 +73,7 @@ def _values(context: RenderContext) -> dict[str, object]:
             *([pick.log_format()] if context.view.picker is not None else ()),
         ],
         "picker": pick.address(context.view),
+        "metrics": _metrics(context.view.proxy),
         "listeners": [server for server, _ in built],
         "upstreams": upstreams.all,
         "maps": context.maps[:number],
@@ -92,6 +93,10 @@ def _values(context: RenderContext) -> dict[str, object]:
         "refused_address": Token(f"'{client_networks.BODY}'"),
         "no_replica": Token(f"'{NO_REPLICA}'"),
     }
+
+
+def _metrics(proxy: Proxy) -> Token | None:
+    return quote.plain(str(proxy.metrics), ("proxies", proxy.name, "metrics")) if proxy.metrics else None
 
 
 def _listeners(context: RenderContext, upstreams: Upstreams) -> list[tuple[Listener, LogFormat]]:

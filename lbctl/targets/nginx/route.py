@@ -14,9 +14,10 @@ from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route, retry_after
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.nginx import access as clients
-from lbctl.targets.nginx import auth, limits, names, pick, quote, split
+from lbctl.targets.nginx import auth, header_text, limits, names, pick, quote, split
 from lbctl.targets.nginx.blocks import Answer, Forwarding, Limit, Location, Mirrored, Question
-from lbctl.targets.nginx.forward import Inlet, forwarding
+from lbctl.targets.nginx.forward import forwarding
+from lbctl.targets.nginx.inlet import Inlet
 from lbctl.targets.nginx.pool import Upstreams
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
@@ -24,6 +25,8 @@ from lbctl.targets.token import Token
 NO_REPLICA = json.dumps({"error": {"message": "no replica available", "type": "unavailable"}}, separators=(",", ":"))
 _CONTENT_TYPE = "content-type"
 """nginx adds a header beside its own `Content-Type`; in a response of its own that one is set instead."""
+Pairs = tuple[tuple[Token, Token], ...]
+"""Names with their values."""
 _MEAN_A_LOCATION = frozenset({301, 302, 303, 307, 308})
 
 
@@ -62,6 +65,14 @@ class Routes:
         locations = self.locations(listener, inlet)
         return locations[0] if len(locations) == 1 and locations[0].forwarding is not None else None
 
+    def _headers(self, inlet: Inlet, route: Route, pool: str = "") -> Pairs:
+        """Return the response headers that the route sets."""
+        path = ("routes", route.name, "headers", "response", "set")
+        return tuple(
+            (quote.plain(name), header_text.token(self.context, inlet, route, pool, text, (*path, name)))
+            for name, text in route.response_headers.set
+        )
+
     def mirrors(self, listener: Listener, inlet: Inlet) -> tuple[Mirrored, ...]:
         """Return the locations to which requests of `listener` are copied."""
         used = sorted({rule.route for rule in listener.rules})
@@ -71,16 +82,17 @@ class Routes:
     def _of_route(self, listener: Listener, inlet: Inlet, route: Route) -> list[Location]:
         if clients.unknown(self.context, listener, route):
             pools = _reached(route.action) if isinstance(route.action, Forward) else [""]
-            return [_unavailable(route, pool, _variables(route), CLOSED.body) for pool in pools]
+            headers = self._headers(inlet, route)
+            return [_unavailable(route, pool, _variables(route), headers, CLOSED.body) for pool in pools]
         refused = clients.conditions(self.context, access(listener).of(route))
         return [replace(item, refused=refused) for item in self._locations(listener, inlet, route)]
 
     def _locations(self, listener: Listener, inlet: Inlet, route: Route) -> list[Location]:
         action = route.action
         if isinstance(action, Respond):
-            return _answering(route, action)
+            return _answering(route, action, self._headers(inlet, route))
         if isinstance(action, Redirect):
-            return [Location(_name(route), _variables(route), _response_headers(route), redirect=True)]
+            return [Location(_name(route), _variables(route), self._headers(inlet, route), redirect=True)]
         rule = _rule(listener, route)
         return [item for pool in _reached(action) for item in self._to_pool(listener, inlet, route, rule, pool)]
 
@@ -125,22 +137,22 @@ class Routes:
         assert isinstance(action, Forward)
         variables = (*_variables(route, pool, self.context), *_retry_after(route))
         if limits.uncountable(self.context, route):
-            return _unavailable(route, pool, variables, CLOSED.body)
+            return _unavailable(route, pool, variables, self._headers(inlet, route, pool), CLOSED.body)
         upstream = self.upstreams.of(pool, route.regions)
         fallback = action.fallback if action.fallback != pool else None
         if upstream is None:
             if fallback is not None:
                 return Location(_name(route, pool), variables, elsewhere=_at(route, fallback))
-            return _unavailable(route, pool, variables)
+            return _unavailable(route, pool, variables, self._headers(inlet, route, pool))
         directives = forwarding(self.context, inlet, route, rule, self.context.view.pools[pool], upstream)
         if directives is None:
-            return _unavailable(route, pool, variables)
+            return _unavailable(route, pool, variables, self._headers(inlet, route, pool))
         replicas = self.upstreams.size(pool, route.regions)
         directives = self._with_fallback(route, directives, fallback, replicas)
         return Location(
             name=_name(route, pool),
             variables=variables,
-            response_headers=(*_response_headers(route), *self._cookie(listener, route, pool)),
+            response_headers=(*self._headers(inlet, route, pool), *self._cookie(listener, route, pool)),
             limits=(*self._limits(listener, inlet, route), limits.breaker(self.context, self.context.view.pools[pool])),
             tenant=auth.tenant(self.context, route, self.numbers[route.name]),
             refusal=429 if any(item.concurrent for item in route.rate_limits) else 503,
@@ -235,7 +247,7 @@ def _at(route: Route, pool: str) -> Token:
     return quote.plain(f"@{names.location(route.name, pool)}")
 
 
-def _variables(route: Route, pool: str = "", context: RenderContext | None = None) -> tuple[tuple[Token, Token], ...]:
+def _variables(route: Route, pool: str = "", context: RenderContext | None = None) -> Pairs:
     """Return the variables that the access log reads, with their values as JSON."""
     variables = [(Token("$lb_route"), _json(route.name))]
     if context is not None:
@@ -256,14 +268,12 @@ def _json(text: str) -> Token:
     return quote.value(json.dumps(text))
 
 
-def _unavailable(
-    route: Route, pool: str, variables: tuple[tuple[Token, Token], ...], body: str = NO_REPLICA
-) -> Location:
+def _unavailable(route: Route, pool: str, variables: Pairs, headers: Pairs, body: str = NO_REPLICA) -> Location:
     answer = Answer(503, quote.value("application/json"), (), quote.value(body))
-    return Location(_name(route, pool), variables, _response_headers(route), answer=answer)
+    return Location(_name(route, pool), variables, headers, answer=answer)
 
 
-def _answering(route: Route, action: Respond) -> list[Location]:
+def _answering(route: Route, action: Respond, own_headers: Pairs) -> list[Location]:
     """Return the location that answers with the action's status and text, or two of them.
 
     nginx takes the text of a redirect for an address, so the status and the text of one come from two locations.
@@ -273,15 +283,10 @@ def _answering(route: Route, action: Respond) -> list[Location]:
     body = quote.script("".join(f"$lb_text{index}" for index in range(len(texts))))
     content_type = dict(route.response_headers.set).get(_CONTENT_TYPE, action.content_type)
     answer = Answer(action.status, quote.plain(content_type), texts, body)
-    headers = tuple(item for item in _response_headers(route) if item[0].text != _CONTENT_TYPE)
+    headers = tuple(item for item in own_headers if item[0].text != _CONTENT_TYPE)
     location = Location(_name(route), _variables(route), headers, answer=answer)
     if action.status not in _MEAN_A_LOCATION:
         return [location]
     name = _name(route, "answer")
     text_location = replace(location, name=name, answer=replace(answer, status=200))
     return [Location(location.name, location.variables, elsewhere=name, status=action.status), text_location]
-
-
-def _response_headers(route: Route) -> tuple[tuple[Token, Token], ...]:
-    path = ("routes", route.name, "headers", "response", "set")
-    return tuple((quote.plain(name), quote.value(text, (*path, name))) for name, text in route.response_headers.set)

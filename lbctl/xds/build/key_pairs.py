@@ -1,4 +1,4 @@
-"""Checks that certificates, private keys and certificate authorities in PEM can be used.
+"""Checks that certificates, private keys, certificate authorities and revocation lists in PEM can be used.
 
 OpenSSL applies here the checks that BoringSSL applies in Envoy. No part of a key is shown or written to a disk.
 """
@@ -35,6 +35,17 @@ def authority_problem(authority: bytes) -> str:
     except (ssl.SSLError, ValueError) as error:
         return _reason("this is no certificate in PEM", error)
     return "" if context.cert_store_stats()["x509"] else "it holds no certificate"
+
+
+def crl_problem(lists: bytes) -> str:
+    """Return why these lists of revoked certificates cannot be used, or an empty string if they can."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    with _file(lists) as name:
+        try:
+            context.load_verify_locations(cafile=name)
+        except ssl.SSLError as error:
+            return _reason("this is no revocation list in PEM", error)
+    return "" if context.cert_store_stats()["crl"] else "it holds no revocation list"
 
 
 def _no_password() -> str:

@@ -11,7 +11,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, View, drained_of, view, weights_of
 from lbctl.targets import target
 from lbctl.targets.assess import Assessment, assess, close
-from lbctl.targets.envoy import ads, clusters, listeners, picking, resources
+from lbctl.targets.envoy import ads, hosted, listeners, picking, resources, tls
 from lbctl.targets.envoy.plan import Plan, Upstream, plan
 from lbctl.targets.load import Loaded
 from lbctl.xds.build import validate
@@ -74,6 +74,7 @@ def assemble(snapshot: Snapshot, proxy: Proxy, cache: BuildCache, closing: Closi
         (EDS, item.name) for item in locality_dependent
     }
     defined |= {(SDS, item.name) for item in ads.secrets(visible)}
+    defined |= {(SDS, name) for name in _header_secret_names(visible)}
     needs = ((need, item.resource.path) for item in built for need in item.needs)
     cache.problems.extend(validate.missing(needs, defined))
     by_type: dict[str, dict[str, Resource]] = {}
@@ -141,7 +142,7 @@ def _clusters(cache: BuildCache, visible: View, wanted: Plan) -> Iterator[BuiltR
         make = partial(picking.cluster, visible.picker)
         yield cache.get(CDS, picking.CLUSTER, (visible.picker,), make, ("control", "picker"))
     for item in wanted.fallbacks:
-        yield cache.get(CDS, item.name, (item,), partial(clusters.fallback, item), ("pools", item.pool.name))
+        yield cache.get(CDS, item.name, (item,), partial(ads.fallback, item), ("pools", item.pool.name))
 
 
 def _collectors(cache: BuildCache, visible: View, addresses: Mapping[str, tuple[str, ...]]) -> Iterator[BuiltResource]:
@@ -162,5 +163,14 @@ def _secrets(cache: BuildCache, visible: View, files: Mapping[str, bytes]) -> It
         cache.problems.extend(validate.unreadable(file, path) for file, path in absent)
         if not absent:
             contents = tuple(files[file] for file, _ in item.files)
-            make, path = partial(ads.secret, item.name, *contents), item.files[0][1]
+            make, path = partial(item.make, item.name, *contents), item.files[0][1]
             yield cache.get(SDS, item.name, contents, make, path, secret=item.private)
+    for pool, header, value in hosted.secrets(visible):
+        name, path = tls.header_name(pool, header), ("pools", pool, "upstream", "headers", header)
+        yield cache.get(SDS, name, (value,), partial(hosted.secret, name, value), path, secret=True)
+
+
+def _header_secret_names(visible: View) -> Iterator[str]:
+    for pool in visible.pools.values():
+        headers = pool.upstream.headers if pool.upstream else ()
+        yield from (tls.header_name(pool.name, header.name) for header in headers if header.file)

@@ -101,7 +101,9 @@ class CachedSnapshot:
 
     def redacted(self, message: str) -> str:
         """Return a NACK message without secrets: Envoy quotes messages, and these can contain keys."""
-        keys = {item.key for tenant_keys in self.snapshot.secrets.api_keys.values() for item in tenant_keys if item.key}
+        secrets = self.snapshot.secrets
+        keys = {item.key for tenant_keys in secrets.api_keys.values() for item in tenant_keys if item.key}
+        keys |= {item.value for item in secrets.headers.values()}
         redacted = message
         for key in sorted(keys, key=len, reverse=True):
             redacted = redacted.replace(key, "…")

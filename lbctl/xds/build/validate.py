@@ -19,7 +19,7 @@ from lbctl.base.hosts import is_ip
 from lbctl.targets.envoy.bootstrap import CONTROL_PLANE
 from lbctl.xds.build import nack_locator
 from lbctl.xds.build.field_rules import Broken, Reference, Rules
-from lbctl.xds.build.key_pairs import authority_problem, pair_problem
+from lbctl.xds.build.key_pairs import authority_problem, crl_problem, pair_problem
 from lbctl.xds.resource import CDS, EDS, RDS, SDS, SHORT
 
 UNSOUND = "LB920"
@@ -127,13 +127,16 @@ def _duplicated(field_path: str, names: Iterable[str | bytes]) -> Iterator[Broke
 
 
 def _key_problems(message: Any) -> Iterator[Broken]:
-    if message.DESCRIPTOR.name != "Secret":
+    if message.DESCRIPTOR.name != "Secret" or message.HasField("generic_secret"):
         return
     if message.HasField("tls_certificate"):
         pair = message.tls_certificate
         reason = pair_problem(pair.certificate_chain.inline_bytes, pair.private_key.inline_bytes)
     else:
-        reason = authority_problem(message.validation_context.trusted_ca.inline_bytes)
+        trust = message.validation_context
+        reason = authority_problem(trust.trusted_ca.inline_bytes)
+        if not reason and trust.HasField("crl"):
+            reason = crl_problem(trust.crl.inline_bytes)
     if reason:
         yield message.name, f"cannot be used: {reason}"
 

@@ -23,7 +23,7 @@ class _Site:
         servers = Authority(directory / "servers", "servers")
         clients = Authority(directory / "clients", "clients")
         strangers = Authority(directory / "strangers", "clients")  # the same name, another key
-        self.ca = servers.ca
+        self.ca, self.clients = servers.ca, clients
         self.known, self.unknown = clients.issue("known"), strangers.issue("unknown")
         self.files = {"tls/clients.crt": clients.ca.read_bytes()}
         for stem, name in (("first", _FIRST), ("other", _OTHER)):
@@ -79,3 +79,15 @@ def test_without_an_authority_nobody_is_asked(kind: Kind, site: _Site) -> None:
         with running(kind, fleet, files=site.files) as gateway:
             assert site.ask(gateway, None).ok
             assert site.ask(gateway, site.unknown).ok
+
+
+def test_a_revoked_certificate_is_refused(kind: Kind, site: _Site) -> None:
+    revoked = site.clients.issue("revoked")
+    files = {**site.files, "tls/clients.crl": site.clients.revoke(revoked)}
+    with replicas("a") as (a,), running(kind, site.fleet([a], client_crl="tls/clients.crl"), files=files) as gateway:
+        for name in (_FIRST, _OTHER):
+            assert not site.ask(gateway, revoked, name).ok
+            assert not site.ask(gateway, site.unknown, name).ok
+        assert a.requests == 0
+        assert site.ask(gateway, site.known).ok
+        assert site.ask(gateway, None).ok

@@ -39,6 +39,17 @@ class Authority:
         self.ca = directory / f"{name.replace(' ', '-')}.crt"
         self.ca.write_bytes(certificate)
 
+    def revoke(self, *pairs: Pair) -> bytes:
+        """The list of revoked certificates, in PEM: those of `pairs`, and no others."""
+        now = datetime.datetime.now(datetime.UTC)
+        builder = x509.CertificateRevocationListBuilder().issuer_name(self._subject)
+        builder = builder.last_update(now - _DAY).next_update(now + _DAY)
+        for pair in pairs:
+            serial = x509.load_pem_x509_certificate(pair.certificate.read_bytes()).serial_number
+            revoked = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now - _DAY).build()
+            builder = builder.add_revoked_certificate(revoked)
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
     def issue(self, name: str, hosts: Sequence[str] = ()) -> Pair:
         """A leaf for servers and clients: common name `name`; alternative names `hosts` (DNS, IP, URI), else `name`."""
         key = ec.generate_private_key(ec.SECP256R1())

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from tests.e2e.support.binaries import Kind
-from tests.e2e.support.certs import Authority, Pair, client_context
+from tests.e2e.support.certs import Authority, Pair, client_context, server_context
 from tests.e2e.support.fleet import Fleet, Gateway, bind, running
 from tests.e2e.support.grpc_replica import GrpcReplica
 from tests.e2e.support.replicas import Replica
@@ -86,16 +86,26 @@ def _replicas(
     http: dict[str, Replica] = {}
     grpc: dict[str, GrpcReplica] = {}
     for pool in fleet["pools"].values():
-        pair = authority.issue(pool["tls"]["server_name"]) if "tls" in pool else None
+        pair = _pair(pool, authority)
         for entry in pool["replicas"]:
             name = entry["name"]
+            entry.pop("ports", None)
             if pool.get("protocol") == "grpc":
                 grpc[name] = stack.enter_context(GrpcReplica(name, pair))
                 entry["address"] = grpc[name].address
             else:
-                http[name] = stack.enter_context(Replica(name))
+                http[name] = stack.enter_context(Replica(name, tls=server_context(pair) if pair else None))
                 entry["address"] = http[name].address
     return http, grpc
+
+
+def _pair(pool: dict[str, Any], authority: Authority) -> Pair | None:
+    """The certificate of a pool's replicas; `system` becomes the authority of the test."""
+    if "tls" not in pool:
+        return None
+    if pool["tls"]["ca"] == "system":
+        pool["tls"]["ca"] = "tls/system.crt"
+    return authority.issue(pool["tls"].get("server_name") or pool["upstream"]["host"])
 
 
 def _soon(fleet: Fleet, checked: Replica) -> None:

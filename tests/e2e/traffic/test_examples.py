@@ -77,6 +77,19 @@ def test_vllm_spreads_leaves_out_what_is_not_ready_and_sheds_when_too_few_are(ki
         assert (shed.status, shed.header("retry-after")) == (503, "5")
 
 
+def test_provider_fallback_sends_the_provider_its_own_key_while_no_replica_is_fit(kind: Kind) -> None:
+    def unlimited(fleet: Fleet) -> None:
+        del fleet["routes"]["chat"]["rate_limit"]
+
+    with example("provider-fallback", kind, files={"secrets/provider-key": "sk-of-us\n"}, change=unlimited) as site:
+        assert _serving(site.gateway, {"dp"}, count=8)()
+        _refuse(site.http["dp"])
+        eventually(_serving(site.gateway, {"provider"}, count=8))
+        seen = site.http["provider"].seen[-1]
+        assert (seen.path, seen.header("host")) == (f"/openai{_CHAT}", "api.example.com")
+        assert seen.header("authorization") == "Bearer sk-of-us"
+
+
 def test_openai_gateway_sends_each_model_to_its_pool(kind: Kind) -> None:
     ask = _named if kind == "nginx" else _model
     with example("openai-gateway", kind) as site:
@@ -188,9 +201,8 @@ def test_multi_region_serves_nearby_and_european_data_never_elsewhere(kind: Kind
 
 def _without_the_picker(site: Site) -> None:
     """Nobody answers for replicas here: the proxy goes on by itself, with all of them and without a failure."""
-    load = site.gateway.load(60, 4, _ASK)
-    load.assert_no_failure()
-    assert set(load.by_replica) == set(site.http)
+    eventually(_serving(site.gateway, set(site.http)))
+    site.gateway.load(60, 4, _ASK).assert_no_failure()
 
 
 def test_agents_with_sessions_are_served_without_the_picker_too(kind: Kind) -> None:

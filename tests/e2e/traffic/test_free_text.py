@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lbctl.ir.header_text import unknown_words
 from tests.e2e.support.binaries import Kind
 from tests.e2e.support.fleet import Fleet, Gateway, fleet_of, pool_of, running
 from tests.e2e.support.replicas import Replica, replicas
@@ -68,20 +69,21 @@ def test_a_body_is_answered_byte_by_byte(kind: Kind) -> None:
 
 
 def test_a_header_is_set_to_exactly_its_value(kind: Kind) -> None:
+    values = [value for value in VALUES if not unknown_words(value)]
     routes = {
         f"h{i}": {
             "match": {"path": f"/{i}"},
             "pool": "pool",
             "headers": {"request": {"set": {"x-asked": value}}, "response": {"set": {"x-answered": value}}},
         }
-        for i, value in enumerate(VALUES)
+        for i, value in enumerate(values)
     }
     with replicas("a") as (replica,), running(kind, _fleet(replica, _routes(**routes))) as gateway:
-        answers = [gateway.get(f"/{i}") for i in range(len(VALUES))]
+        answers = [gateway.get(f"/{i}") for i in range(len(values))]
     seen = [seen.header("x-asked") for seen in replica.seen]
-    assert [(value, got) for value, got in zip(VALUES, seen, strict=True) if value != got] == []
+    assert [(value, got) for value, got in zip(values, seen, strict=True) if value != got] == []
     answered = [answer.header("x-answered") for answer in answers]
-    assert [(value, got) for value, got in zip(VALUES, answered, strict=True) if value != got] == []
+    assert [(value, got) for value, got in zip(values, answered, strict=True) if value != got] == []
 
 
 def test_a_header_matches_its_value_and_nothing_else(kind: Kind) -> None:

@@ -206,9 +206,9 @@ def test_a_steady_load_keeps_its_rate_and_counts_every_failure_once() -> None:
             time.sleep(0.5)
             healthy = load.since(moment + 0.1).failures
             a.behave(fault="truncate")
-            time.sleep(0.2)
+            time.sleep(0.4)
             a.behave(fault="", status=503)
-            time.sleep(0.2)
+            time.sleep(0.4)
             seconds = load.load.seconds
         assert healthy == []
         assert 85 * seconds <= len(load.load.responses) <= 100 * load.load.seconds + 1

@@ -55,6 +55,7 @@ def validate(path: Path) -> None:
         [],
         ["--xds", "lbctl.ml.svc:18000", "--node", "edge-1", "--region", "us-east-1", "--zone", "us-east-1a"],
         ["--xds", "[::1]:18000", "--proxy-admin", "127.0.0.1:9901"],
+        ["--proxy-admin", "127.0.0.1:9901", "--proxy-metrics", "127.0.0.1:9902"],
         ["--xds", "unix:/run/lbctl/xds.sock", "--node", 'a "quoted": {node} #1'],
         ["--xds", "127.0.0.1:18000", *TLS],
         ["--xds", "lbctl.ml.svc:18000", *TLS],
@@ -179,7 +180,9 @@ def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path, capsys: pyte
     assert "cannot write" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--xds", "x"], ["--proxy-admin", "9901"], ["--tls-key", "k"]])
+@pytest.mark.parametrize(
+    "arguments", [["--xds", "x"], ["--proxy-admin", "9901"], ["--proxy-metrics", "127.0.0.1:9"], ["--tls-key", "k"]]
+)
 def test_wrong_flags_are_a_usage_error(arguments: list[str]) -> None:
     assert run(["bootstrap", *arguments]) == 64
 

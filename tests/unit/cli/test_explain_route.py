@@ -77,7 +77,7 @@ def explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Explain:
 def test_the_winner_is_named_with_its_line_and_what_it_wins_by(explain: Explain) -> None:
     row = explain.row("POST", CHAT)
     assert (row["route"], row["at"]) == ("chat", f"{explain.path}:9:5")
-    assert [(item["kind"], item["found"]) for item in row["conditions"]] == [
+    assert [(item["kind"], item["actual"]) for item in row["conditions"]] == [
         ("host", "api.example.com"),
         ("path", "/v1/chat/completions"),
         ("method", "POST"),

@@ -24,6 +24,8 @@ from lbctl.cli.schema import schema
 from tests.support.fleet import compiling, reading
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+
 Place = tuple[str | int, ...]
 Document = dict[str, Any]
 LOOSE = {

@@ -47,6 +47,13 @@ def test_the_fleets_own_figures_add_to_the_table_and_override_it() -> None:
         ('{address: "a:1", weight: ▶0.0000001}', "LB201"),
         ('{name: a, address: "a:1"}, ▶{name: a, address: "b:1"}', "LB104"),
         ('{address: "a:1"}, ▶{address: "A:1", name: x}', "LB105"),
+        ('{address: "a:65534", ports: ▶3}', "LB153"),
+        ('{address: "unix:/run/a.sock", ports: ▶2}', "LB153"),
+        (f'{{name: {"n" * 62}, address: "a:1", ports: ▶2}}', "LB153"),
+        ('{address: "a:1", gpu: L4, ports: 2, devices: ▶["0", "1", "2"]}', "LB153"),
+        ('{name: dp-1, address: "b:1"}, {name: dp, address: "a:1", ports: ▶2}', "LB104"),
+        ('{name: x, address: "a:2"}, {name: dp, address: "a:1", ports: ▶2}', "LB105"),
+        ('{name: dp, address: "a:1", gpu: L4, ports: 2}, {name: x, address: "b:1", gpu: ▶L5}', "LB204"),
     ],
 )
 def test_a_capacity_that_cannot_be_known_is_refused_where_it_stands(replicas: str, code: str) -> None:
@@ -54,6 +61,29 @@ def test_a_capacity_that_cannot_be_known_is_refused_where_it_stands(replicas: st
     made, found = compiling(text)
     assert made is None
     assert places(found) == [f"{mark} {code}"]
+
+
+def test_ranks_are_replicas_with_a_port_a_name_and_a_part_of_the_devices() -> None:
+    devices = '["0", "1", "2", "3"]'
+    listed = (
+        f'{{name: dp, address: "h:9010", gpu: A100-80GB, ports: 2, devices: {devices}}}, {{address: "b:1", gpu: L4}}'
+    )
+    made, found = compiling(f"version: 1\npools: {{p: {{replicas: [{listed}]}}}}\n")
+    assert made is not None, found
+    *ranks, _ = sorted(made.topology.pools[0].replicas, key=lambda item: item.address.port, reverse=True)
+    assert [(item.name, str(item.address), item.devices, item.gpu_count) for item in ranks] == [
+        ("dp-1", "h:9011", ("2", "3"), 2),
+        ("dp-0", "h:9010", ("0", "1"), 2),
+    ]
+    assert {item.capacity for item in ranks} == {2 * GPUS["A100-80GB"].throughput}
+    at = [str(made.sources.position(("pools", "p", "replicas", name))) for name in ("dp-0", "dp-1", "b-1")]
+    assert at[0] == at[1] != at[2]
+
+
+def test_ranks_without_a_name_are_called_after_their_addresses() -> None:
+    made, found = compiling('version: 1\npools: {p: {replicas: [{address: "h:9010", ports: 2}]}}\n')
+    assert made is not None, found
+    assert [item.name for item in made.topology.pools[0].replicas] == ["h-9010", "h-9011"]
 
 
 def test_an_unknown_gpu_is_answered_with_the_nearest() -> None:

@@ -25,6 +25,8 @@ ROUTES = {
     "{pool: a, match: {path: /x}, rewrite: {path_prefix: ▶/y}}": "LB109",
     "{pool: a, headers: {request: {set: {X-A: b}, remove: [▶x-a]}}}": "LB111",
     "{pool: a, headers: {response: {set: {x-a: b}, remove: [y, ▶X-A]}}}": "LB111",
+    '{pool: a, headers: {request: {set: {host: ▶"{tenant}.b"}}}}': "LB141",
+    '{respond: {status: 200}, headers: {response: {set: {x-a: ▶"{pool}"}}}}': "LB141",
     "{pool: a, headers: {request: {remove: [▶host]}}}": "LB119",
     "{pool: a, headers: {response: {set: {▶content-length: x}}}}": "LB119",
     "{pool: a, auth: {api_keys: {file: k, header: ▶Transfer-Encoding}}}": "LB119",
@@ -72,6 +74,12 @@ POOLS = {
     "health: {active: {tcp: {}, interval: 1s, timeout: ▶2s}}": "LB304",
     "tls: ▶{certificate: tls/a.crt}": "LB505",
     "tls: ▶{key: tls/a.key}": "LB505",
+    "upstream: {host: api, headers: {▶Content-Length: '1'}}": "LB119",
+    "upstream: {host: api, headers: {▶host: other}}": "LB119",
+    "upstream: {host: api, headers: {▶x-envoy-retry-on: 5xx}}": "LB119",
+    "upstream: {host: api, headers: {Authorization: ▶Bearer abc}}": "LB151",
+    "upstream: {host: api, headers: {x-api-key: ▶abc}}": "LB151",
+    "protocol: grpc, ▶upstream: {host: api}": "LB152",
 }
 _NO_REPLICA = (
     *("169.254.169.254", "[fe80::1]", "[fd00:ec2::254]", "[::ffff:169.254.169.254]", "[::169.254.169.254]"),
@@ -95,7 +103,11 @@ WHOLE = {
     'pools: {p: {replicas: [{address: "a:80"}], affinity: {cookie: c}}}\n'
     "proxies: {h: {kind: haproxy, config: h.cfg, runtime_api: /h}, "
     "i: {kind: haproxy, config: ▶i.cfg, runtime_api: /i}}": "LB124",
+    'control: {store: {url: "kubernetes://ml/lbctl", ▶key_prefix: x}}': "LB125",
+    'control: {store: {url: "kubernetes://ml/lbctl", ▶password: {file: p}}}': "LB125",
+    'control: {store: {url: "redis://h", ▶tls: {ca: c}}}': "LB125",
     'listeners: {l: {bind: "127.0.0.1:80"}, m: {bind: ▶"127.0.0.1:80"}}': "LB112",
+    'listeners: {l: {bind: "127.0.0.1:443", tls: {certificates: [{certificate: c, key: k}], client_crl: ▶r}}}': "LB142",
     'listeners: {l: {bind: "127.0.0.1:80"}}\n'
     "routes: {r: {respond: {status: 200}}, s: ▶{respond: {status: 200}}}": "LB116",
     'listeners: {l: {bind: "127.0.0.1:80", request_id: ▶content-length}}': "LB119",
@@ -179,13 +191,15 @@ def test_every_code_of_the_compiler_is_shown_here_or_beside_the_capacities() -> 
     package = Path(lbctl.__file__).parent
     written = {code for file in (package / "compile").glob("*.py") for code in re.findall(r"LB\d{3}", file.read_text())}
     shown = {*ROUTES.values(), *POOLS.values(), *WHOLE.values()}
-    beside = {"LB104", "LB105", "LB203", "LB204", "LB205", "LB208", "LB603"}  # test_compile_pools, _drained
+    beside = {"LB104", "LB105", "LB153", "LB203", "LB204", "LB205", "LB208", "LB603"}  # test_compile_pools, _drained
     files = {
         "LB110",
         "LB114",
         "LB118",
         "LB121",
         "LB123",
+        "LB143",
+        "LB150",
         "LB502",
         "LB503",
         "LB507",

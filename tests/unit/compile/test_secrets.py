@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -204,3 +205,71 @@ def test_a_file_without_a_key_is_a_warning_that_nobody_is_let_in(tmp_path: Path)
 
 def test_a_key_is_not_shown_when_it_is_printed() -> None:
     assert repr(ApiKey("acme", key="hunter2", sha256="ab")) == "ApiKey(tenant='acme')"
+
+
+_USERS_FLEET: dict[str, Any] = {**FLEET, "routes": {"all": {"pool": "p", "auth": {"basic": {"file": "users"}}}}}
+
+
+def _users(tmp_path: Path, text: str, fleet: object = _USERS_FLEET) -> tuple[Secrets, list[str]]:
+    (tmp_path / "users").write_text(text)
+    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump(fleet))
+    found = Diagnostics()
+    source = read([str(tmp_path / "fleet.yaml")], found)
+    assert source is not None
+    return read_secrets(source, False, found), [str(item) for item in found]
+
+
+def test_users_are_tenants_and_what_they_send_is_their_key(tmp_path: Path) -> None:
+    secrets, found = _users(tmp_path, "---\nbob: 'it''s'  # no part of it\nalice: \"a: #b\"\n")
+    assert found == []
+    assert secrets.api_keys["users"] == (ApiKey("alice", key="YWxpY2U6YTogI2I="), ApiKey("bob", key="Ym9iOml0J3M="))
+
+
+@pytest.mark.parametrize("line", ["bob", "Bob: secret-1", "bob: 'secret-1", "bob:secret-1", "bob: sécret-1", "bob: ''"])
+def test_a_line_without_a_user_and_a_password_is_refused_and_never_repeated(tmp_path: Path, line: str) -> None:
+    secrets, (message,) = _users(tmp_path, f"alice: wonder-1\n{line}\n")
+    assert "users" not in secrets.api_keys
+    assert "users:2:1:" in message
+    assert "LB507" in message
+    assert not re.search("ecret|cret|wonder", message)
+
+
+def test_a_user_occurs_once_and_a_file_is_of_one_kind(tmp_path: Path) -> None:
+    _, (message,) = _users(tmp_path, "bob: secret-1\nbob: secret-2\n")
+    assert "LB507" in message
+    both = {"pool": "p", "auth": {"api_keys": {"file": "users"}}}
+    _, found = _users(tmp_path, "bob: secret-1\n", {**_USERS_FLEET, "routes": {"a": both, **_USERS_FLEET["routes"]}})
+    assert "LB143" in found[0]
+
+
+_HOSTED = """\
+version: 1
+pools:
+  provider:
+    replicas: [{address: "127.0.0.1:1"}]
+    upstream: {host: api, headers: {Authorization: {prefix: "Bearer ", file: key}, x-org: lab}}
+"""
+
+
+def _hosted(folder: Path, content: bytes) -> tuple[Secrets, list[str]]:
+    (folder / "fleet.yaml").write_text(_HOSTED)
+    (folder / "key").write_bytes(content)
+    diagnostics = Diagnostics()
+    source = read([str(folder / "fleet.yaml")], diagnostics)
+    assert source is not None
+    secrets = read_secrets(source, False, diagnostics)
+    return secrets, [
+        f"{item.position.line}:{item.position.column} {item.code}" for item in diagnostics if item.position
+    ]
+
+
+def test_the_secret_of_a_hosted_api_is_read_without_the_white_space_at_its_ends(tmp_path: Path) -> None:
+    secrets, found = _hosted(tmp_path, b'\n sk-1 $%"2 \r\n')
+    assert (found, secrets.headers["key"].value) == ([], 'sk-1 $%"2')
+    assert "sk-1" not in repr(secrets)
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"sk-1\nsk-2\n", b"sk\x001", b"sk-\xc3\xa9", b"k" * 2049])
+def test_what_no_header_can_carry_is_refused_where_the_file_is_named(content: bytes, tmp_path: Path) -> None:
+    secrets, found = _hosted(tmp_path, content)
+    assert (secrets.headers, found) == ({}, ["5:78 LB150"])

@@ -11,7 +11,7 @@ import pytest
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.importer.compare import sources
 from lbctl.importer.compare.places import Places
-from lbctl.importer.compare.run import Seen, _differences
+from lbctl.importer.compare.run import ObservedRequest, _differences
 from lbctl.importer.compare.samples import example, samples
 from lbctl.importer.envoy.read import read as read_envoy
 from lbctl.importer.haproxy.read import read as read_haproxy
@@ -79,8 +79,8 @@ def test_an_example_of_an_expression_matches_it(pattern: str) -> None:
 def test_a_header_that_is_lost_is_named_without_its_value() -> None:
     file = next(item for item in files("nginx") if item.stem == "provider-fallback")
     draft = imported("nginx", file)[0].draft
-    before = Seen(200, "10.4.0.1:8000", headers=(("authorization", "Bearer sk-secret"),))
-    assert list(_differences(draft, before, Seen(200, "10.4.0.2:8000"))) == ["headers lost: authorization"]
+    before = ObservedRequest(200, "10.4.0.1:8000", headers=(("authorization", "Bearer sk-secret"),))
+    assert list(_differences(draft, before, ObservedRequest(200, "10.4.0.2:8000"))) == ["headers lost: authorization"]
 
 
 def test_a_source_that_writes_files_or_runs_code_is_compared_without_that(tmp_path: Path) -> None:

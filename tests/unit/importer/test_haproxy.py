@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import run as command
-from lbctl.importer.haproxy.tokens import TokenError, words
+from lbctl.importer.haproxy.tokens import TokenError, split_line
 from lbctl.importer.run import run
 from tests.support.importer import imported
 
@@ -44,9 +44,9 @@ def fleet(text: str, tmp_path: Path) -> dict[str, Any]:
 def test_a_line_is_split_as_the_manual_says(line: str, expected: list[str] | None) -> None:
     if expected is None:
         with pytest.raises(TokenError):
-            words(line)
+            split_line(line)
     else:
-        assert [item.text for item in words(line)] == expected
+        assert [item.text for item in split_line(line)] == expected
 
 
 def test_a_named_defaults_section_is_inherited_and_an_anonymous_one_holds_until_the_next(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ ROUTES = {
     "▶{}": ("LB014", "one of pool, split or respond is needed"),
     "{▶split: }": ("LB014", "write one, or leave the key out"),
     "{pool: a, auth: {api_keys: {file: x}, ▶jwt: }}": ("LB014", "write one, or leave the key out"),
-    "{pool: a, ▶auth: {forward_tenant: x}}": ("LB014", "api_keys or jwt, or both, is needed"),
+    "{pool: a, ▶auth: {forward_tenant: x}}": ("LB014", "api_keys or jwt, or both, is needed; or basic"),
     "{pool: a, rate_limit: [{by: ▶tennant, rate: 5/s}]}": ("LB013", "did you mean 'tenant'?"),
     "{pool: a, rate_limit: [{by: {header: ▶a b}, rate: 5/s}]}": ("LB013", "{header: NAME}"),
     "{pool: a, rate_limit: [▶{by: all, rate: 5/s, concurrent: 5}]}": ("LB015", "keep one of rate or concurrent"),

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from lbctl.serve.guard import Guard
+from lbctl.serve.guard import Guard, end_tasks
 
 
 class _FatalError(Exception):
@@ -90,3 +90,26 @@ def test_a_callback_that_raises_does_not_stop_the_next(caplog: pytest.LogCapture
         for callback in (broken, lambda: called.append("telemetry")):
             guard.call("drivers", callback)
     assert (failed, called) == (["drivers"], ["telemetry"])
+
+
+def test_a_task_that_swallows_its_cancellation_is_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbctl.serve.guard._AGAIN", 0.01)
+    swallowed: list[str] = []
+
+    async def work() -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if len(swallowed) == 2:
+                    raise
+                swallowed.append("as of a connection")
+
+    async def run() -> None:
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        await end_tasks([task])
+        assert task.cancelled()
+
+    asyncio.run(run())
+    assert len(swallowed) == 2

@@ -21,6 +21,8 @@ from tests.support.fleet import reading
 from tests.support.paths import FIXTURES
 from tests.support.schema import NAME, leaves, places
 
+pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+
 FULL = FIXTURES / "full.yaml"
 CORPUS = (
     "a\nb", "a\r\nX: y", "a\rb", "\0", "a\0b", "\x1f", "\x7f", "\x85", "\u2028", "\u202e", "\ufeff", "\ud800",
@@ -34,10 +36,11 @@ CORPUS = (
 FREE = {
     # printable ASCII, or more
     "routes.*.match.headers.*", "routes.*.headers.request.set.*", "routes.*.headers.response.set.*",
+    "pools.*.upstream.headers.*", "pools.*.upstream.headers.*.prefix",
     "routes.*.pin.equals", "routes.*.respond.body", "pools.*.health.active.http.body_contains",
     # the characters of a path, or of a regular expression
     "routes.*.match.path", "routes.*.match.path_prefix", "routes.*.rewrite.path_prefix", "routes.*.match.path_regex",
-    "pools.*.health.active.http.path",
+    "pools.*.health.active.http.path", "pools.*.upstream.path_prefix",
     # the characters of a URL
     "routes.*.auth.jwt.issuer", "routes.*.auth.jwt.audiences",
     # never written into a proxy's configuration
@@ -50,7 +53,9 @@ FREE = {
 WORDS = {
     # files
     "listeners.*.tls.certificates.certificate", "listeners.*.tls.certificates.key", "listeners.*.tls.client_ca",
-    "listeners.*.access_log.path", "routes.*.auth.api_keys.file", "routes.*.auth.jwt.jwks_file", "pools.*.tls.ca",
+    "listeners.*.tls.client_crl",
+    "listeners.*.access_log.path", "routes.*.auth.api_keys.file", "routes.*.auth.jwt.jwks_file",
+    "routes.*.auth.basic.file", "routes.*.auth.basic.realm", "pools.*.tls.ca", "pools.*.upstream.headers.*.file",
     "pools.*.tls.certificate", "pools.*.tls.key", "pools.*.discovery.file.path", "proxies.*.config",
     "proxies.*.chroot",
     "pools.*.discovery.kubernetes.kubeconfig",

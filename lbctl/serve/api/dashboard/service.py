@@ -33,6 +33,9 @@ _INTERVAL = 1.0
 """Seconds between two frames, at least."""
 _BUSY = 0.05
 """The part of the time that building frames may take."""
+_AT_ONCE, _APART = 4, 0.005
+"""Browsers that are written to in one turn of the event loop, and the seconds until the next ones are: fifty at once
+would hold up for milliseconds what goes to the proxies."""
 _SILENCE = 5.0
 """Seconds after which a stream without news gets a comment, so that a browser knows the connection works."""
 
@@ -186,7 +189,9 @@ class Dashboard:
         self._sent_at = time.monotonic()
         if any(stream.packed for stream in self._streams):
             await asyncio.to_thread(frame.pack)
-        for stream in self._streams:
+        for number, stream in enumerate(list(self._streams)):
+            if number and number % _AT_ONCE == 0:
+                await asyncio.sleep(_APART)
             stream.put(frame)
 
     def _frame(self, change: Change, events: Sequence[bytes], *, complete: bool = False) -> Frame:

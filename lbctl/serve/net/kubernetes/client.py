@@ -12,8 +12,10 @@ import asyncio
 import json
 import ssl
 import tempfile
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,12 +28,15 @@ from lbctl.serve.net import http_client
 from lbctl.serve.net.kubernetes.cluster import Access, Cluster, ClusterError
 
 JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 """What to accept where names and labels are enough: a node's status alone is many times as large."""
 CONNECT_TIMEOUT = 5.0
 TIMEOUT = 15.0
 """Seconds for a connection, and for a whole answer other than a watch."""
+_TIME_TOLERANCE = 2.0
+"""Seconds by which an answer may come later than the time that it tells."""
 _MAX_BODY = 256 << 20
 """Bytes of one answer or of one line of a watch."""
 _MAX_MESSAGE = 300
@@ -56,9 +61,15 @@ class ApiError(Exception):
 class ApiClient:
     """Requests to the cluster that `load` returns. Use it in one event loop, and close it there."""
 
-    def __init__(self, load: Callable[[], Cluster]) -> None:
-        """Send nothing yet. `load` reads the cluster; it may read files, and raises ClusterError."""
+    def __init__(self, load: Callable[[], Cluster], patience: float = TIMEOUT) -> None:
+        """Send nothing yet. `load` reads the cluster; it may read files, and raises ClusterError.
+
+        `patience`: seconds for a whole answer other than a watch.
+        """
         self._load = load
+        self._patience = patience
+        self._started_at: float | None = None
+        """The server's time, in seconds since the epoch, at which the monotonic clock of this machine was 0."""
         self._cluster: Cluster | None = None
         self._access: Access | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -76,11 +87,23 @@ class ApiClient:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         accept: str = JSON,
+        content_type: str = JSON,
     ) -> dict[str, Any]:
         """Return the object with which the server answers. Raises ApiError, ClusterError."""
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT, sock_connect=CONNECT_TIMEOUT)
-        async with self._response(method, path, query, body, accept, timeout) as response:
+        timeout = aiohttp.ClientTimeout(total=self._patience, sock_connect=min(CONNECT_TIMEOUT, self._patience))
+        async with self._response(method, path, query, body, accept, timeout, content_type) as response:
             return _object(await _whole(response))
+
+    async def patch(
+        self, path: str, body: Mapping[str, Any], query: Mapping[str, str] | None = None, accept: str = JSON
+    ) -> dict[str, Any]:
+        """Change the object at `path` by a merge patch (RFC 7386), and return it. Raises ApiError, ClusterError."""
+        return await self.request("PATCH", path, query, body, accept, MERGE_PATCH)
+
+    @property
+    def server_time(self) -> float:
+        """Seconds since the epoch by the server's clock, as its answers tell it; before the first, the own clock's."""
+        return time.time() if self._started_at is None else self._started_at + time.monotonic()
 
     async def watch(
         self, path: str, query: Mapping[str, str], silence: float, accept: str = JSON
@@ -109,16 +132,19 @@ class ApiClient:
     @asynccontextmanager
     async def _response(
         self, method: str, path: str, query: Mapping[str, str] | None, body: Mapping[str, Any] | None,
-        accept: str, timeout: aiohttp.ClientTimeout,
+        accept: str, timeout: aiohttp.ClientTimeout, content_type: str = JSON,
     ) -> AsyncIterator[aiohttp.ClientResponse]:  # fmt: skip
         async with self._preparing:
             cluster, access, session = await self._prepared()
         headers = {"Accept": accept, **({"Authorization": access.authorization} if access.authorization else {})}
+        if body is not None:
+            headers["Content-Type"] = content_type
         try:
             async with session.request(
                 method, cluster.server + path, params=query or {}, json=body, headers=headers, timeout=timeout,
                 allow_redirects=False, ssl=self._tls or True, server_hostname=cluster.server_name,
             ) as response:  # fmt: skip
+                self._note_time(response.headers.get("Date", ""))
                 if response.status == _UNAUTHORIZED:
                     cluster.credentials.expire()
                 if response.status not in {200, 201}:
@@ -128,6 +154,13 @@ class ApiClient:
             raise ClusterError(f"{cluster.server} does not answer") from None
         except (aiohttp.ClientError, OSError) as error:
             raise ClusterError(f"{cluster.server}: {_network_reason(error)}") from None
+
+    def _note_time(self, date: str) -> None:
+        """Note the server's time, which its answers tell in whole seconds: the latest of them are the most exact."""
+        with suppress(ValueError, TypeError):
+            started_at = parsedate_to_datetime(date).timestamp() - time.monotonic()
+            if self._started_at is None or not 0.0 <= self._started_at - started_at <= _TIME_TOLERANCE:
+                self._started_at = started_at
 
     async def _prepared(self) -> tuple[Cluster, Access, aiohttp.ClientSession]:
         """Return the cluster and the access of now, and a session with their TLS settings."""

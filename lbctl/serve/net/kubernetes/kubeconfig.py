@@ -13,6 +13,7 @@ import binascii
 import json
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -29,10 +30,21 @@ from lbctl.serve.net.kubernetes.cluster import (
     FixedAccess,
     TokenFile,
     bearer,
+    in_cluster,
 )
 from lbctl.serve.net.kubernetes.exec_plugin import API_VERSIONS, ExecCommand, ExecPlugin
 
 _MAX_BYTES = 4 << 20
+
+
+def ambient(environment: Mapping[str, str] = os.environ) -> Cluster:
+    """Return the cluster that KUBECONFIG names, as for kubectl, else that of the own pod. Raises ClusterError."""
+    named = environment.get("KUBECONFIG", "")
+    if not named:
+        return in_cluster(environment=environment)
+    if os.pathsep in named:
+        raise ClusterError(f"KUBECONFIG names several files, and lbctl reads one: {named}")
+    return read(Path(named))
 
 
 def read(file: Path, context: str | None = None) -> Cluster:
@@ -81,8 +93,8 @@ class _Reader:
         entries = listed.value if listed is not None and isinstance(listed.value, list) else []
         names = [_text(item, "name") for item in entries]
         if name not in names:
-            known = did_you_mean(name, names) or f"known: {', '.join(names[:16]) or 'none'}"
-            raise _error(place or self._root, f"there is no {key} {show(name)} ({known})")
+            hint = did_you_mean(name, names) or f"known: {', '.join(names[:16]) or 'none'}"
+            raise _error(place or self._root, f"there is no {key} {show(name)} ({hint})")
         entry = _child(entries[names.index(name)], key)
         if entry is None or not isinstance(entry.value, dict):
             raise _error(entries[names.index(name)], f"the {key} {show(name)} is empty")

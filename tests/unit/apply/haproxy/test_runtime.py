@@ -176,6 +176,53 @@ def test_nonsense_is_the_failure_of_one_attempt(tmp_path: Path, info: str, state
     assert not [line for line in sent if ";" in line and line != COUNTERS]
 
 
+class _Scripted:
+    """HAProxy's answers for two servers of weight 50, and the commands that it gets. `read`: what follows a reading."""
+
+    def __init__(self, read: Callable[[], None]) -> None:
+        self.commands: list[str] = []
+        self._read = read
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._answer(reader, writer)
+            await writer.drain()
+        finally:
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        question = (await reader.readline()).decode().strip()
+        if question == "prompt":
+            writer.write(b"\n> ")
+            while line := await reader.readline():
+                self.commands.append(line.decode().strip())
+                writer.write(b"\n\n> ")
+        elif question == "show servers state":
+            rows = "".join(f"3 pool_p {i} r{i} 10.0.0.1 {8000 + i} 0 50 -\n" for i in range(2))
+            writer.write(f"1\n{_COLUMNS}\n{rows}\n".encode())
+        elif question == "show info":
+            writer.write(_INFO.encode())
+        else:
+            writer.write(b"# pxname,svname,scur\n")
+            self._read()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_leader_that_loses_its_lease_after_a_reading_sends_nothing(tmp_path: Path, lost: bool) -> None:
+    leads = [True]
+    haproxy = _Scripted(lambda: leads.__setitem__(0, not lost))
+
+    async def script() -> Applied:
+        place = str(tmp_path / "s")
+        proxy = Proxy("edge", "haproxy", (2, 6), runtime_api=place)
+        async with await asyncio.start_unix_server(haproxy, place):
+            return await HaproxyUpdater(proxy, permit=lambda: leads[0]).converge(_view((5, 2), (1, 2)))
+
+    applied = asyncio.run(script())
+    assert bool([command for command in haproxy.commands if command.startswith("set server")]) is not lost
+    assert ("does not lead" in applied.failure) is lost
+
+
 def place_of(failure: str) -> str:
     return failure.partition(":")[0]
 

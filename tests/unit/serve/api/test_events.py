@@ -9,9 +9,10 @@ import aiohttp
 import pytest
 
 from lbctl.ir.address import Address
-from lbctl.serve.api import server
+from lbctl.serve.api import stream_handlers
+from lbctl.serve.api.authorization import Access
 from lbctl.serve.api.events import MOST_CLIENTS, EventLog
-from lbctl.serve.api.server import Access, Api
+from lbctl.serve.api.server import Api
 from tests.support.api import Fleet
 
 
@@ -71,7 +72,7 @@ def test_an_id_that_never_was_gets_all_that_is_kept(last: str) -> None:
 def test_streams_are_limited_so_that_other_requests_get_in_and_one_that_ends_makes_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(stream_handlers, "HEARTBEAT", 0.2)
 
     async def script() -> None:
         api = Api(Fleet(), Access(Address("127.0.0.1", 0)))

@@ -14,9 +14,10 @@ import pytest
 
 from lbctl.ir.address import Address
 from lbctl.serve.api import schema
+from lbctl.serve.api.authorization import Access
 from lbctl.serve.api.json_codec import SchemaError, decode, encode
 from lbctl.serve.api.openapi import document
-from lbctl.serve.api.server import Access, Api
+from lbctl.serve.api.server import Api
 from tests.support import api
 from tests.support.api import Fleet
 from tests.support.openapi import validate

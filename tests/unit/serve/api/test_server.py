@@ -21,8 +21,9 @@ import pytest
 from lbctl.cli import run
 from lbctl.ir.address import Address
 from lbctl.serve.api import schema, status_rows
+from lbctl.serve.api.authorization import Access
 from lbctl.serve.api.connections import MOST, Connection, Connections
-from lbctl.serve.api.server import Access, Api
+from lbctl.serve.api.server import Api
 from lbctl.serve.metrics.instruments import Metrics
 from tests.e2e.support.certs import Authority, client_context, server_context
 from tests.support import api
@@ -609,7 +610,7 @@ def test_a_first_request_that_does_not_come_ends_the_connection(
 
 
 def test_a_body_that_does_not_come_is_answered(fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lbctl.serve.api.server.FIRST_REQUEST", 0.3)
+    monkeypatch.setattr("lbctl.serve.api.responses.FIRST_REQUEST", 0.3)
 
     async def script(ask: Ask) -> None:
         address = urlsplit((await ask("GET", "/healthz")).url)

@@ -17,6 +17,7 @@ from lbctl.ir.proxies import Store
 from lbctl.ir.weight import Weight
 from lbctl.serve import log, wiring
 from lbctl.serve.api.endpoints import Endpoints
+from lbctl.serve.guard import end_tasks
 from lbctl.serve.ha.member import Member
 from lbctl.serve.ha.presence import MemberInfo
 from lbctl.serve.metrics.instruments import Metrics
@@ -88,9 +89,7 @@ async def running(
     try:
         yield Running(name, path, services, state)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
         await services.publisher.discovery.stop()
         with suppress(Exception):
             await state.close()

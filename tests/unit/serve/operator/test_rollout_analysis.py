@@ -148,7 +148,7 @@ def test_a_good_pool_is_promoted_step_by_step_and_each_step_is_recorded_with_its
     async def test() -> None:
         async with serving(tmp_path, fleet()) as run:
             await run.until(lambda run: run.state.phase == "promoted", GOOD)
-            assert dict(run.row.split) == {"new": 1, "old": 0}
+            await run.until(lambda run: dict(run.row.split) == {"new": 1, "old": 0})
             actions = await run.actions()
             assert [action for action, _ in actions] == [
                 "rollout progressing (step 1, 25 %)", "rollout progressing (step 2, 50 %)",
@@ -165,7 +165,7 @@ def test_a_bad_pool_is_rolled_back_and_stays_so_over_a_restart(tmp_path: Path) -
     async def test() -> None:
         async with serving(tmp_path, fleet()) as run:
             await run.until(lambda run: run.state.phase == "rolled_back", BAD)
-            assert dict(run.row.split) == {"new": 0, "old": 1}
+            await run.until(lambda run: dict(run.row.split) == {"new": 0, "old": 1})
             assert run.row.percent is None
             assert (run.row.reason or "").startswith("2 bad evaluations in a row")
             action, reason = (await run.actions())[-1]

@@ -14,7 +14,6 @@ from typing import ClassVar
 import pytest
 
 from lbctl.control.rollouts import RolloutState
-from lbctl.ir.proxies import Store
 from lbctl.serve.state.interface import (
     ABSENT,
     Change,
@@ -26,10 +25,10 @@ from lbctl.serve.state.interface import (
     changes_between,
 )
 from lbctl.serve.state.memory import MemoryStore, SharedMemory
-from lbctl.serve.state.open import open_shared
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.state.sqlite import SqliteStore
-from tests.support.stores import shared_server
+from tests.support.stores import STORES as SHARED
+from tests.support.stores import opened
 
 
 class Handles:
@@ -58,14 +57,13 @@ def shared(scheme: str) -> Callable[[Path], Handles]:
     """Handles of one key space of a real server that all tests of a process share."""
 
     def made(_: Path) -> Handles:
-        url = f"{scheme}://127.0.0.1:{shared_server(scheme).port}"
-        store = Store(url, f"test:{secrets.token_hex(4)}", lease=10_000)
-        return Handles(lambda: open_shared(store, f"cp-{secrets.token_hex(2)}"))
+        prefix = f"test:{secrets.token_hex(4)}"
+        return Handles(lambda: opened(scheme, prefix, f"cp-{secrets.token_hex(2)}", lease=10_000))
 
     return made
 
 
-STORES = {"memory": memory, "sqlite": sqlite, "redis": shared("redis"), "etcd": shared("etcd")}
+STORES = {"memory": memory, "sqlite": sqlite, **{scheme: shared(scheme) for scheme in SHARED}}
 
 
 @pytest.fixture(params=STORES)

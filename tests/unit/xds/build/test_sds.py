@@ -17,6 +17,7 @@ from google.protobuf.json_format import MessageToJson
 
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.ir.proxies import Proxy
+from lbctl.ir.secrets import HeaderSecret, Secrets
 from lbctl.ir.snapshot import Snapshot
 from lbctl.targets.load import Loaded, load
 from lbctl.xds.build.nack_locator import message_of
@@ -238,3 +239,30 @@ def _control_plane() -> Any:
         connect_timeout={"seconds": 1},
         load_assignment={"cluster_name": "xds", "endpoints": endpoints},
     )
+
+
+_HOSTED = """
+version: 1
+listeners: {public: {bind: "127.0.0.1:8080"}}
+routes: {all: {match: {path_prefix: /}, pool: own, fallback: provider}}
+pools:
+  own: {replicas: [{address: "10.0.0.1:8000"}]}
+  provider:
+    replicas: [{address: "10.0.0.2:443"}]
+    upstream: {host: api.example.com, headers: {authorization: {prefix: "Bearer ", file: key}}}
+"""
+
+
+def test_the_key_of_a_hosted_api_stands_in_a_secret_alone() -> None:
+    secrets = Secrets(headers={"key": HeaderSecret("sk-of-provider")})
+    loaded = _loaded(_HOSTED)
+    built = Builder().build(loaded, Snapshot(loaded.compiled.topology, secrets=secrets))
+    resources = built.resources(ANY)
+    holding = {
+        (SHORT[kind], name): resource.secret
+        for kind in TYPES
+        for name, resource in resources.of(kind).items()
+        if b"sk-of-provider" in resource.body
+    }
+    assert holding == {("sds", "header:provider/authorization"): True}
+    assert resources.secret

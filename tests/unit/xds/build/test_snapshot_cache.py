@@ -31,6 +31,8 @@ from lbctl.xds.resource import CDS, EDS, LDS, RDS, SHORT, TYPES, Resource, Resou
 from tests.e2e.support.certs import Authority
 from tests.support.weights import plain_weights
 
+pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+
 ANY = Proxy("somebody", "envoy", (1, 40))
 
 FLEET = """

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Writes the model servers that run as Slurm jobs into a file of targets for `discovery.file` of lbctl.
+
+A job is a server: its first node, at `--port`, or at the port that its comment names (`sbatch --comment port=8001`), so
+that several jobs share a node. With `--ports N` it has data-parallel ranks on N ports. The file is replaced as a whole,
+and only if it changes; where Slurm does not answer it stays as it is, and the exit code is 1.
+
+It needs Python 3.9 and nothing else, and is meant for a timer (docs/slurm.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+_FORMAT = "%i|%N|%k"
+"""Job id, node list, comment: the comment is last, since it may hold anything."""
+_PORT = re.compile(r"\bport=(\d{1,5})\b")
+_LAST_PORT = 65_535
+_PATIENCE = 20
+"""Seconds for each command of Slurm."""
+
+
+def main() -> int:
+    """Write the file; return the exit code."""
+    options = _options()
+    try:
+        jobs = _run("squeue", "--noheader", "--states=RUNNING", *_filters(options), f"--format={_FORMAT}")
+        groups = [group for line in jobs.splitlines() if line.strip() for group in _job(line, options)]
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        print(f"{Path(sys.argv[0]).name}: {error}; {options.output} stays as it is", file=sys.stderr)
+        return 1
+    _replace(options.output, json.dumps(sorted(groups, key=lambda group: group["targets"]), indent=2) + "\n")
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--name", required=True, help="the name of the jobs (squeue --name)")
+    parser.add_argument("--user", help="their user (squeue --user)")
+    parser.add_argument("--partition", help="their partition (squeue --partition)")
+    parser.add_argument("--port", type=int, required=True, help="the port of a server whose job's comment names none")
+    parser.add_argument("--ports", type=int, default=1, help="ranks of a job, on consecutive ports")
+    parser.add_argument("--gpu", help="the type of the GPUs, as `lbctl gpus` lists it")
+    parser.add_argument("--output", type=Path, required=True, help="the file of targets")
+    return parser.parse_args()
+
+
+def _filters(options: argparse.Namespace) -> list[str]:
+    given = {"name": options.name, "user": options.user, "partition": options.partition}
+    return [f"--{key}={value}" for key, value in given.items() if value]
+
+
+def _job(line: str, options: argparse.Namespace) -> list[dict[str, object]]:
+    """Return a group of targets for each rank of the job that a line of squeue describes."""
+    job, nodes, comment = line.strip().split("|", 2)
+    if not nodes:
+        return []
+    host = _run("scontrol", "show", "hostnames", nodes).split()[0]
+    named = _PORT.search(comment)
+    port = int(named[1]) if named else options.port
+    if not 0 < port <= _LAST_PORT - options.ports + 1:
+        raise ValueError(f"job {job} has no {options.ports} ports from {port} on")
+    return [_group(job, host, port, rank, options) for rank in range(options.ports)]
+
+
+def _group(job: str, host: str, port: int, rank: int, options: argparse.Namespace) -> dict[str, object]:
+    name = f"job-{job.lower()}" + (f"-{rank}" if options.ports > 1 else "")
+    labels = {"name": name, "slurm_job": job, **({"gpu": options.gpu} if options.gpu else {})}
+    return {"targets": [f"{host}:{port + rank}"], "labels": labels}
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    if done.returncode:
+        raise ValueError(f"{command[0]} ended with {done.returncode}: {done.stderr.strip()[:200]}")
+    return done.stdout
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write the file beside its place and rename it, so that nobody reads half of it."""
+    if path.exists() and path.read_text() == text:
+        return
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink()
+        raise
+
+
+if __name__ == "__main__":
+    sys.exit(main())

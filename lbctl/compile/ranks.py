@@ -1,0 +1,83 @@
+"""`ports: N` of a replica: the data-parallel ranks of one host, each a replica with a port and a part of the GPUs.
+
+Every rank has a health, a drain and signals of its own, since each is a server of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from lbctl.base.diagnostics import Path
+from lbctl.compile.context import Context
+from lbctl.compile.replica_names import name_of
+from lbctl.model.pool import Pool, Replica
+
+_LAST_PORT = 65_535
+_LONGEST_NAME = 63
+_HINT = 'as {name: dp, address: "10.0.0.1:9010", ports: 4}'
+
+
+def with_ranks(ctx: Context, name: str, pool: Pool) -> Pool:
+    """Return the pool with a replica for each rank. Reports LB153 for ranks that cannot be."""
+    if all(replica.ports is None for replica in pool.replicas):
+        return pool
+    ranks = [
+        (index, rank)
+        for index, replica in enumerate(pool.replicas)
+        for rank in _ranks(ctx, ("pools", name, "replicas", index), replica)
+    ]
+    ctx.origins[name] = tuple(index for index, _ in ranks)
+    return pool.model_copy(update={"replicas": [rank for _, rank in ranks]})
+
+
+def entries(pool: Pool) -> dict[str, int]:
+    """Map the name of each replica of the pool, ranks included, to the index of its entry in the file."""
+    return {name: index for index, replica in enumerate(pool.replicas) for name in _names(replica)}
+
+
+def _names(replica: Replica) -> Iterator[str]:
+    if replica.ports is None:
+        yield name_of(replica)
+    else:
+        yield from (name_of(_rank(replica, number)) for number in range(replica.ports))
+
+
+def _ranks(ctx: Context, path: Path, replica: Replica) -> list[Replica]:
+    if replica.ports is None:
+        return [replica]
+    problem, key = _problem(replica, replica.ports)
+    if problem:
+        ctx.error("LB153", problem, (*path, key), _HINT)
+        return [replica]
+    return [_rank(replica, number) for number in range(replica.ports)]
+
+
+def _problem(replica: Replica, count: int) -> tuple[str, str]:
+    """Return what is wrong with the ranks and the key that it is about; two empty strings if nothing is."""
+    if replica.address.path:
+        return "a socket has no ports", "ports"
+    last = replica.address.port + count - 1
+    if last > _LAST_PORT:
+        return f"{count} ports from {replica.address.port} on end at {last}, and the last port is {_LAST_PORT}", "ports"
+    if replica.name is not None and len(_name(replica.name, count - 1)) > _LONGEST_NAME:
+        return f"the name {_name(replica.name, count - 1)} is longer than {_LONGEST_NAME} characters", "ports"
+    if len(replica.devices) % count:
+        return f"{len(replica.devices)} devices cannot be divided among {count} ranks", "devices"
+    return "", ""
+
+
+def _rank(replica: Replica, number: int) -> Replica:
+    assert replica.ports is not None
+    part = len(replica.devices) // replica.ports
+    return replica.model_copy(
+        update={
+            "name": _name(replica.name, number) if replica.name else None,
+            "address": replace(replica.address, port=replica.address.port + number),
+            "devices": replica.devices[number * part : (number + 1) * part],
+        }
+    )
+
+
+def _name(name: str, number: int) -> str:
+    return f"{name}-{number}"

@@ -1,0 +1,63 @@
+"""`upstream` of a pool: a hosted API with its host, its path and its own credentials."""
+
+from __future__ import annotations
+
+from lbctl.base.diagnostics import Path
+from lbctl.base.system_ca import WORD, system_ca
+from lbctl.compile.context import Context
+from lbctl.compile.headers import is_reserved
+from lbctl.ir import pools as ir
+from lbctl.ir.secrets import may_hold_credential
+from lbctl.ir.upstream import Upstream, UpstreamHeader
+from lbctl.model import pool as model
+from lbctl.model.node import descend
+from lbctl.model.upstream import HeaderFile
+
+
+def upstream(ctx: Context, name: str, pool: model.Pool) -> Upstream | None:
+    """Resolve what requests to a hosted API have in place of the client's own.
+
+    Reports LB119 for headers of the message itself, LB151 for credentials in plain text, LB152 for a pool that speaks
+    gRPC.
+    """
+    section, path = pool.upstream, ("pools", name, "upstream")
+    if section is None:
+        return None
+    if pool.protocol == "grpc":
+        hint = "protocol: http1, or no upstream"
+        ctx.error("LB152", "a hosted API is spoken to by HTTP, and this pool speaks gRPC", path, hint, key=True)
+    for header, value in section.headers.items():
+        _check_header(ctx, (*path, "headers", _written(ctx, (*path, "headers"), header)), header, value)
+    headers = tuple(_header(header, value) for header, value in sorted(section.headers.items()))
+    return Upstream(section.host, (section.path_prefix or "").rstrip("/"), headers)
+
+
+def tls(section: model.PoolTls | None, api: Upstream | None) -> ir.PoolTls | None:
+    """Resolve TLS to the replicas. A hosted API's certificate must hold its host."""
+    if section is None:
+        return None
+    name = section.server_name or (api.server_name if api else None)
+    ca = system_ca() if section.ca == WORD else section.ca
+    return ir.PoolTls(ca, name, section.certificate, section.key)
+
+
+def _header(name: str, value: str | HeaderFile) -> UpstreamHeader:
+    if isinstance(value, HeaderFile):
+        return UpstreamHeader(name, value.prefix, value.file)
+    return UpstreamHeader(name, value)
+
+
+def _check_header(ctx: Context, path: Path, name: str, value: str | HeaderFile) -> None:
+    if is_reserved(name):
+        hint = "`upstream.host` sets the host" if name == "host" else "leave it to the proxy"
+        ctx.error("LB119", f"{name} carries the message itself, or is a proxy's own", path, hint, key=True)
+    elif may_hold_credential(name) and not isinstance(value, HeaderFile):
+        hint = f"a file of its owner alone: {name}: {{file: secrets/{path[1]}-key}}"
+        ctx.error("LB151", f"{name} may hold a credential, and is written here in plain text", path, hint)
+
+
+def _written(ctx: Context, path: Path, name: str) -> str:
+    """Return the header's name as the fleet writes it."""
+    node = descend(ctx.source.root, path)
+    keys = node.value if node is not None and isinstance(node.value, dict) else {}
+    return next((key for key in keys if key.lower() == name), name)

@@ -1,0 +1,59 @@
+"""Values of headers that a route sets: text with variables, each a word in braces, as `{client_ip}`.
+
+A word in braces is a variable. Any other brace stands for itself, so that a value may hold JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Variable = Literal["client_ip", "request_id", "tenant", "host", "listener", "route", "pool"]
+VARIABLES: tuple[Variable, ...] = get_args(Variable)
+"""The words that stand for a value of the request."""
+_WORD = re.compile(r"\{\s*([A-Za-z0-9_.-]+)\s*\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a value: literal text or a variable."""
+
+    text: str
+    """The literal text; empty for a variable."""
+    variable: Variable | None = None
+    """The variable; None for literal text."""
+
+
+def parts(value: str) -> Iterator[Part]:
+    """Yield the literal texts and the variables of a value, in their order."""
+    end = 0
+    for match in _WORD.finditer(value):
+        variable = next((item for item in VARIABLES if match.group() == f"{{{item}}}"), None)
+        if variable is None:
+            continue
+        if match.start() > end:
+            yield Part(value[end : match.start()])
+        yield Part("", variable)
+        end = match.end()
+    if end < len(value):
+        yield Part(value[end:])
+
+
+def variables(value: str) -> frozenset[Variable]:
+    """Return the variables of a value."""
+    return frozenset(part.variable for part in parts(value) if part.variable is not None)
+
+
+def unknown_words(value: str) -> list[str]:
+    """Return the words in braces that are no variables, with their braces."""
+    return [match.group() for match in _WORD.finditer(value) if match.group() not in _SPELLINGS]
+
+
+def may_be_empty(value: str) -> bool:
+    """Return whether a value is empty for some request: it consists of the tenant, who is not always known."""
+    return all(part.variable == "tenant" for part in parts(value))
+
+
+_SPELLINGS = frozenset(f"{{{item}}}" for item in VARIABLES)

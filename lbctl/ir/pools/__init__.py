@@ -1,0 +1,45 @@
+"""Pools: replicas that serve the same model, and how a proxy treats them. Durations are in milliseconds."""
+
+from __future__ import annotations
+
+from lbctl.ir.pools.balance import Affinity, Algorithm, Balance, HashKey, Locality, PickPolicy, Prefix, SessionKey
+from lbctl.ir.pools.connections import CircuitBreaker, Connections, PoolTls
+from lbctl.ir.pools.discovery import Discovery, DnsDiscovery, FileDiscovery, KubernetesDiscovery, LabelSource
+from lbctl.ir.pools.health import ActiveCheck, DeepCheck, GrpcCheck, HttpCheck, LoadShedding, PassiveCheck, TcpCheck
+from lbctl.ir.pools.pool import Model, Pool, Protocol
+from lbctl.ir.pools.replica import Replica, SlowStart
+from lbctl.ir.pools.telemetry import MetricsSource, Telemetry, Weighting
+
+__all__ = [
+    "ActiveCheck",
+    "Affinity",
+    "Algorithm",
+    "Balance",
+    "CircuitBreaker",
+    "Connections",
+    "DeepCheck",
+    "Discovery",
+    "DnsDiscovery",
+    "FileDiscovery",
+    "GrpcCheck",
+    "HashKey",
+    "HttpCheck",
+    "KubernetesDiscovery",
+    "LabelSource",
+    "LoadShedding",
+    "Locality",
+    "MetricsSource",
+    "Model",
+    "PassiveCheck",
+    "PickPolicy",
+    "Pool",
+    "PoolTls",
+    "Prefix",
+    "Protocol",
+    "Replica",
+    "SessionKey",
+    "SlowStart",
+    "TcpCheck",
+    "Telemetry",
+    "Weighting",
+]

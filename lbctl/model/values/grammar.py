@@ -1,0 +1,44 @@
+"""Makes the validator and the JSON Schema of a value from its grammar."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import PlainValidator, WithJsonSchema
+
+from lbctl.base import quantities as q
+from lbctl.base.diagnostics import quoting_hint, show
+from lbctl.model.section import refuse
+
+
+def quantity(parse: Callable[[object], Any]) -> PlainValidator:
+    """Return a validator that parses a value with a unit, and reports a QuantityError as LB013."""
+
+    def validate(value: object) -> Any:
+        try:
+            return parse(value)
+        except q.QuantityError as error:
+            raise refuse("LB013", str(error), error.hint) from None
+
+    return PlainValidator(validate)
+
+
+def schema(pattern: str, grammar: str) -> WithJsonSchema:
+    """A JSON Schema with the pattern; `grammar` describes it, and is shown beside the meaning of the key."""
+    return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$", "grammar": grammar})
+
+
+def text(pattern: str, noun: str, hint: str, lower: bool = False) -> Any:
+    """A string that matches `pattern` completely."""
+    compiled = re.compile(pattern, re.ASCII)
+
+    def validate(value: object) -> str:
+        if not isinstance(value, str):
+            raise refuse("LB013", f"{show(value)} is not a string", quoting_hint(value))
+        if not compiled.fullmatch(value):
+            raise refuse("LB013", f"{show(value)} is not {noun}", hint)
+        return value.lower() if lower else value
+
+    return (PlainValidator(validate), schema(pattern, f"{noun}: {hint}"))

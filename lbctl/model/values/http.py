@@ -1,0 +1,130 @@
+"""What a request or an answer has: headers, cookies, paths, hosts, bodies."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
+
+from lbctl.base.diagnostics import quoting_hint, show
+from lbctl.model.regex import check_regex
+from lbctl.model.section import refuse
+from lbctl.model.values.grammar import schema, text
+
+HeaderName = Annotated[
+    str,
+    *text(
+        r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", "a header's name", "letters, digits, - and _, no - or _ first", lower=True
+    ),
+]
+CookieName = Annotated[
+    str, *text(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", "a cookie's name", "letters, digits, - and _, no - first")
+]
+QueryName = Annotated[str, *text(r"[A-Za-z0-9_]{1,64}", "a query parameter", "letters, digits and _")]
+JsonPath = Annotated[
+    str,
+    *text(r"\$(\.[A-Za-z_][A-Za-z0-9_]{0,63}){1,8}", "a path into the JSON body", "as $.user or $.metadata.session"),
+]
+_HEADER_VALUE = r"[!-~]([ -~]{0,1022}[!-~])?"
+HEADER_VALUE = f"^(?:{_HEADER_VALUE})$"
+"""A pattern of header values, for JSON Schema."""
+HeaderValue = Annotated[
+    str, *text(_HEADER_VALUE, "a header's value", "printable ASCII without spaces at its ends, at most 1024")
+]
+
+
+def is_cookie_value(text: str) -> bool:
+    """Whether a cookie can hold the text: no space, quote, comma, semicolon or backslash."""
+    return re.fullmatch(r"[!#-+\--:<-\[\]-~]{1,256}", text) is not None
+
+
+def unique_headers(value: object) -> object:
+    """Refuse header names that differ only in case."""
+    first: dict[str, str] = {}
+    for name in value if isinstance(value, dict) else ():
+        if first.setdefault(str(name).lower(), name) != name:
+            raise refuse("LB008", f"{show(name)} occurs twice, as {show(first[name.lower()])} too", "keep one", (name,))
+    return value
+
+
+HeaderMap = Annotated[dict[HeaderName, HeaderValue], BeforeValidator(unique_headers)]
+Method = Annotated[str, *text(r"[A-Z]{1,20}", "an HTTP method", "as GET or POST, in capitals")]
+HostPattern = Annotated[
+    str,
+    *text(
+        r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?){0,30}",
+        "a pattern of hosts",
+        'a name, or "*." before one; no port',
+        lower=True,
+    ),
+]
+Host = Annotated[
+    str,
+    *text(
+        r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?){0,30}(:[0-9]{1,5})?",
+        "a host",
+        "a name, with or without a port",
+        lower=True,
+    ),
+]
+_SEGMENTS = r"/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]+/)*[A-Za-z0-9._~!$&'()*+,;=:@-]*"
+
+
+def _url_path(pattern: str, noun: str, hint: str) -> Any:
+    compiled = re.compile(pattern, re.ASCII)
+
+    def validate(value: object) -> str:
+        if not isinstance(value, str) or not compiled.fullmatch(value) or len(value) > 1024:
+            raise refuse("LB013", f"{show(value)} is not {noun}", hint)
+        if any(part in {".", ".."} for part in value.split("?")[0].split("/")):
+            raise refuse("LB013", f"{show(value)} holds a . or .. segment", "write the path that clients send")
+        return value
+
+    return (PlainValidator(validate), schema(pattern, f"{noun}: {hint}"))
+
+
+UrlPath = Annotated[str, *_url_path(_SEGMENTS, "a path", "it starts with /, has no empty segments, no % and no spaces")]
+CheckPath = Annotated[
+    str,
+    *_url_path(
+        rf"{_SEGMENTS}(?:\?[A-Za-z0-9._~!$&'()*+,;=:@/?%-]*)?",
+        "a path, perhaps with a query",
+        "it starts with /, a query may follow",
+    ),
+]
+
+
+def _regex(value: object) -> str:
+    if not isinstance(value, str):
+        raise refuse("LB013", f"{show(value)} is not a regular expression", quoting_hint(value))
+    problem = check_regex(value)
+    if problem:
+        raise refuse("LB013", f"{show(value)}: {problem}", "RE2 syntax; it must match the whole path")
+    return value
+
+
+Regex = Annotated[
+    str, PlainValidator(_regex), schema(r"[!-~]{1,1024}", "a regular expression: RE2, for the whole path")
+]
+
+
+def _body(value: object) -> str:
+    if not isinstance(value, str):
+        raise refuse("LB013", f"{show(value)} is not a string", quoting_hint(value))
+    if len(value.encode()) > 2000 or not value.replace("\n", "").replace("\t", "").isprintable():
+        raise refuse(
+            "LB013", f"{show(value)} cannot be a body", "printable text with tabs and newlines, at most 2,000 bytes"
+        )
+    return value
+
+
+Body = Annotated[
+    str,
+    PlainValidator(_body),
+    WithJsonSchema(
+        {"type": "string", "maxLength": 2000, "grammar": "text: at most 2,000 characters, with tabs and newlines"}
+    ),
+]
+Text = Annotated[str, *text(r"[ -~]{1,1024}", "plain text", "printable ASCII, at most 1024 characters")]
+TextOrNone = Annotated[str, *text(r"[ -~]{0,1024}", "plain text", "printable ASCII, at most 1024 characters")]

@@ -1,0 +1,113 @@
+"""Where something is: files, networks, URLs."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import PlainValidator
+
+from lbctl.base.diagnostics import show
+from lbctl.model.section import refuse
+from lbctl.model.values.grammar import schema
+
+_FILE = r"[A-Za-z0-9._/][A-Za-z0-9._/@+=:,~ -]{0,1023}"
+_FILE_WHOLE = rf"(?!(.*/)?\.\.(/|$))(?!.*/-)(?!(.*/)? )(?!.* (/|$))(?!.*/$)(?![^/]*:){_FILE}"
+"""`_FILE` with the conditions that `_file` checks on its parts."""
+
+
+def _file(value: object) -> str:
+    hint = "letters, digits, spaces and . _ / @ + = : , ~ -; not - at the start of a name"
+    if not isinstance(value, str) or not re.fullmatch(_FILE, value):
+        raise refuse("LB013", f"{show(value)} is not the path of a file", hint)
+    parts = value.split("/")
+    if ":" in parts[0]:
+        raise refuse("LB013", f"{show(value)} is not the path of a file", "a colon only behind a /; no scheme as data:")
+    if any(part.startswith("-") or part != part.strip() for part in parts) or value.endswith("/"):
+        raise refuse("LB013", f"{show(value)} is not the path of a file", hint)
+    if ".." in parts:
+        raise refuse("LB502", f"{show(value)} climbs out of its directory", "keep the file below the fleet's directory")
+    return value
+
+
+FilePath = Annotated[
+    str,
+    PlainValidator(_file),
+    schema(
+        _FILE_WHOLE, "a file: its path; a relative one from the file that names it, and below the fleet's directory"
+    ),
+]
+_IPV4 = r"[0-9]{1,3}(\.[0-9]{1,3}){3}"
+_NETWORK = rf"({_IPV4}|([0-9A-Fa-f]{{0,4}}:){{2,8}}([0-9A-Fa-f]{{0,4}}|{_IPV4}))(/[0-9]{{1,3}})?"
+
+
+def _network(value: object) -> str:
+    try:
+        if isinstance(value, str) and re.fullmatch(_NETWORK, value):
+            return str(ipaddress.ip_network(value, strict=True))
+    except ValueError:
+        pass
+    raise refuse("LB013", f"{show(value)} is not a network", "as 10.0.0.0/8 or 2001:db8::/32")
+
+
+Network = Annotated[str, PlainValidator(_network), schema(_NETWORK, "a network: as 10.0.0.0/8")]
+_URL_CHARACTER = r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%{}-]"
+_PLACEHOLDER = re.compile(r"\{(address|host|port|name|device)\}")
+
+
+def _url(value: object) -> str:
+    hint = "as http://{host}:{port}/metrics"
+    if not isinstance(value, str) or not re.fullmatch(rf"{_URL_CHARACTER}{{1,1024}}", value):
+        raise refuse("LB013", f"{show(value)} is not a URL", hint)
+    filled = _PLACEHOLDER.sub("1", value)
+    if "{" in filled or "}" in filled:
+        raise refuse(
+            "LB013", f"{show(value)} holds an unknown word in braces", "{address} {host} {port} {name} {device}"
+        )
+    try:
+        parts = urlsplit(filled)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise refuse("LB013", f"{show(value)} is not a URL", hint) from None
+    if parts.scheme not in {"http", "https"} or not host:
+        raise refuse("LB013", f"{show(value)} is not an http or https URL", hint)
+    if parts.username is not None or parts.password is not None:
+        raise refuse("LB504", "a URL must not hold a user or password", hint)
+    return value
+
+
+Url = Annotated[
+    str,
+    PlainValidator(_url),
+    schema(rf"https?://{_URL_CHARACTER}{{1,1000}}", "a URL: http or https, without a password"),
+]
+_STORE_HOST = r"[A-Za-z0-9._~:\[\],-]{1,512}"
+_STORE = (
+    rf"rediss?://{_STORE_HOST}(/[0-9]{{1,4}})?|etcds?://{_STORE_HOST}/?"
+    r"|kubernetes://[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/[a-z0-9]([a-z0-9.-]{0,238}[a-z0-9])?"
+)
+
+
+def _store_url(value: object) -> str:
+    hint = "as redis://store.example:6379/0, etcds://etcd.example:2379 or kubernetes://NAMESPACE/NAME"
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._~:/\[\]@,-]{1,1024}", value):
+        raise refuse("LB013", f"{show(value)} is not the URL of a store", hint)
+    try:
+        parts = urlsplit(value)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise refuse("LB013", f"{show(value)} is not the URL of a store", hint) from None
+    if parts.password is not None or parts.username is not None:
+        raise refuse("LB504", "a URL must not hold a user or password", "`password: {file: …}` beside it")
+    if not re.fullmatch(_STORE, value) or not host:
+        raise refuse("LB013", f"{show(value)} is not the URL of a store", hint)
+    return value
+
+
+StoreUrl = Annotated[
+    str,
+    PlainValidator(_store_url),
+    schema(f"({_STORE})", "the URL of a store, without a password"),
+]

@@ -1,0 +1,81 @@
+"""Names: of the fleet's own things, and of what other systems name."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from lbctl.model.values.grammar import text
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
+Name = Annotated[
+    str,
+    *text(NAME.pattern, "a name", "lower-case letters, digits and . _ -, at most 63; it begins with a letter or digit"),
+]
+Place = Annotated[
+    str, *text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "the name of a region or zone", "letters, digits, . _ -")
+]
+Gpu = Annotated[str, *text(r"[A-Za-z0-9][A-Za-z0-9 ._/+-]{0,62}", "a GPU type", "as H100-SXM; `lbctl gpus` lists them")]
+ModelName = Annotated[
+    str, *text(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,254}", "a model's name", "letters, digits and . _ : / @ + -")
+]
+ModelPattern = Annotated[
+    str,
+    *text(
+        r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,254}\*?",
+        "a pattern of model names",
+        "letters, digits and . _ : / @ + -, a * at the end",
+    ),
+]
+Label = Annotated[str, *text(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", "a label", "letters, digits and . _ / -")]
+LabelValue = Annotated[
+    str, *text(r"[A-Za-z0-9._/:@+ -]{0,253}", "a label's value", "letters, digits, spaces and . _ / : @ + -")
+]
+_DNS_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+PORT_NAME = re.compile(r"(?!.*--)(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?", re.ASCII)
+"""The name of a port in Kubernetes."""
+KubernetesName = Annotated[
+    str,
+    *text(_DNS_LABEL, "a name in Kubernetes", "lower-case letters, digits and -, at most 63; no - at its ends"),
+]
+KubernetesLabel = Annotated[
+    str,
+    *text(
+        rf"({_DNS_LABEL}(\.{_DNS_LABEL}){{0,30}}/)?[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?",
+        "the name of a label in Kubernetes",
+        "as nvidia.com/gpu.product",
+    ),
+]
+KubernetesContext = Annotated[
+    str, *text(r"[A-Za-z0-9._:/@+=,~-]{1,253}", "the name of a context", "letters, digits and . _ : / @ + = , ~ -")
+]
+Device = Annotated[
+    str,
+    *text(
+        r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}(:[0-9]{1,3})?",
+        "a device",
+        'an index "0", a UUID GPU-…, or "0:3" for the MIG slice with GPU instance 3 of GPU 0',
+    ),
+]
+Account = Annotated[
+    str, *text(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}", "a user or group of the system", "letters, digits and _ . -")
+]
+Word = Annotated[str, *text(r"[!-~]{1,512}", "a word", "printable ASCII without spaces, at most 512 characters")]
+Issuer = Annotated[
+    str,
+    *text(r"[A-Za-z0-9._~:/?#\[\]@!&()*+,;=-]{1,512}", "an issuer or audience", "a URL or a word of URL characters"),
+]
+Realm = Annotated[
+    str,
+    *text(r"[A-Za-z0-9](?:[A-Za-z0-9 ._:/@+-]{0,62}[A-Za-z0-9])?", "a realm", "letters, digits, spaces, . _ : / @ + -"),
+]
+Claim = Annotated[str, *text(r"[A-Za-z0-9_]{1,64}", "a claim", "letters, digits and _")]
+_SERVICE = r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}"
+Service = Annotated[str, *text(_SERVICE, "a service's name", "letters, digits and _ . / -")]
+ServiceOrNone = Annotated[str, *text(f"({_SERVICE})?", "a service's name", "letters, digits and _ . / -")]
+NodePattern = Annotated[
+    str, *text(r"[A-Za-z0-9._*?/:-]{1,253}", "a pattern of node ids", "letters, digits, . _ / : - and * ?")
+]
+LabelMatch = Annotated[str, *text(r"[ -~]{0,253}", "a metric label's value", "printable ASCII, at most 253 characters")]
+Metric = Annotated[str, *text(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}", "a metric's name", "letters, digits, _ and :")]
+KeyPrefix = Annotated[str, *text(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}", "a prefix of keys", "as lbctl:prod")]

@@ -1,0 +1,92 @@
+"""Values with a unit, and addresses: durations, sizes, percents, temperatures, rates, versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import PlainValidator
+
+from lbctl.base import quantities as q
+from lbctl.base.diagnostics import show
+from lbctl.model.values.grammar import quantity, schema
+
+_DURATION = r"[0-9]{1,15}(\.[0-9]{1,6})?(ms|s|m|h)"
+_PERCENT = r"(0{0,12}100(\.0{1,6})?|0{0,13}[0-9]{1,2}(\.[0-9]{1,6})?)%"
+_WIDE_PERCENT = r"(0{0,10}10000(\.0{1,6})?|0{0,11}[0-9]{1,4}(\.[0-9]{1,6})?)%"
+
+
+def _bounded(parse: Callable[[object], q.Percent], low: float, high: float, above: bool = False) -> PlainValidator:
+    """Accept a percentage in the bounds; with `above`, `low` itself is excluded."""
+
+    def check(value: object) -> q.Percent:
+        number = parse(value)
+        if not low <= number <= high or (above and number == low):
+            raise q.QuantityError(f"{value} is out of range", f"{'above' if above else 'from'} {low:g}% to {high:g}%")
+        return number
+
+    return quantity(check)
+
+
+def _unlimited(value: object) -> q.Duration | None:
+    return None if value == "unlimited" else q.parse_duration(value)
+
+
+Duration = Annotated[q.Duration, quantity(q.parse_duration), schema(_DURATION, "a duration: as 250ms, 5s, 10m, 1h")]
+DurationOrUnlimited = Annotated[
+    q.Duration | None, quantity(_unlimited), schema(f"{_DURATION}|unlimited", "a duration, or unlimited")
+]
+
+
+def _lease(value: object) -> q.Duration:
+    duration = q.parse_duration(value)
+    if not 2_000 <= duration <= 60_000:
+        raise q.QuantityError(f"{value} is out of range", "from 2s to 60s")
+    return duration
+
+
+Lease = Annotated[q.Duration, quantity(_lease), schema(_DURATION, "a duration from 2s to 60s")]
+Size = Annotated[
+    q.Size, quantity(q.parse_size), schema(r"[0-9]{1,15}(\.[0-9]{1,6})?(B|KiB|MiB|GiB)", "a size: as 64KiB, 10MiB")
+]
+_ABOVE_ZERO = r"(?!0+(\.0+)?%)"
+Percent = Annotated[q.Percent, _bounded(q.parse_percent, 0, 100), schema(_PERCENT, "a percent: from 0% to 100%")]
+PositivePercent = Annotated[
+    q.Percent,
+    _bounded(q.parse_percent, 0, 100, above=True),
+    schema(_ABOVE_ZERO + _PERCENT, "a percent: above 0%, to 100%"),
+]
+PositiveWidePercent = Annotated[
+    q.Percent,
+    _bounded(q.parse_percent, 0, 10_000, above=True),
+    schema(_ABOVE_ZERO + _WIDE_PERCENT, "any percent above 0%: over 100% too"),
+]
+Temperature = Annotated[
+    q.Temperature, quantity(q.parse_temperature), schema(r"[0-9]{1,15}(\.[0-9]{1,6})?C", "degrees Celsius: as 90C")
+]
+Rate = Annotated[
+    q.Rate,
+    quantity(q.parse_rate),
+    schema(r"(?!0+/)(0?[0-9]{1,9}|1000000000)/(s|m|h)", "a rate: as 50/s, 600/m, 10000/h"),
+]
+_PORT = r"(?!0+$)([0-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_BIND = rf"unix:/.+|\[[0-9A-Fa-f:.]+\]:{_PORT}|[0-9]{{1,3}}(\.[0-9]{{1,3}}){{3}}:{_PORT}"
+_ADDRESS = rf"unix:/.+|\[[0-9A-Fa-f:.]+\]:{_PORT}|[^:\[\]]+:{_PORT}"
+Address = Annotated[
+    q.Endpoint,
+    quantity(q.parse_address),
+    schema(_ADDRESS, 'an address: host:port, ip:port, "[v6]:port" or unix:/path'),
+]
+
+
+def _bind(value: object) -> q.Endpoint:
+    address = q.parse_address(value)
+    if not address.path and not address.ip:
+        raise q.QuantityError(f"{show(value)} is a name", "listen on an address, as 0.0.0.0:8443, or unix:/path")
+    return address
+
+
+Bind = Annotated[q.Endpoint, quantity(_bind), schema(_BIND, 'an own address: ip:port, "[v6]:port" or unix:/path')]
+Version = Annotated[
+    tuple[int, ...], quantity(q.parse_version), schema(r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}", 'a version: as "1.22"')
+]

@@ -1,0 +1,132 @@
+"""Checks who may ask: the Host and the Origin of a request, its token, and whether the token may write.
+
+A write of a member that follows is forwarded to the leader once it is allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from lbctl.base.hosts import is_loopback
+from lbctl.compile.files import read_regular
+from lbctl.ir.address import Address
+from lbctl.serve.api import tokens
+from lbctl.serve.api.forwarding import Forwarding, NoLeaderError, forward
+from lbctl.serve.api.responses import Handler, Refused
+from lbctl.serve.api.routes import ROUTES
+from lbctl.serve.api.serving import Serving
+from lbctl.serve.api.tokens import Principal
+
+_LARGEST_TOKEN_FILE = 64 * 1024
+"""Bytes of the token's file."""
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::[0-9]{1,5})?")
+_PUBLIC = frozenset(route.path for route in ROUTES if route.access == "public")
+ACTOR: ContextVar[str] = ContextVar("actor")
+"""The name of the token of the request that is handled."""
+_AFAR = "the file of control.api.token_file, or api-token in the state directory, on its machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where the API listens, and who may ask."""
+
+    bind: Address
+    """Where the API listens."""
+    token: Path | None = None
+    """The file that holds the token; None: nobody may write."""
+    tls: ssl.SSLContext | None = None
+    """Its TLS context; None: plain connections."""
+
+    @property
+    def guarded(self) -> bool:
+        """Whether reading needs the token too."""
+        return not self.bind.on_loopback
+
+
+class Authorization:
+    """The checks of every request, as middlewares."""
+
+    def __init__(self, serving: Serving, access: Access) -> None:
+        self._serving = serving
+        self._access = access
+
+    @web.middleware
+    async def known_host(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse a name that somebody else's DNS makes point here.
+
+        Behind TLS and a token the certificate protects against that, and probes of an orchestrator use any address.
+        """
+        if (
+            not self._access.guarded
+            and not self._access.bind.path
+            and not _is_served(_host_name(request.host), self._access)
+        ):
+            raise Refused(403, "this Host is not served here")
+        origin = request.headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != request.host:
+            raise Refused(403, "this Origin is not served here")
+        return await handler(request)
+
+    @web.middleware
+    async def allowed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse a request without the token that it needs, and forward a write where this process does not lead."""
+        reading = request.method in ("GET", "HEAD")
+        if not _is_public(request) and (self._access.guarded or not reading):
+            principal = await self._principal(request)
+            if principal.role == "read" and not reading:
+                raise Refused(403, f"the token of {principal.name} may read, and not operate")
+            ACTOR.set(principal.name)
+            target = None if reading else self._serving.forwards_to()
+            if target is not None:
+                return await _forwarded(request, target)
+        return await handler(request)
+
+    async def _principal(self, request: web.Request) -> Principal:
+        """Return whose token the request has. Raises Refused where it has none that is known."""
+        accepted = tokens.parse(await asyncio.to_thread(read_token, self._access.token))
+        if not accepted:
+            raise Refused(403, "this control plane has no token, so nobody may do that")
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        credentials = given.strip().encode(errors="surrogateescape")  # the bytes of the header as they were sent
+        principal = tokens.principal_of(accepted, credentials) if kind.lower() == "bearer" else None
+        if principal is None:
+            where = _AFAR if self._access.guarded else self._access.token
+            raise Refused(401, f"this needs the token; it is in {where}")
+        return principal
+
+
+def read_token(file: Path | None) -> bytes:
+    """Read the token file, at each request so that a new token counts at once; empty where there is none."""
+    try:
+        return read_regular(file, _LARGEST_TOKEN_FILE).strip() if file is not None else b""
+    except OSError:
+        return b""
+
+
+async def _forwarded(request: web.Request, target: Forwarding) -> web.Response:
+    try:
+        return await forward(request, target)
+    except NoLeaderError as error:
+        raise Refused(503, str(error)) from None
+
+
+def _is_public(request: web.Request) -> bool:
+    resource = request.match_info.route.resource
+    return request.path in _PUBLIC or (resource is not None and resource.canonical in _PUBLIC)
+
+
+def _host_name(host: str) -> str:
+    """Return the name of a `Host` without its port, which may be a forwarded one; empty where it is malformed."""
+    match = _HOST.fullmatch(host)
+    return (match[1] or match[2]) if match else ""
+
+
+def _is_served(name: str, access: Access) -> bool:
+    return name.lower() == access.bind.host.lower() or is_loopback(name)

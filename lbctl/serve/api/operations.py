@@ -1,0 +1,86 @@
+"""What operators do by the API, and the documents that show what is in force and what was done."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from lbctl.control.rollouts import follow
+from lbctl.serve.api import decision_rows, history_rows, pick_rows, rollout_rows, schema, status_rows
+from lbctl.serve.api.view_parts import PartialViews
+from lbctl.serve.errors import NotSavedError
+from lbctl.serve.state.history import Cause
+
+
+class Operations(PartialViews):
+    """Executes the operations of the API, and shows their results."""
+
+    def overrides(self) -> schema.Overrides:
+        """Return `GET /api/v1/overrides`."""
+        return schema.Overrides(tuple(decision_rows.override(item) for item in self._parts.publisher.overrides))
+
+    async def put_override(self, body: dict[str, Any], actor: str) -> schema.OverrideResult:
+        """Hold an override from now on. Raises BadRequestError and NotSavedError."""
+        override = await self._parts.overrides.put(body, actor)
+        return schema.OverrideResult(decision_rows.override(override), self._snapshot())
+
+    async def remove_override(self, body: dict[str, Any], actor: str) -> schema.RemovalResult:
+        """End an override. Raises BadRequestError and NotSavedError."""
+        return schema.RemovalResult(await self._parts.overrides.remove(body, actor), self._snapshot())
+
+    def rollouts(self) -> schema.Rollouts:
+        """Return `GET /api/v1/rollouts`."""
+        served = self._parts.publisher.served
+        if served is None:
+            return schema.Rollouts(())
+        files, composed = served.loaded.compiled.topology, served.composed.whole.topology
+        now = time.time()
+        states = follow(self._parts.publisher.rollouts, files, now)  # those that are saved may be of the files before
+        return schema.Rollouts(tuple(rollout_rows.rows(states, files, composed, served.composed.overrides, now)))
+
+    async def act_on_rollout(self, body: dict[str, Any], actor: str) -> schema.RolloutResult:
+        """Start, move or end a rollout. Raises BadRequestError and NotSavedError."""
+        state = await self._parts.rollouts.act(body, actor)
+        return schema.RolloutResult(next(item for item in self.rollouts().rollouts if item.route == state.route))
+
+    def history(self) -> schema.History:
+        """Return `GET /api/v1/history`."""
+        return schema.History(history_rows.entries(self._parts.rollbacks.history))
+
+    async def rollback(self, body: dict[str, Any], actor: str) -> schema.RollbackResult:
+        """Serve an earlier fleet until the files change. Raises BadRequestError and NotSavedError."""
+        entry, result = await self._parts.rollbacks.act(body, actor)
+        return schema.RollbackResult(
+            result=result.result,
+            refused=result.refused,
+            digest=entry.digest,
+            snapshot=self._snapshot(),
+            diagnostics=status_rows.diagnostics(result.diagnostics),
+        )
+
+    async def reload(self, allow_shrink: bool, actor: str) -> schema.ReloadResult:
+        """Read the files now, and return what came of it."""
+        with suppress(NotSavedError):  # a reload is as safe as a change of the files
+            await self._parts.audit.record(actor, "reload", "allow_shrink" if allow_shrink else "files")
+        await self._parts.reconciler.reload(allow_shrink=allow_shrink, cause=Cause(actor, "reload"))
+        offered_again = self._parts.endpoints.retry_rejected()
+        last_reload = self._parts.reconciler.last_reload
+        return schema.ReloadResult(
+            result=last_reload.result if last_reload else "invalid",
+            refused=last_reload.refused if last_reload else None,
+            offered_again=offered_again,
+            snapshot=self._snapshot(),
+            diagnostics=status_rows.diagnostics(last_reload.diagnostics if last_reload else ()),
+        )
+
+    async def audit(self) -> schema.Audit:
+        """Return `GET /api/v1/audit`. Raises StoreError."""
+        records = await self._parts.audit.records()
+        return schema.Audit(tuple(schema.AuditRecord(**asdict(item), hash=item.hash) for item in records))
+
+    async def explain_pick(self, body: dict[str, Any], actor: str) -> schema.PickExplanation:
+        """Return which replica a request would be given. Raises BadRequestError and NotSavedError."""
+        del actor
+        return await pick_rows.explain(self._parts.picker, body)

@@ -1,0 +1,85 @@
+"""The JSON that a request has and that it is answered with, errors included."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from lbctl.serve import log
+from lbctl.serve.api import schema
+from lbctl.serve.api.connections import FIRST_REQUEST
+from lbctl.serve.api.json_codec import encode, is_unicode
+
+LARGEST = 64 * 1024
+"""Bytes of a request's body."""
+HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+"""The headers that every answer has."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Refused(Exception):  # noqa: N818 - it is an answer
+    """A request is answered with this status and message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@web.middleware
+async def as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer whatever goes wrong with an `Error`."""
+    try:
+        return await handler(request)
+    except Refused as refused:
+        headers = {"www-authenticate": "Bearer"} if refused.status == 401 else None
+        return json_response(schema.Error(str(refused)), refused.status, headers)
+    except web.HTTPException as answer:
+        allow = {name: value for name, value in answer.headers.items() if name.lower() == "allow"}
+        return json_response(schema.Error(answer.reason.lower()), answer.status, allow)
+    except Exception:  # noqa: BLE001 -- an error of ours must not end the API
+        log.failure("the API failed", path=request.path)
+        return json_response(schema.Error("internal error; the log has more"), 500)
+
+
+def document(build: Callable[[], object]) -> Handler:
+    """Return a handler that answers what `build` returns."""
+
+    async def handle(_request: web.Request) -> web.Response:
+        return json_response(build())
+
+    return handle
+
+
+async def read_body(request: web.Request) -> dict[str, Any]:
+    """Return the JSON object that the request has as its body. Raises Refused and HTTPRequestEntityTooLarge."""
+    if request.content_type != "application/json":
+        raise Refused(415, "the body must be JSON: content-type: application/json")
+    if (request.content_length or 0) > LARGEST:
+        raise web.HTTPRequestEntityTooLarge(LARGEST, request.content_length or 0)
+    try:
+        async with asyncio.timeout(FIRST_REQUEST):
+            body = json.loads((await request.read()).decode())
+    except TimeoutError:
+        raise Refused(408, f"the body has not come within {FIRST_REQUEST:g} seconds") from None
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body is not JSON") from None
+    if not isinstance(body, dict):
+        raise Refused(400, "the body is not a JSON object")
+    if not is_unicode(body):
+        raise Refused(400, "the body has half of a surrogate pair, which is no character")
+    return body
+
+
+def json_response(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """Return the answer with the value as JSON, as `json_codec` writes it."""
+    return web.Response(
+        text=encode(value, indent=1) + "\n",
+        status=status,
+        content_type="application/json",
+        charset="utf-8",
+        headers=HEADERS | (headers or {}),
+    )

@@ -1,0 +1,90 @@
+"""What the HTTP API asks of the control plane."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from lbctl.serve.api import schema
+from lbctl.serve.api.dashboard.service import Dashboard
+from lbctl.serve.api.events import EventLog
+from lbctl.serve.api.forwarding import Forwarding
+from lbctl.serve.picker.feed import Feed
+
+
+class Serving(Protocol):
+    """The documents that the API answers, and the operations behind its writes."""
+
+    @property
+    def events(self) -> EventLog:
+        """The events that are streamed."""
+
+    @property
+    def dashboard(self) -> Dashboard:
+        """The stream and the history of the dashboard."""
+
+    def ready(self) -> str:
+        """Return why no proxy is answered yet; empty when proxies are answered."""
+
+    def status(self) -> schema.Status:
+        """Return `/api/v1/status`."""
+
+    def proxies(self) -> schema.Proxies:
+        """Return `/api/v1/proxies`."""
+
+    def pools(self) -> schema.Pools:
+        """Return `/api/v1/pools`."""
+
+    def fleet(self) -> schema.FleetSettings:
+        """Return `/api/v1/fleet`."""
+
+    def signals(self) -> schema.Signals:
+        """Return `/api/v1/signals`."""
+
+    def decisions(self) -> schema.Decisions:
+        """Return `/api/v1/decisions`."""
+
+    async def explain_pick(self, body: dict[str, Any], actor: str) -> schema.PickExplanation:
+        """Return which replica a request would be given. Raises BadRequestError and NotSavedError."""
+
+    def picks(self) -> schema.Picks:
+        """Return `GET /api/v1/picks`."""
+
+    @property
+    def pick_feed(self) -> Feed:
+        """The tables for pickers."""
+
+    def overrides(self) -> schema.Overrides:
+        """Return `GET /api/v1/overrides`."""
+
+    def rollouts(self) -> schema.Rollouts:
+        """Return `GET /api/v1/rollouts`."""
+
+    def history(self) -> schema.History:
+        """Return `GET /api/v1/history`."""
+
+    def members(self) -> schema.Members:
+        """Return `GET /api/v1/members`."""
+
+    def forwards_to(self) -> Forwarding | None:
+        """Return where writes are forwarded to; None where this process carries them out."""
+
+    async def audit(self) -> schema.Audit:
+        """Return `GET /api/v1/audit`. Raises StoreError."""
+
+    def metrics(self) -> bytes:
+        """Return the page of metrics in the text format of Prometheus."""
+
+    async def reload(self, allow_shrink: bool, actor: str) -> schema.ReloadResult:
+        """Read the files now."""
+
+    async def rollback(self, body: dict[str, Any], actor: str) -> schema.RollbackResult:
+        """Serve an earlier fleet until the files change. Raises BadRequestError and NotSavedError."""
+
+    async def put_override(self, body: dict[str, Any], actor: str) -> schema.OverrideResult:
+        """Hold an override from now on. Raises BadRequestError and NotSavedError."""
+
+    async def act_on_rollout(self, body: dict[str, Any], actor: str) -> schema.RolloutResult:
+        """Start, move or end a rollout. Raises BadRequestError and NotSavedError."""
+
+    async def remove_override(self, body: dict[str, Any], actor: str) -> schema.RemovalResult:
+        """End an override. Raises BadRequestError and NotSavedError."""

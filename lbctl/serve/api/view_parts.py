@@ -1,0 +1,99 @@
+"""What the documents of the API are built from, and what several of them show."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from lbctl.ir.topology import Topology
+from lbctl.serve.api import schema, status_rows
+from lbctl.serve.api.endpoints import Endpoints
+from lbctl.serve.api.events import EventLog
+from lbctl.serve.drivers.supervisor import DriverSupervisor
+from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.fleet.recent import RecentSnapshots
+from lbctl.serve.fleet.reconciler import Reconciler
+from lbctl.serve.ha.member import Member
+from lbctl.serve.metrics.instruments import Metrics
+from lbctl.serve.operator.overrides import OverrideService
+from lbctl.serve.operator.rollback import RollbackService
+from lbctl.serve.operator.rollouts import RolloutService
+from lbctl.serve.picker.manager import Picker
+from lbctl.serve.settings import Options
+from lbctl.serve.state.audit import AuditLog
+from lbctl.serve.telemetry.service import Telemetry
+from lbctl.serve.traffic.service import Traffic
+from lbctl.xds.protocol.node_status import NodeStatus
+
+_EMPTY = Topology((), (), ())
+"""The fleet before there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewParts:
+    """The parts of the process that know what the API shows."""
+
+    options: Options
+    """The options of the command."""
+    endpoints: Endpoints
+    """The sockets of the process."""
+    publisher: Publisher
+    """Has the fleet that is published."""
+    reconciler: Reconciler
+    """Reads the files."""
+    nodes: NodeStatus
+    """What the Envoys have acknowledged and rejected."""
+    metrics: Metrics
+    """The control plane's own metrics."""
+    telemetry: Telemetry
+    """Has the signals and the decisions."""
+    overrides: OverrideService
+    """Executes overrides."""
+    rollouts: RolloutService
+    """Executes operations on rollouts."""
+    rollbacks: RollbackService
+    """Executes rollbacks, and has the fleets that were served."""
+    audit: AuditLog
+    """The record of who has changed what."""
+    supervisor: DriverSupervisor
+    """Has the state of the driven proxies."""
+    events: EventLog
+    """The events that are streamed."""
+    traffic: Traffic
+    """Has the ledger of the traffic."""
+    recent: RecentSnapshots
+    """The snapshots that proxies still run."""
+    picker: Picker
+    """Has the state of the picker and its feed."""
+    member: Member | None = None
+    """Leads or follows; None where there is one process."""
+
+
+class PartialViews:
+    """Builds what several documents show."""
+
+    def __init__(self, parts: ViewParts) -> None:
+        self._parts = parts
+
+    def proxies(self) -> schema.Proxies:
+        """Return `/api/v1/proxies`."""
+        envoys = map(status_rows.xds_proxy, self._parts.nodes.proxies())
+        return schema.Proxies((*envoys, *map(status_rows.driven_proxy, self._parts.supervisor.rows())))
+
+    def _topology(self) -> Topology:
+        served = self._parts.publisher.served
+        return served.composed.whole.topology if served else _EMPTY
+
+    def _snapshot(self) -> schema.Snapshot | None:
+        served = self._parts.publisher.served
+        if served is None:
+            return None
+        topology = served.composed.whole.topology
+        return schema.Snapshot(
+            version=served.cached_snapshot.version,
+            at=status_rows.timestamp(served.at),
+            age=round(max(0.0, time.time() - served.at), 3),
+            origin=served.origin,
+            pools=len(topology.pools),
+            replicas=sum(len(pool.replicas) for pool in topology.pools),
+        )

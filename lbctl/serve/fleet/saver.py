@@ -1,0 +1,73 @@
+"""Saves what is served, so that a restart finds it: the fleet, the answers of discovery, the drains, the history."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lbctl.serve import log
+from lbctl.serve.fleet.history import FleetHistory
+from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.state.interface import StoreError
+from lbctl.serve.state.records import SavedFleet
+from lbctl.serve.state.saved import SavedState
+
+SAVE_AGAIN = 5.0
+"""Seconds until a save that has failed is tried again."""
+
+
+class FleetSaver:
+    """Saves what is served, as far as it has changed. A save that fails is logged, and remains pending."""
+
+    def __init__(self, publisher: Publisher, state: SavedState, history: FleetHistory) -> None:
+        self.is_pending = False
+        """Whether a save has failed that none has made good."""
+        self._publisher = publisher
+        self._state = state
+        self._history = history
+        self._saved: SavedFleet | None = None
+        self._newest: SavedFleet | None = None
+        """The files that are served, which a failed save may not have saved yet."""
+        self._drains: dict[tuple[str, str], float] | None = dict(publisher.drained)
+        """The drains as they are saved; None where that is unknown."""
+
+    @property
+    def fleet(self) -> SavedFleet | None:
+        """The fleet that is served, in the form that is saved; None before the first."""
+        return self._newest or self._saved
+
+    def restored(self, saved: SavedFleet | None) -> None:
+        """Take note that the state has this fleet."""
+        self._saved = saved
+
+    def serve_of_leader(self, leader: SavedFleet | None) -> None:
+        """Take note that the leader's fleet is served, which nobody saves here; None: the one before still is."""
+        self._newest = leader or self._newest
+
+    def save_all(self) -> None:
+        """Save everything the next time: what the state has is unknown."""
+        self._saved, self._drains, self.is_pending = None, None, True
+
+    async def save(self, saved: SavedFleet | None) -> None:
+        """Save the served fleet, the answers of discovery and the drains, as far as they have changed."""
+        served = self._publisher.served
+        if served is None:
+            return
+        answers = self._publisher.accepted.answers
+        self._newest = files = saved or self._newest or self._saved
+        fleet = replace(files, discovered=answers, version=served.cached_snapshot.version) if files else None
+        try:
+            if fleet is not None and fleet != self._saved:
+                await self._state.save_fleet(fleet)
+                self._saved = fleet
+            if served.composed.drains != self._drains:
+                await self._state.save_drains(served.composed.drains)
+                self._drains = dict(served.composed.drains)
+            await self._history.save()
+        except StoreError as error:
+            if not self.is_pending:
+                log.error(f"not saved for a restart, and tried again every {SAVE_AGAIN:g} s: {error}")
+            self.is_pending = True
+        else:
+            if self.is_pending:
+                log.event("what is served is saved for a restart again")
+            self.is_pending = False

@@ -1,0 +1,300 @@
+"""The state in the Kubernetes API that several control planes share: a Lease, and ConfigMaps with the values.
+
+Kubernetes changes one object at a time, so the epoch is in every ConfigMap: whoever acquires the Lease writes its epoch
+into each one before it reads them. A write of an earlier leader then finds either another resourceVersion or another
+epoch, and changes nothing. A snapshot of several ConfigMaps is consistent for each one alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from lbctl.ir.proxies import Store
+from lbctl.serve import log
+from lbctl.serve.state import kubernetes_objects as objects
+from lbctl.serve.state.interface import (
+    ABSENT,
+    Change,
+    ConflictError,
+    Entry,
+    FencedError,
+    Lease,
+    Presence,
+    StoreError,
+    UnusableError,
+    changes_between,
+    matches,
+    presences,
+)
+from lbctl.serve.state.kubernetes_client import CONFIG_MAPS, Object, ObjectClient
+from lbctl.serve.state.kubernetes_lease import EPOCH, KubernetesLease
+from lbctl.serve.state.kubernetes_objects import MEMBERS, PARTS, Part
+
+_RESYNC = 5.0
+"""Seconds after which a watch reads again without an event."""
+_PAUSE = 0.2
+"""Seconds until a watch that has ended is opened again."""
+_TRIES = 10
+"""Attempts to change an object that others change at the same time."""
+_FORGOTTEN = 60.0
+"""Seconds after which the announcement of a member that is gone is deleted."""
+_NEAR = 0.75
+"""The share of a ConfigMap's size from which on the log says so."""
+_News = tuple[str, tuple[Entry, ...]]
+
+
+class KubernetesStore:
+    """A SharedStore in the Kubernetes API. `member`: the name of this control plane."""
+
+    def __init__(self, store: Store, member: str) -> None:
+        url = urlsplit(store.url)
+        self.instance = secrets.token_hex(8)
+        self._name = url.path.strip("/")
+        self._member = member
+        self._ttl = store.lease / 1000
+        self._client = ObjectClient(url.netloc, max(0.5, self._ttl / 4))
+        self._lease = KubernetesLease(self._client, self._name, member, self.instance, self._ttl, self.location)
+        self._claimed = 0
+        """The epoch that this handle has written into all parts; 0 before the first."""
+        self._parts: dict[str, Part] = {}
+        """Part → it as this handle has left it."""
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._near: set[str] = set()
+
+    @classmethod
+    def open(cls, store: Store, member: str) -> KubernetesStore:
+        """Return the store of this URL, without a request. Raises UnusableError."""
+        return cls(store, member)
+
+    @property
+    def location(self) -> str:
+        """The namespace, and the name of the Lease."""
+        return f"Kubernetes {self._client.namespace}/{self._name}"
+
+    def notes(self) -> tuple[str, ...]:
+        """Nothing is repaired here."""
+        return ()
+
+    # ── The lease ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def acquire(self) -> Lease:
+        """Acquire or extend the lease. Raises LeaseHeldError and StoreError."""
+        epoch = await self._lease.acquire()
+        if self._claimed != epoch:
+            try:
+                await asyncio.gather(*(self._claim(part, epoch) for part in PARTS))
+            except UnusableError:
+                await self._lease.release()
+                raise
+            self._claimed = epoch
+        return Lease(self._member, epoch, self._ttl)
+
+    async def renew(self) -> Lease:
+        """Extend the lease. Raises FencedError where it is lost."""
+        await self._lease.renew()
+        return Lease(self._member, self._lease.epoch, self._ttl)
+
+    async def release(self) -> None:
+        """Release the lease, where this handle has it."""
+        await self._lease.release()
+
+    async def leader(self) -> str:
+        """Return the member that has the lease; empty where nobody has it."""
+        return await self._lease.leader()
+
+    async def _claim(self, part: str, epoch: int) -> Part:
+        """Write the epoch into a ConfigMap, which is created where it is missing. Raises FencedError and StoreError."""
+        for _ in range(_TRIES):
+            held = await self._part(part)
+            if held is not None and held.epoch > epoch:
+                raise FencedError(f"the epoch {epoch} is over: the current one is {held.epoch}")
+            if held is not None and held.epoch == epoch:
+                return held
+            with suppress(ConflictError):
+                if held is None:
+                    await self._client.create(CONFIG_MAPS, self._object(part), {}, {EPOCH: str(epoch)})
+                else:
+                    await self._patch(part, held.version, {"metadata": {"annotations": {EPOCH: str(epoch)}}})
+        raise ConflictError(f"{self._object(part)} is changed all the time by somebody else")
+
+    # ── The entries ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def read(self, prefix: str = "") -> tuple[Entry, ...]:
+        """Return all entries with the prefix, sorted by key."""
+        parts = await asyncio.gather(*map(self._part, objects.parts_with(prefix)))
+        entries = [entry for part in parts if part is not None for entry in part.entries.values()]
+        return tuple(sorted((item for item in entries if item.key.startswith(prefix)), key=lambda item: item.key))
+
+    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> Entry:
+        """Write one key. Raises FencedError and ConflictError."""
+        version = await self._change(key, value, expected_version, epoch)
+        return Entry(key, value, version)
+
+    async def delete(self, key: str, expected_version: str, epoch: int) -> None:
+        """Delete one key. Raises FencedError and ConflictError."""
+        await self._change(key, None, expected_version, epoch)
+
+    async def sizes(self) -> dict[str, int]:
+        """Return name of a ConfigMap → bytes of its values."""
+        parts = await asyncio.gather(*map(self._part, PARTS))
+        return {self._object(name): part.size for name, part in zip(PARTS, parts, strict=True) if part is not None}
+
+    async def _change(self, key: str, value: str | None, expected: str, epoch: int) -> str:
+        """Write or delete a key where epoch and version are right, and return the new version."""
+        name = objects.part_of(key)
+        async with self._turns[name]:
+            held = self._parts.pop(name, None)
+            for _ in range(_TRIES):
+                if held is None or _problem(held, key, expected, epoch) is not None:
+                    held = await self._led_part(name, epoch)
+                    if problem := _problem(held, key, expected, epoch):
+                        raise problem
+                try:
+                    self._parts[name] = await self._written(name, held, key, value)
+                except ConflictError:
+                    held = None
+                    continue
+                return held.version
+        raise ConflictError(f"{self._object(name)} is changed all the time by somebody else")
+
+    async def _led_part(self, name: str, epoch: int) -> Part:
+        """Return a ConfigMap as it is now; one that has been deleted, or restored, gets the leader's epoch again."""
+        held = await self._part(name)
+        if held is None or held.epoch < epoch:
+            await self._lease.check(epoch)
+            held = await self._claim(name, epoch)
+        return held
+
+    async def _written(self, name: str, held: Part, key: str, value: str | None) -> Part:
+        """Write a value into a ConfigMap, or delete it, and return the ConfigMap as it is then."""
+        entries, sizes = dict(held.entries), dict(held.sizes)
+        fields: dict[str, dict[str, str | None]] = {"data": {}, "binaryData": {}}
+        field, content, size = objects.stored(value or "", held.version)
+        for gone in (key, *(objects.dropped(held, key, size) if value is not None else ())):
+            for each in fields.values():
+                each[objects.name_of(gone)] = None
+            entries.pop(gone, None), sizes.pop(gone, None)
+        if value is not None:
+            fields[field][objects.name_of(key)] = content
+            entries[key], sizes[key] = Entry(key, value, held.version), size
+        version = await self._patch(name, held.version, fields)
+        written = Part(version, held.epoch, entries, sizes)
+        self._report_size(name, written.size)
+        return written
+
+    def _report_size(self, name: str, size: int) -> None:
+        if size < _NEAR * objects.LARGEST:
+            self._near.discard(name)
+        elif name not in self._near:
+            self._near.add(name)
+            limit = objects.LARGEST >> 10
+            log.warn("a ConfigMap of the state is nearly full", name=self._object(name), KiB=size >> 10, limit=limit)
+
+    async def _patch(self, part: str, version: str, body: dict[str, Any]) -> str:
+        """Change a ConfigMap that has this resourceVersion, and return the next one."""
+        metadata = {"resourceVersion": version, **body.get("metadata", {})}
+        changed = await self._client.patch(CONFIG_MAPS, self._object(part), {**body, "metadata": metadata})
+        return str(changed["metadata"]["resourceVersion"])
+
+    async def _part(self, part: str) -> Part | None:
+        value = await self._client.get(CONFIG_MAPS, self._object(part))
+        return None if value is None else self._parsed(part, value)
+
+    def _parsed(self, part: str, value: Object) -> Part:
+        found = objects.parsed(value)
+        if found is None:
+            raise UnusableError(
+                f"{self.location} has a ConfigMap that lbctl has not written ({self._object(part)}): choose another "
+                "name in control.store.url, or delete that ConfigMap"
+            )
+        return found
+
+    def _object(self, part: str) -> str:
+        return f"{self._name}-{part}"
+
+    async def watch(self, *prefixes: str) -> AsyncIterator[Change]:
+        """Yield all entries with one of the prefixes, then every later change."""
+        parts = {part for prefix in prefixes or ("",) for part in objects.parts_with(prefix)}
+        news: asyncio.Queue[_News | StoreError] = asyncio.Queue()
+        tasks = [asyncio.create_task(self._follow(part, news)) for part in sorted(parts)]
+        known: dict[str, tuple[Entry, ...]] = {}
+        try:
+            while True:
+                item = await news.get()
+                if isinstance(item, StoreError):
+                    raise item
+                part, entries = item[0], tuple(entry for entry in item[1] if matches(entry.key, prefixes))
+                before, known[part] = known.get(part, ()), entries
+                for change in changes_between(before, entries):
+                    yield change
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, part: str, news: asyncio.Queue[_News | StoreError]) -> None:
+        """Report the entries of a part, now and after each change, until that fails."""
+        try:
+            while True:
+                held = await self._part(part)
+                news.put_nowait((part, tuple(held.entries.values()) if held else ()))
+                states = self._client.watch(CONFIG_MAPS, self._object(part), held.version if held else "", _RESYNC)
+                async with aclosing(states) as watched:
+                    async for value in watched:
+                        entries = self._parsed(part, value).entries.values() if value is not None else ()
+                        news.put_nowait((part, tuple(entries)))
+                await asyncio.sleep(_PAUSE)
+        except StoreError as error:
+            news.put_nowait(error)
+
+    # ── The members ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def announce(self, member: str, value: str, ttl: float) -> None:
+        """Announce this process as `member` for `ttl` seconds by the API server's clock."""
+        now = self._client.server_time
+        forgotten = {name: None for name, (until, _) in (await self._announced()).items() if until + _FORGOTTEN < now}
+        data = {**forgotten, objects.name_of(member): f"{now + ttl:.3f} {self.instance} {value}"}
+        try:
+            await self._client.patch(CONFIG_MAPS, self._object(MEMBERS), {"data": data})
+        except ConflictError:
+            with suppress(ConflictError):
+                await self._client.create(CONFIG_MAPS, self._object(MEMBERS), {}, {})
+            await self._client.patch(CONFIG_MAPS, self._object(MEMBERS), {"data": data})
+
+    async def members(self) -> tuple[Presence, ...]:
+        """Return the announcements that have not expired, sorted by name."""
+        announced, now = await self._announced(), self._client.server_time
+        alive = ((objects.key_of(name), text) for name, (until, text) in announced.items() if until > now)
+        return presences(sorted(alive))
+
+    async def _announced(self) -> dict[str, tuple[float, str]]:
+        """Return name → (when it expires, the text), without those that lbctl has not written."""
+        value = await self._client.get(CONFIG_MAPS, self._object(MEMBERS))
+        announced = {}
+        for name, text in ((value or {}).get("data") or {}).items():
+            until, _, rest = text.partition(" ")
+            with suppress(ValueError):
+                announced[name] = (float(until), rest)
+        return announced
+
+    async def close(self) -> None:
+        """Release the lease and close the connections."""
+        with suppress(StoreError):
+            await self.release()
+        await self._client.close()
+
+
+def _problem(held: Part, key: str, expected: str, epoch: int) -> StoreError | None:
+    """Return why a key must not be changed; None where it may be."""
+    if held.epoch != epoch:
+        return FencedError(f"the epoch {epoch} is over: the current one is {held.epoch}")
+    version = held.entries[key].version if key in held.entries else ABSENT
+    if version != expected:
+        return ConflictError(f"{key} has the version {version or 'none'}, not {expected or 'none'}")
+    return None

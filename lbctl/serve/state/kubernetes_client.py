@@ -1,0 +1,124 @@
+"""The requests to a Kubernetes API server that a store needs: single Leases and ConfigMaps by their names.
+
+The cluster is the one that KUBECONFIG names, else that of the own pod. Every change is a merge patch with the
+resourceVersion that it replaces, so that only what changes is sent, and a change by somebody else refuses it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from functools import partial
+from typing import Any
+
+from lbctl.serve.net.kubernetes import kubeconfig
+from lbctl.serve.net.kubernetes.client import JSON, METADATA, ApiClient, ApiError
+from lbctl.serve.net.kubernetes.cluster import ClusterError
+from lbctl.serve.state.interface import ConflictError, StoreError, UnreachableError, UnusableError
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+CONFIG_MAPS = "/api/v1/namespaces/{}/configmaps"
+"""The paths of the collections, by namespace."""
+_KINDS = {LEASES: ("coordination.k8s.io/v1", "Lease"), CONFIG_MAPS: ("v1", "ConfigMap")}
+_QUERY = {"fieldManager": "lbctl"}
+_LABELS = {"app.kubernetes.io/managed-by": "lbctl"}
+_CONFLICT = 409
+_NOT_FOUND = 404
+_DENIED = (401, 403)
+_INVALID = (400, 413, 422)
+Object = Mapping[str, Any]
+
+
+class ObjectClient:
+    """Reads and changes the objects of one namespace."""
+
+    def __init__(self, namespace: str, patience: float) -> None:
+        """Check that there is a cluster, without a request. `patience`: seconds that a request may take.
+
+        Raises UnusableError.
+        """
+        self.namespace = namespace
+        load = partial(kubeconfig.ambient, dict(os.environ))
+        self._api = ApiClient(load, patience)
+        try:
+            load()
+        except ClusterError as error:
+            raise UnusableError(f"the store kubernetes:// has no cluster: {error}") from None
+
+    @property
+    def server_time(self) -> float:
+        """Seconds since the epoch by the API server's clock, as its answers tell it."""
+        return self._api.server_time
+
+    async def get(self, collection: str, name: str) -> Object | None:
+        """Return an object; None where there is none. Raises StoreError."""
+        with self._explained(name):
+            try:
+                return await self._api.get(self._path(collection, name))
+            except ApiError as error:
+                if error.status != _NOT_FOUND:
+                    raise
+                return None
+
+    async def create(self, collection: str, name: str, body: Object, annotations: Mapping[str, str]) -> Object:
+        """Create an object. Raises ConflictError where there is one, and StoreError."""
+        version, kind = _KINDS[collection]
+        metadata = {"name": name, "labels": _LABELS, "annotations": dict(annotations)}
+        created = {"apiVersion": version, "kind": kind, "metadata": metadata, **body}
+        with self._explained(name):
+            return await self._api.request("POST", self._path(collection), _QUERY, created, METADATA)
+
+    async def patch(self, collection: str, name: str, body: Object) -> Object:
+        """Change an object, and return its metadata. `body`: with the resourceVersion that it must have.
+
+        Raises ConflictError where it has another one, or does not exist, and StoreError.
+        """
+        with self._explained(name):
+            return await self._api.patch(self._path(collection, name), body, _QUERY, METADATA)
+
+    async def watch(self, collection: str, name: str, version: str, silence: float) -> AsyncGenerator[Object | None]:
+        """Yield each later state of an object, None where it is deleted, until the watch ends.
+
+        It ends after `silence` seconds without a change, and with whatever is no lack of permission.
+        """
+        query = {"fieldSelector": f"metadata.name={name}", "resourceVersion": version}
+        try:
+            with self._explained(name):
+                watched = self._api.watch(self._path(collection), query, silence, JSON)
+                async with aclosing(watched) as events:
+                    async for event in events:
+                        if event is not None and event.get("type") in ("ADDED", "MODIFIED", "DELETED"):
+                            yield None if event["type"] == "DELETED" else event["object"]
+        except UnusableError:
+            raise
+        except StoreError:
+            return
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._api.close()
+
+    def _path(self, collection: str, name: str = "") -> str:
+        path = collection.format(self.namespace)
+        return f"{path}/{name}" if name else path
+
+    @contextmanager
+    def _explained(self, name: str) -> Iterator[None]:
+        """Raise StoreError in place of the API's errors, which hold no credential."""
+        try:
+            yield
+        except ClusterError as error:
+            raise UnreachableError(f"Kubernetes does not answer: {error}") from None
+        except ApiError as error:
+            raise _error_of(error, f"{self.namespace}/{name}") from None
+
+
+def _error_of(error: ApiError, name: str) -> StoreError:
+    if error.status in (_CONFLICT, _NOT_FOUND):
+        return ConflictError(f"{name} has been changed by somebody else: {error}")
+    if error.status in _DENIED:
+        return UnusableError(f"Kubernetes refuses the account, see the Role of docs/kubernetes.md: {error}")
+    if error.status in _INVALID:
+        return StoreError(f"Kubernetes refuses a change of {name}: {error}")
+    return UnreachableError(f"Kubernetes does not answer: {error}")

@@ -1,0 +1,149 @@
+"""The Lease of a control plane in Kubernetes, with an epoch.
+
+Whether it has ended is judged as all of Kubernetes judges it: by the own clock since it was seen to change, not by the
+times in it. The epoch is an annotation: at least the API server's time in milliseconds, so that it also grows where the
+Lease was deleted. Every change names the resourceVersion that it replaces, so that of two members one gets it.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from lbctl.serve.state.authority import elapsed
+from lbctl.serve.state.interface import ConflictError, FencedError, LeaseHeldError, UnusableError
+from lbctl.serve.state.kubernetes_client import LEASES, Object, ObjectClient
+
+EPOCH = "lbctl/epoch"
+"""The annotation with the epoch."""
+_TRIES = 3
+
+
+class _Held(NamedTuple):
+    """A Lease as it was read."""
+
+    version: str
+    epoch: int
+    member: str
+    instance: str
+    duration: float
+    renewed: str
+    transitions: int
+
+
+class KubernetesLease:
+    """The Lease `name`. `location`: of the store, for messages."""
+
+    def __init__(self, client: ObjectClient, name: str, member: str, instance: str, ttl: float, location: str) -> None:
+        self.epoch = 0
+        """The epoch in which this handle has the lease; 0 without it."""
+        self._client = client
+        self._name = name
+        self._member = member
+        self._instance = instance
+        self._duration = max(1, math.ceil(ttl))
+        self._location = location
+        self._seen: tuple[str, str] = ("", "")
+        """Instance and time of the last renewal that was read."""
+        self._seen_at = -math.inf
+        """When that one was read first, by the own clock."""
+
+    async def acquire(self) -> int:
+        """Acquire or extend the lease, and return the epoch. Raises LeaseHeldError and StoreError."""
+        held = await self._read()
+        if held is not None and held.instance == self._instance:
+            await self._renew(held)
+            self.epoch = held.epoch
+            return held.epoch
+        if held is not None and held.instance and elapsed() - self._seen_at < held.duration:
+            raise LeaseHeldError(self._location, held.member)
+        epoch = max((held.epoch if held else 0) + 1, int(self._client.server_time * 1000))
+        spec = {**self._spec(), "acquireTime": self._now(), "leaseTransitions": held.transitions + 1 if held else 0}
+        try:
+            await self._write(held, spec, epoch)
+        except ConflictError:
+            raise LeaseHeldError(self._location, await self.leader() or "another member") from None
+        self.epoch = epoch
+        return epoch
+
+    async def renew(self) -> None:
+        """Extend the lease. Raises FencedError where it is lost, and StoreError."""
+        for _ in range(_TRIES):
+            held = await self._read() if self.epoch else None
+            if held is None or (held.instance, held.epoch) != (self._instance, self.epoch):
+                self.epoch = 0
+                raise FencedError(f"the lease of {self._location} is lost")
+            try:
+                await self._renew(held)
+            except ConflictError:
+                continue
+            return
+        raise ConflictError(f"the lease of {self._location} is changed all the time by somebody else")
+
+    async def release(self) -> None:
+        """Release the lease, where this handle has it. Raises StoreError."""
+        epoch, self.epoch = self.epoch, 0
+        held = await self._read() if epoch else None
+        if held is not None and held.instance == self._instance:
+            await self._write(held, {"holderIdentity": ""}, held.epoch)
+
+    async def leader(self) -> str:
+        """Return the member that has the lease; empty where nobody has it. Raises StoreError."""
+        held = await self._read()
+        if held is None or not held.instance:
+            return ""
+        renewed = datetime.fromisoformat(held.renewed).timestamp()
+        return held.member if self._client.server_time < renewed + held.duration + 1.0 else ""
+
+    async def check(self, epoch: int) -> None:
+        """Raise FencedError where the epoch is not that of the current leader."""
+        held = await self._read()
+        if held is None or held.epoch != epoch or not held.instance:
+            raise FencedError(f"the epoch {epoch} is over: the current one is {held.epoch if held else 'none'}")
+
+    async def _renew(self, held: _Held) -> None:
+        await self._write(held, self._spec(), held.epoch)
+
+    def _spec(self) -> dict[str, Any]:
+        holder = f"{self._member}_{self._instance}"
+        return {"holderIdentity": holder, "leaseDurationSeconds": self._duration, "renewTime": self._now()}
+
+    def _now(self) -> str:
+        return datetime.fromtimestamp(self._client.server_time, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+
+    async def _write(self, held: _Held | None, spec: dict[str, Any], epoch: int) -> None:
+        annotations = {EPOCH: str(epoch)}
+        if held is None:
+            await self._client.create(LEASES, self._name, {"spec": spec}, annotations)
+            return
+        metadata = {"resourceVersion": held.version, "annotations": annotations}
+        await self._client.patch(LEASES, self._name, {"metadata": metadata, "spec": spec})
+
+    async def _read(self) -> _Held | None:
+        value = await self._client.get(LEASES, self._name)
+        if value is None:
+            return None
+        held = self._parsed(value)
+        if (held.instance, held.renewed) != self._seen:
+            self._seen, self._seen_at = (held.instance, held.renewed), elapsed()
+        return held
+
+    def _parsed(self, value: Object) -> _Held:
+        metadata, spec = value["metadata"], value.get("spec") or {}
+        member, _, instance = str(spec.get("holderIdentity") or "").rpartition("_")
+        renewed = str(spec.get("renewTime") or "")
+        try:
+            epoch = int((metadata.get("annotations") or {}).get(EPOCH, "" if spec.get("holderIdentity") else "0"))
+            if instance:
+                datetime.fromisoformat(renewed)
+            return _Held(
+                str(metadata["resourceVersion"]), epoch, member, instance,
+                float(spec.get("leaseDurationSeconds") or self._duration), renewed,
+                int(spec.get("leaseTransitions") or 0),
+            )  # fmt: skip
+        except (ValueError, TypeError):
+            raise UnusableError(
+                f"{self._location} has a leader that lbctl has not written (the Lease {self._name}): choose another "
+                "name in control.store.url, or delete that Lease"
+            ) from None

@@ -1,0 +1,162 @@
+"""What of the state is in which ConfigMap, and in which form.
+
+A ConfigMap holds at most 1 MiB, and is replaced as a whole in every watcher. So the state is in several ones by what
+changes together. A value is kept with its version, which is the resourceVersion that its write has replaced and so
+never repeats; long ones are compressed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from lbctl.serve.state.interface import Entry, StoreError
+from lbctl.serve.state.kubernetes_client import Object
+from lbctl.serve.state.kubernetes_lease import EPOCH
+
+LARGEST = 1 << 20
+"""Bytes of all values of a ConfigMap."""
+_OTHERS = "state"
+_BY_PREFIX = {
+    "fleet/": "fleet",
+    "history/": "history",
+    "audit/": "audit",
+    "loop_output": "weights",
+    "leader/": "leader",
+    "damaged/": "damaged",
+}
+"""What keys begin with → the part that they are in."""
+PARTS = (_OTHERS, *_BY_PREFIX.values())
+"""The parts of the state; each is the ConfigMap `NAME-PART`."""
+MEMBERS = "members"
+"""The ConfigMap with the announcements of members, which every member writes."""
+_DROPPED = ("audit/", "history/files/", "damaged/")
+"""Keys of which the oldest are deleted where their ConfigMap would be too large."""
+_SHORT = 1024
+"""Bytes of a value that is kept as text, which people can read."""
+_LONGEST_NAME = 253
+_SAFE = re.compile(r"[A-Za-z0-9-]")
+_NAME = re.compile(r"[A-Za-z0-9.-]|_[0-9a-f]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A ConfigMap as it was read."""
+
+    version: str
+    """Its resourceVersion."""
+    epoch: int
+    """The epoch that may change it."""
+    entries: Mapping[str, Entry]
+    """Key → its entry."""
+    sizes: Mapping[str, int]
+    """Key → bytes of its value."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all values."""
+        return sum(self.sizes.values())
+
+
+def part_of(key: str) -> str:
+    """Return the part that a key is in."""
+    return next((part for prefix, part in _BY_PREFIX.items() if key.startswith(prefix)), _OTHERS)
+
+
+def parts_with(prefix: str) -> tuple[str, ...]:
+    """Return the parts that may have keys with the prefix."""
+    if (part := part_of(prefix)) != _OTHERS:
+        return (part,)
+    return (_OTHERS, *(part for begin, part in _BY_PREFIX.items() if begin.startswith(prefix)))
+
+
+def parsed(value: Object) -> Part | None:
+    """Parse a ConfigMap; None for one with content that lbctl has not written."""
+    metadata = value["metadata"]
+    epoch = (metadata.get("annotations") or {}).get(EPOCH)
+    written = {**(value.get("data") or {}), **(value.get("binaryData") or {})}
+    if (epoch is None and written) or not (epoch or "0").isdecimal():
+        return None
+    raws = dict(_raw(value))
+    entries = {(entry := _entry(name, raw, compressed=long)).key: entry for name, (raw, long) in raws.items()}
+    sizes = {key_of(name): len(raw) for name, (raw, _) in raws.items()}
+    return Part(str(metadata["resourceVersion"]), int(epoch or "0"), entries, sizes)
+
+
+def _raw(value: Object) -> Iterator[tuple[str, tuple[bytes, bool]]]:
+    """Yield name, bytes and whether they are compressed."""
+    for name, text in (value.get("data") or {}).items():
+        yield name, (text.encode("utf-8", "surrogatepass"), False)
+    for name, text in (value.get("binaryData") or {}).items():
+        yield name, (base64.b64decode(text), True)
+
+
+def _entry(name: str, raw: bytes, *, compressed: bool) -> Entry:
+    """Parse a value; one that lbctl has not written is kept as it is, and has a version by its content."""
+    version, space, rest = raw.partition(b" ")
+    try:
+        if space and version.isdigit():
+            return Entry(key_of(name), (zlib.decompress(rest) if compressed else rest).decode("utf-8", "surrogatepass"),
+                         version.decode())  # fmt: skip
+    except (zlib.error, UnicodeDecodeError):
+        pass
+    return Entry(key_of(name), raw.decode("utf-8", "replace"), f"unknown-{binascii.crc32(raw):08x}")
+
+
+def stored(value: str, version: str) -> tuple[str, str, int]:
+    """Return the field of the ConfigMap that a value is kept in, its content there, and its bytes."""
+    text = f"{version} {value}"
+    if len(value) <= _SHORT and text.isprintable() and len(text.encode()) <= 2 * _SHORT:
+        return "data", text, len(text.encode())
+    raw = version.encode() + b" " + zlib.compress(value.encode("utf-8", "surrogatepass"))
+    return "binaryData", base64.b64encode(raw).decode(), len(raw)
+
+
+def dropped(part: Part, key: str, size: int) -> tuple[str, ...]:
+    """Return the keys that must be deleted so that a value of so many bytes fits. Raises StoreError.
+
+    The oldest entries beside it go first, of the kinds that may be lost.
+    """
+    free = LARGEST - size - part.size + part.sizes.get(key, 0)
+    names = [name for name in part.entries if name.startswith(_DROPPED) and name != key]
+    names.sort(key=lambda name: (len(part.entries[name].version), part.entries[name].version))
+    gone = []
+    while free < 0 and names:
+        gone.append(names.pop(0))
+        free += part.sizes[gone[-1]]
+    if free < 0:
+        raise StoreError(
+            f"{key} does not fit into a ConfigMap of Kubernetes, which holds {LARGEST >> 10} KiB: it is {size >> 10} "
+            "KiB after compression. Use a store of another kind, as redis:// or etcd://"
+        )
+    return tuple(gone)
+
+
+def name_of(key: str) -> str:
+    """Return the name of a key in a ConfigMap. Raises StoreError for one that is too long."""
+    parts = (_escaped(character) for character in key)
+    name = "".join(parts)
+    if len(name) > _LONGEST_NAME:
+        raise StoreError(f"a key of the store kubernetes:// has at most {_LONGEST_NAME} characters: {key[:60]}…")
+    return name
+
+
+def key_of(name: str) -> str:
+    """Return the key that `name_of` has named so."""
+    raw = b"".join(
+        bytes.fromhex(piece[1:]) if piece.startswith("_") else b"/" if piece == "." else piece.encode()
+        for piece in _NAME.findall(name)
+    )
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _escaped(character: str) -> str:
+    if character == "/":
+        return "."
+    if _SAFE.fullmatch(character):
+        return character
+    return "".join(f"_{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))

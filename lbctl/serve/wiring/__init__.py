@@ -1,0 +1,179 @@
+"""Builds the parts of the control plane and connects them, once, into a frozen `Services`.
+
+Each part gets what it needs as arguments; nothing is set on it afterwards. `rooms` builds the parts of each room,
+`build` connects them, and `app` runs them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from lbctl.serve.api.endpoints import Endpoints
+from lbctl.serve.api.events import EventLog
+from lbctl.serve.api.gauges import Gauges
+from lbctl.serve.api.pick_gauges import PickGauges
+from lbctl.serve.api.traffic_gauges import TrafficGauges
+from lbctl.serve.api.view_parts import ViewParts
+from lbctl.serve.api.views import Views
+from lbctl.serve.drivers.supervisor import DriverSupervisor
+from lbctl.serve.errors import CannotListenError
+from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.fleet.recent import RecentSnapshots
+from lbctl.serve.fleet.reconciler import Reconciler
+from lbctl.serve.guard import Guard, Work
+from lbctl.serve.ha.election import Election
+from lbctl.serve.ha.gauges import MemberGauges
+from lbctl.serve.ha.member import Member, SharedParts
+from lbctl.serve.metrics.instruments import Metrics
+from lbctl.serve.picker.manager import Picker
+from lbctl.serve.settings import Options
+from lbctl.serve.state.saved import SavedState
+from lbctl.serve.telemetry.service import Telemetry
+from lbctl.serve.wiring import rooms
+from lbctl.serve.wiring.inputs import Inputs, OnFleet, RestoredState, Shared, restore
+from lbctl.serve.wiring.rooms import FleetParts, OperatorParts, TrafficParts
+from lbctl.serve.wiring.services import Services
+from lbctl.xds.protocol.node_status import NodeStatus
+
+__all__ = ["OnFleet", "RestoredState", "Services", "Shared", "build", "build_from"]
+
+
+async def build_from(
+    options: Options, endpoints: Endpoints, metrics: Metrics, nodes: NodeStatus, state: SavedState, on_fleet: OnFleet,
+    shared: Shared | None = None,
+) -> tuple[Services, RestoredState]:  # fmt: skip
+    """Load the saved state, and build the parts with it. Raises StoreError."""
+    restored = await restore(state)
+    services = build(Inputs(options, endpoints, metrics, nodes, state, restored, on_fleet, shared))
+    if services.member is not None:
+        await services.member.prepare()
+    return services, restored
+
+
+def build(inputs: Inputs) -> Services:
+    """Build and connect the parts. None of them listens, reads files or decides yet."""
+    events = EventLog()
+    guard = Guard(partial(_task_failed, inputs.metrics, events), fatal=(CannotListenError,))
+    observed = rooms.build_traffic(inputs, guard, drivers=lambda: supervisor)
+    fleet = rooms.build_fleet(inputs, guard, observed.traffic, events)
+    telemetry = rooms.build_telemetry(inputs, guard, fleet, observed.traffic)
+    operator = rooms.build_operator(inputs, fleet, telemetry, observed.traffic, events)
+    supervisor = rooms.build_drivers(inputs, guard, telemetry)
+    picker = rooms.build_picker(inputs, telemetry, supervisor, observed.traffic)
+    recent = rooms.build_recent(inputs, supervisor)
+    _subscribe(fleet.publisher, supervisor, observed, recent, picker, events)
+    deciding = telemetry.tasks_of_decisions()
+    acting = _acting_tasks(telemetry, operator, fleet.reconciler, supervisor)
+    member = _member(inputs, fleet, telemetry, operator, guard, deciding, acting, events)
+    views = _views(inputs, fleet, telemetry, operator, supervisor, events, observed, recent, picker, member)
+    _register_gauges(inputs.metrics, fleet, telemetry, picker, observed, member, views)
+    return Services(
+        guard=guard,
+        watcher=fleet.watcher,
+        publisher=fleet.publisher,
+        reconciler=fleet.reconciler,
+        telemetry=telemetry,
+        overrides=operator.overrides,
+        rollouts=operator.rollouts,
+        supervisor=supervisor,
+        traffic=observed.traffic,
+        load_reports=observed.load_reports,
+        request_logs=observed.request_logs,
+        envoy_conditions=observed.envoy_conditions,
+        picker=picker,
+        views=views,
+        leading={**deciding, **acting},
+        member=member,
+    )
+
+
+def _task_failed(metrics: Metrics, events: EventLog, task: str) -> None:
+    metrics.task_failed(task)
+    events.task_failed(task)
+
+
+def _subscribe(
+    publisher: Publisher, supervisor: DriverSupervisor, observed: TrafficParts, recent: RecentSnapshots,
+    picker: Picker, events: EventLog,
+) -> None:  # fmt: skip
+    """Let every part that follows the published fleet know of each new one."""
+    publisher.subscribe("drivers: new fleet", supervisor.follow)
+    publisher.subscribe("traffic: new fleet", observed.traffic.follow)
+    publisher.subscribe("load reports: new fleet", observed.load_reports.follow)
+    publisher.subscribe("request logs: new fleet", observed.request_logs.follow)
+    publisher.subscribe("checks of Envoys: new fleet", observed.envoy_conditions.follow)
+    publisher.subscribe("recent snapshots: new fleet", recent.follow)
+    publisher.subscribe("picker: new fleet", picker.follow)
+    publisher.subscribe("events: new fleet", events.follow)
+
+
+def _acting_tasks(
+    telemetry: Telemetry, operator: OperatorParts, reconciler: Reconciler, supervisor: DriverSupervisor
+) -> Mapping[str, Work]:
+    """Return the tasks that save and execute decisions, by name; of several members the leader alone runs them."""
+    return {
+        "save decisions": telemetry.save_periodically,
+        "expiry of overrides": operator.overrides.run,
+        "rollouts": operator.rollouts.run,
+        "analysis of rollouts": operator.rollouts.run_analysis,
+        "saving again": reconciler.save_again,
+        "drivers": supervisor.run,
+    }
+
+
+def _member(
+    inputs: Inputs, fleet: FleetParts, telemetry: Telemetry, operator: OperatorParts, guard: Guard,
+    deciding: Mapping[str, Work], acting: Mapping[str, Work], events: EventLog,
+) -> Member | None:  # fmt: skip
+    """Build the election and what follows it; None where this process is the only one."""
+    shared, endpoints = inputs.shared, inputs.endpoints
+    if shared is None:
+        return None
+    parts = SharedParts(
+        fleet.publisher, fleet.reconciler, telemetry, operator.overrides, operator.rollouts, fleet.history
+    )
+    election = Election(shared.store, inputs.state, shared.authority, shared.ttl)
+    return Member(
+        shared.name, shared.store, inputs.state, shared.authority, election, shared.clock, parts, guard, deciding,
+        acting, lambda: endpoints.advertised(shared.name), events.role_changed,
+    )  # fmt: skip
+
+
+def _views(
+    inputs: Inputs, fleet: FleetParts, telemetry: Telemetry, operator: OperatorParts, supervisor: DriverSupervisor,
+    events: EventLog, observed: TrafficParts, recent: RecentSnapshots, picker: Picker, member: Member | None,
+) -> Views:  # fmt: skip
+    parts = ViewParts(
+        inputs.options,
+        inputs.endpoints,
+        fleet.publisher,
+        fleet.reconciler,
+        inputs.nodes,
+        inputs.metrics,
+        telemetry,
+        operator.overrides,
+        operator.rollouts,
+        operator.rollbacks,
+        fleet.audit,
+        supervisor,
+        events,
+        observed.traffic,
+        recent,
+        picker,
+        member,
+    )
+    return Views(parts)
+
+
+def _register_gauges(
+    metrics: Metrics, fleet: FleetParts, telemetry: Telemetry, picker: Picker, observed: TrafficParts,
+    member: Member | None, views: Views,
+) -> None:  # fmt: skip
+    """Add the gauges that are computed when the page of metrics is read, in the order in which it shows them."""
+    metrics.registry.register(Gauges(fleet.publisher, telemetry, time.monotonic))
+    metrics.registry.register(PickGauges(picker, observed.traffic.ledger))
+    if member is not None:
+        metrics.registry.register(MemberGauges(member))
+    metrics.registry.register(TrafficGauges(observed.traffic, views.pools, views.proxies))

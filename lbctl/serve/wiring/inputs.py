@@ -1,0 +1,107 @@
+"""What the parts of one process are built from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lbctl.control.loop_output import LoopOutput
+from lbctl.control.overrides import Overrides
+from lbctl.control.rollouts import Rollouts
+from lbctl.serve.api.endpoints import Endpoints
+from lbctl.serve.fleet.history import RestoredHistory
+from lbctl.serve.ha.clock import FleetClock
+from lbctl.serve.metrics.instruments import Metrics
+from lbctl.serve.settings import Options
+from lbctl.serve.state.authority import Authority
+from lbctl.serve.state.interface import SharedStore
+from lbctl.serve.state.records import SavedFleet
+from lbctl.serve.state.saved import SavedState
+from lbctl.serve.telemetry.service import saved_loop_output
+from lbctl.targets.load import Loaded
+from lbctl.xds.protocol.node_status import NodeStatus
+
+OnFleet = Callable[[Loaded, bool], Awaitable[None]]
+"""Is called with the first fleet: with False before its resources are built, with True when they can be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredState:
+    """The state that an earlier process has saved."""
+
+    fleet: SavedFleet | None = None
+    """The last good fleet; None where none was saved."""
+    drains: Mapping[tuple[str, str], float] | None = None
+    """(pool, replica) → when its drain began, in seconds since the epoch; None where no drains were saved."""
+    output: LoopOutput = field(default_factory=LoopOutput)
+    """The weights and ejections that the control loop last published."""
+    overrides: Overrides = ()
+    """The overrides of operators."""
+    rollouts: Rollouts = ()
+    """The state of each rollout."""
+    history: RestoredHistory = field(default_factory=RestoredHistory)
+    """The fleets that were served, and the rollback in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What makes this process one of several members of a control plane."""
+
+    name: str
+    """The member's name."""
+    store: SharedStore
+    """The store of all members."""
+    ttl: float
+    """The duration of the lease in seconds."""
+    authority: Authority
+    """Whether this member may decide and act now."""
+    clock: FleetClock = field(default_factory=FleetClock)
+    """The time of all members."""
+    marker: Path | None = None
+    """The file of this machine that says that it has joined; None: that is not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a process has before its parts are built."""
+
+    options: Options
+    """The options of the command."""
+    endpoints: Endpoints
+    """The sockets of the process, and the settings of its fleet once there is one."""
+    metrics: Metrics
+    """The control plane's own metrics."""
+    nodes: NodeStatus
+    """What the Envoys have acknowledged and rejected."""
+    state: SavedState
+    """What outlives the process."""
+    restored: RestoredState
+    """The state that an earlier process has saved."""
+    on_fleet: OnFleet
+    """Is called with the first fleet."""
+    shared: Shared | None = None
+    """What makes the process one of several members; None: it is the only one."""
+
+    @property
+    def now(self) -> Callable[[], float]:
+        """The clock that decisions use, in seconds since the epoch: that of all members where there are several."""
+        return self.shared.clock.now if self.shared else time.time
+
+    @property
+    def authority(self) -> Authority:
+        """Whether this process may decide and act now."""
+        return self.shared.authority if self.shared else Authority.unlimited()
+
+
+async def restore(state: SavedState) -> RestoredState:
+    """Load the state that an earlier process has saved. Raises StoreError."""
+    return RestoredState(
+        await state.last_fleet(),
+        await state.drains(),
+        await saved_loop_output(state, time.time()),
+        await state.overrides(),
+        await state.rollouts(),
+        RestoredHistory(await state.history(), await state.rollback()),
+    )

@@ -1,0 +1,71 @@
+"""The running parts of one process, connected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lbctl.serve.api.views import Views
+from lbctl.serve.drivers.supervisor import DriverSupervisor
+from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.fleet.reconciler import Reconciler
+from lbctl.serve.fleet.watch import FleetWatcher
+from lbctl.serve.guard import Guard, Work
+from lbctl.serve.ha.member import Member
+from lbctl.serve.operator.overrides import OverrideService
+from lbctl.serve.operator.rollouts import RolloutService
+from lbctl.serve.picker.manager import Picker
+from lbctl.serve.telemetry.service import Telemetry
+from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
+from lbctl.serve.traffic.load_reports import LoadReports
+from lbctl.serve.traffic.request_logs import RequestLogs
+from lbctl.serve.traffic.service import Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The running parts of one process."""
+
+    guard: Guard
+    """Starts tasks, and restarts those that fail."""
+    watcher: FleetWatcher
+    """Reports changes of the fleet's files."""
+    publisher: Publisher
+    """Composes and publishes what the proxies get."""
+    reconciler: Reconciler
+    """Reads the files and hands valid fleets to the publisher."""
+    telemetry: Telemetry
+    """Scrapes metrics and runs the control loop."""
+    overrides: OverrideService
+    """Executes and expires the overrides of operators."""
+    rollouts: RolloutService
+    """Advances rollouts."""
+    supervisor: DriverSupervisor
+    """Runs a driver for each proxy of this machine."""
+    traffic: Traffic
+    """Reads what the proxies count, and has the ledger of it."""
+    load_reports: LoadReports
+    """Adds the load reports of Envoys to the ledger."""
+    request_logs: RequestLogs
+    """Adds the latencies of Envoys' requests to the ledger."""
+    envoy_conditions: EnvoyConditions
+    """Reads into the ledger what Envoys' own checks say."""
+    picker: Picker
+    """Runs the picker, and feeds it and others."""
+    views: Views
+    """Builds the answers of the API."""
+    leading: Mapping[str, Work]
+    """The tasks that run in the leader alone."""
+    member: Member | None
+    """Leads or follows; None where there is one process."""
+
+    def tasks(self) -> Mapping[str, Work]:
+        """Return the tasks that run as long as the process, by name; `app` adds those that follow files and clocks."""
+        return {
+            **(self.member.tasks() if self.member else self.leading),
+            **self.traffic.tasks(),
+            **self.picker.tasks(),
+            "checks of Envoys": self.envoy_conditions.run,
+            "states of replicas": self.views.follow_states,
+            "dashboard": self.views.dashboard.run,
+        }

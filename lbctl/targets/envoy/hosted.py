@@ -1,0 +1,179 @@
+"""Hosted APIs: the filters that give a request the pool's own host, path and headers, once its host is chosen.
+
+A route's fallback is an aggregate cluster, and which of its pools serves is known only when Envoy has chosen a host,
+for each attempt anew. So the filters stand behind that choice, in the cluster: the chosen host's metadata names its
+pool, and a script of lbctl's own changes the request for that pool alone. Envoy uses the filters of the cluster that
+the route names, hence an aggregate has those of all its pools. All attempts share one set of headers: a later attempt
+at another pool gets the original ones back.
+
+A secret comes by SDS and is shown in no dump of the configuration: `credential_injector` writes it into a header of
+lbctl's own, which the script moves or removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from envoy.extensions.filters.http.credential_injector.v3 import credential_injector_pb2
+from envoy.extensions.filters.http.header_mutation.v3 import header_mutation_pb2
+from envoy.extensions.filters.http.lua.v3 import lua_pb2
+from envoy.extensions.filters.http.upstream_codec.v3 import upstream_codec_pb2
+from envoy.extensions.http.injected_credentials.generic.v3 import generic_pb2
+from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
+
+from lbctl.ir.snapshot import View
+from lbctl.targets import lua
+from lbctl.targets.client_headers import INTERNAL_PREFIX
+from lbctl.targets.envoy.protos import extension
+from lbctl.targets.envoy.sources import NAMESPACE
+from lbctl.targets.envoy.tls import Keys
+from lbctl.targets.hosted import HostedPool
+
+Sent = tuple[str, str]
+"""A pool and the name of a header whose value is a secret."""
+CHOSEN = "upstream"
+"""The key of a host's metadata that names its pool, where that is a hosted API."""
+_CHOSEN_HEADER = f"{INTERNAL_PREFIX}upstream"
+_SECRET_HEADER = f"{INTERNAL_PREFIX}secret-"
+_SCRIPT = """\
+local pools = {%(pools)s}
+local secrets = {%(secrets)s}
+local removed = {%(removed)s}
+local changed = {":authority", ":path", unpack(removed)}
+local kept = "lbctl.original"
+
+local function restore(headers, original)
+  for _, name in ipairs(changed) do
+    if original[name] ~= nil then
+      headers:replace(name, original[name])
+    else
+      headers:remove(name)
+    end
+  end
+end
+
+local function keep(headers, metadata)
+  for _, name in ipairs(changed) do
+    local value = headers:get(name)
+    if value ~= nil then
+      metadata:set(kept, name, value)
+    end
+  end
+end
+
+function envoy_on_request(handle)
+  local headers, metadata = handle:headers(), handle:streamInfo():dynamicMetadata()
+  local pool, values = pools[headers:get("%(chosen)s")], {}
+  headers:remove("%(chosen)s")
+  for _, name in ipairs(secrets) do
+    values[name] = headers:get(name)
+    headers:remove(name)
+  end
+  local original = metadata:get(kept)
+  if original ~= nil then
+    restore(headers, original)
+  end
+  if pool == nil then
+    return
+  end
+  if original == nil then
+    keep(headers, metadata)
+  end
+  for _, name in ipairs(removed) do
+    headers:remove(name)
+  end
+  headers:replace(":authority", pool.host)
+  headers:replace(":path", pool.prefix .. headers:get(":path"))
+  for name, value in pairs(pool.texts) do
+    headers:replace(name, value)
+  end
+  for name, secret in pairs(pool.secrets) do
+    if values[secret] ~= nil then
+      headers:replace(name, values[secret])
+    end
+  end
+end
+"""
+
+
+def http_filters(pools: Sequence[HostedPool], keys: Keys) -> list[dict[str, object]]:
+    """Return the filters of a cluster that leads to these pools; none where none of them is a hosted API."""
+    if not pools:
+        return []
+    sent = list(_sent(pools))
+    chosen = {
+        "header": {"key": _CHOSEN_HEADER, "value": f"%UPSTREAM_METADATA({NAMESPACE}:{CHOSEN})%"},
+        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+        "keep_empty_value": True,
+    }
+    mutation = header_mutation_pb2.HeaderMutation(mutations={"request_mutations": [{"append": chosen}]})
+    script = lua_pb2.Lua(default_source_code={"inline_string": _script(pools, sent)})
+    return [
+        *(_injector(keys.header(*item), number) for number, item in enumerate(sent)),
+        extension("envoy.filters.http.header_mutation", mutation),
+        extension("envoy.filters.http.lua", script),
+        extension("envoy.filters.http.upstream_codec", upstream_codec_pb2.UpstreamCodec()),
+    ]
+
+
+def secrets(view: View) -> Iterator[tuple[str, str, str]]:
+    """Yield the pool, the header and the value of each secret that the view has."""
+    for name, pool in view.pools.items():
+        files = {header.name for header in pool.upstream.headers if header.file} if pool.upstream else ()
+        yield from ((name, header, value) for header, value in view.upstream_headers.get(name, ()) if header in files)
+
+
+def secret(name: str, value: str) -> secret_pb2.Secret:
+    """Return the value of a header as a secret."""
+    return secret_pb2.Secret(name=name, generic_secret={"secret": {"inline_string": value}})
+
+
+def _sent(pools: Sequence[HostedPool]) -> Iterator[Sent]:
+    for pool in pools:
+        yield from ((pool.pool, header.name) for header in pool.headers if header.file)
+
+
+def _injector(source: dict[str, object], number: int) -> dict[str, object]:
+    """Return the filter that writes a secret into a header of lbctl's own; without the secret it writes nothing."""
+    credential = generic_pb2.Generic(credential=source, header=f"{_SECRET_HEADER}{number}")
+    config = credential_injector_pb2.CredentialInjector(
+        overwrite=True,
+        allow_request_without_credential=True,
+        credential=extension("envoy.http.injected_credentials.generic", credential),
+    )
+    return extension("envoy.filters.http.credential_injector", config)
+
+
+def _script(pools: Sequence[HostedPool], sent: Sequence[Sent]) -> str:
+    removed = sorted({name for pool in pools for name in pool.removed})
+    return _SCRIPT % {
+        "pools": ", ".join(_pool(pool, sent) for pool in pools),
+        "secrets": _list(f"{_SECRET_HEADER}{number}" for number in range(len(sent))),
+        "removed": _list(removed),
+        "chosen": _CHOSEN_HEADER,
+    }
+
+
+def _pool(pool: HostedPool, sent: Sequence[Sent]) -> str:
+    headers = pool.headers
+    texts = ((header.name, header.text) for header in headers if header.file is None)
+    injected = (
+        (header.name, f"{_SECRET_HEADER}{sent.index((pool.pool, header.name))}")
+        for header in headers
+        if header.file is not None
+    )
+    fields = {
+        "host": lua.string(pool.upstream.host),
+        "prefix": lua.string(pool.upstream.path_prefix),
+        "texts": _map(texts),
+        "secrets": _map(injected),
+    }
+    return f"[{lua.string(pool.pool)}] = {{{', '.join(f'{key} = {value}' for key, value in fields.items())}}}"
+
+
+def _list(items: Iterator[str] | Sequence[str]) -> str:
+    return ", ".join(map(lua.string, items))
+
+
+def _map(items: Iterator[tuple[str, str]]) -> str:
+    return f"{{{', '.join(f'[{lua.string(key)}] = {lua.string(value)}' for key, value in items)}}}"

@@ -1,0 +1,53 @@
+"""Hosted APIs: what a request to one of them must not carry of the client's.
+
+The client's credentials are for this gateway, and its address and its tenant are nobody's business behind it. So each
+proxy removes these headers, whatever the route forwards to replicas of one's own, and then sets those of the pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lbctl.ir.routes import Forward
+from lbctl.ir.secrets import CREDENTIAL_HEADERS
+from lbctl.ir.snapshot import View
+from lbctl.ir.upstream import Upstream, UpstreamHeader
+from lbctl.targets.client_headers import CLAIMS
+
+_OF_PROXIES = ("x-forwarded-for", "x-forwarded-proto")
+
+
+@dataclass(frozen=True, slots=True)
+class HostedPool:
+    """A pool that is a hosted API, with the headers that are removed from its requests."""
+
+    pool: str
+    """The name of the pool."""
+    upstream: Upstream
+    """What its requests have in place of the client's own."""
+    headers: tuple[UpstreamHeader, ...]
+    """The headers that are set: all but those whose file could not be read."""
+    removed: tuple[str, ...]
+    """Lower-case names of the headers that are removed, sorted; those that are then set are among them."""
+
+
+def hosted_pool(view: View, name: str) -> HostedPool | None:
+    """Return the pool as a hosted API; None for replicas of one's own."""
+    upstream = view.pools[name].upstream
+    if upstream is None:
+        return None
+    own = {header.name for header in upstream.headers}
+    readable = {header for header, _ in view.upstream_headers[name]}
+    headers = tuple(header for header in upstream.headers if header.name in readable)
+    return HostedPool(name, upstream, headers, tuple(sorted({*_withheld(view), *own})))
+
+
+def _withheld(view: View) -> set[str]:
+    names = {*CREDENTIAL_HEADERS, *CLAIMS, *_OF_PROXIES}
+    for listener in view.listeners:
+        names.update(listener.address_headers)
+    for route in view.routes.values():
+        if route.auth is not None and isinstance(route.action, Forward):
+            names.update([route.auth.forward_tenant] if route.auth.forward_tenant else [])
+            names.update([route.auth.api_keys.header] if route.auth.api_keys else [])
+    return {name.lower() for name in names}

@@ -1,0 +1,55 @@
+"""Hosted APIs: the headers and the path of requests to one, in the locations of its pool.
+
+A secret stands in a file of its own, which its owner alone may read; nginx.conf includes it as the value of a variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lbctl.ir.pools import Pool
+from lbctl.ir.upstream import UpstreamHeader
+from lbctl.targets.hosted import hosted_pool
+from lbctl.targets.nginx import quote
+from lbctl.targets.nginx.render_context import RenderContext
+from lbctl.targets.target import File
+from lbctl.targets.token import Token
+
+Headers = Sequence[tuple[Token, Token]]
+
+
+def headers(context: RenderContext, pool: Pool, replica_headers: Headers) -> tuple[tuple[Token, Token], ...]:
+    """Return the request headers for the pool: those for a replica, changed where the pool is a hosted API."""
+    hosted = hosted_pool(context.view, pool.name)
+    if hosted is None:
+        return tuple(replica_headers)
+    path = ("pools", pool.name, "upstream")
+    changed = {name.text: text for name, text in replica_headers}
+    changed |= {name: Token('""') for name in hosted.removed}
+    changed |= {
+        item.name: _value(context, pool.name, number, item) for number, item in enumerate(hosted.upstream.headers)
+    }
+    changed["host"] = quote.value(hosted.upstream.host, (*path, "host"))
+    return tuple((quote.plain(name), text) for name, text in sorted(changed.items()))
+
+
+def url(pool: Pool, address: str, path: str) -> Token:
+    """Return the URL of requests to the pool: `address`, then the variable `path` behind the pool's own prefix."""
+    if pool.upstream is None or not pool.upstream.path_prefix:
+        return Token(f"{address}{path}")
+    prefix = quote.embed(pool.upstream.path_prefix)
+    return quote.script(f"{address}{prefix}{path or '$request_uri'}", ("pools", pool.name, "upstream", "path_prefix"))
+
+
+def _value(context: RenderContext, pool: str, number: int, header: UpstreamHeader) -> Token:
+    path = ("pools", pool, "upstream", "headers", header.name)
+    if header.file is None:
+        return quote.value(header.text, path)
+    name = f"nginx-upstream-{pool}-{header.name}.map"
+    variable = f"$lb_u{list(context.view.pools).index(pool)}_{number}"
+    if all(item.variable != Token(variable) for item in context.maps):
+        values = dict(context.view.upstream_headers[pool])
+        line = f"default {quote.value(values[header.name]).text};\n" if header.name in values else ""
+        context.files.append(File(name, line, secret=True))
+        context.map("", variable, (), include=quote.plain(name))
+    return Token(variable, path)

@@ -1,0 +1,19 @@
+"""The rows of the API about picks have what the picker reports, field by field."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from lbctl.pick import explain
+from lbctl.serve.api import schema
+from lbctl.serve.picker import statistics
+
+
+@pytest.mark.parametrize(
+    ("reported", "shown"), [(explain.CandidateRow, schema.PickCandidate), (statistics.Sample, schema.PickSample)]
+)
+def test_a_row_has_the_fields_of_what_the_picker_reports(reported: Any, shown: Any) -> None:
+    assert [item.name for item in fields(shown)] == [item.name for item in fields(reported)]
