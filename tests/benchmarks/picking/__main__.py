@@ -147,7 +147,7 @@ def _line(scenario: Scenario, policy: str, total: _Sum) -> str:
 
 def _write(directory: Path, groups: dict[str, dict[str, float]]) -> None:
     work = {name: values for name, values in groups.items() if name in ("equal, Azure", "5:2:1, Azure", "one halved")}
-    cache = {name: values for name, values in groups.items() if name in ("sessions", "Mooncake")}
+    cache = {name: values for name, values in groups.items() if name in ("sessions", "Mooncake, 1M caches")}
     for file, title, chosen in (
         ("picking-work.svg", "p99 of the time to the first token, seconds: work in flight", work),
         ("picking-caches.svg", "p99 of the time to the first token, seconds: caches", cache),
