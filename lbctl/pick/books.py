@@ -8,9 +8,11 @@ ever forgotten because of a report. Times are seconds on one clock and are argum
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lbctl.pick.backlog import Backlog, Prompt
 
 REQUEST_TOKENS = 30
 """What a request counts beside its unread prompt, in tokens: it takes part of every step of the engine."""
@@ -20,16 +22,32 @@ PEER_TTL = 2.0
 """Seconds after which the counts of a picker that was not heard of are removed."""
 _SETTLED = 5.0
 """A request younger than this many seconds may be missing from an engine's report."""
-Counts = Mapping[str, Mapping[str, tuple[int, int]]]
-"""Pool → replica → (requests, unread tokens) of one picker."""
+_MOST_AT_ONCE = 100
+"""The most prompts that one message of another picker adds; more are counted as this many longer ones."""
+
+
+class Count(NamedTuple):
+    """What one picker has sent to a replica."""
+
+    requests: int
+    """Its requests that have not ended."""
+    unread: int
+    """Their prompt tokens that the engine has not computed yet."""
+    sent: int = 0
+    """All requests since it began to count."""
+    sent_tokens: int = 0
+    """Their prompt tokens."""
+
+
+Counts = Mapping[str, Mapping[str, Count]]
+"""Pool → replica → the counts of one picker."""
+_NOTHING = (0.0, Count(0, 0))
 
 
 @dataclass(slots=True)
 class _Flight:
     load: Load
-    tokens: int
-    began: float
-    read: bool = False
+    prompt: Prompt
 
 
 @dataclass(slots=True)
@@ -38,43 +56,56 @@ class Load:
 
     requests: int = 0
     """Requests of this picker that have not ended."""
-    unread: int = 0
-    """Their prompt tokens that the engine has not computed yet, as far as is known."""
-    others: float = 0.0
-    """The work of other pickers' requests and of unknown clients, in tokens."""
     others_requests: float = 0.0
-    """The number of those requests."""
-    _peers: dict[str, tuple[float, int, int]] = field(default_factory=dict)
+    """The number of other pickers' requests and of those of unknown clients."""
+    work: float = 0.0
+    """All the work here, in tokens."""
+    _backlog: Backlog = field(default_factory=Backlog)
+    _sent: int = 0
+    _sent_tokens: int = 0
+    _peers: dict[str, tuple[float, Count]] = field(default_factory=dict)
     _peer_requests: int = 0
     _peer_unread: int = 0
     _unknown: float = 0.0
     _flights: dict[str, _Flight] = field(default_factory=dict)
-    _waiting: deque[_Flight] = field(default_factory=deque)
-    _counted: float | None = None
-    _credit: int = 0
     _excess: int = 0
 
     @property
-    def work(self) -> float:
-        """All the work here, in tokens."""
-        return self.unread + REQUEST_TOKENS * self.requests + self.others
+    def unread(self) -> int:
+        """The prompt tokens that the engine has not computed yet, as far as was reported."""
+        return self._backlog.tokens
 
-    def _refresh_others(self) -> None:
+    def count(self) -> Count:
+        """Return the counts of this picker."""
+        return Count(self.requests, self.unread, self._sent, self._sent_tokens)
+
+    def _refresh(self) -> None:
         self.others_requests = self._peer_requests + self._unknown
-        self.others = self._peer_unread + REQUEST_TOKENS * self.others_requests
+        unread = self._backlog.tokens + (0 if self._backlog.is_counted else self._peer_unread)
+        self.work = unread + REQUEST_TOKENS * (self.requests + self.others_requests)
 
-    def _report(self, peer: str, now: float, requests: int, unread: int) -> None:
+    def _report(self, peer: str, now: float, count: Count) -> None:
+        before = self._peers.get(peer)
+        if before is not None and before[1] == count:
+            self._peers[peer] = (now, count)
+            return
         self._withdraw(peer)
-        self._peers[peer] = (now, requests, unread)
-        self._peer_requests += requests
-        self._peer_unread += unread
-        self._refresh_others()
+        self._peers[peer] = (now, count)
+        self._peer_requests += count.requests
+        self._peer_unread += count.unread
+        if before is not None and self._backlog.is_counted:
+            self._add(count.sent - before[1].sent, count.sent_tokens - before[1].sent_tokens, now)
+        self._refresh()
+
+    def _add(self, requests: int, tokens: int, now: float) -> None:
+        for _ in range(number := min(requests, _MOST_AT_ONCE)):
+            self._backlog.add(max(0, tokens // number), now, is_own=False)
 
     def _withdraw(self, peer: str) -> None:
-        _, requests, unread = self._peers.pop(peer, (0.0, 0, 0))
-        self._peer_requests -= requests
-        self._peer_unread -= unread
-        self._refresh_others()
+        _, count = self._peers.pop(peer, _NOTHING)
+        self._peer_requests -= count.requests
+        self._peer_unread -= count.unread
+        self._refresh()
 
 
 class Books:
@@ -107,13 +138,13 @@ class Books:
     def started(self, request: str, pool: str, replica: str, tokens: float, now: float) -> None:
         """Count a request that was sent to a replica, with the prompt tokens that the engine has to compute."""
         self.finished(request)
-        load = self.load(pool, replica)
-        flight = _Flight(load, max(0, round(tokens)), now)
-        self._flights[request] = flight
+        load, count = self.load(pool, replica), max(0, round(tokens))
+        flight = _Flight(load, load._backlog.add(count, now))
+        self._flights[request] = load._flights[request] = flight
         load.requests += 1
-        load.unread += flight.tokens
-        load._waiting.append(flight)
-        load._flights[request] = flight
+        load._sent += 1
+        load._sent_tokens += count
+        load._refresh()
 
     def first_token(self, request: str) -> None:
         """Count a prompt as computed, because its answer has begun.
@@ -121,19 +152,19 @@ class Books:
         It is ignored where the engine itself counts first tokens: response headers may come before any token.
         """
         flight = self._flights.get(request)
-        if flight is not None and flight.load._counted is None:
-            _mark_read(flight)
+        if flight is not None and not flight.load._backlog.is_counted:
+            flight.load._backlog.remove(flight.prompt)
+            flight.load._refresh()
 
     def finished(self, request: str) -> None:
         """Remove a request that has ended in whatever way; an unknown one is ignored."""
         flight = self._flights.pop(request, None)
         if flight is None:
             return
-        load = flight.load
-        load._credit += not flight.read
-        _mark_read(flight)
-        del load._flights[request]
-        load.requests -= 1
+        flight.load._backlog.end(flight.prompt)
+        del flight.load._flights[request]
+        flight.load.requests -= 1
+        flight.load._refresh()
 
     def reconcile(
         self,
@@ -146,19 +177,20 @@ class Books:
     ) -> None:
         """Correct a replica's counts by what its engine reports; what is None is not known.
 
-        `first_tokens` is the engine's cumulative count of first tokens: prompts were computed in the order in which
-        they were sent. Requests beyond those that the engine reports, twice in a row, have ended.
+        `first_tokens` is the engine's cumulative count of first tokens. Requests beyond those that the engine reports,
+        twice in a row, have ended.
         """
         load = self.load(pool, replica)
         if first_tokens is not None:
-            _read_by_count(load, first_tokens)
+            load._backlog.count(first_tokens, now)
         if running is not None and waiting is not None:
             self._compare(load, running + waiting, now)
+        load._refresh()
 
     def _compare(self, load: Load, reported: float, now: float) -> None:
+        load._backlog.limit(int(reported), now - _SETTLED)
         load._unknown = max(0.0, reported - load.requests - load._peer_requests)
-        load._refresh_others()
-        settled = [request for request, flight in load._flights.items() if now - flight.began > _SETTLED]
+        settled = [request for request, flight in load._flights.items() if now - flight.prompt.sent > _SETTLED]
         excess = max(0, len(settled) - int(reported))
         for request in settled[: min(excess, load._excess)]:
             self.finished(request)
@@ -168,20 +200,22 @@ class Books:
         """Remove requests that are too old to be still running, and the counts of silent pickers."""
         old = []
         for request, flight in self._flights.items():
-            if now - flight.began <= MAX_AGE:
+            if now - flight.prompt.sent <= MAX_AGE:
                 break
             old.append(request)
         for request in old:
             self.finished(request)
         for load in self._all():
-            silent = [peer for peer, (heard, _, _) in load._peers.items() if now - heard > PEER_TTL]
+            silent = [peer for peer, (heard, _) in load._peers.items() if now - heard > PEER_TTL]
             for peer in silent:
                 load._withdraw(peer)
+            load._backlog.expire(now)
+            load._refresh()
 
-    def snapshot(self) -> dict[str, dict[str, tuple[int, int]]]:
+    def snapshot(self) -> dict[str, dict[str, Count]]:
         """Return this picker's own counts, for the others."""
         return {
-            pool: {name: (load.requests, load.unread) for name, load in loads.items() if load.requests}
+            pool: {name: load.count() for name, load in loads.items() if load._sent}
             for pool, loads in self._loads.items()
         }
 
@@ -193,8 +227,8 @@ class Books:
                 if name not in reported and peer in load._peers:
                     load._withdraw(peer)
         for pool, replicas in counts.items():
-            for name, (requests, unread) in replicas.items():
-                self.load(pool, name)._report(peer, now, max(0, requests), max(0, unread))
+            for name, count in replicas.items():
+                self.load(pool, name)._report(peer, now, count)
 
     def keep(self, pools: Mapping[str, frozenset[str]]) -> None:
         """Remove the loads of replicas that are in no pool any more and have no requests in flight."""
@@ -207,31 +241,3 @@ class Books:
 
     def _all(self) -> Iterator[Load]:
         return (load for loads in self._loads.values() for load in loads.values())
-
-
-def _mark_read(flight: _Flight) -> None:
-    if not flight.read:
-        flight.read = True
-        flight.load.unread -= flight.tokens
-        waiting = flight.load._waiting
-        while waiting and waiting[0].read:
-            waiting.popleft()
-
-
-def _read_by_count(load: Load, count: float) -> None:
-    """Mark as many of the oldest prompts as computed as the engine has counted since the last report.
-
-    Requests that have ended in between are among them; `_credit` is their number. What is left of it is halved each
-    time, because a request that ended without a first token was never counted.
-    """
-    before, load._counted = load._counted, count
-    if before is None or count < before:
-        load._credit = 0
-        return
-    grown = int(count - before)
-    used = min(grown, load._credit)
-    load._credit = (load._credit - used) // 2
-    for _ in range(grown - used):
-        if not load._waiting:
-            return
-        _mark_read(load._waiting[0])

@@ -127,10 +127,7 @@ def consider(
 ) -> Consideration:
     """Return what speaks for and against each replica of the tier."""
     get = books.loads(features.pool).get
-    works = [
-        load.unread + REQUEST_TOKENS * load.requests + load.others if (load := get(name)) else 0.0
-        for name in tier.names
-    ]
+    works = [load.work if (load := get(name)) else 0.0 for name in tier.names]
     rates = _ramped(tier, table, now) if tier.ramping and table.slow_start else tier.rates
     own = features.prompt_tokens + REQUEST_TOKENS
     waits = [(work + own) / rate for work, rate in zip(works, rates, strict=True)]
@@ -172,8 +169,10 @@ def _ordered(scores: list[float], random: RandomSource) -> list[int]:
     rest = scores.copy()
     for _ in range(min(ALTERNATIVES, len(rest))):
         least = min(rest)
-        equal = [index for index, score in enumerate(rest) if score == least]
-        index = equal[0] if len(equal) == 1 else equal[int(random.random() * len(equal))]
+        index = rest.index(least)
+        if rest.count(least) > 1:
+            equal = [place for place, score in enumerate(rest) if score == least]
+            index = equal[int(random.random() * len(equal))]
         order.append(index)
         rest[index] = float("inf")
     return order

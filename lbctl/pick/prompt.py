@@ -37,18 +37,21 @@ def chain(document: Document, seed: str, rules: Prefix) -> tuple[int, ...]:
 
 
 def tokens(document: Document | None, body_length: int) -> float:
-    """Estimate the prompt's length, at most `MOST_TOKENS`; `document` is None where the body was not read whole."""
+    """Estimate the prompt's length, at most `MOST_TOKENS`; `document` is None where the body was not read whole.
+
+    Bytes of UTF-8 are counted: a Chinese or Japanese character has three, and takes nearly a token.
+    """
     if document is None:
         return min(body_length / _BYTES_PER_TOKEN, MOST_TOKENS)
-    characters = others = 0
+    length = others = 0
     for number, text in enumerate(_texts(document)):
         if number >= _MAX_TEXTS:
             return min(body_length / _BYTES_PER_TOKEN, MOST_TOKENS)
         if text is None:
             others += 1
         else:
-            characters += len(text)
-    return min(characters / _BYTES_PER_TOKEN + _OTHER_PART * others, MOST_TOKENS)
+            length += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+    return min(length / _BYTES_PER_TOKEN + _OTHER_PART * others, MOST_TOKENS)
 
 
 def _beginning(document: Document, limit: int) -> bytes:

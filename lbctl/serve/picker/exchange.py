@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from lbctl.pick.books import Counts
+from lbctl.pick.books import Count, Counts
 from lbctl.serve import log
 
 INTERVAL = 0.05
@@ -26,7 +26,7 @@ _PAUSE = 1.0
 _SERVICE, _METHOD = "lbctl.picker.Exchange", "Counts"
 _MOST_COUNTS = 100_000
 """Replicas that a message may name."""
-_MOST_REQUESTS, _MOST_TOKENS = 1_000_000, 1_000_000_000_000
+_MOST_REQUESTS, _MOST_TOKENS = 1_000_000, 10**15
 """The largest counts of a replica; larger ones are no counts of a picker."""
 
 
@@ -122,7 +122,7 @@ def parse(message: bytes) -> tuple[str, Counts] | None:
     try:
         values: Any = json.loads(message)
         counts = {
-            str(pool): {str(name): _counts(*pair) for name, pair in replicas.items()}
+            str(pool): {str(name): _counts(*numbers) for name, numbers in replicas.items()}
             for pool, replicas in values["counts"].items()
         }
         sender = values["from"]
@@ -133,8 +133,13 @@ def parse(message: bytes) -> tuple[str, Counts] | None:
     return sender, counts
 
 
-def _counts(requests: object, tokens: object) -> tuple[int, int]:
-    return _count(requests, _MOST_REQUESTS), _count(tokens, _MOST_TOKENS)
+def _counts(requests: object, unread: object, sent: object, sent_tokens: object) -> Count:
+    return Count(
+        _count(requests, _MOST_REQUESTS),
+        _count(unread, _MOST_TOKENS),
+        _count(sent, _MOST_TOKENS),
+        _count(sent_tokens, _MOST_TOKENS),
+    )
 
 
 def _count(value: object, most: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from lbctl.simulate.engine import Engine, Fault
 from lbctl.simulate.scenario import SimulatedReplica, heterogeneous, homogeneous
 from tests.benchmarks.picking import traces
 from tests.benchmarks.picking.plot import bars
-from tests.benchmarks.picking.policies import AllKnowing, Exact, Hashed, Picker, Policy, Weights
+from tests.benchmarks.picking.policies import AllKnowing, CacheAware, Exact, Hashed, Picker, Policy, Weights
 from tests.benchmarks.picking.simulator import Fleet, Outcome, run
 from tests.benchmarks.picking.traces import Arrival
 
@@ -36,6 +36,8 @@ class Scenario:
     arrivals: Callable[[int], list[Arrival]]
     policies: tuple[str, ...]
     proxies: int = 2
+    cache: float = 0.7
+    """The tokens of a replica's prefix cache, relative to 400,000 at a speed of 1."""
     corrected: tuple[float, ...] = ()
     """The capacities after the weights law has corrected them; empty: they are right."""
 
@@ -59,12 +61,24 @@ def scenarios() -> Iterator[Scenario]:
     yield Scenario("one halved", halved, _azure(halved, 0.7), both, corrected=(1.0,) * 7 + (0.5,))
     wedged = homogeneous(7, SimulatedReplica(faults=(Fault(100, 160, 0.0),)))
     yield Scenario("one stops for 60 s", wedged, _azure(wedged, 0.6), plain)
+    ill = ("weights, Envoy", "adaptive, Envoy", "weights, least conn", "adaptive, least conn")
+    for name, changed, load in (
+        ("healthy", mixed[0], 0.8),
+        ("one halved", replace(mixed[0], faults=(Fault(60, 1e9, 0.5),)), 0.7),
+        ("one wedged", replace(mixed[0], faults=(Fault(100, 160, 0.0),)), 0.6),
+    ):
+        for proxies in (1, 4, 16):
+            fleet = (changed, *mixed[1:])
+            also = ("pick", "pick, adaptive") if proxies == 1 else ()
+            yield Scenario(f"{name}, {proxies} proxies", fleet, _azure(fleet, load), (*ill, *also), proxies)
     affine = (
         "weights, least conn", "hash, bounded", "pick, no memory", "pick, bound 1.05", "pick", "pick, bound 2",
         "pick, bound 1000", "all-knowing",
     )  # fmt: skip
     yield Scenario("sessions", equal, lambda seed: traces.sessions(0.7, 8, _SECONDS, seed), affine)
-    yield Scenario("Mooncake", equal, lambda seed: traces.mooncake(1.0 + 0.2 * seed), affine)
+    routers = ("Envoy, least requests", "hash, bounded", "vllm-router", "sglang-router", *affine[2:])
+    for name, cache in (("Mooncake", 0.7), ("Mooncake, 1M caches", 2.5)):
+        yield Scenario(name, equal, lambda seed: traces.mooncake(1.0 + 0.2 * seed), routers, cache=cache)
     alone = ("weights, least conn", "one picker", "16 pickers alone", "16 pickers, 50 ms", "16 pickers, 500 ms")
     yield Scenario("several, equal", equal, _azure(equal, 0.8), alone)
     yield Scenario("several, 5:2:1", mixed, _azure(mixed, 0.8), alone)
@@ -73,7 +87,8 @@ def scenarios() -> Iterator[Scenario]:
 def outcome(scenario: Scenario, policy: str, seed: int) -> Outcome:
     """Run one policy once."""
     capacities = [item.capacity for item in scenario.members]
-    fleet = Fleet(scenario.members, proxies=scenario.proxies if policy.startswith("weights") else 1)
+    fleet = Fleet(scenario.members, proxies=scenario.proxies if policy.startswith(("weights", "adaptive")) else 1)
+    fleet.cache, fleet.adaptive = scenario.cache, "adaptive" in policy
     if policy.startswith("16"):
         fleet.proxies = 16
         fleet.exchange = {"50": 0.05, "500": 0.5}.get(policy.split()[-2])
@@ -85,10 +100,12 @@ def outcome(scenario: Scenario, policy: str, seed: int) -> Outcome:
 def _make(policy: str, capacities: Sequence[float]) -> Make:
     def make(index: int, engines: Sequence[Engine]) -> Policy:
         rng = random.Random(100 + index)
-        if policy.startswith("weights"):
+        if policy.startswith(("weights", "adaptive", "Envoy")):
             return Weights("envoy_w2" if "Envoy" in policy else "least_conn", capacities, rng)
         if policy.startswith("hash"):
             return Hashed(capacities, 1.25, 16)
+        if policy.endswith("router"):
+            return CacheAware(len(capacities), *((32, 1.1) if "vllm" in policy else (64, 1.5)), rng)
         if policy == "all-knowing":
             return AllKnowing(engines)
         options: dict[str, Any] = {"memory": "no memory" not in policy}
@@ -107,7 +124,7 @@ def _azure(members: Sequence[SimulatedReplica], load: float) -> Callable[[int], 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.picking")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--svg", type=Path)
     parser.add_argument("-k", metavar="WORD", default="")
     options = parser.parse_args()
@@ -130,7 +147,7 @@ def _line(scenario: Scenario, policy: str, total: _Sum) -> str:
 
 def _write(directory: Path, groups: dict[str, dict[str, float]]) -> None:
     work = {name: values for name, values in groups.items() if name in ("equal, Azure", "5:2:1, Azure", "one halved")}
-    cache = {name: values for name, values in groups.items() if name in ("sessions", "Mooncake")}
+    cache = {name: values for name, values in groups.items() if name in ("sessions", "Mooncake, 1M caches")}
     for file, title, chosen in (
         ("picking-work.svg", "p99 of the time to the first token, seconds: work in flight", work),
         ("picking-caches.svg", "p99 of the time to the first token, seconds: caches", cache),

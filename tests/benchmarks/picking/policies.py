@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import random
+from bisect import bisect
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
 from typing import Protocol
 
 from lbctl.ir.pools import PickPolicy, Prefix
+from lbctl.ir.weight import Weight, from_capacity
 from lbctl.pick.affinity import Affinity
 from lbctl.pick.books import Books
 from lbctl.pick.decide import pick
@@ -35,15 +39,17 @@ class Policy(Protocol):
     def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None:
         """What the engines report, some time ago."""
 
+    def follow(self, weights: Sequence[Weight | None]) -> None:
+        """Use these weights from now on; None: the replica gets nothing."""
+
 
 class Weights:
     """A proxy that is given weights, capacities or better ones."""
 
     def __init__(self, kind: str, capacities: Sequence[float], rng: random.Random) -> None:
-        from lbctl.ir.weight import from_capacity
-
-        self._balancer: Balancer = BALANCERS[kind].make(len(capacities), rng)
-        self._balancer.follow(BALANCERS[kind].proxy_weights([from_capacity(item) for item in capacities]))
+        self._kind = BALANCERS[kind]
+        self._balancer: Balancer = self._kind.make(len(capacities), rng)
+        self.follow([from_capacity(item) for item in capacities])
 
     def choose(self, number: int, arrival: Arrival, request: SimulatedRequest, now: float) -> int:
         place = self._balancer.pick()
@@ -56,6 +62,9 @@ class Weights:
         self._balancer.active[place] -= 1
 
     def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None: ...
+
+    def follow(self, weights: Sequence[Weight | None]) -> None:
+        self._balancer.follow(self._kind.proxy_weights(weights))
 
 
 class Hashed:
@@ -71,8 +80,6 @@ class Hashed:
         )
 
     def choose(self, number: int, arrival: Arrival, request: SimulatedRequest, now: float) -> int:
-        from bisect import bisect
-
         key = arrival.session or str(arrival.blocks[: self._blocks] or number)
         at = bisect(self._ring, (_digest(key), -1))
         total = sum(self._active) + 1
@@ -89,6 +96,45 @@ class Hashed:
         self._active[place] -= 1
 
     def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None: ...
+
+    def follow(self, weights: Sequence[Weight | None]) -> None: ...
+
+
+class CacheAware:
+    """`cache_aware` of vllm-router and of sglang-router, as documented in 2026, with an unbounded tree.
+
+    The shortest queue while the largest and the smallest number of requests in flight differ by more than `most` and by
+    more than the factor `factor`; else the replica with the longest match where that is over half of the prompt; else
+    the one with the fewest requests.
+    """
+
+    def __init__(self, replicas: int, most: int, factor: float, rng: random.Random) -> None:
+        self._active, self._seen = [0] * replicas, [set[int]() for _ in range(replicas)]
+        self._most, self._factor, self._rng = most, factor, rng
+
+    def choose(self, number: int, arrival: Arrival, request: SimulatedRequest, now: float) -> int:
+        place = self._place(arrival)
+        self._active[place] += 1
+        self._seen[place].update(arrival.blocks)
+        return place
+
+    def _place(self, arrival: Arrival) -> int:
+        least, largest = min(self._active), max(self._active)
+        fewest = self._rng.choice([place for place, count in enumerate(self._active) if count == least])
+        if largest - least > self._most and largest > self._factor * least:
+            return fewest
+        matches = [sum(1 for _ in takewhile(seen.__contains__, arrival.blocks)) for seen in self._seen]
+        longest = max(matches)
+        return matches.index(longest) if longest > 0.5 * max(1, len(arrival.blocks)) else fewest
+
+    def first(self, number: int, now: float) -> None: ...
+
+    def ended(self, number: int, place: int, now: float) -> None:
+        self._active[place] -= 1
+
+    def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None: ...
+
+    def follow(self, weights: Sequence[Weight | None]) -> None: ...
 
 
 class Picker:
@@ -128,6 +174,13 @@ class Picker:
             self.books.reconcile(POOL, str(place), counters.running, counters.waiting, firsts[place], now)
         self.books.expire(now)
 
+    def follow(self, weights: Sequence[Weight | None]) -> None:
+        candidates = [
+            replace(item, fit=weight is not None, weight=weight.rate if weight else item.weight)
+            for item, weight in zip(self._table.candidates, weights, strict=True)
+        ]
+        self._table = replace(self._table, candidates=tuple(candidates))
+
 
 class Exact(Picker):
     """The same, told of each first token at once (an engine whose headers come with the first token)."""
@@ -153,6 +206,8 @@ class AllKnowing:
     def ended(self, number: int, place: int, now: float) -> None: ...
 
     def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None: ...
+
+    def follow(self, weights: Sequence[Weight | None]) -> None: ...
 
 
 def _with_tokens(features: Features, tokens: float) -> Features:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
+from lbctl.ir.weight import Weight
+from lbctl.pick.books import Count
 from lbctl.simulate.engine import Engine, PrefixCache, SimulatedRequest, cache_tokens
 from lbctl.simulate.scenario import SimulatedReplica
-from tests.benchmarks.picking.policies import Picker, Policy
+from tests.benchmarks.picking.control import Control
+from tests.benchmarks.picking.policies import POOL, Picker, Policy
 from tests.benchmarks.picking.traces import BLOCK, Arrival
 
 PATIENCE = 60.0
 _ARRIVE, _STEP, _SCRAPE, _REPORT, _EXCHANGE = range(5)
+_NONE = Count(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,8 @@ class Fleet:
     delay: float = 0.2
     exchange: float | None = None
     cache: float = 0.7
+    adaptive: bool = False
+    """Whether weights follow what engines report, by the law of `serve`."""
     warm_up: float = 30.0
 
 
@@ -60,6 +67,9 @@ class _Run:
             for item in fleet.members
         ]
         self._policies = [policy(index, self._engines) for index in range(fleet.proxies)]
+        self._control = Control(fleet.members, fleet.interval) if fleet.adaptive else None
+        self._weights: list[Weight | None] = []
+        self._active = [0] * len(self._engines)
         self._rng = random.Random(5)
         self._requests = [SimulatedRequest(item.at, item.prompt, item.answer, blocks=item.blocks) for item in arrivals]
         self._arrivals = arrivals
@@ -94,6 +104,7 @@ class _Run:
             self._moved += self._last.get(arrival.session, place) != place
             self._last[arrival.session] = place
         self._engines[place].add(request)
+        self._active[place] += 1
         if not self._engines[place].busy:
             self._begin(now, place)
 
@@ -109,28 +120,36 @@ class _Run:
         self._firsts[place] += len(reading)
         for request in reading:
             self._policies[request.proxy].first(self._number[id(request)], now)
+        self._active[place] -= len(done)
         for request in done:
             self._policies[request.proxy].ended(self._number[id(request)], place, now)
         self._begin(now, place)
 
     def _scrape(self, now: float, _: object) -> None:
-        import copy
-
-        seen = [(copy.copy(engine.counters), count) for engine, count in zip(self._engines, self._firsts, strict=True)]
+        seen = [(copy(engine.counters), count) for engine, count in zip(self._engines, self._firsts, strict=True)]
         self._at(now + self._fleet.delay, _REPORT, seen)
         self._at(now + self._fleet.interval, _SCRAPE, None)
 
     def _report(self, now: float, seen: object) -> None:
+        counters, firsts = zip(*seen, strict=True)
         for policy in self._policies:
-            policy.scraped([item[0] for item in seen], [item[1] for item in seen], now)
+            policy.scraped(counters, firsts, now)
+        if self._control is None:
+            return
+        before, self._weights = self._weights, self._control.observe(counters, self._active, now)
+        if self._weights != before:
+            for policy in self._policies:
+                policy.follow(self._weights)
 
     def _exchange(self, now: float, _: object) -> None:
+        """Tell each picker the sum of the others' counts."""
         pickers = [policy for policy in self._policies if isinstance(policy, Picker)]
-        counts = [picker.books.snapshot() for picker in pickers]
-        for picker in pickers:
-            for other, report in zip(pickers, counts, strict=True):
-                if other is not picker:
-                    picker.books.merge(other.name, report, now)
+        counts = [picker.books.snapshot().get(POOL, {}) for picker in pickers]
+        names = {name for replicas in counts for name in replicas}
+        total = {name: _added(replicas.get(name, _NONE) for replicas in counts) for name in names}
+        for picker, own in zip(pickers, counts, strict=True):
+            others = {name: _without(total[name], own.get(name, _NONE)) for name in names}
+            picker.books.merge("others", {POOL: others}, now)
         self._at(now + self._fleet.exchange, _EXCHANGE, None)
 
     def _outcome(self) -> Outcome:
@@ -148,3 +167,11 @@ class _Run:
         for item in done:
             work[item.replica] += (item.prompt - item.cached) / self._fleet.members[item.replica].speed
         return Outcome(first, per_token, hits, failed, self._moved, max(work) / (sum(work) / len(work)))
+
+
+def _added(counts: Iterable[Count]) -> Count:
+    return Count(*map(sum, zip(*counts, strict=True)))
+
+
+def _without(total: Count, own: Count) -> Count:
+    return Count(*(all_ - mine for all_, mine in zip(total, own, strict=True)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbctl.pick.books import MAX_AGE, PEER_TTL, REQUEST_TOKENS, Books
+from lbctl.pick.backlog import REPORT_TTL
+from lbctl.pick.books import MAX_AGE, PEER_TTL, REQUEST_TOKENS, Books, Count
 
 POOL = "p"
 
@@ -83,7 +84,7 @@ def test_requests_of_unknown_clients_count_as_work() -> None:
     made.reconcile(POOL, "a", 4, 1, None, now=1)
     assert made.load(POOL, "a").others_requests == 4
     made.reconcile(POOL, "a", 0, 0, None, now=2)
-    assert made.load(POOL, "a").others == 0
+    assert made.load(POOL, "a").others_requests == 0
 
 
 def test_an_end_that_never_comes_is_given_up() -> None:
@@ -103,10 +104,46 @@ def test_pickers_that_exchange_counts_see_each_other_s_work_until_they_fall_sile
     assert mine.load(POOL, "a").work == 100 + 500 + 2 * REQUEST_TOKENS
     other.finished("3")
     mine.merge("b", other.snapshot(), now=1.2)
-    assert mine.load(POOL, "a").others == 0
-    mine.merge("b", {POOL: {"a": (5, 5)}}, now=1.3)
+    assert mine.load(POOL, "a").others_requests == 0
+    mine.merge("b", {POOL: {"a": Count(5, 5)}}, now=1.3)
     mine.expire(1.3 + PEER_TTL + 0.1)
-    assert mine.load(POOL, "a").others == 0
+    assert mine.load(POOL, "a").work == 100 + REQUEST_TOKENS
+
+
+def _merged(mine: Books, other: Books, now: float) -> None:
+    mine.merge("b", other.snapshot(), now)
+
+
+def test_the_engine_s_count_is_of_all_pickers_prompts_in_the_order_in_which_they_were_sent() -> None:
+    mine, other = books(), books(("1", 10))
+    mine.reconcile(POOL, "a", 1, 0, first_tokens=0, now=0)
+    _merged(mine, other, 0)
+    other.started("2", POOL, "a", 1000, 1)
+    _merged(mine, other, 1)
+    mine.started("3", POOL, "a", 100, 2)
+    other.started("4", POOL, "a", 500, 3)
+    other.started("5", POOL, "a", 300, 3)
+    _merged(mine, other, 3)
+    assert counts(mine) == (1, 1900)
+    mine.reconcile(POOL, "a", 5, 0, first_tokens=1, now=4)
+    assert counts(mine) == (1, 900), "the oldest prompt was the other's"
+    mine.reconcile(POOL, "a", 5, 0, first_tokens=2, now=5)
+    assert counts(mine) == (1, 800), "then the own one"
+    assert mine.load(POOL, "a").work == 800 + 5 * REQUEST_TOKENS
+
+
+def test_prompts_of_others_that_no_report_ever_counts_are_given_up() -> None:
+    mine, other = books(), books(("1", 10))
+    mine.reconcile(POOL, "a", 0, 0, first_tokens=0, now=0)
+    _merged(mine, other, 0)
+    for number in range(150):
+        other.started(f"x{number}", POOL, "a", 4, 1)
+    _merged(mine, other, 1)
+    assert counts(mine) == (0, 600)
+    mine.reconcile(POOL, "a", 2, 1, first_tokens=0, now=20)
+    assert counts(mine) == (0, 3 * 6), "the engine has three requests; one message added at most 100 prompts"
+    mine.expire(20 + REPORT_TTL + 1)
+    assert counts(mine) == (0, 0), "an engine that reports nothing any more"
 
 
 def test_loads_of_removed_replicas_are_dropped_when_their_requests_have_ended() -> None:
@@ -130,7 +167,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_no_count_is_ever_negative_and_all_are_zero_when_all_has_ended(
+def test_no_count_is_ever_negative_and_all_are_zero_when_all_has_ended_and_nobody_reports(
     events: list[tuple[str, int, int, float]],
 ) -> None:
     made, now = Books(), 0.0
@@ -149,10 +186,11 @@ def test_no_count_is_ever_negative_and_all_are_zero_when_all_has_ended(
             case "expire":
                 made.expire(now)
             case _:
-                made.merge("peer", {POOL: {replica: (number, tokens)}}, now)
+                made.merge("peer", {POOL: {replica: Count(number, tokens, int(now), 3 * int(now))}}, now)
         for name in "ab":
             load = made.load(POOL, name)
-            assert min(load.requests, load.unread, load.others, load.others_requests) >= 0
+            assert min(load.requests, load.unread, load.work, load.others_requests) >= 0
     for number in range(10):
         made.finished(str(number))
+    made.expire(now + REPORT_TTL + 1)
     assert all(counts(made, name) == (0, 0) for name in "ab")

@@ -101,6 +101,10 @@ def test_a_picture_is_no_text_but_tells_prompts_apart() -> None:
     assert about("data:1").prefix[-1] != about("data:2").prefix[-1]
 
 
+def test_a_character_of_three_bytes_counts_nearly_a_token() -> None:
+    assert features(json.dumps({"prompt": "東京" * 100}).encode()).prompt_tokens == pytest.approx(150)
+
+
 def test_a_length_that_a_client_claims_counts_no_more_than_a_model_reads() -> None:
     assert read(TABLE, {}, b"", 10**15).prompt_tokens == MOST_TOKENS
     pictures = [{"type": "image_url"}] * 1000

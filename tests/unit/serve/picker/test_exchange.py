@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from lbctl.ir.address import Address
-from lbctl.pick.books import Counts
+from lbctl.pick.books import Count, Counts
 from lbctl.serve.picker.exchange import Exchange, parse
 from lbctl.serve.picker.grpc_server import GrpcServer
 from lbctl.serve.picker.health import Health
@@ -56,10 +56,10 @@ def test_the_counts_of_each_reach_the_other_and_not_itself() -> None:
             peers = {"first": here, "second": there}
             first.exchange.follow(peers)
             second.exchange.follow(peers)
-            first.own = {"chat": {"a": (3, 500)}}
-            await _until(lambda: second.heard.get("first") == {"chat": {"a": (3, 500)}})
-            first.own = {"chat": {"a": (2, 0), "b": (1, 40)}}
-            await _until(lambda: second.heard["first"] == {"chat": {"a": (2, 0), "b": (1, 40)}})
+            first.own = {"chat": {"a": Count(3, 500)}}
+            await _until(lambda: second.heard.get("first") == {"chat": {"a": Count(3, 500)}})
+            first.own = {"chat": {"a": Count(2, 0), "b": Count(1, 40)}}
+            await _until(lambda: second.heard["first"] == {"chat": {"a": Count(2, 0), "b": Count(1, 40)}})
             await _until(lambda: "second" in first.heard)
         assert (first.heard.keys(), second.heard.keys()) == ({"second"}, {"first"})
 
@@ -69,7 +69,7 @@ def test_the_counts_of_each_reach_the_other_and_not_itself() -> None:
 def test_a_picker_that_comes_later_is_told_too() -> None:
     async def run() -> None:
         first, second = _Picker("first"), _Picker("second")
-        first.own = {"chat": {"a": (1, 1)}}
+        first.own = {"chat": {"a": Count(1, 1)}}
         async with second.listening() as there:
             pass
         first.exchange.follow({"second": there})
@@ -87,7 +87,7 @@ def test_a_picker_that_comes_later_is_told_too() -> None:
 def test_counts_of_a_picker_that_nobody_has_named_are_ignored() -> None:
     async def run() -> None:
         known, stranger, here = _Picker("known"), _Picker("stranger"), _Picker("here")
-        known.own = stranger.own = {"chat": {"a": (1, 1)}}
+        known.own = stranger.own = {"chat": {"a": Count(1, 1)}}
         async with here.listening() as address, known.listening() as other:
             here.exchange.follow({"known": other})
             stranger.exchange.follow({"here": address})
@@ -105,10 +105,13 @@ def test_counts_of_a_picker_that_nobody_has_named_are_ignored() -> None:
     "message",
     [
         b"", b"\xff", b"{}", b"[" * 100_000, b'{"from": 1, "counts": {}}', b'{"from": "x", "counts": []}',
-        b'{"from": "x", "counts": {"p": {"r": [1]}}}', b'{"from": "x", "counts": {"p": {"r": [1e999, 1]}}}',
-        b'{"from": "x", "counts": {"p": {"r": [1e300, 1]}}}', b'{"from": "x", "counts": {"p": {"r": [1, 1e13]}}}',
-        b'{"from": "x", "counts": {"p": {"r": [-1, 1]}}}', b'{"from": "x", "counts": {"p": {"r": [1, NaN]}}}',
-        b'{"from": "x", "counts": {"p": {"r": ["1", 1]}}}', b'{"from": "x", "counts": {"p": {"r": [true, 1]}}}',
+        b'{"from": "x", "counts": {"p": {"r": [1, 1]}}}', b'{"from": "x", "counts": {"p": {"r": [1e999, 1, 1, 1]}}}',
+        b'{"from": "x", "counts": {"p": {"r": [1e300, 1, 1, 1]}}}',
+        b'{"from": "x", "counts": {"p": {"r": [1, 1, 1, 1e16]}}}',
+        b'{"from": "x", "counts": {"p": {"r": [1, NaN, 1, 1]}}}',
+        b'{"from": "x", "counts": {"p": {"r": [-1, 1, 1, 1]}}}',
+        b'{"from": "x", "counts": {"p": {"r": ["1", 1, 1, 1]}}}',
+        b'{"from": "x", "counts": {"p": {"r": [true, 1, 1, 1]}}}',
         b'{"from": "' + b"x" * 65 + b'", "counts": {}}',
     ],
 )  # fmt: skip

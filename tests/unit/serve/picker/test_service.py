@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from lbctl.ir.pools import PickPolicy, SessionKey
+from lbctl.pick.books import Count
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.link import explained
@@ -165,7 +166,7 @@ def test_the_id_of_a_pick_says_nothing_about_the_next_one() -> None:
 
 def test_counts_of_other_pickers_are_taken_for_known_replicas_alone() -> None:
     service, _ = _service(_table(A, B))
-    service.merge("other", {"chat": {"a": (50, 9000), "gone": (1, 1)}, "gone": {"a": (1, 1)}})
+    service.merge("other", {"chat": {"a": Count(50, 9000), "gone": Count(1, 1)}, "gone": {"a": Count(1, 1)}})
     assert service.pick(_question()).names[0] == "b"
     assert not any("gone" in (pool, *loads) for pool, loads in service._decider.books._loads.items())
 

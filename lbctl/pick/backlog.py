@@ -1,0 +1,101 @@
+"""The prompts at one replica that its engine has not computed yet, in the order in which they were sent.
+
+Engines compute prompts in the order in which they come and count first tokens: each report of the count says how many
+of the oldest prompts are computed, whoever has sent them. So the prompts of other pickers stand in the same line.
+Without such reports prompts leave one by one, when their answers begin, and those of other pickers are not kept here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+REPORT_TTL = 60.0
+"""Seconds without a report of first tokens after which the engine counts as one that reports none."""
+
+
+@dataclass(slots=True, eq=False)
+class Prompt:
+    """A prompt that was sent to the replica."""
+
+    tokens: int
+    """Its length, less what the replica's cache holds."""
+    sent: float
+    """When it was sent, in seconds."""
+    is_own: bool = True
+    """Whether this picker has sent it."""
+    read: bool = False
+    """Whether it has left the backlog."""
+
+
+class Backlog:
+    """The prompts of one replica. Times are seconds on one clock."""
+
+    __slots__ = ("_counted", "_credit", "_heard", "_waiting", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        """The tokens of all prompts here."""
+        self._waiting: deque[Prompt] = deque()
+        self._counted: float | None = None
+        self._heard = 0.0
+        self._credit = 0
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the engine counts first tokens."""
+        return self._counted is not None
+
+    def add(self, tokens: int, now: float, is_own: bool = True) -> Prompt:
+        """Count a prompt that is sent now."""
+        prompt = Prompt(tokens, now, is_own)
+        self._waiting.append(prompt)
+        self.tokens += tokens
+        return prompt
+
+    def remove(self, prompt: Prompt) -> None:
+        """Remove a prompt that is computed."""
+        if not prompt.read:
+            prompt.read = True
+            self.tokens -= prompt.tokens
+            self._shorten()
+
+    def end(self, prompt: Prompt) -> None:
+        """Remove the prompt of a request that has ended; the engine's next count will have it."""
+        self._credit += not prompt.read
+        self.remove(prompt)
+
+    def count(self, first_tokens: float, now: float) -> None:
+        """Remove as many of the oldest prompts as the engine has counted since the last report.
+
+        Those of requests that have ended in between are among them; `_credit` is their number. What is left of it is
+        halved each time, because a request that ended without a first token was never counted.
+        """
+        before, self._counted, self._heard = self._counted, first_tokens, now
+        if before is None or first_tokens < before:
+            self._credit = 0
+            return
+        grown = int(first_tokens - before)
+        used = min(grown, self._credit)
+        self._credit = (self._credit - used) // 2
+        for _ in range(grown - used):
+            if self._waiting:
+                self.remove(self._waiting[0])
+
+    def limit(self, prompts: int, before: float) -> None:
+        """Remove the oldest of other pickers among those sent `before` beyond so many: the engine has no more."""
+        old = [prompt for prompt in self._waiting if prompt.sent < before and not prompt.read]
+        others = [prompt for prompt in old if not prompt.is_own]
+        for prompt in others[: max(0, len(old) - prompts)]:
+            self.remove(prompt)
+
+    def expire(self, now: float) -> None:
+        """Remove other pickers' prompts when the engine reports no first tokens any more."""
+        if self._counted is not None and now - self._heard > REPORT_TTL:
+            self._counted = None
+            for prompt in [prompt for prompt in self._waiting if not prompt.is_own]:
+                self.remove(prompt)
+
+    def _shorten(self) -> None:
+        while self._waiting and self._waiting[0].read:
+            self._waiting.popleft()
