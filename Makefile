@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Debian keeps the proxies in sbin, which is not in the PATH of everybody.
 export PATH := $(PATH):/usr/sbin:/sbin
+# The tests start hundreds of processes, each of which would compile all of lbctl anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo test test-fast check bench defaults weights format golden docs clean
 .DEFAULT_GOAL := help

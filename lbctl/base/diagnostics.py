@@ -7,7 +7,6 @@ about them.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -148,7 +147,10 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     folded = {candidate.casefold(): candidate for candidate in candidates}
     prefix = word.casefold()
     nearest = [name for key, name in folded.items() if len(prefix) > 2 and key.startswith(prefix)][:3]
-    nearest = nearest or [folded[key] for key in difflib.get_close_matches(prefix, list(folded), n=1, cutoff=0.6)]
+    if not nearest:
+        from difflib import get_close_matches
+
+        nearest = [folded[key] for key in get_close_matches(prefix, list(folded), n=1, cutoff=0.6)]
     return f"did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
 
 

@@ -10,7 +10,7 @@ from lbctl.compile.convert import pairs
 from lbctl.ir import pools as ir
 from lbctl.model import pool as model
 from lbctl.model.telemetry import Source, Telemetry, Weighting
-from lbctl.signals import KINDS, custom, table
+from lbctl.signals import KINDS, table
 
 _NEEDS = {"custom": ("signal", "metric"), "prometheus": ("signal", "query")}
 """Kind of source → the keys that it requires."""
@@ -84,7 +84,14 @@ def _check(ctx: Context, source: Source, path: Path) -> None:
     if missing:
         message = f"a source of the kind {source.kind} needs {' and '.join(missing)}"
         ctx.error("LB601", message, path, _EXAMPLES[source.kind])
-    problem = custom.unit_problem(source.signal, source.unit) if needs and source.signal else None
+    if needs and source.signal:
+        _check_unit(ctx, source.signal, source.unit, path)
+
+
+def _check_unit(ctx: Context, signal: str, unit: str | None, path: Path) -> None:
+    from lbctl.signals.custom import unit_problem
+
+    problem = unit_problem(signal, unit)
     if problem:
         ctx.error("LB602", problem, (*path, "unit"))
 

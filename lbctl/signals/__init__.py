@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from lbctl.base.registry import Registry
-from lbctl.signals.source import MetricsTable
+
+if TYPE_CHECKING:
+    from lbctl.signals.source import MetricsTable
 
 _MODULES = Registry(
     {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from pydantic import PlainValidator, WithJsonSchema
@@ -32,13 +33,18 @@ def schema(pattern: str, grammar: str) -> WithJsonSchema:
 
 def text(pattern: str, noun: str, hint: str, lower: bool = False) -> Any:
     """A string that matches `pattern` completely."""
-    compiled = re.compile(pattern, re.ASCII)
 
     def validate(value: object) -> str:
         if not isinstance(value, str):
             raise refuse("LB013", f"{show(value)} is not a string", quoting_hint(value))
-        if not compiled.fullmatch(value):
+        if not _compiled(pattern).fullmatch(value):
             raise refuse("LB013", f"{show(value)} is not {noun}", hint)
         return value.lower() if lower else value
 
     return (PlainValidator(validate), schema(pattern, f"{noun}: {hint}"))
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Compile at the first use: most fleets have few of the kinds of value."""
+    return re.compile(pattern, re.ASCII)

@@ -9,7 +9,6 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
 from lbctl.targets.envoy.capabilities import CAPABILITIES
-from lbctl.targets.envoy.check import check_command, complaints
 from lbctl.targets.target import Bundle, Capability, Complaint, Version
 
 
@@ -56,8 +55,12 @@ class EnvoyTarget:
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
         """Return the command that checks a configuration; `prefix` is a directory that it may write to."""
+        from lbctl.targets.envoy.check import check_command
+
         return check_command(binary, prefix, main)
 
     def complaints(self, output: str, bundle: Bundle) -> Iterable[Complaint]:
         """Return the errors in the output of Envoy's checker, with their places in the bundle."""
+        from lbctl.targets.envoy.check import complaints
+
         return complaints(output, bundle)

@@ -32,7 +32,17 @@ def test_validate_loads_nothing_that_renders() -> None:
     modules = imported("validate", QUICKSTART)
     assert "lbctl.model.fleet" in modules
     renderers = {f"lbctl.targets.{kind}.render" for kind in ("nginx", "haproxy", "envoy")}
-    assert ({"jinja2", "google.protobuf", "envoy"} | renderers) & modules == set()
+    checkers = {"lbctl.targets.envoy.check", "lbctl.signals.source", "lbctl.signals.exposition", "difflib"}
+    assert ({"jinja2", "google.protobuf", "envoy", "aiohttp"} | renderers | checkers) & modules == set()
+
+
+def test_no_command_looks_for_plugins_in_every_installed_package() -> None:
+    refused = "def refused(): raise SystemExit('looked for plugins')"
+    code = f"import importlib.metadata as m\n{refused}\nm.distributions = refused\nfrom lbctl.cli import main\nmain()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "validate", QUICKSTART], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +52,7 @@ def test_render_loads_its_own_target_alone(kind: str, foreign: str) -> None:
     modules = imported("render", "-t", kind, QUICKSTART)
     others = {f"lbctl.targets.{other}.render" for other in ("nginx", "haproxy", "envoy") if other != kind}
     assert f"lbctl.targets.{kind}.render" in modules
-    assert ({foreign} | others) & modules == set()
+    assert ({foreign, "aiohttp", "lbctl.signals.source"} | others) & modules == set()
 
 
 def test_python_does_not_look_through_all_of_it_once_more_as_it_ends() -> None:
