@@ -60,7 +60,7 @@ def answer(query: PickQuery, paths: tuple[str, ...]) -> int:
         show(item for item in diagnostics if item.severity == "error")
         return 1
     pool = _pool(loaded.compiled.topology.pools, query.pool)
-    table = offline_table(pool)
+    table = _table(pool)
     explanation = explain(_features(table, query), table, Books(), Affinity(), 0.0)
     _print(decode(schema.PickExplanation, {"pool": pool.name, **document(explanation)}), query.form)
     return 0
@@ -92,20 +92,9 @@ def _print(explanation: schema.PickExplanation, form: str) -> None:
         click.echo(line)
 
 
-def offline_table(pool: ir.Pool) -> PoolTable:
+def _table(pool: ir.Pool) -> PoolTable:
     """Return the table of a pool as the files have it: every replica idle, at its capacity."""
-    assert pool.balance.pick is not None
-    candidates = (_candidate(item, pool) for item in pool.replicas)
-    model = pool.model
-    return PoolTable(
-        pool=pool.name,
-        policy=pool.balance.pick,
-        candidates=tuple(candidates),
-        model=model.name if model else None,
-        adapters=frozenset(model.adapters if model else ()),
-        locality=pool.locality,
-        slow_start=pool.slow_start,
-    )
+    return PoolTable.of(pool, (_candidate(item, pool) for item in pool.replicas))
 
 
 def _candidate(replica: ir.Replica, pool: ir.Pool) -> Candidate:

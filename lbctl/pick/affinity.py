@@ -1,4 +1,4 @@
-"""Which replica has seen which session and which beginning of a prompt: what its cache may still hold.
+"""Which replica has seen which session, beginning of a prompt and adapter: what it may still hold.
 
 The memory is bounded in entries and in time. It has two generations: what is used moves into the younger one; when that
 is full or half of `ttl` old, it becomes the older one, and what was in the older one and not used since is forgotten.
@@ -7,6 +7,8 @@ This is LRU and a TTL without a time or a list link for each entry, and forgetti
 Of a prompt not every block is stored: all of the first eight, then four in each doubling of the length, and the last
 one. A conversation that goes on finds the last block of its previous request; other prompts that share a beginning find
 at least four fifths of it.
+
+Adapters are few, as the files name them: of each, the time of its last request is kept for every replica.
 """
 
 from __future__ import annotations
@@ -40,12 +42,13 @@ class Affinity:
     """The memory of one picker."""
 
     def __init__(self, limit: int = LIMIT, ttl: float = TTL) -> None:
-        self._half, self._half_life = max(1, limit // 2), ttl / 2
+        self._half, self._ttl = max(1, limit // 2), ttl
         self._young: dict[int, tuple[int, ...]] = {}
         self._old: dict[int, tuple[int, ...]] = {}
         self._turned = 0.0
         self._ids: dict[tuple[str, str], int] = {}
         self._names: dict[int, str] = {}
+        self._adapters: dict[tuple[str, str], dict[int, float]] = {}
         self._next = 0
 
     def __len__(self) -> int:
@@ -61,10 +64,19 @@ class Affinity:
                 return (Remembered(self._names[entry[0]], min(entry[1], features.prompt_tokens), "session"),)
         return self._by_prefix(features)
 
+    def with_adapter(self, features: Features, now: float) -> frozenset[str]:
+        """Return who may have the request's adapter loaded; nobody where it names none."""
+        if features.adapter is None:
+            return frozenset()
+        used = self._adapters.get((features.pool, features.adapter), {})
+        return frozenset(self._names[holder] for holder, at in used.items() if now - at <= self._ttl)
+
     def remember(self, features: Features, replica: str, now: float) -> None:
         """Record that a replica was picked for the request."""
         self._turn(now)
         holder = self._id(features.pool, replica)
+        if features.adapter is not None:
+            self._adapters.setdefault((features.pool, features.adapter), {})[holder] = now
         if features.session is not None:
             self._young[_session_key(features.pool, features.session)] = (holder, round(features.prompt_tokens))
         for depth in stored_depths(len(features.prefix)):
@@ -74,10 +86,12 @@ class Affinity:
                 self._young[key] = (holder, *(item for item in holders if item != holder))[:_MAX_HOLDERS]
 
     def forget(self, pool: str, replica: str) -> None:
-        """Forget everything of a replica that has restarted or left: its cache is gone."""
+        """Forget everything of a replica that has restarted or left: its cache and its adapters are gone."""
         holder = self._ids.pop((pool, replica), None)
         if holder is not None:
             del self._names[holder]
+            for used in self._adapters.values():
+                used.pop(holder, None)
 
     def _by_prefix(self, features: Features) -> tuple[Remembered, ...]:
         """Return each replica with the longest beginning that it has seen, the longest first."""
@@ -102,7 +116,7 @@ class Affinity:
         return entry
 
     def _turn(self, now: float) -> None:
-        if len(self._young) >= self._half or now - self._turned >= self._half_life:
+        if len(self._young) >= self._half or now - self._turned >= self._ttl / 2:
             self._old, self._young, self._turned = self._young, {}, now
 
     def _id(self, pool: str, replica: str) -> int:

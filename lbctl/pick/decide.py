@@ -8,11 +8,10 @@ others have none. docs/picking.md has the measurements behind this.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from lbctl.pick.affinity import Affinity, Remembered
+from lbctl.pick.affinity import Affinity
 from lbctl.pick.books import REQUEST_TOKENS, Books
 from lbctl.pick.features import Features
 from lbctl.pick.table import Candidate, PoolTable, Tier
@@ -28,7 +27,7 @@ SLACK = 2.0
 Without it the bound drives requests away from their caches at every small fluctuation.
 """
 ADAPTER_TOKENS = 2000.0
-"""What loading an adapter costs, in tokens."""
+"""What loading an adapter costs, in tokens, where another replica may have it."""
 
 
 class RandomSource(Protocol):
@@ -74,7 +73,7 @@ class Consideration:
     credited: list[int]
     """The places whose cache counts; the others of `saved` have too much load."""
     by: str
-    """`session` or `prefix`, where `saved` has anything."""
+    """`session` or `prefix`: what is remembered of the request; empty: nothing."""
 
     def scores(self) -> list[float]:
         """Return what is compared: the waits, less what caches are worth."""
@@ -91,13 +90,12 @@ def pick(
     tier = eligible(features, table, books)
     if tier is None:
         return Pick((), "none", (), 0.0)
-    memory = affinity.recall(features, now)
-    view = consider(features, table, tier, books, memory, now)
+    view = consider(features, table, tier, books, affinity, now)
     order = _ordered(view.scores(), random)
     first = order[0]
     tokens = features.prompt_tokens - view.saved.get(first, 0.0)
     candidates = tuple([tier.candidates[index] for index in order])
-    return Pick(candidates, _reason(view, first, memory), tuple([view.waits[index] for index in order]), tokens)
+    return Pick(candidates, _reason(view, first), tuple([view.waits[index] for index in order]), tokens)
 
 
 def eligible(features: Features, table: PoolTable, books: Books) -> Tier | None:
@@ -123,7 +121,7 @@ def why_not(candidate: Candidate, features: Features, books: Books) -> str:
 
 
 def consider(
-    features: Features, table: PoolTable, tier: Tier, books: Books, memory: Sequence[Remembered], now: float
+    features: Features, table: PoolTable, tier: Tier, books: Books, affinity: Affinity, now: float
 ) -> Consideration:
     """Return what speaks for and against each replica of the tier."""
     get = books.loads(features.pool).get
@@ -131,9 +129,13 @@ def consider(
     rates = _ramped(tier, table, now) if tier.ramping and table.slow_start else tier.rates
     own = features.prompt_tokens + REQUEST_TOKENS
     waits = [(work + own) / rate for work, rate in zip(works, rates, strict=True)]
-    if features.adapter is not None:
-        _add_adapter(features.adapter, tier, rates, waits)
-    places = tier.places
+    loaded = affinity.with_adapter(features, now)
+    if loaded:
+        waits = [
+            wait if name in loaded else wait + ADAPTER_TOKENS / rate
+            for name, wait, rate in zip(tier.names, waits, rates, strict=True)
+        ]
+    memory, places = affinity.recall(features, now), tier.places
     saved = {places[item.replica]: item.tokens for item in memory if item.replica in places}
     credited: list[int] = []
     if saved:
@@ -157,12 +159,6 @@ def _ramped(tier: Tier, table: PoolTable, now: float) -> list[float]:
     return rates
 
 
-def _add_adapter(adapter: str, tier: Tier, rates: Sequence[float], waits: list[float]) -> None:
-    for index, candidate in enumerate(tier.candidates):
-        if candidate.adapters is not None and adapter not in candidate.adapters:
-            waits[index] += ADAPTER_TOKENS / rates[index]
-
-
 def _ordered(scores: list[float], random: RandomSource) -> list[int]:
     """Return the places of the lowest scores, equal ones in random order."""
     order: list[int] = []
@@ -178,8 +174,8 @@ def _ordered(scores: list[float], random: RandomSource) -> list[int]:
     return order
 
 
-def _reason(view: Consideration, first: int, memory: Sequence[Remembered]) -> Reason:
-    if not memory:
+def _reason(view: Consideration, first: int) -> Reason:
+    if not view.by:
         return "load"
     if first in view.saved:
         return "session" if view.by == "session" else "prefix"

@@ -67,8 +67,7 @@ def explain(features: Features, table: PoolTable, books: Books, affinity: Affini
     if tier is None:
         rows = tuple(_refused(item, table, features, books) for item in table.candidates)
         return Explanation(_none_sentence(table), "none", (), features, rows)
-    memory = affinity.recall(features, now)
-    view = consider(features, table, tier, books, memory, now)
+    view = consider(features, table, tier, books, affinity, now)
     scores = view.scores()
     result = pick(features, table, books, affinity, now, _First())
     equal = [name for name, score in zip(tier.names, scores, strict=True) if score == min(scores)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from lbctl.ir.locality import Place, distance
-from lbctl.ir.pools import Locality, PickPolicy, SlowStart
+from lbctl.ir.pools import Locality, PickPolicy, Pool, SlowStart
 
 _SPILL_BELOW = 70.0
 """Below this percentage of fit replicas of a priority the next one helps, where `locality` says nothing else."""
@@ -49,8 +49,6 @@ class Candidate:
     """A measured correction of `weight`, 1.0 for none; None where `weight` already has it or nothing is measured."""
     limit: int | None = None
     """The most requests in flight at this replica; None: no limit."""
-    adapters: frozenset[str] | None = None
-    """The LoRA adapters that it has loaded; None where that is unknown."""
     started: float | None = None
     """When it began to take requests, by the clock of the picker's `now`; None: longer ago than any slow start."""
 
@@ -99,6 +97,20 @@ class PoolTable:
     _tiers: dict[tuple[Place, frozenset[str]], tuple[Tier, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+
+    @classmethod
+    def of(cls, pool: Pool, candidates: Iterable[Candidate]) -> PoolTable:
+        """Return the table of a pool with the algorithm `pick`."""
+        assert pool.balance.pick is not None, f"the pool {pool.name} has another algorithm"
+        return cls(
+            pool=pool.name,
+            policy=pool.balance.pick,
+            candidates=tuple(sorted(candidates, key=lambda item: item.name)),
+            model=pool.model.name if pool.model else None,
+            adapters=frozenset(pool.model.adapters if pool.model else ()),
+            locality=pool.locality,
+            slow_start=pool.slow_start,
+        )
 
     @cached_property
     def names(self) -> frozenset[str]:

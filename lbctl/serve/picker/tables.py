@@ -74,7 +74,6 @@ def picked_pools(served: PublishedFleet) -> tuple[Pool, ...]:
 
 def table(served: PublishedFleet, pool: Pool, measured: Measured, arrivals: Arrivals) -> PoolTable:
     """Return the table of a pool with the algorithm `pick`."""
-    assert pool.balance.pick is not None, "the pool is one of `picked_pools`"
     names = {item.name for item in pool.replicas}
     effective = [item for item in served.composed.replicas(_whole(served, pool)) if item.replica.name in names]
     reasons = {item.replica.name: _reason(pool, item, measured) for item in effective}
@@ -83,14 +82,7 @@ def table(served: PublishedFleet, pool: Pool, measured: Measured, arrivals: Arri
         _candidate(served, pool, item, measured, reasons[item.replica.name], started.get(item.replica.name))
         for item in effective
     )
-    return PoolTable(
-        pool=pool.name,
-        policy=pool.balance.pick,
-        candidates=tuple(sorted(candidates, key=lambda item: item.name)),
-        model=pool.model.name if pool.model else None,
-        locality=pool.locality,
-        slow_start=pool.slow_start,
-    )
+    return PoolTable.of(pool, candidates)
 
 
 class NewSamples:

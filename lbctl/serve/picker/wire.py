@@ -21,7 +21,7 @@ FORMAT = 1
 MOST_LINE = 256 << 20
 """Bytes of the largest line, which is a pool of many thousands of replicas."""
 _NAMES = tuple(item.name for item in fields(Candidate))
-_STARTED, _ADAPTERS = _NAMES.index("started"), _NAMES.index("adapters")
+_STARTED = _NAMES.index("started")
 
 
 class EngineSample(NamedTuple):
@@ -169,7 +169,6 @@ def peers_of(values: Mapping[str, Any]) -> Mapping[str, str]:
 def _row(item: Candidate, now: float) -> list[object]:
     values: list[object] = [getattr(item, name) for name in _NAMES]
     values[_STARTED] = None if item.started is None else round(now - item.started, 3)
-    values[_ADAPTERS] = None if item.adapters is None else sorted(item.adapters)
     return values
 
 
@@ -181,8 +180,6 @@ def _candidate(row: list[Any], now: float) -> Candidate:
     values = list(row)
     if values[_STARTED] is not None:
         values[_STARTED] = now - values[_STARTED]
-    if values[_ADAPTERS] is not None:
-        values[_ADAPTERS] = frozenset(values[_ADAPTERS])
     return Candidate(**dict(zip(_NAMES, values, strict=True)))
 
 

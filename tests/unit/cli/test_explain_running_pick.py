@@ -6,14 +6,17 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from lbctl.cli import run
-from lbctl.cli.explain_pick import offline_table
+from lbctl.control.compose import compose
+from lbctl.control.loop_output import LoopOutput
+from lbctl.ir.snapshot import Snapshot
 from lbctl.serve.api import pick_rows, schema
-from lbctl.serve.picker import wire
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.picker import tables, wire
 from lbctl.serve.picker.link import explained
 from lbctl.serve.picker.question import Caller, Question
 from lbctl.serve.picker.service import PickService
@@ -33,12 +36,14 @@ class Picking(Fleet):
         super().__init__()
         made, found = compiling(FLEET)
         assert made is not None, found
-        pools = (pool for pool in made.topology.pools if pool.balance.pick is not None)
-        tables = {pool.name: offline_table(pool) for pool in pools}
+        composed = compose(Snapshot(made.topology), LoopOutput(), (), {}, 0.0)
+        served = cast(PublishedFleet, SimpleNamespace(composed=composed))
+        measured, arrivals = tables.Measured(0.0), tables.Arrivals()
+        sent = {pool.name: tables.table(served, pool, measured, arrivals) for pool in tables.picked_pools(served)}
         self.service = PickService()
-        for name in tables.keys() - {"empty"}:
-            self.service.set_table(name, tables[name])
-        self.picker: Any = SimpleNamespace(feed=SimpleNamespace(tables=tables), explain=self._explain)
+        for name in sent.keys() - {"empty"}:
+            self.service.set_table(name, sent[name])
+        self.picker: Any = SimpleNamespace(feed=SimpleNamespace(tables=sent), explain=self._explain)
 
     async def explain_pick(self, body: dict[str, Any], actor: str) -> schema.PickExplanation:
         return await pick_rows.explain(self.picker, body)

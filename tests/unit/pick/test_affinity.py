@@ -60,6 +60,17 @@ def test_a_replica_that_restarts_is_forgotten_at_once_and_can_be_remembered_agai
     assert holders(memory, prompt(1, 2)) == {"a": 10}
 
 
+def test_an_adapter_is_loaded_where_it_was_used_within_the_ttl() -> None:
+    memory, sql = Affinity(ttl=100), Features("p", adapter="sql")
+    memory.remember(sql, "a", 0)
+    memory.remember(sql, "b", 50)
+    assert memory.with_adapter(sql, 100) == {"a", "b"}
+    assert memory.with_adapter(sql, 140) == {"b"}
+    assert memory.with_adapter(Features("q", adapter="sql"), 50) == memory.with_adapter(Features("p"), 50) == set()
+    memory.forget("p", "b")
+    assert memory.with_adapter(sql, 60) == {"a"}
+
+
 def test_what_is_used_stays_and_what_is_not_used_goes_after_the_ttl() -> None:
     memory = Affinity(ttl=100)
     memory.remember(session("used"), "a", 0)

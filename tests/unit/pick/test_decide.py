@@ -234,9 +234,23 @@ def test_affinity_never_takes_a_replica_over_its_bound(replicas: int, bound: flo
 
 
 def test_an_adapter_s_requests_go_where_it_is_loaded_as_long_as_that_has_room() -> None:
-    world = World(table(candidate("a", adapters=frozenset({"sql"})), candidate("b", adapters=frozenset())))
-    assert [names(world.ask(adapter="sql", prompt_tokens=500.0))[0] for _ in range(4)] == ["a"] * 4
-    assert "b" in [names(world.ask(adapter="sql", prompt_tokens=500.0))[0] for _ in range(4)]
+    world = World(table(candidate("a"), candidate("b")))
+    home = names(world.ask(adapter="sql", prompt_tokens=500.0))[0]
+    assert [names(world.ask(adapter="sql", prompt_tokens=500.0))[0] for _ in range(3)] == [home] * 3
+    others = [names(world.ask(adapter="sql", prompt_tokens=500.0))[0] for _ in range(6)]
+    assert home not in others[:4], "now the other one has it too"
+    assert set(others[4:]) == {"a", "b"}
+
+
+def test_two_adapters_have_homes_of_their_own_and_a_restart_unloads_them() -> None:
+    world = World(table(candidate("a"), candidate("b")))
+    home = names(world.ask(adapter="sql"))[0]
+    assert names(world.ask(adapter="chat"))[0] != home
+    for request in ("1", "2"):
+        world.books.finished(request)
+    assert names(world.look(adapter="sql"))[0] == home
+    world.memory.forget("p", home)
+    assert {names(world.look(adapter="sql"))[0] for _ in range(30)} == {"a", "b"}
 
 
 def test_sessions_move_only_to_the_replica_that_came_and_from_the_one_that_left() -> None:

@@ -28,6 +28,7 @@ listeners: {{main: {{bind: "127.0.0.1:80"}}}}
 routes: {{all: {{match: {{path_prefix: /}}, pool: chat}}}}
 pools:
   chat:
+    model: {{name: llama, adapters: [sql, chat-de]}}
     balance: {{algorithm: pick}}
     circuit_breaker: {{per_replica: {{max_requests: 7}}}}
     telemetry: {{interval: 2s, sources: [{{kind: vllm, url: "http://{{host}}:{{port}}/metrics"}}]}}
@@ -78,6 +79,11 @@ def test_a_fleet_as_its_files_say_has_every_replica_fit_with_address_capacity_an
     a = found["a"]
     assert (a.capacity, a.weight, a.region, a.zone, a.limit) == (2.0, 2.0, "eu", "eu-1", 7)
     assert found["c"].priority == 1
+
+
+def test_the_names_of_the_model_and_of_its_adapters_are_those_of_the_files() -> None:
+    found = _table(_served())
+    assert (found.model, found.adapters) == ("llama", {"sql", "chat-de"})
 
 
 def test_drained_by_the_files_by_an_operator_and_ejected_by_deep_health() -> None:
