@@ -28,7 +28,8 @@ class Include(Section):
     )
     frontend: dict[v.Name, _Files] | None = Field(
         None,
-        description="For HAProxy: lines of the frontend of a listener, after credentials and limits, before its backend.",
+        description="For HAProxy: lines of the frontend of a listener, after credentials and limits, before its "
+        "backend.",
     )
     backend: dict[v.Name, _Files] | None = Field(
         None, description="For HAProxy: lines of every backend of a pool, before its servers."
