@@ -25,7 +25,7 @@ from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.views import NO_FLEET
 from lbctl.serve.descriptors import AcceptErrors, raise_limit
 from lbctl.serve.errors import CannotListenError
-from lbctl.serve.guard import Work, end_tasks
+from lbctl.serve.guard import Work, end_tasks, until_one_ends
 from lbctl.serve.joining import join, shared_store
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options, parse_lenient, settings
@@ -68,7 +68,7 @@ class App:
         self._endpoints = Endpoints(options, self._nodes, self._metrics)
         self._stop = asyncio.Event()
         self._cannot_listen = False
-        self._reloads: set[asyncio.Task[None]] = set()
+        self._reload_wanted = asyncio.Event()
         self._state: SavedState | None = None
         self._services: Services | None = None
 
@@ -114,7 +114,7 @@ class App:
         if services is not None:
             services.views.end()
             services.picker.end()
-        await end_tasks((*tasks, *self._reloads))
+        await end_tasks(tasks)
         await self._endpoints.close()
         if services is not None:
             services.traffic.close()
@@ -130,11 +130,12 @@ class App:
         services = await self._start()
         tasks: Mapping[str, Work] = {
             "watch of the files": lambda: self._follow_files(services),
+            "reload at SIGHUP": lambda: self._follow_signals(services),
             "discovery": lambda: self._follow_discovery(services),
             "deadlines of drains": lambda: self._follow_drains(services),
             **services.tasks(),
         }
-        await _until_one_ends([services.guard.start(name, work) for name, work in tasks.items()])
+        await until_one_ends([services.guard.start(name, work) for name, work in tasks.items()])
 
     async def _start(self) -> Services:
         options = self._options
@@ -216,11 +217,13 @@ class App:
 
     def _reload_soon(self) -> None:
         log.event("reading the files again", signal="SIGHUP")
-        if self._services is None:  # the first reading has not ended
-            return
-        task = asyncio.get_running_loop().create_task(self._reload_and_retry(self._services), name="reload")
-        self._reloads.add(task)
-        task.add_done_callback(self._reloads.discard)
+        self._reload_wanted.set()
+
+    async def _follow_signals(self, services: Services) -> None:
+        while True:
+            await self._reload_wanted.wait()
+            self._reload_wanted.clear()
+            await self._reload_and_retry(services)
 
     async def _reload_and_retry(self, services: Services) -> None:
         """Read the files, and offer resources that Envoys have rejected once more."""
@@ -236,14 +239,3 @@ class App:
         if keys:
             log.warn("these changes of the files take effect at the next start", keys=",".join(keys))
         self._endpoints.renew()
-
-
-async def _until_one_ends(tasks: list[asyncio.Task[Any]]) -> None:
-    """Wait until the first task ends, and raise its error: the guard lets a task end only with a fatal one."""
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task.done():
-                task.result()
-    finally:
-        await end_tasks(tasks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, NoReturn
 
 from lbctl.serve import log
@@ -46,6 +46,17 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
             task.cancel()
         ended, ending = await asyncio.wait(ending, timeout=_AGAIN)
         await asyncio.gather(*ended, return_exceptions=True)
+
+
+async def until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Wait until the first task ends, end the others, and raise the error of the one that has ended."""
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        await end_tasks(tasks)
 
 
 class Guard:

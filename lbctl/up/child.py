@@ -29,6 +29,10 @@ class CannotStartError(Exception):
     """The program could not be started; the text says why."""
 
 
+class CannotShowError(Exception):
+    """The output of the program can no longer be shown; the text says why."""
+
+
 class Child:
     """One program, whose output goes to `log` and line by line to `show`."""
 
@@ -61,9 +65,19 @@ class Child:
         return self._process.pid
 
     async def ended(self) -> int:
-        """Wait until it ends by itself, and return its exit code."""
+        """Wait until it ends by itself, and return its exit code. Raises CannotShowError."""
         assert self._process is not None
-        return await self._process.wait()
+        assert self._follower is not None
+        end = asyncio.create_task(self._process.wait())
+        try:
+            await asyncio.wait({end, self._follower}, return_when=asyncio.FIRST_COMPLETED)
+            if not end.done():
+                self._follower.result()
+            return await end
+        except OSError as error:
+            raise CannotShowError(f"the output of {self.name} can no longer be shown: {reason_of(error)}") from None
+        finally:
+            end.cancel()
 
     async def end(self, patience: float) -> None:
         """End it: SIGTERM, after `patience` seconds SIGKILL, also to what it has started. Shows the rest of its log."""

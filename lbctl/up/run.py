@@ -15,7 +15,7 @@ from typing import Any
 from lbctl.base.hosts import from_here
 from lbctl.ir.address import Address
 from lbctl.targets import xds_kinds
-from lbctl.up.child import CannotStartError, Child
+from lbctl.up.child import CannotShowError, CannotStartError, Child
 from lbctl.up.launchers import PID_FILE, XDS_SOCKET
 
 _READY_TIMEOUT = 60.0
@@ -73,7 +73,7 @@ async def run(programs: Programs, show: Show, body: Callable[[], Coroutine[Any, 
     except NotReadyError:
         tails = "".join(_tail(child) for child in (serve, proxy))
         raise UpError(f"the fleet was not ready within {_READY_TIMEOUT:g} s{tails}") from None
-    except CannotStartError as error:
+    except (CannotStartError, CannotShowError) as error:
         raise UpError(str(error)) from None
     finally:
         try:

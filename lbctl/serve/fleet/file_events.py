@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lbctl.base.errors import reason_of
+from lbctl.serve import log
+from lbctl.serve.guard import Guard
 
 _DEBOUNCE_MS = 50
 """Milliseconds for which events that happen together are gathered into one notification."""
@@ -41,12 +43,15 @@ class WatchedDirectories:
 class FileEvents:
     """Calls `notify` in the event loop after each event that may concern a watched file."""
 
-    def __init__(self, notify: Callable[[], None]) -> None:
+    def __init__(self, notify: Callable[[], None], guard: Guard) -> None:
         self._notify = notify
+        self._guard = guard
         self._task: asyncio.Task[None] | None = None
         self._watched = WatchedDirectories()
         self.unavailable = ""
         """Why the operating system reports no events; empty while it does."""
+        self._logged = ""
+        """The last of these reasons that was logged."""
 
     async def watch(self, watched: WatchedDirectories) -> None:
         """Watch these directories from now on, and no others."""
@@ -66,24 +71,36 @@ class FileEvents:
             self._task = None
 
     async def _listen(self, watched: WatchedDirectories) -> None:
+        try:
+            await self._notify_of_changes(watched)
+            reason = "the watch has ended"
+        except (OSError, RuntimeError) as error:
+            reason = reason_of(error).lower()
+        except Exception as error:  # noqa: BLE001 -- the files are polled, and `watch` tries again
+            reason = reason_of(error)
+            if reason != self._logged:
+                self._guard.record("a task failed; it starts again", "file events")
+        if reason != self._logged:
+            log.warn("the system reports no changes of files; they are compared every second", why=reason)
+        self.unavailable = self._logged = reason
+
+    async def _notify_of_changes(self, watched: WatchedDirectories) -> None:
         from watchfiles import Change, awatch
 
         def concerned(_: Change, path: str) -> bool:
             return watched.concerned(path)
 
         directories = sorted(path for path, _, _ in watched.directories)
-        try:
-            async for _ in awatch(
-                *directories,
-                watch_filter=concerned,
-                debounce=_DEBOUNCE_MS,
-                step=_STEP_MS,
-                recursive=False,
-                force_polling=False,
-            ):
-                self._notify()
-        except (OSError, RuntimeError) as error:
-            self.unavailable = reason_of(error).lower()
+        async for _ in awatch(
+            *directories,
+            watch_filter=concerned,
+            debounce=_DEBOUNCE_MS,
+            step=_STEP_MS,
+            recursive=False,
+            force_polling=False,
+        ):
+            self._logged = ""
+            self._notify()
 
 
 def watched_directories(paths: Iterable[Path]) -> WatchedDirectories:

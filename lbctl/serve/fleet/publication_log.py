@@ -63,6 +63,11 @@ class PublicationLog:
                 await self._audit.record(CONTROL_PLANE, "publish", version, cause)
 
 
+def stays(publisher: Publisher) -> str:
+    """Return the end of a message about a change that is not published: empty where nothing is served yet."""
+    return "; what is served stays as it is" if publisher.served else ""
+
+
 def _named_weights(weights: Mapping[str, Weight]) -> str:
     """Return the first replicas with their new weights, and the number of further ones, for the log."""
     named = [f"{name}={weight.rate:.4g}" for name, weight in islice(weights.items(), _MAX_NAMED)]

@@ -15,7 +15,7 @@ from lbctl.model.load import SourceText
 from lbctl.serve import log
 from lbctl.serve.errors import CannotListenError
 from lbctl.serve.fleet.history import FleetHistory, digest_of
-from lbctl.serve.fleet.publication_log import PublicationLog
+from lbctl.serve.fleet.publication_log import PublicationLog, stays
 from lbctl.serve.fleet.publisher import Origin, Publisher, PublishResult
 from lbctl.serve.fleet.reload import LoadOutcome, Reloader
 from lbctl.serve.fleet.reload_log import ReloadLog
@@ -141,10 +141,10 @@ class Reconciler:
                 result = await self._publisher.refresh()
             except UnsoundError as error:
                 log.findings(error.problems)
-                log.error("what is served stays as it is", because_of=cause)
+                log.error(f"a proxy would reject the change{stays(self._publisher)}", because_of=cause)
                 return
             except Exception:  # noqa: BLE001 -- what changed must not end what is served
-                log.failure("lbctl itself failed; what is served stays as it is", because_of=cause)
+                log.failure(f"lbctl itself failed{stays(self._publisher)}", because_of=cause)
                 return
             self._publications.report(result, cause)
             if save:

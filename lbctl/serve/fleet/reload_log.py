@@ -8,6 +8,7 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.serve import log
 from lbctl.serve.fleet import key_files
 from lbctl.serve.fleet.history import SHORT
+from lbctl.serve.fleet.publication_log import stays
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reload_result import ChangeObserver, ReloadResult
 from lbctl.serve.metrics.instruments import Metrics, ReloadStatus
@@ -43,14 +44,12 @@ class ReloadLog:
         """Log why the files are not served: errors each time, other diagnostics once."""
         log.findings(item for item in diagnostics if item.severity == "error" or item not in self._logged)
         self._logged |= frozenset(diagnostics)
-        stays = "; what is served stays as it is" if self._publisher.served else ""
-        log.error(f"the files are not served{stays}", reason=cause)
+        log.error(f"the files are not served{stays(self._publisher)}", reason=cause)
         self.note(result, diagnostics, cause, shrink)
 
     def failed(self, error: Exception) -> None:
         """Log an exception of our own that the files have led to. The caller handles the exception."""
-        stays = "; what is served stays as it is" if self._publisher.served else ""
-        log.failure(f"lbctl itself failed on these files{stays}")
+        log.failure(f"lbctl itself failed on these files{stays(self._publisher)}")
         message = f"lbctl itself failed on these files ({type(error).__name__}: {error}); the log has more"
         self.note("unsound", (Diagnostic("LB999", message),), "lbctl itself failed on them")
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from lbctl.serve.fleet.file_events import FileEvents, WatchedDirectories, watched_directories
 from lbctl.serve.fleet.fingerprints import Fingerprints, fleet_files
+from lbctl.serve.guard import Guard
 
 _FALLBACK_POLL = 1.0
 """Seconds between two comparisons where the operating system reports no events."""
@@ -34,6 +35,7 @@ class FleetWatcher:
         max_settle: float = 2.0,
         poll: float = 5.0,
         inotify: bool = True,
+        guard: Guard | None = None,
     ) -> None:
         """Read the files for the first time. All durations are in seconds.
 
@@ -49,7 +51,7 @@ class FleetWatcher:
         self._fingerprints = Fingerprints()
         self._reported = self._fingerprints.of(fleet_files(self._paths))
         self._wake = asyncio.Event()
-        self._file_events = FileEvents(self._wake.set)
+        self._file_events = FileEvents(self._wake.set, guard or Guard())
 
     @property
     def polling(self) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 
 from lbctl.pick.books import Count, Counts
 from lbctl.serve import log
+from lbctl.serve.guard import Guard
 
 INTERVAL = 0.05
 """Seconds between two looks at the own counts."""
@@ -39,12 +40,14 @@ class Exchange:
         counts: Callable[[], Counts],
         merge: Callable[[str, Counts], None],
         credentials: grpc.ChannelCredentials | None,
+        guard: Guard,
     ) -> None:
         self.own = own
         self._counts = counts
         self._merge = merge
         self._credentials = credentials
-        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._guard = guard
+        self._tasks: dict[tuple[str, str], asyncio.Task[NoReturn]] = {}
         self._peer_ids: frozenset[str] = frozenset()
         """The other pickers; what anybody else says is ignored."""
         self._failing: set[str] = set()
@@ -61,13 +64,16 @@ class Exchange:
         for key in self._tasks.keys() - wanted:
             self._tasks.pop(key).cancel()
         for key in wanted - self._tasks.keys():
-            self._tasks[key] = asyncio.get_running_loop().create_task(self._send_always(key[1]))
+            self._tasks[key] = self._start(key[1])
 
     def close(self) -> None:
         """End all streams."""
         self.follow({})
 
     # ── Sending ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _start(self, address: str) -> asyncio.Task[NoReturn]:
+        return self._guard.start("counts for another picker", lambda: self._send_always(address), address=address)
 
     async def _send_always(self, address: str) -> None:
         while True:
@@ -80,23 +86,28 @@ class Exchange:
             await asyncio.sleep(_PAUSE)
 
     async def _send(self, address: str) -> None:
-        if self._credentials is None:
-            channel = grpc.aio.insecure_channel(address)
-        else:
-            channel = grpc.aio.secure_channel(address, self._credentials)
-        async with channel:
-            call: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary(f"/{_SERVICE}/{_METHOD}")
-            await call(self._messages())
+        """Send the counts until the other picker ends the stream.
 
-    async def _messages(self) -> AsyncIterator[bytes]:
+        The messages are written here: an exception in an iterator of messages would reach nobody, because gRPC answers
+        it by cancelling the call. Raises grpc.RpcError.
+        """
         loop = asyncio.get_running_loop()
-        before, sent_at = b"", 0.0
-        while True:
-            message = json.dumps({"from": self.own, "counts": self._counts()}, separators=(",", ":")).encode()
-            if message != before or loop.time() - sent_at >= _REPEAT:
-                before, sent_at = message, loop.time()
-                yield message
-            await asyncio.sleep(INTERVAL)
+        async with self._channel(address) as channel:
+            method: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary(f"/{_SERVICE}/{_METHOD}")
+            call = method()
+            before, sent_at = b"", 0.0
+            while not call.done():
+                message = json.dumps({"from": self.own, "counts": self._counts()}, separators=(",", ":")).encode()
+                if message != before or loop.time() - sent_at >= _REPEAT:
+                    before, sent_at = message, loop.time()
+                    await call.write(message)
+                await asyncio.sleep(INTERVAL)
+            await call
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(address)
+        return grpc.aio.secure_channel(address, self._credentials)
 
     # ── Receiving ────────────────────────────────────────────────────────────────────────────────────────────────────
 

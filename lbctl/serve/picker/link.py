@@ -11,6 +11,7 @@ from typing import Any
 
 from lbctl.ir.locality import Place
 from lbctl.pick.explain import document
+from lbctl.serve.guard import until_one_ends
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.follower import TableFollower
 from lbctl.serve.picker.question import Caller, Question
@@ -35,28 +36,35 @@ class SocketLink:
         return wire.parse(await self._reader.readline())
 
     async def run(self, follower: TableFollower, service: PickService) -> None:
-        """Apply lines until the control plane ends or closes the link. Raises WireError."""
-        assert self._reader is not None, "the settings were read"
-        assert self._writer is not None, "the settings were read"
-        reports = asyncio.get_running_loop().create_task(self._report(service))
+        """Apply lines and report until the control plane ends or closes the link. Raises WireError."""
+        loop = asyncio.get_running_loop()
+        works = {"tables": self._apply(follower, service), "reports": self._report(service)}
         try:
-            while text := await self._reader.readline():
-                if text.startswith(_EXPLAIN):
-                    self._writer.write(explained(service, wire.parse(text)))
-                else:
-                    follower.apply(text)
-        except ConnectionError:
-            return
+            with suppress(ConnectionError):
+                await until_one_ends([loop.create_task(work, name=name) for name, work in works.items()])
         finally:
-            reports.cancel()
+            await self._close()
 
     async def fail(self, why: str) -> None:
         """Report why this process ends. It is called after `settings`."""
         assert self._writer is not None, "the settings were read"
         self._writer.write(wire.line("failed", why=why))
+        await self._close()
+
+    async def _close(self) -> None:
+        assert self._writer is not None, "the settings were read"
         self._writer.close()
         with suppress(ConnectionError):
             await self._writer.wait_closed()
+
+    async def _apply(self, follower: TableFollower, service: PickService) -> None:
+        assert self._reader is not None, "the settings were read"
+        assert self._writer is not None, "the settings were read"
+        while text := await self._reader.readline():
+            if text.startswith(_EXPLAIN):
+                self._writer.write(explained(service, wire.parse(text)))
+            else:
+                follower.apply(text)
 
     async def _report(self, service: PickService) -> None:
         assert self._writer is not None, "the settings were read"

@@ -22,6 +22,7 @@ from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.serve import log
+from lbctl.serve.guard import Guard
 from lbctl.serve.picker.exchange import Exchange
 from lbctl.serve.picker.follower import TableFollower
 from lbctl.serve.picker.grpc_server import CannotBindError, GrpcServer
@@ -66,8 +67,10 @@ class PickerProcess:
         self._link = link
         self.service = PickService()
         self._ready = False
-        self.exchange = Exchange(own, self.service.counts, self.service.merge, _channel_credentials(places.tls))
         service = self.service
+        self._guard = Guard(service.statistics.task_failed)
+        credentials = _channel_credentials(places.tls)
+        self.exchange = Exchange(own, service.counts, service.merge, credentials, self._guard)
         self.follower = TableFollower(service.set_table, service.sampled, self.exchange.follow, service.assigned)
         health = Health(lambda: bool(self.service.tables), _polled)
         self._grpc = GrpcServer(self.service, health, _credentials(places.tls), self.exchange.handler())
@@ -81,8 +84,9 @@ class PickerProcess:
             loop.add_signal_handler(number, stop.set)
         await self._listen()
         gc.freeze()
-        works = (stop.wait(), self._link(self.follower, self.service), self._sweep())
+        works = (stop.wait(), self._link(self.follower, self.service))
         tasks: list[asyncio.Task[Any]] = [loop.create_task(work) for work in works]
+        tasks.append(self._guard.start("sweep of lost picks", self._sweep))
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()

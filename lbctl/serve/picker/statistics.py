@@ -65,6 +65,8 @@ class Statistics:
         """Pool → picked requests that have ended."""
         self.lost: Counter[str] = Counter()
         """Pool → those among them whose end was not reported."""
+        self.task_failures: Counter[str] = Counter()
+        """Task → how often it has failed."""
         self._samples: deque[Sample] = deque(maxlen=_SAMPLES)
         self._sampled_at = 0.0
 
@@ -78,6 +80,10 @@ class Statistics:
         self.times.pop(pool, None)
         for key in [key for key in self.reasons if key[0] == pool]:
             del self.reasons[key]
+
+    def task_failed(self, task: str) -> None:
+        """Count a failure of a task."""
+        self.task_failures[task] += 1
 
     def wants_sample(self, at: float) -> bool:
         """Return whether a decision at this time is to be sampled."""
@@ -108,6 +114,10 @@ def _lines(statistics: Statistics, gauges: Mapping[str, float]) -> Iterator[str]
     yield "# TYPE lbctl_pick_lost_ends_total counter\n"
     for pool, count in sorted(statistics.lost.items()):
         yield f'lbctl_pick_lost_ends_total{{pool="{_quoted(pool)}"}} {count}\n'
+    yield "# HELP lbctl_task_failures_total Failures of the long-lived tasks of the picker.\n"
+    yield "# TYPE lbctl_task_failures_total counter\n"
+    for task, count in sorted(statistics.task_failures.items()):
+        yield f'lbctl_task_failures_total{{task="{_quoted(task)}"}} {count}\n'
     yield "# HELP lbctl_pick_seconds How long decisions take.\n# TYPE lbctl_pick_seconds histogram\n"
     for pool, histogram in sorted(statistics.times.items()):
         yield from _histogram(_quoted(pool), histogram)

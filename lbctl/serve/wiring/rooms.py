@@ -97,7 +97,7 @@ def build_fleet(inputs: Inputs, guard: Guard, traffic: Traffic, events: EventLog
     )
     if restored.fleet is not None:
         publisher.discovery.seed(restored.fleet.discovered)
-    watcher = FleetWatcher(options.paths)
+    watcher = FleetWatcher(options.paths, guard=guard)
     audit = AuditLog(state, inputs.now)
     history = FleetHistory(options.paths, state, restored.history)
     reconciler = Reconciler(

@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -247,6 +248,42 @@ def test_where_inotify_cannot_be_had_the_files_are_looked_at_every_second(
                 await asyncio.sleep(0.05)
         (fleet / "a.yaml").write_text("version: 4\n")
         await events.one()
+
+    watching(test, fleet)
+
+
+@pytest.mark.parametrize(("error", "reason", "logged"), [
+    (ValueError("a panic of the library"), "a panic of the library", ["a task failed", "the system reports no"]),
+    (None, "the watch has ended", ["the system reports no"]),
+])  # fmt: skip
+def test_a_watch_that_fails_or_ends_is_logged_once_and_begun_again(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception | None,
+    reason: str, logged: list[str],
+) -> None:  # fmt: skip
+    begun = 0
+
+    async def spoiled(*_paths: str, **_options: object) -> AsyncIterator[None]:
+        nonlocal begun
+        begun += 1
+        if error is not None:
+            raise error
+        return
+        yield
+
+    monkeypatch.setattr(watchfiles, "awatch", spoiled)
+
+    async def test(events: Events) -> None:
+        assert events.watch.polling == reason
+        (fleet / "a.yaml").write_text("version: 3\n")
+        await events.one()
+        async with asyncio.timeout(SOON):
+            while begun < 3:
+                await asyncio.sleep(0.05)
+        assert [record.getMessage()[: len(text)] for record, text in zip(caplog.records, logged, strict=True)] == logged
+        monkeypatch.undo()
+        async with asyncio.timeout(SOON):
+            while events.watch.polling:
+                await asyncio.sleep(0.05)
 
     watching(test, fleet)
 

@@ -10,6 +10,7 @@ import pytest
 
 from lbctl.ir.address import Address
 from lbctl.pick.books import Count, Counts
+from lbctl.serve.guard import Guard
 from lbctl.serve.picker.exchange import Exchange, parse
 from lbctl.serve.picker.grpc_server import GrpcServer
 from lbctl.serve.picker.health import Health
@@ -24,7 +25,9 @@ class _Picker:
     def __init__(self, name: str) -> None:
         self.own: Counts = {}
         self.heard: dict[str, Counts] = {}
-        self.exchange = Exchange(name, lambda: self.own, self.heard.__setitem__, None)
+        self.failures: list[str] = []
+        guard = Guard(self.failures.append, first_pause=0.01)
+        self.exchange = Exchange(name, lambda: self.own, self.heard.__setitem__, None, guard)
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
@@ -80,6 +83,41 @@ def test_a_picker_that_comes_later_is_told_too() -> None:
             first.exchange.follow({"second": again})
             await _until(lambda: second.heard.get("first") == first.own)
         first.exchange.close()
+
+    asyncio.run(run())
+
+
+def test_a_failure_in_the_own_counts_is_logged_and_counted_and_they_are_sent_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        first, second = _Picker("first"), _Picker("second")
+        async with first.listening() as here, second.listening() as there:
+            second.exchange.follow({"first": here})
+            first.own = {"chat": {"a": object()}}  # type: ignore[dict-item]
+            first.exchange.follow({"second": there})
+            await _until(lambda: first.failures != [])
+            first.own = {"chat": {"a": Count(1, 1)}}
+            await _until(lambda: second.heard.get("first") == first.own)
+        assert set(first.failures) == {"counts for another picker"}
+
+    asyncio.run(run())
+    (record, *_) = caplog.records
+    assert record.exc_info
+    assert record.__dict__["fields"]["task"] == "counts for another picker"
+
+
+def test_a_picker_that_is_no_longer_followed_leaves_no_task() -> None:
+    async def run() -> None:
+        first, second = _Picker("first"), _Picker("second")
+        async with second.listening() as there:
+            second.exchange.follow({"first": "127.0.0.1:1"})
+            first.exchange.follow({"second": there})
+            await _until(lambda: "first" in second.heard)
+            first.exchange.close()
+            second.exchange.close()
+            await _until(lambda: not any("counts for" in task.get_name() for task in asyncio.all_tasks()))
+        assert (first.failures, second.failures) == ([], [])
 
     asyncio.run(run())
 

@@ -1,0 +1,47 @@
+"""The picker's end of the link to `lbctl serve`: it ends with an error when it can no longer report."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from lbctl.serve.picker import wire
+from lbctl.serve.picker.follower import TableFollower
+from lbctl.serve.picker.link import SocketLink
+from lbctl.serve.picker.service import PickService
+
+
+def _run(spoil: Callable[[PickService, socket.socket], None]) -> None:
+    """Run the link until it ends, after `spoil` was called."""
+
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.sendall(wire.line("settings", id="x"))
+            service, link = PickService(), SocketLink(theirs)
+            await link.settings()
+            spoil(service, ours)
+            async with asyncio.timeout(20):
+                await link.run(TableFollower(lambda _name, _table: None), service)
+
+    asyncio.run(run())
+
+
+def test_an_error_in_a_report_ends_the_process() -> None:
+    def spoil(service: PickService, _link: socket.socket) -> None:
+        service.statistics.lost["chat"] = object()  # type: ignore[assignment]
+
+    with pytest.raises(TypeError):
+        _run(spoil)
+
+
+def test_an_error_in_a_line_ends_the_process() -> None:
+    with pytest.raises(wire.WireError):
+        _run(lambda _service, link: link.sendall(b"nonsense\n"))
+
+
+def test_the_end_of_the_control_plane_is_no_error() -> None:
+    _run(lambda _service, link: link.close())

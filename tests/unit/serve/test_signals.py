@@ -1,0 +1,60 @@
+"""What `lbctl serve` does at SIGHUP: it reads the files, and a failure there ends neither it nor the next reading."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lbctl.ir.address import Address
+from lbctl.serve import log
+from lbctl.serve.app import App, Options
+from lbctl.serve.fleet.reconciler import Reconciler
+
+FLEET = """version: 1
+listeners: {gateway: {bind: "127.0.0.1:8080"}}
+routes: {chat: {match: {path_prefix: /}, pool: chat}}
+pools: {chat: {replicas: [{address: "127.0.0.1:1"}]}}
+"""
+
+
+async def _until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+def test_a_failed_reading_at_sighup_is_logged_by_name_and_the_next_signal_reads_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fleet.yaml").write_text(FLEET)
+    sockets = (Address(path=str(tmp_path / name)) for name in ("xds", "api"))
+    options = Options((str(tmp_path / "fleet.yaml"),), str(tmp_path / "state"), *sockets)
+    real, stream = Reconciler.reload, io.StringIO()
+
+    async def fail(_self: Reconciler) -> None:
+        raise ValueError("a bug")
+
+    async def run() -> None:
+        serving = asyncio.create_task(App(options).run())
+        await _until((tmp_path / "xds").exists)
+        monkeypatch.setattr(Reconciler, "reload", fail)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await _until(lambda: "ValueError: a bug" in stream.getvalue())
+        monkeypatch.setattr(Reconciler, "reload", real)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await _until(lambda: "the files were read result=unchanged" in stream.getvalue())
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+    handler = log.start(stream)
+    try:
+        asyncio.run(run())
+    finally:
+        log.stop(handler)
+    assert 'error a task failed; it starts again task="reload at SIGHUP"' in stream.getvalue()
