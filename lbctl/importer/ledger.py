@@ -70,6 +70,14 @@ class Ledger:
             del self._carried[item]
         return lost
 
+    def carriers(self, path: Path) -> list[Statement]:
+        """Return the directives that became the key at `path`, else those of the nearest key around it."""
+        while path:
+            if items := [item for item, paths in self._carried.items() if path in paths]:
+                return items
+            path = path[:-1]
+        return []
+
     def imply(self, reason: str, *statements: Statement) -> None:
         """Record that lbctl does the same without a key."""
         for item in statements:

@@ -16,7 +16,10 @@ from lbctl.targets.load import complete
 _MAX_ROUNDS = 40
 _DECIDING = frozenset({"pool", "split", "match", "respond", "auth", "allow_from", "deny_from", "rewrite"})
 """Keys of a route without which it would take other requests, send them elsewhere, or no longer be protected."""
+_GUARDING = frozenset({"tls", "proxy_protocol", "client_address", "allow_from", "deny_from"})
+"""Keys of a listener without which its routes would no longer be protected."""
 _NAMED = frozenset({"listeners", "routes", "pools", "proxies"})
+_HINT = "the comment at its place has the line of the configuration: write the key by hand"
 
 
 def settle(draft: Draft) -> list[Diagnostic]:
@@ -38,11 +41,15 @@ def _errors(draft: Draft) -> list[Diagnostic]:
 
 
 def _repair(draft: Draft, error: Diagnostic) -> bool:
-    """Remove the smallest value that the error is about; a route without its pool refuses its requests."""
+    """Remove the smallest value that the error is about; a route without its pool refuses its requests.
+
+    Whatever is removed leaves a comment and a finding.
+    """
     path = _existing(draft, error.path)
     if len(path) < 2 or path[0] not in _NAMED:
         return False
     reason = "no key of a fleet means this" if error.code == "LB012" else error.message
+    origins = draft.ledger.carriers(path)
     route = path[0] == "routes" and (len(path) == 2 or path[2] in _DECIDING)
     if route and not (draft.get(path[:2]) or {}).get("respond"):
         draft.close(path[:2], "this route could not be carried over")
@@ -51,10 +58,21 @@ def _repair(draft: Draft, error: Diagnostic) -> bool:
         lost = draft.drop(path[:2])
         reason = f"{reason}; the whole route is left out, and another one may take its requests"
     else:
+        _close_routes(draft, path)
         lost = draft.drop(path)
-    for statement in lost:
+    for statement in lost or origins:
         draft.ledger.omit(statement, reason, path[:2])
+        draft.ledger.advise(statement, f"{'.'.join(map(str, path))} was left out: {reason}", _HINT)
     return True
+
+
+def _close_routes(draft: Draft, path: Path) -> None:
+    """Close the routes of a listener that loses what protects it."""
+    if path[0] != "listeners" or (len(path) > 2 and path[2] not in _GUARDING):
+        return
+    for name, route in draft.fleet["routes"].items():
+        if path[1] in route.get("listeners", [path[1]]) and "respond" not in route:
+            draft.close(("routes", name), "what protects its listener could not be carried over")
 
 
 def _existing(draft: Draft, path: Path) -> Path:

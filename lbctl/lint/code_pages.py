@@ -369,8 +369,9 @@ RUNNING = (
     ),
     code_page(
         "LB985",
-        "a setting that harms inference",
-        "The imported configuration has it, or has the proxy's default where nothing is written.",
+        "a setting that harms inference, or a value that is left out",
+        "The imported configuration has it, or has the proxy's default where nothing is written; or it has a value "
+        "that no key of the fleet takes.",
         "The message says what the fleet does instead.",
         "warning",
     ),

@@ -7,6 +7,7 @@ from typing import Any
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer.draft import sane_name
+from lbctl.importer.envoy import tls
 from lbctl.importer.envoy.context import Context, Handler, handle
 from lbctl.importer.envoy.view import EMPTY, View
 from lbctl.importer.nginx.values import duration
@@ -148,12 +149,20 @@ def _breakers(context: Context, path: Path, view: View) -> None:
             context.put((*path, "circuit_breaker", "per_replica", "max_connections"), number, item)
 
 
+_CHECK_PARTS = (
+    "timeout", "interval", "unhealthy_threshold", "healthy_threshold", "grpc_health_check", "tcp_health_check"
+)  # fmt: skip
+_HTTP_PARTS = ("path", "host", "expected_statuses")
+
+
 def _checks(context: Context, path: Path, view: View) -> None:
     checks = list(view)
     for item in checks[1:]:
         context.omit(item, "a pool has one active check", path)
     for item in checks[:1]:
-        context.put((*path, "health", "active"), _check(item), item)
+        http = item.get("http_health_check")
+        parts = [item.get(name) for name in _CHECK_PARTS] + [http.get(name) for name in _HTTP_PARTS]
+        context.put((*path, "health", "active"), _check(item), *parts)
 
 
 def _check(item: View) -> dict[str, Any]:
@@ -167,7 +176,12 @@ def _check(item: View) -> dict[str, Any]:
     http, grpc = item.get("http_health_check"), item.get("grpc_health_check")
     if http:
         host = {"host": http.get("host").text} if http.get("host").text else {}
-        return check | {"http": {"path": http.get("path").text or "/"} | host}
+        ranges = [
+            (item.get("start").number or 0, item.get("end").number or 0) for item in http.get("expected_statuses")
+        ]
+        statuses = [status for start, end in ranges for status in range(max(start, 100), min(end, 600))]
+        expected = {"statuses": statuses} if statuses else {}
+        return check | {"http": {"path": http.get("path").text or "/"} | host | expected}
     if grpc:
         return check | {"grpc": {"service": grpc.get("service_name").text} if grpc.get("service_name").text else {}}
     return check | {"tcp": {}}
@@ -203,25 +217,6 @@ def _http2(context: Context, path: Path, view: View) -> None:
     context.put((*path, "protocol"), "http2", view)
 
 
-def _tls(context: Context, path: Path, view: View) -> None:
-    typed, tls = view.get("typed_config"), dict[str, Any]()
-    common = typed.get("common_tls_context")
-    ca = common.get("validation_context", "trusted_ca", "filename")
-    pair = next(iter(common.get("tls_certificates")), EMPTY)
-    for key, item in (
-        ("ca", ca),
-        ("server_name", typed.get("sni")),
-        ("certificate", pair.get("certificate_chain", "filename")),
-        ("key", pair.get("private_key", "filename")),
-    ):
-        if item.text:
-            tls[key] = item.text
-    context.put((*path, "tls"), tls, view)
-    if not ca:
-        message = "certificates of replicas are not verified: anybody on the way can read and change prompts"
-        context.draft.ledger.advise(view.statement, message, "write `tls.ca`, and a certificate must be signed by it")
-
-
 def _slow_start(context: Context, path: Path, view: View) -> None:
     context.time((*path, "slow_start", "window"), view.get("slow_start_config", "slow_start_window"))
     if view.get("choice_count"):
@@ -243,7 +238,7 @@ _HANDLERS: dict[str, Handler] = {
     "outlier_detection": _outliers,
     "typed_extension_protocol_options": _protocol,
     "http2_protocol_options": _http2,
-    "transport_socket": _tls,
+    "transport_socket": tls.upstream,
     "least_request_lb_config": _slow_start,
     "round_robin_lb_config": _slow_start,
     "common_lb_config": _common,

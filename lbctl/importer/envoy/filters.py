@@ -45,7 +45,7 @@ class Filters:
 
 def filters(context: Context, manager: Manager) -> Filters:
     """Read the HTTP filters of a connection manager."""
-    result = Filters()
+    result = Filters(closing=[(view, f"{why} is not carried over") for view, why in manager.closing])
     for item in manager.view.get("http_filters"):
         if item.get("disabled").text == "true":
             context.omit(item, "it is disabled", manager.path)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from lbctl.base.diagnostics import Path
+from lbctl.importer.envoy import tls
 from lbctl.importer.envoy.context import Context, Handler, handle
 from lbctl.importer.envoy.view import View
 
 _MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
-_VERSIONS = {"TLSv1_2": "1.2", "TLSv1_3": "1.3"}
 _LISTENER_FILTERS = {
     "tls_inspector": "the server name is read where it decides",
     "http_inspector": "the protocol is read",
@@ -26,6 +25,8 @@ class Manager:
     """The listener."""
     view: View
     """The typed configuration."""
+    closing: tuple[tuple[View, str], ...] = ()
+    """What protects the listener and cannot be said, with the reason."""
 
 
 def managers(context: Context, listener: View) -> Iterator[Manager]:
@@ -43,14 +44,13 @@ def managers(context: Context, listener: View) -> Iterator[Manager]:
     context.draft.ledger.home(listener.statement, path)
     context.imply("it is the listener's address", listener.get("address"))
     handle(context, path, listener, _HANDLERS, "name", "stat_prefix", "traffic_direction")
-    for chain, item in connection_managers[:1]:
-        _transport(context, path, chain)
-        context.imply("it is the filter for HTTP", item.get("name"), item.get("typed_config", "@type"))
-        manager = item.get("typed_config")
-        handle(context, path, manager, _MANAGER_HANDLERS, "stat_prefix", "codec_type")
-        yield Manager(path, manager)
-    for chain, _ in connection_managers[1:]:
-        _further_chain(context, path, chain)
+    (first, item), *rest = connection_managers
+    closing = _transport(context, path, first)
+    closing += [each for chain, _ in rest for each in _further_chain(context, path, chain)]
+    manager = item.get("typed_config")
+    context.imply("it is the filter for HTTP", item.get("name"), manager.get("@type"))
+    handle(context, path, manager, _MANAGER_HANDLERS, "stat_prefix", "codec_type")
+    yield Manager(path, manager, tuple(closing))
 
 
 def _bind(listener: View) -> str | None:
@@ -63,36 +63,21 @@ def _bind(listener: View) -> str | None:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _further_chain(context: Context, path: Path, chain: View) -> None:
+def _further_chain(context: Context, path: Path, chain: View) -> list[tuple[View, str]]:
     """Carry the certificate of a further chain; its routes would have to be those of the first one."""
-    _transport(context, path, chain)
+    closing = _transport(context, path, chain)
     context.omit(chain, "a listener has one set of routes: only its certificate is carried over", path)
+    return closing
 
 
-def _transport(context: Context, path: Path, chain: View) -> None:
+def _transport(context: Context, path: Path, chain: View) -> list[tuple[View, str]]:
+    """Set the TLS of a chain; returns what protects it and cannot be said."""
     socket, match = chain.get("transport_socket"), chain.get("filter_chain_match")
-    names = [item.text for item in match.get("server_names")]
-    typed = socket.get("typed_config")
-    if not typed:
-        if match:
-            context.omit(match, "a listener takes all connections", path)
-        return
-    common = typed.get("common_tls_context")
-    pairs = list(context.draft.get((*path, "tls", "certificates")) or [])
-    for item in common.get("tls_certificates"):
-        pair: dict[str, Any] = {
-            "certificate": item.get("certificate_chain", "filename").text,
-            "key": item.get("private_key", "filename").text,
-        }
-        pairs.append(pair | ({"hosts": names} if names and pairs else {}))
-    context.put((*path, "tls", "certificates"), pairs, socket, match)
-    ca = common.get("validation_context", "trusted_ca", "filename")
-    if ca:
-        required = typed.get("require_client_certificate").text == "true"
-        context.put((*path, "tls", "client_ca"), ca.text, ca)
-        context.draft.put((*path, "tls", "client_certificate"), "required" if required else "optional")
-    if (version := _VERSIONS.get(common.get("tls_params", "tls_minimum_protocol_version").text)) is not None:
-        context.draft.put((*path, "tls", "min_version"), version)
+    if socket.get("typed_config"):
+        return tls.downstream(context, path, socket, match)
+    if match:
+        context.omit(match, "a listener takes all connections", path)
+    return []
 
 
 def _listener_filters(context: Context, path: Path, view: View) -> None:

@@ -6,12 +6,23 @@ import re
 from collections.abc import Sequence
 
 from lbctl.base.diagnostics import Path
+from lbctl.importer import headers
 from lbctl.importer.envoy.clusters import pool
 from lbctl.importer.envoy.context import Context, Handler, handle
 from lbctl.importer.envoy.view import EMPTY, View
 from lbctl.importer.ledger import is_credential
 
 _SAFE = frozenset({"connect-failure", "refused-stream", "reset-before-request", "unavailable"})
+_VARIABLE = re.compile(r"%([A-Z_]+(?:\([^)]*\))?(?::\d+)?)%|(%%)|(%)")
+_MEANINGS = {
+    **dict.fromkeys(
+        ("DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT", "DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT",
+         "DOWNSTREAM_REMOTE_ADDRESS", "DOWNSTREAM_DIRECT_REMOTE_ADDRESS"), headers.CLIENT),
+    **dict.fromkeys(("STREAM_ID", "REQ(X-REQUEST-ID)", "REQ(x-request-id)"), "{request_id}"),
+    **dict.fromkeys(("REQ(:AUTHORITY)", "REQ(:authority)", "REQ(HOST)", "REQ(host)"), "{host}"), "%%": "%",
+}  # fmt: skip
+"""What Envoy's variables in a header are called in a fleet."""
+_NAMED_BY = re.compile(r"%REQ\(([A-Za-z][A-Za-z0-9_-]*)\)%")
 _SCALE = {"": 1.0, "HUNDRED": 1.0, "TEN_THOUSAND": 0.01, "MILLION": 0.0001}
 
 
@@ -40,10 +51,25 @@ def _added(context: Context, path: Path, view: View, side: str) -> None:
             reason = "a secret is not copied: write the header by hand, or let replicas do without it"
             context.draft.ledger.omit(item.statement, reason, path, part=f"{name}: (a secret)")
             _remove(context, path, name, side)
-        elif "%" in value.replace("%%", ""):
-            context.omit(item, "a header with variables of Envoy", path)
+        elif side == "request" and (text := headers.text(value, _VARIABLE, _MEANINGS)):
+            _set(context, path, name, text, item)
+        elif name in {"x-real-ip", "x-forwarded-for"} and (match := _NAMED_BY.fullmatch(value)) is not None:
+            headers.named_by(context.draft, path, match[1].lower(), item.statement)
+            context.imply("the client's address is always passed on", item)
+        elif text := headers.text(value, _VARIABLE, _MEANINGS):
+            context.put((*path, "headers", side, "set", name), text, item)
         elif value:
-            context.put((*path, "headers", side, "set", name), value.replace("%%", "%"), item)
+            context.omit(item, "a header with variables that a fleet has not", path)
+
+
+def _set(context: Context, path: Path, name: str, text: str, item: View) -> None:
+    """Set a header of requests."""
+    if (name, text) in {("x-real-ip", headers.CLIENT), ("x-request-id", "{request_id}")}:
+        context.imply("the client's address and the request's id are always passed on", item)
+        return
+    headers.put(context.draft, path, name, text, *item.all)
+    if re.search(r"ADDRESS%", item.get("header", "value").text):
+        context.draft.ledger.omit(item.statement, "the address is passed on without its port", path)
 
 
 def _removed(context: Context, path: Path, view: View, side: str) -> None:

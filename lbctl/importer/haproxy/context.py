@@ -54,6 +54,16 @@ class Context:
     """The name of a backend or listen section → the section."""
     pools: dict[str, Path] = field(default_factory=dict)
     """The name of a backend → its pool."""
+    globals: tuple[Statement, ...] = ()
+    """The lines of the `global` sections."""
+
+    def file(self, kind: str, text: str) -> str:
+        """Return the path of a file below the `ca-base` or `crt-base` of the configuration."""
+        base = next((item for item in self.globals if item.name == f"{kind}-base" and item.args), None)
+        if base is None or text.startswith(("/", "@")):
+            return text
+        self.draft.ledger.imply("paths are written whole", base)
+        return f"{base.args[0].rstrip('/')}/{text}"
 
 
 def sections(statements: tuple[Statement, ...]) -> list[Section]:

@@ -28,7 +28,6 @@ _REASONS = {
 }  # fmt: skip
 _IMPLIED = {
     ("mode", "http"): "lbctl balances HTTP",
-    ("option", "forwardfor"): "the client's address is always passed on",
     ("option", "http-keep-alive"): "connections are kept",
     ("option", "http-no-delay"): "tokens leave when they come",
     ("option", "http-buffer-request"): "bodies are read where a route needs them",
@@ -47,7 +46,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     """Return the draft of a fleet; without a frontend for HTTP there is a diagnostic."""
     ledger = Ledger(statements, diagnostics)
     draft = Draft(ledger)
-    context = Context(draft)
+    context = Context(draft, globals=tuple(line for item in statements if item.name == "global" for line in item.block))
     all_sections = sections(tuple(statements))
     http = [item for item in all_sections if item.is_http]
     for item in all_sections:

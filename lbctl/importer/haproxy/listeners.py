@@ -41,13 +41,14 @@ def _bind_options(context: Context, path: Path, item: Statement) -> None:
     while rest:
         word = rest.pop(0)
         value = "" if word in _FLAGS or not rest else rest.pop(0)
-        if word == "crt":
-            pairs = [*(draft.get((*path, "tls", "certificates")) or []), {"certificate": value, "key": value}]
-            draft.put((*path, "tls", "certificates"), pairs, item)
+        if word in {"crt", "crt-list"}:
+            _certificate(context, path, item, word, value)
         elif word == "accept-proxy":
             draft.put((*path, "proxy_protocol"), True, item)
         elif word == "ca-file":
-            draft.put((*path, "tls", "client_ca"), value, item)
+            draft.put((*path, "tls", "client_ca"), context.file("ca", value), item)
+        elif word == "crl-file":
+            draft.put((*path, "tls", "client_crl"), context.file("ca", value), item)
         elif word == "verify" and value in {"required", "optional"}:
             draft.put((*path, "tls", "client_certificate"), value, item)
         elif word == "ssl-min-ver" and value in {"TLSv1.2", "TLSv1.3"}:
@@ -55,6 +56,30 @@ def _bind_options(context: Context, path: Path, item: Statement) -> None:
         elif word not in _IMPLIED:
             part = f"bind {item.args[0]} {word} {value}".strip()
             draft.ledger.omit(item, "no key of a listener means this", path, part=part)
+    _oldest(context, path)
+
+
+def _certificate(context: Context, path: Path, item: Statement, word: str, value: str) -> None:
+    """Add a certificate; a directory and a list of them are files that the operator has to name."""
+    file = context.file("crt", value)
+    if word == "crt-list" or file.endswith("/"):
+        message = f"bind {item.args[0]} {word} {value}: a fleet names each certificate"
+        context.draft.ledger.advise(item, message, "write `tls.certificates`: one entry for each, with its `hosts`")
+        file = f"{file.rstrip('/')}/{path[1]}.pem" if word == "crt" else f"tls/{path[1]}.pem"
+    pairs = [*(context.draft.get((*path, "tls", "certificates")) or []), {"certificate": file, "key": file}]
+    context.draft.put((*path, "tls", "certificates"), pairs, item)
+
+
+def _oldest(context: Context, path: Path) -> None:
+    """Set the oldest TLS of `ssl-default-bind-options` where the `bind` names none."""
+    for item in context.globals:
+        words = item.args
+        if item.name != "ssl-default-bind-options" or "ssl-min-ver" not in words[:-1]:
+            continue
+        version = words[words.index("ssl-min-ver") + 1].removeprefix("TLSv")
+        tls = context.draft.get((*path, "tls"))
+        if tls is not None and version in {"1.2", "1.3"} and "min_version" not in tls:
+            context.draft.put((*path, "tls", "min_version"), version, item)
 
 
 def _time(*keys: str) -> Callable[[Context, Path, Statement, str], None]:
@@ -82,6 +107,18 @@ def _settings(context: Context, path: Path, section: Section) -> None:
         item = section.last(*prefix)
         if item is not None and len(item.words) > len(prefix):
             settle(context, path, item, item.words[len(prefix)])
+    _trusted(context, path, section.last("option", "forwardfor"))
     log = section.last("option", "dontlog-normal")
     if log is not None:
         context.draft.ledger.omit(log, "every request has a line in the access log", path)
+
+
+def _trusted(context: Context, path: Path, item: Statement | None) -> None:
+    """Believe the peers for which `option forwardfor except` adds nothing, since they have named the client."""
+    words = item.args if item is not None else ()
+    if item is None or "except" not in words[:-1]:
+        return
+    network = words[words.index("except") + 1]
+    network = network if "/" in network else f"{network}/{128 if ':' in network else 32}"
+    header = {"header": words[words.index("header") + 1].lower()} if "header" in words[:-1] else {}
+    context.draft.put((*path, "client_address"), {"trusted": [network], **header}, item)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from lbctl.base.diagnostics import Path
+from lbctl.importer import headers
 from lbctl.importer.haproxy import values
 from lbctl.importer.haproxy.conditions import condition
 from lbctl.importer.haproxy.context import Context, Section
@@ -17,11 +18,20 @@ _SHORT = 300_000
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*(:\d{1,5})?")
 _FORWARDED = frozenset({"x-forwarded-for", "x-forwarded-proto", "x-real-ip"})
 _OWN_VALUES = frozenset({"%[src]", "%ci", "%[ssl_fc,iif(https,http)]", "https", "http", "%[unique-id]"})
+_VARIABLE = re.compile(r"%\[([^\]]+)\]|%(%|ci\b|ID\b)|(%\S?)")
+_MEANINGS = {
+    "src": headers.CLIENT, "ci": headers.CLIENT, "unique-id": "{request_id}", "ID": "{request_id}",
+    "uuid()": "{request_id}", "uuid": "{request_id}", "%": "%",
+    **dict.fromkeys(("hdr(host)", "req.hdr(host)", "hdr(Host)", "req.hdr(Host)"), "{host}"),
+}  # fmt: skip
+"""What HAProxy's variables in a header are called in a fleet."""
+_NAMED_BY = re.compile(r"(?:%\[)?(?:req\.)?f?hdr(?:_ip)?\(([A-Za-z0-9_-]+)(?:,-?1)?\)\]?")
 _REWRITE = re.compile(r"\^(?P<old>/[A-Za-z0-9._/-]*?)(?:/?\(\.\*\)|\(/\.\*\))\$?")
 
 
 def carry(context: Context, route: Path, section: Section) -> None:
     """Lay the rules of a section into a route that leads through it."""
+    _forward_for(context, route, section)
     for item in section.block.block:
         if item.name == "http-request":
             _request(context, route, section, item)
@@ -66,6 +76,21 @@ def _retries(context: Context, route: Path, section: Section) -> None:
         draft.ledger.advise(on, message, "a request is tried again only where it never reached the model")
 
 
+def _forward_for(context: Context, route: Path, section: Section) -> None:
+    item = section.last("option", "forwardfor")
+    if item is None:
+        return
+    words = item.args
+    name = words[words.index("header") + 1].lower() if "header" in words[:-1] else "x-forwarded-for"
+    if name in _FORWARDED:
+        context.draft.ledger.imply("the client's address is always passed on", item)
+    else:
+        headers.put(context.draft, route, name, headers.CLIENT, item)
+    if "if-none" in words:
+        reason = "what a client says of its address is believed of `client_address.trusted` alone"
+        context.draft.ledger.omit(item, reason, route, part="option forwardfor … if-none")
+
+
 # ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -73,6 +98,8 @@ def _request(context: Context, route: Path, section: Section, item: Statement) -
     args, when, negated = parted(item.args)
     name = args[0] if args else ""
     if name not in {"set-header", "add-header", "del-header", "set-path", "replace-path", "replace-uri", "set-uri"}:
+        if name == "set-src" and len(args) > 1 and (match := _NAMED_BY.fullmatch(args[1])) is not None:
+            headers.named_by(context.draft, route, match[1].lower(), item)
         return
     if when and not _applies(context, route, section, when, negated):
         if not (name.endswith("header") and len(args) > 1 and args[1].lower() in _FORWARDED):
@@ -106,12 +133,16 @@ def _header(context: Context, route: Path, item: Statement, args: tuple[str, ...
         reason = "a secret is not copied: write the header by hand, or let replicas do without it"
         ledger.omit(item, reason, route, part=f"http-request set-header {name} (a secret)")
         _remove(context, route, item, name, "request")
-    elif "%" in value.replace("%%", "") or args[0] == "add-header":
-        ledger.omit(item, "a header with variables of HAProxy", route)
+    elif name in _FORWARDED and (match := _NAMED_BY.fullmatch(value)) is not None:
+        headers.named_by(draft, route, match[1].lower(), item)
+    elif (text := headers.text(value, _VARIABLE, _MEANINGS)) is None or args[0] == "add-header":
+        ledger.omit(item, "a header with variables that a fleet has not, or one that is added to others", route)
+    elif name == "x-request-id" and text == "{request_id}":
+        ledger.imply("every request has an id", item)
     elif name == "host" and _HOST.fullmatch(value):
         draft.put((*route, "rewrite", "host"), value, item)
     else:
-        draft.put((*route, "headers", "request", "set", name), value.replace("%%", "%"), item)
+        headers.put(draft, route, name, text, item)
 
 
 def _remove(context: Context, route: Path, item: Statement, name: str, side: str) -> None:
@@ -152,7 +183,7 @@ def _response(context: Context, route: Path, item: Statement) -> None:
         return
     if args[0] == "del-header":
         _remove(context, route, item, name, "response")
-    elif len(args) > 2 and "%" not in args[2].replace("%%", ""):
-        context.draft.put((*route, "headers", "response", "set", name), args[2].replace("%%", "%"), item)
+    elif len(args) > 2 and (text := headers.text(args[2], _VARIABLE, _MEANINGS)) is not None:
+        context.draft.put((*route, "headers", "response", "set", name), text, item)
     else:
-        context.draft.ledger.omit(item, "a header with variables of HAProxy", route)
+        context.draft.ledger.omit(item, "a header with variables that a fleet has not", route)

@@ -175,16 +175,18 @@ def _tls(context: Context, path: Path, servers: Sequence[Server]) -> None:
     if first is None:
         return
     tls: dict[str, Any] = {}
-    if first.get("verify", "") == "required" and first.get("ca-file", ""):
-        tls["ca"] = first.get("ca-file", "")
-    elif first.get("verify", "") != "required":
+    if first.get("verify", "required") == "required" and first.get("ca-file", ""):
+        ca = context.file("ca", first.get("ca-file", ""))
+        tls["ca"] = "system" if ca == "@system-ca" else ca
+    else:
         message = "certificates of replicas are not verified: anybody on the way can read and change prompts"
         draft.ledger.advise(first.line, message, "write `tls.ca`, and a certificate must be signed by it")
     name = re.fullmatch(r"str\((.+)\)", first.get("sni", ""))
     if name or first.get("verifyhost", ""):
         tls["server_name"] = name[1] if name else first.get("verifyhost", "")
     if first.get("crt", ""):
-        tls |= {"certificate": first.get("crt", ""), "key": first.get("crt", "")}
+        pair = context.file("crt", first.get("crt", ""))
+        tls |= {"certificate": pair, "key": pair}
     draft.put((*path, "tls"), tls, first.line)
 
 

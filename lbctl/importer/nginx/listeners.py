@@ -94,15 +94,18 @@ def _tls(context: Context, path: Path, server: Scope, listen: Statement, names: 
     if "ssl" not in listen.args and not (on is not None and on.args == ("on",)):
         return
     certificate, key = server.last("ssl_certificate"), server.last("ssl_certificate_key")
-    if certificate is None or key is None or not certificate.args or not key.args:
-        return
-    pair: dict[str, object] = {"certificate": certificate.args[0], "key": key.args[0]}
+    files = [item.args[0] for item in (certificate, key) if item is not None and item.args and "$" not in item.args[0]]
+    if len(files) < 2:
+        message = "this listener speaks TLS, and its certificate is not in what was read"
+        context.draft.ledger.advise(listen, message, "write the files into `tls.certificates`")
+        files = [f"tls/{path[1]}.crt", f"tls/{path[1]}.key"]
+    pair: dict[str, object] = {"certificate": files[0], "key": files[1]}
     pairs = list(draft.get((*path, "tls", "certificates")) or [])
     if pairs and names:
         pair["hosts"] = list(names)
     if not any(item["certificate"] == pair["certificate"] for item in pairs):
         pairs.append(pair)
-    draft.put((*path, "tls", "certificates"), pairs, certificate, key, *([on] if on else []))
+    draft.put((*path, "tls", "certificates"), pairs, *filter(None, (certificate, key, on)))
     for name, settle in _TLS.items():
         _apply(context, path, server, name, settle)
 
@@ -125,6 +128,10 @@ def _min_version(context: Context, path: Path, item: Statement) -> None:
 
 def _client_ca(context: Context, path: Path, item: Statement) -> None:
     context.draft.put((*path, "tls", "client_ca"), item.args[0], item)
+
+
+def _client_crl(context: Context, path: Path, item: Statement) -> None:
+    context.draft.put((*path, "tls", "client_crl"), item.args[0], item)
 
 
 def _verify_client(context: Context, path: Path, item: Statement) -> None:
@@ -198,6 +205,7 @@ def _trusted(context: Context, path: Path, server: Scope) -> None:
 _TLS: dict[str, Callable[[Context, Path, Statement], None]] = {
     "ssl_protocols": _min_version,
     "ssl_client_certificate": _client_ca,
+    "ssl_crl": _client_crl,
     "ssl_verify_client": _verify_client,
 }
 _SETTINGS: dict[str, Callable[[Context, Path, Statement], None]] = {

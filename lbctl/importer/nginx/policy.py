@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from lbctl.base.diagnostics import Path
+from lbctl.importer import headers
 from lbctl.importer.ledger import is_credential
 from lbctl.importer.nginx import values
 from lbctl.importer.nginx.context import Context, Scope, flat
@@ -32,6 +33,13 @@ _IMPLIED = {
     "proxy_redirect": "Location headers of replicas are not changed",
     "tcp_nodelay": "tokens leave when they come",
 }
+_VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
+_MEANINGS = {
+    "remote_addr": headers.CLIENT, "realip_remote_addr": headers.CLIENT, "request_id": "{request_id}",
+    "http_x_request_id": "{request_id}", "host": "{host}", "http_host": "{host}", "remote_user": "{tenant}",
+}  # fmt: skip
+"""What nginx's variables in a header are called in a fleet."""
+_ADDRESSES = frozenset({"x-real-ip", "x-forwarded-for", "x-client-ip", "x-forwarded-client-ip", "true-client-ip"})
 _RETRY_WORDS = {"error", "timeout", "off"}
 
 
@@ -158,10 +166,25 @@ def advise_defaults(context: Context, scope: Scope, statement: Statement, prefix
 def _request_headers(context: Context, route: Path, scope: Scope, prefix: str) -> None:
     for item in scope.all(f"{prefix}_set_header"):
         if len(item.args) >= 1:
-            _request_header(context, route, item, item.args[0].lower(), item.args[1] if len(item.args) > 1 else "")
+            value = item.args[1] if len(item.args) > 1 else ""
+            _request_header(context, route, item, item.args[0].lower(), value, _meanings(context, route, scope))
 
 
-def _request_header(context: Context, route: Path, item: Statement, name: str, value: str) -> None:
+def _meanings(context: Context, route: Path, scope: Scope) -> dict[str, str]:
+    """Return what variables mean in a location: words of a fleet, or what is the same for all its requests."""
+    listeners = context.draft.get((*route, "listeners")) or list(context.draft.fleet["listeners"])
+    bound = [context.draft.get(("listeners", name)) for name in listeners]
+    constants = {
+        "scheme": {"https" if "tls" in item else "http" for item in bound},
+        "server_port": {str(item["bind"]).rpartition(":")[2] for item in bound},
+        "server_name": {word for each in flat(scope.server.block, "server_name") for word in each.args[:1]},
+    }
+    return _MEANINGS | {name: next(iter(values)) for name, values in constants.items() if len(values) == 1}
+
+
+def _request_header(
+    context: Context, route: Path, item: Statement, name: str, value: str, meanings: dict[str, str]
+) -> None:
     draft, ledger = context.draft, context.draft.ledger
     if name == "host":
         return
@@ -176,10 +199,14 @@ def _request_header(context: Context, route: Path, item: Statement, name: str, v
         _remove(context, route, item, name)
     elif value == f"$http_{name.replace('-', '_')}":
         ledger.imply("headers of clients are passed on", item)
-    elif "$" in value:
-        ledger.omit(item, "a header with variables of nginx", route)
+    elif name in _ADDRESSES and (header := values.header_of(value)) is not None:
+        headers.named_by(draft, route, header, item)
+        if name not in _ALWAYS:
+            headers.put(draft, route, name, headers.CLIENT, item)
+    elif (text := headers.text(value, _VARIABLE, meanings)) is not None:
+        headers.put(draft, route, name, text, item)
     else:
-        draft.put((*route, "headers", "request", "set", name), value, item)
+        ledger.omit(item, "a header with variables that a fleet has not", route)
 
 
 def _remove(context: Context, route: Path, item: Statement, name: str) -> None:
@@ -201,12 +228,13 @@ def secret_header(context: Context, route: Path, item: Statement, name: str) -> 
 
 
 def _response_headers(context: Context, route: Path, scope: Scope, prefix: str) -> None:
-    draft = context.draft
+    draft, meanings = context.draft, _meanings(context, route, scope)
     for item in scope.all("add_header"):
-        if len(item.args) < 2 or "$" in item.args[1]:
-            draft.ledger.omit(item, "a header with variables of nginx", route)
+        text = headers.text(item.args[1], _VARIABLE, meanings) if len(item.args) > 1 else None
+        if text is None:
+            draft.ledger.omit(item, "a header with variables that a fleet has not", route)
             continue
-        draft.put((*route, "headers", "response", "set", item.args[0].lower()), item.args[1], item)
+        draft.put((*route, "headers", "response", "set", item.args[0].lower()), text, item)
         if item.args[-1] != "always":
             draft.ledger.imply("headers are set whatever the status", item)
     for item in scope.all(f"{prefix}_hide_header"):

@@ -31,7 +31,7 @@ def test_a_header_that_is_not_carried_over_is_a_difference(tmp_path: Path, capsy
     require("nginx")
     file = tmp_path / "nginx.conf"
     file.write_text(
-        "server { listen 80; location / { proxy_pass http://10.0.0.1:80; proxy_set_header X-A $request_id; } }"
+        "server { listen 80; location / { proxy_pass http://10.0.0.1:80; proxy_set_header X-A $connection; } }"
     )
     assert command(["import", "nginx", str(file), "--compare"]) == 1
     errors = capsys.readouterr().err

@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lbctl.base.diagnostics import Diagnostics
+from lbctl.cli import run as command
 from lbctl.importer.run import KINDS
-from lbctl.model.fleet import parse
-from lbctl.model.load import SourceText
-from lbctl.targets.load import complete
 from tests.benchmarks.imports import counts
 from tests.support.importer import directives, imported, samples
 from tests.support.paths import ROOT
@@ -40,13 +37,25 @@ def test_every_directive_has_a_fate_and_comments_name_the_line(kind: str, file: 
 
 
 @pytest.mark.parametrize(("kind", "file"), CASES)
-def test_the_result_is_a_valid_fleet(kind: str, file: Path) -> None:
+def test_the_result_is_a_fleet_that_its_proxy_renders(kind: str, file: Path, tmp_path: Path) -> None:
     result, _ = imported(kind, file)
-    diagnostics = Diagnostics()
-    source = parse([SourceText("fleet.yaml", result.text.encode(), ".")], diagnostics)
-    loaded = complete(source, diagnostics) if source else None
-    assert loaded is not None, "\n".join(map(str, diagnostics))
-    assert loaded.compiled.topology.routes
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(result.text, encoding="utf-8")
+    assert command(["render", "-t", kind, str(fleet), "-d", str(tmp_path / "out")]) == 0
+    assert result.draft.fleet["routes"]
+
+
+@pytest.mark.parametrize(("kind", "file"), CASES)
+def test_a_file_of_tls_that_counts_as_carried_over_is_in_the_fleet(kind: str, file: Path) -> None:
+    result, _ = imported(kind, file)
+    values = [line for line in result.text.splitlines() if not line.lstrip().startswith("#")]
+    named = {
+        word: item
+        for item, fate in result.draft.ledger.fates()
+        for word in item.args
+        if fate == "key" and re.fullmatch(r"/\S+\.(?:pem|crt|key|crl)", word)
+    }
+    assert [str(item.position) for word, item in named.items() if not any(word in line for line in values)] == []
 
 
 @pytest.mark.parametrize(("kind", "file"), CASES)

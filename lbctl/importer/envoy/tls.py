@@ -1,0 +1,100 @@
+"""TLS of listeners and of clusters; what checks certificates is never dropped in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.envoy.context import Context
+from lbctl.importer.envoy.view import EMPTY, View
+
+_VERSIONS = {"TLSv1_2": "1.2", "TLSv1_3": "1.3"}
+_STRICTER = frozenset({"allow_expired_certificate", "only_verify_leaf_cert_crl", "@type"})
+"""What makes the check of a client's certificate less strict than a fleet's."""
+_CLOSING = "a check of clients' certificates beyond their authority and its revocation list"
+
+
+def downstream(context: Context, path: Path, socket: View, match: View) -> list[tuple[View, str]]:
+    """Set the TLS of a listener; returns what protects it and cannot be said, with the reason."""
+    typed = socket.get("typed_config")
+    common = typed.get("common_tls_context")
+    names = match.get("server_names")
+    _certificates(context, path, common, names)
+    context.imply("it only names the transport", socket.get("name"), typed.get("@type"))
+    context.imply("HTTP/1.1 and HTTP/2 are offered", common.get("alpn_protocols"))
+    oldest = common.get("tls_params", "tls_minimum_protocol_version")
+    if (version := _VERSIONS.get(oldest.text)) is not None:
+        context.put((*path, "tls", "min_version"), version, oldest)
+    return list(_clients(context, path, typed, common))
+
+
+def _certificates(context: Context, path: Path, common: View, names: View) -> None:
+    pairs = list(context.draft.get((*path, "tls", "certificates")) or [])
+    hosts = [item.text for item in names]
+    items = list(common.get("tls_certificates")) or [EMPTY]
+    for item in items:
+        chain, key = item.get("certificate_chain", "filename"), item.get("private_key", "filename")
+        pair: dict[str, Any] = {"certificate": chain.text, "key": key.text}
+        if not chain.text or not key.text:
+            pair = {"certificate": f"tls/{path[1]}.crt", "key": f"tls/{path[1]}.key"}
+            message = "this listener speaks TLS, and its certificate is in no file"
+            context.draft.ledger.advise(common.statement, message, "write the files into `tls.certificates`")
+        pairs.append(pair | ({"hosts": hosts} if hosts and pairs else {}))
+        context.put((*path, "tls", "certificates"), pairs, chain, key, names)
+
+
+def _clients(context: Context, path: Path, typed: View, common: View) -> list[tuple[View, str]]:
+    """Set who may connect with a certificate."""
+    combined = common.get("combined_validation_context")
+    checks = common.get("validation_context") or combined.get("default_validation_context")
+    ca, crl = checks.get("trusted_ca", "filename"), checks.get("crl", "filename")
+    required = typed.get("require_client_certificate")
+    closing = [
+        child
+        for name, child in checks.fields()
+        if name not in _STRICTER and not (name == "trusted_ca" and ca) and not (name == "crl" and crl)
+    ]
+    closing += filter(None, (common.get("validation_context_sds_secret_config"),))
+    closing += filter(None, (combined.get("validation_context_sds_secret_config"),))
+    if ca:
+        context.put((*path, "tls", "client_ca"), ca.text, ca)
+        mode = "required" if required.text == "true" else "optional"
+        context.put((*path, "tls", "client_certificate"), mode, required)
+        if crl:
+            context.put((*path, "tls", "client_crl"), crl.text, crl)
+    elif required.text == "true" and not closing:
+        closing.append(required)
+    return [(item, _CLOSING) for item in closing]
+
+
+def upstream(context: Context, path: Path, view: View) -> None:
+    """Set the TLS of a pool."""
+    typed, tls = view.get("typed_config"), dict[str, Any]()
+    common = typed.get("common_tls_context")
+    checks = common.get("validation_context")
+    ca, system = checks.get("trusted_ca", "filename"), checks.get("system_root_certs")
+    pair = next(iter(common.get("tls_certificates")), EMPTY)
+    chain, key = pair.get("certificate_chain", "filename"), pair.get("private_key", "filename")
+    subjects = [item.get("matcher", "exact") for item in checks.get("match_typed_subject_alt_names")]
+    name = typed.get("sni") or (subjects[0] if len(subjects) == 1 else EMPTY)
+    for setting, item in (("ca", ca), ("server_name", name), ("certificate", chain), ("key", key)):
+        if item.text:
+            tls[setting] = item.text
+    if system:
+        tls["ca"] = "system"
+    context.put((*path, "tls"), tls, ca, system, name, chain, key, view.get("name"), typed.get("@type"))
+    if len(subjects) == 1 and subjects[0].text == name.text:
+        context.imply("the certificate must have the name", checks.get("match_typed_subject_alt_names"))
+    context.imply("HTTP/1.1 or HTTP/2 is offered by `protocol`", common.get("alpn_protocols"))
+    _advise(context, view, checks, "ca" in tls)
+
+
+def _advise(context: Context, view: View, checks: View, verified: bool) -> None:
+    ledger = context.draft.ledger
+    if not verified:
+        message = "certificates of replicas are not verified: anybody on the way can read and change prompts"
+        ledger.advise(view.statement, message, "write `tls.ca`, and a certificate must be signed by it")
+    for name, child in checks.fields():
+        if name not in {"trusted_ca", "system_root_certs", "match_typed_subject_alt_names", "@type"}:
+            message = f"{name}: this check of replicas' certificates is not carried over"
+            ledger.advise(child.statement, message, "`tls` checks the authority and `server_name`")

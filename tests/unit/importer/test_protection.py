@@ -1,0 +1,174 @@
+"""What protects clients and replicas is carried over, or closes the routes; nothing of it is dropped without a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lbctl.importer.run import Imported
+from tests.support.importer import imported
+
+HAPROXY = (
+    "global\n{globals}\ndefaults\n mode http\nfrontend f\n bind :443 ssl crt s.pem {bind}\n default_backend b\n"
+    "backend b\n server s {server}\n"
+)
+MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+NGINX = "server {{ listen 443 ssl; {0} location / {{ proxy_pass http://10.0.0.1:80; }} }}"
+
+
+def haproxy(tmp_path: Path, globals_: str = "", bind: str = "", server: str = "10.0.0.1:80") -> Imported:
+    file = tmp_path / "haproxy.cfg"
+    file.write_text(HAPROXY.format(globals=globals_, bind=bind, server=server))
+    return imported("haproxy", file)[0]
+
+
+def nginx(tmp_path: Path, body: str) -> Imported:
+    file = tmp_path / "nginx.conf"
+    file.write_text(NGINX.format(body))
+    return imported("nginx", file)[0]
+
+
+def envoy(
+    tmp_path: Path, clients: dict[str, Any] | None = None, replicas: dict[str, Any] | None = None, **typed: Any
+) -> Imported:
+    """Import an Envoy with these checks of clients' and of replicas' certificates."""
+    kind = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3."
+    pair = {"certificate_chain": {"filename": "/tls/s.crt"}, "private_key": {"filename": "/tls/s.key"}}
+    downstream = {"tls_certificates": [pair], "validation_context": clients or {}}
+    manager = {
+        "@type": f"type.googleapis.com/{MANAGER}",
+        "stat_prefix": "x",
+        "route_config": {
+            "virtual_hosts": [
+                {"name": "v", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "c"}}]}
+            ]
+        },
+    }
+    listener = {
+        "name": "l",
+        "address": {"socket_address": {"address": "0.0.0.0", "port_value": 443}},
+        "filter_chains": [
+            {
+                "filters": [{"name": "hcm", "typed_config": manager}],
+                "transport_socket": {
+                    "name": "tls",
+                    "typed_config": {"@type": f"{kind}DownstreamTlsContext", "common_tls_context": downstream, **typed},
+                },
+            }
+        ],
+    }
+    address = {"socket_address": {"address": "10.0.0.1", "port_value": 443}}
+    cluster = {
+        "name": "c",
+        "load_assignment": {
+            "cluster_name": "c",
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
+        },
+        "transport_socket": {
+            "name": "tls",
+            "typed_config": {
+                "@type": f"{kind}UpstreamTlsContext",
+                "common_tls_context": {"validation_context": replicas or {}},
+            },
+        },
+    }
+    file = tmp_path / "envoy.yaml"
+    file.write_text(yaml.safe_dump({"static_resources": {"listeners": [listener], "clusters": [cluster]}}))
+    return imported("envoy", file)[0]
+
+
+def test_revocation_lists_of_clients_are_carried_over(tmp_path: Path) -> None:
+    results = [
+        nginx(tmp_path, "ssl_client_certificate /tls/ca.crt; ssl_verify_client on; ssl_crl /tls/clients.crl;"),
+        haproxy(tmp_path, "ca-base /tls", "ca-file ca.crt verify required crl-file clients.crl"),
+        envoy(
+            tmp_path,
+            {"trusted_ca": {"filename": "/tls/ca.crt"}, "crl": {"filename": "/tls/clients.crl"}},
+            require_client_certificate=True,
+        ),
+    ]
+    for result in results:
+        (listener,) = result.draft.fleet["listeners"].values()
+        kept = {key: value for key, value in listener["tls"].items() if key.startswith("client_")}
+        assert kept == {
+            "client_ca": "/tls/ca.crt", "client_certificate": "required", "client_crl": "/tls/clients.crl"
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("server", "ca"),
+    [
+        ("10.0.0.1:443 ssl verify required ca-file @system-ca sni str(a.example)", "system"),
+        ("10.0.0.1:443 ssl ca-file /tls/ca.crt", "/tls/ca.crt"),
+        ("10.0.0.1:443 ssl ca-file own.crt", "/base/own.crt"),
+        ("10.0.0.1:443 ssl verify none ca-file /tls/ca.crt", None),
+    ],
+)
+def test_the_authority_of_haproxy_servers(server: str, ca: str | None, tmp_path: Path) -> None:
+    result = haproxy(tmp_path, "ca-base /base", server=server)
+    assert result.draft.fleet["pools"]["b"]["tls"].get("ca") == ca
+
+
+@pytest.mark.parametrize(
+    ("checks", "tls"),
+    [
+        ({"system_root_certs": {}}, {"ca": "system"}),
+        ({"trusted_ca": {"filename": "/tls/ca.crt"}}, {"ca": "/tls/ca.crt"}),
+        (
+            {"trusted_ca": {"filename": "/ca"}, "match_typed_subject_alt_names": [
+                {"san_type": "DNS", "matcher": {"exact": "r.example"}}]},
+            {"ca": "/ca", "server_name": "r.example"},
+        ),
+    ],
+)  # fmt: skip
+def test_the_authority_of_envoy_clusters(checks: dict[str, Any], tls: dict[str, str], tmp_path: Path) -> None:
+    assert envoy(tmp_path, replicas=checks).draft.fleet["pools"]["c"]["tls"] == tls
+
+
+def test_a_check_of_replicas_that_no_key_means_is_a_comment_and_a_finding(tmp_path: Path) -> None:
+    envoy(tmp_path, replicas={"trusted_ca": {"filename": "/ca"}, "crl": {"filename": "/tls/r.crl"}})
+    result, diagnostics = imported("envoy", tmp_path / "envoy.yaml")
+    assert "crl {filename /tls/r.crl}" in result.text
+    assert [item.code for item in diagnostics if "crl: this check" in item.message] == ["LB985"]
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [
+        {"trusted_ca": {"filename": "/ca"}, "verify_certificate_hash": ["ab"]},
+        {"trusted_ca": {"inline_string": "PEM"}},
+        {"trusted_ca": {"filename": "/ca"}, "crl": {"inline_string": "PEM"}},
+        {"trusted_ca": {"filename": "/ca"}, "match_typed_subject_alt_names": [
+            {"san_type": "URI", "matcher": {"prefix": "spiffe://a/"}}]},
+        {},
+    ],
+)  # fmt: skip
+def test_a_check_of_clients_that_no_key_means_closes_the_routes(clients: dict[str, Any], tmp_path: Path) -> None:
+    result = envoy(tmp_path, clients, require_client_certificate=True)
+    (route,) = result.draft.fleet["routes"].values()
+    assert route["respond"]["status"] == 501
+
+
+def test_a_value_that_no_fleet_takes_is_a_comment_and_a_finding(tmp_path: Path) -> None:
+    haproxy(tmp_path, server="10.0.0.1:443 ssl verify required ca-file @env")
+    result, diagnostics = imported("haproxy", tmp_path / "haproxy.cfg")
+    assert "ca" not in result.draft.fleet["pools"]["b"]["tls"]
+    assert "haproxy.cfg:9 server s 10.0.0.1:443" in result.text
+    findings = [item for item in diagnostics if item.code == "LB985" and "pools.b.tls.ca was left out" in item.message]
+    assert [item.position.line for item in findings if item.position] == [9]
+
+
+def test_a_listener_that_loses_a_check_refuses_its_requests(tmp_path: Path) -> None:
+    result = haproxy(tmp_path, bind="ca-file @env verify required")
+    (route,) = result.draft.fleet["routes"].values()
+    assert route["respond"]["status"] == 501
+
+
+def test_a_listener_whose_certificates_are_elsewhere_does_not_speak_plain_http(tmp_path: Path) -> None:
+    results = [nginx(tmp_path, ""), haproxy(tmp_path, bind="crt-list /etc/list"), haproxy(tmp_path, bind="crt /certs/")]
+    for result in results:
+        (listener,) = result.draft.fleet["listeners"].values()
+        assert listener["tls"]["certificates"]
