@@ -65,8 +65,7 @@ class OverrideService:
         self._lock = asyncio.Lock()
         self._absent: Mapping[tuple[str, str, str], float] = {}
         """Key of an override → since when its replica or pool has been gone."""
-        publisher.set_overrides(overrides.current(saved, now()))
-        weight_control.freeze(overrides.frozen(publisher.overrides))
+        self.adopt(saved)
 
     async def put(self, request: Mapping[str, Any], author: str) -> Override:
         """Set an override, and return it. `author` is the name of the operator.
@@ -107,16 +106,19 @@ class OverrideService:
         return exists
 
     def adopt(self, updated: Overrides) -> None:
-        """Take the overrides that the leader holds; they are in force with the next publication."""
+        """Take the overrides that are saved, or that the leader holds; they are in force with the next publication.
+
+        Those that have ended meanwhile have no effect, and are kept until `run` records and removes them.
+        """
         self._publisher.set_overrides(updated)
-        self._weight_control.freeze(overrides.frozen(updated))
+        self._weight_control.freeze(overrides.frozen(overrides.current(updated, self._now())))
 
     async def save(self) -> None:
         """Save the overrides that are in force. Raises NotSavedError."""
         await self._save(self._publisher.overrides)
 
     async def run(self) -> None:
-        """Remove expired overrides until the task is cancelled."""
+        """Remove overrides that have ended, also while this process was away, until the task is cancelled."""
         while True:
             await asyncio.sleep(_EXPIRY_INTERVAL)
             async with self._lock:
