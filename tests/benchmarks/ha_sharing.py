@@ -132,11 +132,12 @@ def _fleet(ports: list[int], pools: int, interval: str = "") -> Fleet:
 
 
 def _writes(store: Server) -> int:
-    """Writes of the store so far: entries (two hashes each), announcements, renewals of the lease."""
+    """Writes of the store so far: entries, announcements (two keys each), renewals of the lease."""
     assert isinstance(store, RedisServer)
     text = store.call("INFO", "commandstats").decode()
     calls = {name: int(count) for name, count in re.findall(r"cmdstat_(\w+):calls=(\d+)", text)}
-    return calls.get("hset", 0) // 2 + calls.get("set", 0) + calls.get("pexpire", 0)
+    entries = calls.get("publish", 0)
+    return entries + calls.get("pexpireat", 0) // 2 + calls.get("pexpire", 0) + calls.get("set", 0)
 
 
 def _share(store: Server, options: argparse.Namespace) -> Iterator[str]:

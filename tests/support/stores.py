@@ -110,9 +110,23 @@ class RedisServer(Server):
     def call(self, *words: str) -> bytes:
         """The server's answer to one command."""
         with socket.create_connection((HOST, self.port), 5) as connection:
-            parts = b"".join(b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode()) for word in words)
-            connection.sendall(b"*%d\r\n%s" % (len(words), parts))
+            connection.sendall(_command(words))
             return connection.recv(65536)
+
+    def pipeline(self, commands: Sequence[Sequence[str]]) -> None:
+        """Sends all commands at once, and waits for their answers, each of one line without an error."""
+        with socket.create_connection((HOST, self.port), 30) as connection:
+            connection.sendall(b"".join(map(_command, commands)))
+            with connection.makefile("rb") as answers:
+                for _ in commands:
+                    answer = answers.readline()
+                    assert answer.startswith((b"+", b":")), answer
+
+
+def _command(words: Sequence[str]) -> bytes:
+    """A command as Redis reads it."""
+    parts = b"".join(b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode()) for word in words)
+    return b"*%d\r\n%s" % (len(words), parts)
 
 
 class EtcdServer(Server):
@@ -229,7 +243,11 @@ def shared_server(scheme: str) -> AnyServer:
 def write_foreign(server: AnyServer, prefix: str, name: str, value: str) -> None:
     """Writes `leader`, `epoch` or the announcement of a `member` as another program would."""
     if isinstance(server, RedisServer):
-        server.call("SET", f"{{{prefix}}}:{'member:x' if name == 'member' else name}", value)
+        if name == "member":
+            server.call("ZADD", f"{{{prefix}}}:members", str(int(time.time() + 60) * 1000), "x")
+            server.call("HSET", f"{{{prefix}}}:announcements", "x", value)
+        else:
+            server.call("SET", f"{{{prefix}}}:{name}", value)
         return
     if isinstance(server, KubernetesServer):
         _write_object(server.api, resource_name(prefix), name, value)

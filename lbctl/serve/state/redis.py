@@ -58,7 +58,7 @@ class RedisStore:
         self._host = f"{url.hostname}:{url.port or _PORT}"
         self._prefix = f"{{{store.key_prefix}}}:"
         self._channel = self._prefix + "changes"
-        names = ("leader", "epoch", "index", "values", "versions", "revision")
+        names = ("leader", "epoch", "index", "values", "versions", "revision", "members", "announcements")
         self._keys = [self._prefix + name for name in names]
         self._held = ""
         """The leader's value while this handle has the lease."""
@@ -172,16 +172,12 @@ class RedisStore:
 
     async def announce(self, member: str, value: str, ttl: float) -> None:
         """Announce this process as `member` for `ttl` seconds."""
-        with self._explained():
-            await self._redis.set(f"{self._prefix}member:{member}", f"{self.instance} {value}", px=int(ttl * 1000))
+        await self._run(scripts.ANNOUNCE, member, f"{self.instance} {value}", int(ttl * 1000))
 
     async def members(self) -> tuple[Presence, ...]:
         """Return the announcements that have not expired, sorted by name."""
-        prefix = f"{self._prefix}member:"
-        with self._explained():
-            keys = sorted([key async for key in self._redis.scan_iter(match=_escaped(prefix) + "*", count=1000)])
-            values = await self._redis.mget(keys) if keys else []
-        return presences((key.removeprefix(prefix), value) for key, value in zip(keys, values, strict=True) if value)
+        rows = await self._run(scripts.MEMBERS)
+        return presences(sorted(zip(rows[::2], rows[1::2], strict=True)))
 
     async def close(self) -> None:
         """Release the lease and close the connections."""
@@ -276,7 +272,3 @@ async def _changed_key(messages: Any, prefixes: tuple[str, ...], deadline: float
         if message is not None and (not prefixes or str(message["data"]).startswith(prefixes)):
             return str(message["data"])
     return None
-
-
-def _escaped(pattern: str) -> str:
-    return "".join(f"\\{character}" if character in "*?[]\\" else character for character in pattern)

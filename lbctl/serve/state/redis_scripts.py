@@ -1,6 +1,7 @@
 """The scripts that a Redis or Valkey server runs as one step each.
 
-Keys: the leader, its last epoch, the sorted index of the entries' keys, their values, their versions, the revision.
+Keys: the leader, its last epoch, the sorted index of the entries' keys, their values, their versions, the revision, the
+members by the time at which their announcements expire, and these. No script looks at any other key of the database.
 The leader's value is `EPOCH INSTANCE MEMBER`. An epoch is at least the server's time in milliseconds, so that it also
 grows where the server was emptied; a version begins with the epoch that has written it, and never repeats.
 """
@@ -91,3 +92,38 @@ end
 return result
 """
 """Arguments: prefixes. Returns key, value and version of each entry."""
+
+_NOW = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+"""
+
+ANNOUNCE = (
+    _NOW
+    + """
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[7], '-inf', now)) do
+  redis.call('ZREM', KEYS[7], member)
+  redis.call('HDEL', KEYS[8], member)
+end
+redis.call('ZADD', KEYS[7], now + ARGV[3], ARGV[1])
+redis.call('HSET', KEYS[8], ARGV[1], ARGV[2])
+local last = redis.call('ZREVRANGE', KEYS[7], 0, 0, 'WITHSCORES')[2]
+redis.call('PEXPIREAT', KEYS[7], last)
+redis.call('PEXPIREAT', KEYS[8], last)
+return 1
+"""
+)
+"""Arguments: member, announcement, milliseconds. Removes what has expired; both keys end with the last announcement."""
+
+MEMBERS = (
+    _NOW
+    + """
+local result = {}
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[7], '(' .. now, '+inf')) do
+  result[#result + 1] = member
+  result[#result + 1] = redis.call('HGET', KEYS[8], member) or ''
+end
+return result
+"""
+)
+"""Returns the name and the announcement of each member."""

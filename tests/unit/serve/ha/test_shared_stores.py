@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -152,6 +153,39 @@ def test_members_are_seen_until_they_are_silent(opener: Opener) -> None:
         assert await first.read() == ()
 
     opener.run(work)
+
+
+def _commands(server: RedisServer) -> int:
+    """How many commands the server has done so far, also those inside of scripts."""
+    return sum(int(count) for count in re.findall(r"calls=(\d+)", server.call("INFO", "commandstats").decode()))
+
+
+def test_who_is_there_costs_no_look_at_the_other_keys_of_a_redis() -> None:
+    server = RedisServer()
+    server.start()
+    opener = Opener("redis")
+
+    async def work() -> None:
+        names = [f"foreign:{number}" for number in range(100_000)]
+        await asyncio.to_thread(server.pipeline, [("SET", name, name) for name in names])
+        assert server.call("DBSIZE") == b":100000\r\n"
+        first, second = opener("cp-1", server.port), opener("cp-2", server.port)
+        await first.announce("cp-1", "{}", 1)
+        await second.announce("cp-2", "{}", 20)
+        before = _commands(server)
+        assert [item.member for item in await first.members()] == ["cp-1", "cp-2"]
+        assert _commands(server) - before < 10
+        while len(await second.members()) > 1:
+            await asyncio.sleep(0.05)
+        await second.announce("cp-2", "{}", 1)
+        assert server.call("HLEN", f"{{{opener.prefix}}}:announcements") == b":1\r\n", "what has expired is removed"
+        while server.call("DBSIZE") != b":100000\r\n":
+            await asyncio.sleep(0.05)
+
+    try:
+        opener.run(work)
+    finally:
+        server.close()
 
 
 def test_a_name_belongs_to_one_process_and_is_free_when_that_one_is_silent(
