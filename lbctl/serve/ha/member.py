@@ -358,7 +358,7 @@ class Member:
             clock=self.clock.offset,
             latency=self.election.latency,
             problem=self.election.problem,
-            shares=self.sharing.able,
+            shares=True,
         )
 
 

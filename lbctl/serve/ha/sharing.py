@@ -25,8 +25,10 @@ from lbctl.serve.telemetry.service import Telemetry
 
 SHARING = "sharing"
 """The key of the members among whom the pools are shared."""
-_LARGEST = 500_000
-"""Characters of one member's samples that any store takes beside those of others."""
+_ROOM = 900_000
+"""Characters of the samples of all members that any store takes at a time, beside what else they announce."""
+_SPARE = 0.8
+"""The part of the room that fewer parts may fill, so that their number does not change to and fro."""
 _SLOWEST = 5.0
 """Seconds that a sample may take on its way: pools with a shorter `stale_after` are scraped by the leader itself."""
 _MARGIN = 0.8
@@ -64,8 +66,10 @@ class PoolSharing:
         self._others: dict[str, MemberSamples] = {}
         self._texts: dict[str, str] = {}
         self._damaged: set[str] = set()
-        self.able = True
-        """Whether the samples of this member have fitted into its announcement so far."""
+        self._part = 0
+        """The part of this member's samples that is announced next."""
+        self.parts = 1
+        """The number of announcements that all samples of this member need: more than one where they are too large."""
         self._written = False
         """Whether the store has among whom the pools are shared, since this member leads."""
         telemetry.share(self.owns)
@@ -98,16 +102,28 @@ class PoolSharing:
         return tuple(name for name in self._telemetry.pools if self.owner(name) == member)
 
     async def samples(self) -> str:
-        """Return what this member has scraped for the one that decides; empty where there is nothing."""
-        measured = self._telemetry.take_measured()
-        text = await asyncio.to_thread(write_samples, measured, time.monotonic()) if measured else ""
-        if len(text) <= _LARGEST:
-            return text
-        self.able = False
-        log.error(
-            "this member's samples are too large to be shared: it scrapes nothing for others until it starts again"
-        )
+        """Return what this member has scraped for the one that decides; empty where there is nothing.
+
+        Where all of it is too large, this is the next part: each replica's sample then goes every second or third time.
+        """
+        room = _ROOM // max(1, len(self.members) - 1)
+        while measured := self._telemetry.measured(self._part, self.parts):
+            text = await asyncio.to_thread(write_samples, measured, time.monotonic())
+            if len(text) <= room or len(measured) == 1:
+                self._telemetry.sent(measured)
+                self._part = (self._part + 1) % self.parts
+                if self.parts > 1 and len(text) * self.parts < _SPARE * room * (self.parts - 1):
+                    self._divide(self.parts - 1)
+                return text
+            needed = math.ceil(self.parts * len(text) / room)
+            self._divide(max(self.parts + 1, min(needed, self.parts * len(measured))))
+        self._divide(1)
         return ""
+
+    def _divide(self, parts: int) -> None:
+        if parts > self.parts:
+            log.warn("this member's samples are too large to be announced at once", parts=parts)
+        self._part, self.parts = 0, parts
 
     def renewed(self, asked: float) -> None:
         """Note that the announcement was renewed, by a request of that time."""
@@ -187,7 +203,7 @@ class PoolSharing:
         if not info.samples or self._texts.get(info.name) == info.samples:
             return
         self._texts[info.name] = info.samples
-        known = self._others.setdefault(info.name, MemberSamples.of(info.name))
+        known = self._others.setdefault(info.name, MemberSamples(info.name))
         received, plans = time.monotonic(), self._telemetry.plans
         try:
             reports = await asyncio.to_thread(known.read, info.samples, received, plans)

@@ -10,9 +10,8 @@ import base64
 import json
 import math
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 from typing import Any, get_args
 
 from lbctl.serve.telemetry.fetch import Reason
@@ -22,7 +21,7 @@ from lbctl.signals.merge import Signal, Signals
 from lbctl.signals.plan import ScrapePlan
 from lbctl.signals.signal import SIGNALS
 
-_FORM = 1
+_FORM = 2
 _LARGEST = 16 << 20
 """Bytes of one text, decompressed."""
 _TOLERANCE = 0.5
@@ -30,15 +29,18 @@ _TOLERANCE = 0.5
 _REASONS: Mapping[str, Reason] = {reason: reason for reason in get_args(Reason)}
 Key = tuple[str, str]
 """Pool and replica."""
+_Shape = Sequence[tuple[str, int]]
+"""The names of a replica's signals, each with the index of its source."""
 
 
 def write_samples(reports: Mapping[Key, Report], now: float) -> str:
     """Serialize the last report of each replica. `now`: on the clock of the reports."""
     pools: dict[str, dict[str, list[Any]]] = {}
+    shapes: dict[_Shape, int] = {}
     for (pool, replica), report in reports.items():
-        pools.setdefault(pool, {})[replica] = _row(report)
-    body = json.dumps([_FORM, round(now, 3), pools], separators=(",", ":"))
-    return base64.b64encode(zlib.compress(body.encode(), 1)).decode()
+        pools.setdefault(pool, {})[replica] = _row(report, shapes)
+    body = json.dumps([_FORM, round(now, 3), list(shapes), pools], separators=(",", ":"))
+    return base64.b64encode(zlib.compress(body.encode())).decode()
 
 
 @dataclass(slots=True)
@@ -46,36 +48,36 @@ class MemberSamples:
     """What one other member has measured, as this one has read it last. `member`: its name."""
 
     member: str
-    rows: Mapping[str, Mapping[str, Any]]
+    times: dict[Key, float] = field(default_factory=dict)
+    """When the last report of each replica was made, on its clock."""
     offset: float = math.inf
     """What its clock must be raised by to be that of this process; the fastest text is closest to the truth."""
-
-    @classmethod
-    def of(cls, member: str) -> MemberSamples:
-        """Return the samples of a member of which nothing was read yet."""
-        return cls(member, {})
 
     def read(self, text: str, received: float, plans: Mapping[Key, ScrapePlan]) -> list[Report]:
         """Return the reports that are new with this text, of replicas that have a plan.
 
         `received`: now, on the clock of this process. Raises one of `UNREADABLE` where the text is damaged.
         """
-        form, now, pools = json.loads(_decompressed(text))
+        form, *rest = json.loads(_decompressed(text))
         if form != _FORM:
             raise ValueError(f"samples in the form {form}")
+        now, shapes, pools = rest
         difference = received - _number(now)
         if not 0 <= difference - self.offset <= _TOLERANCE:
             self.offset = difference
-        before, self.rows = self.rows, pools
-        return list(self._new(before, plans))
+        self.times = {key: at for key, at in self.times.items() if key in plans}
+        return list(self._new(pools, shapes, plans))
 
-    def _new(self, before: Mapping[str, Mapping[str, Any]], plans: Mapping[Key, ScrapePlan]) -> Iterator[Report]:
-        for pool, rows in self.rows.items():
-            earlier = before.get(pool, {})
+    def _new(
+        self, pools: Mapping[str, Mapping[str, Any]], shapes: list[_Shape], plans: Mapping[Key, ScrapePlan]
+    ) -> Iterator[Report]:
+        for pool, rows in pools.items():
             for replica, row in rows.items():
-                plan = plans.get((pool, replica))
-                if plan is not None and earlier.get(replica) != row and len(plan.sources) == len(row[-1]):
-                    yield _report(plan, row, self.offset, self.member)
+                key = pool, replica
+                plan = plans.get(key)
+                if plan is not None and self.times.get(key) != row[0] and len(plan.sources) == len(row[-1]):
+                    yield _report(plan, row, shapes, self.offset, self.member)
+                    self.times[key] = row[0]
 
 
 def _decompressed(text: str) -> bytes:
@@ -89,87 +91,108 @@ def _decompressed(text: str) -> bytes:
     return body
 
 
-def _row(report: Report) -> list[Any]:
+# A row of a replica is a list of numbers. What many replicas have in common is written once (`shapes`), and times are
+# milliseconds from where they are expected: the sum is a third of what names and times would need.
+
+
+def _row(report: Report, shapes: dict[_Shape, int]) -> list[Any]:
     signals, evidence = report.signals, report.signals.evidence
+    at = round(report.at, 3)
+    begun = [at if item.good_at is None else round(item.good_at, 3) for item in report.sources]
     return [
-        round(report.at, 3),
+        at,
         report.source,
-        _signal_rows(signals.values),
-        _signal_rows(signals.stale),
-        None if evidence is None else [round(evidence.at, 3), *map(_short, astuple(evidence)[1:])],
+        *_signal_row(signals.values, begun, shapes),
+        *_signal_row(signals.stale, begun, shapes),
+        None if evidence is None else [_after(evidence.at, at), *map(_short, astuple(evidence)[1:])],
         signals.xids,
-        int(signals.by_steps),
-        int(report.reserves_memory),
-        int(report.restarted),
+        int(signals.by_steps) + 2 * int(report.reserves_memory) + 4 * int(report.restarted),
         report.first_tokens,
-        [_source_row(item) for item in report.sources],
+        [_source_row(item, at) for item in report.sources],
     ]
 
 
-def _signal_rows(signals: Mapping[str, Signal]) -> dict[str, list[float]]:
-    return {name: [_short(item.value), round(item.at, 3), item.source] for name, item in signals.items()}
+def _signal_row(signals: Mapping[str, Signal], begun: list[float], shapes: dict[_Shape, int]) -> tuple[int, list[Any]]:
+    """Return the number of the shape of these signals, and their values, with the time where it is not expected."""
+    shape = tuple((name, item.source) for name, item in signals.items())
+    times = [_after(item.at, begun[item.source]) for item in signals.values()]
+    values = [_short(item.value) for item in signals.values()]
+    row = [[value, time] if time else value for value, time in zip(values, times, strict=True)]
+    return shapes.setdefault(shape, len(shapes)), row
+
+
+def _after(at: float, expected: float) -> int:
+    """Return the milliseconds from one time to another."""
+    return round((at - expected) * 1000)
 
 
 def _short(value: float) -> float:
     """Return the value in as few digits as a decision needs."""
-    return float(f"{value:.5g}")
+    short = float(f"{value:.5g}")
+    return int(short) if short.is_integer() else short
 
 
-def _source_row(item: SourceState) -> list[Any]:
-    times = [None if at is None else round(at, 3) for at in (item.scraped_at, item.good_at)]
-    row = [*times, item.size, round(item.seconds, 4)]
+def _source_row(item: SourceState, at: float) -> list[Any]:
+    scraped_at = None if item.scraped_at is None else _after(item.scraped_at, at)
+    seconds = round(item.seconds, 4)
+    good_at = None if item.good_at is None else _after(item.good_at, (item.scraped_at or at) - seconds)
+    row = [scraped_at, good_at, item.size, seconds]
     return [*row, item.reason, item.message, item.refused] if item.reason or item.refused else row
 
 
-def _report(plan: ScrapePlan, row: list[Any], offset: float, member: str) -> Report:
-    at, source, values, stale, evidence, xids, by_steps, reserves, restarted, first_tokens, sources = row
+def _report(plan: ScrapePlan, row: list[Any], shapes: list[_Shape], offset: float, member: str) -> Report:
+    at, source, shape, values, stale_shape, stale, evidence, xids, flags, first_tokens, sources = row
+    at = _number(at) + offset
     states = tuple(
-        _state(known.kind, known.display_url, item, offset) for known, item in zip(plan.sources, sources, strict=True)
+        _state(known.kind, known.display_url, item, at) for known, item in zip(plan.sources, sources, strict=True)
     )
+    begun = [at if item.good_at is None else item.good_at for item in states]
     signals = Signals(
-        dict(_signals(values, offset, len(states))),
-        dict(_signals(stale, offset, len(states))),
-        _evidence(evidence, offset),
+        dict(_signals(shapes[shape], values, begun)),
+        dict(_signals(shapes[stale_shape], stale, begun)),
+        _evidence(evidence, at),
         tuple((str(gpu), int(code)) for gpu, code in xids),
-        bool(by_steps),
+        bool(flags & 1),
     )
     return Report(
         plan.pool,
         plan.replica,
-        _number(at) + offset,
+        at,
         _index(source, len(states)),
         signals,
         states,
-        bool(reserves),
+        bool(flags & 2),
         signals.evidence,
-        bool(restarted),
+        bool(flags & 4),
         None if first_tokens is None else _number(first_tokens),
         member,
     )
 
 
-def _signals(rows: Mapping[str, Any], offset: float, sources: int) -> Iterator[tuple[str, Signal]]:
-    for name, (value, at, source) in rows.items():
+def _signals(shape: _Shape, row: list[Any], begun: list[float]) -> Iterator[tuple[str, Signal]]:
+    for (name, source), item in zip(shape, row, strict=True):
+        value, after = item if isinstance(item, list) else (item, 0)
         if name in SIGNALS:
-            yield name, Signal(_number(value), _number(at) + offset, _index(source, sources))
+            at = begun[_index(source, len(begun))] + _number(after) / 1000
+            yield name, Signal(_number(value), at, source)
 
 
-def _evidence(row: list[Any] | None, offset: float) -> Evidence | None:
+def _evidence(row: list[Any] | None, reported_at: float) -> Evidence | None:
     if row is None:
         return None
-    at, *values = map(_number, row)
-    make = partial(TokenEvidence, at + offset) if len(values) == 4 else partial(BatchEvidence, at + offset)
-    return make(*values)
+    after, *values = map(_number, row)
+    at = reported_at + after / 1000
+    return TokenEvidence(at, *values) if len(values) == 4 else BatchEvidence(at, *values)
 
 
-def _state(kind: str, url: str, row: list[Any], offset: float) -> SourceState:
-    scraped_at, good_at, size, seconds, *rest = row
+def _state(kind: str, url: str, row: list[Any], at: float) -> SourceState:
+    scraped_after, good_after, size, seconds, *rest = row
     reason, message, refused = rest or ("", "", ())
-    times = [None if at is None else _number(at) + offset for at in (scraped_at, good_at)]
+    seconds = _number(seconds)
+    scraped_at = None if scraped_after is None else at + _number(scraped_after) / 1000
+    good_at = None if good_after is None else (scraped_at or at) - seconds + _number(good_after) / 1000
     named = tuple((str(metric), str(why)) for metric, why in refused)
-    return SourceState(
-        kind, url, times[0], times[1], _REASONS[reason], str(message), int(size), _number(seconds), named
-    )
+    return SourceState(kind, url, scraped_at, good_at, _REASONS[reason], str(message), int(size), seconds, named)
 
 
 def _index(value: object, count: int) -> int:

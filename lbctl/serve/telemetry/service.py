@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 
 from lbctl.control.loop_output import LoopOutput, controlled
 from lbctl.ir.pools import Pool
@@ -150,11 +151,15 @@ class Telemetry:
         self._owns = owns
         self._watch()
 
-    def take_measured(self) -> dict[tuple[str, str], Report]:
-        """Return the last report of each replica that is scraped here for another member to decide on."""
-        measured = self._measured
-        self._measured = {key: replace(item, restarted=False) for key, item in measured.items()}
-        return measured
+    def measured(self, part: int = 0, parts: int = 1) -> dict[tuple[str, str], Report]:
+        """Return the last report of each replica that is scraped here for another member to decide on, or a part."""
+        return dict(islice(self._measured.items(), part, None, parts))
+
+    def sent(self, measured: Mapping[tuple[str, str], Report]) -> None:
+        """Note that these reports were sent: that counters have started again is said once."""
+        for key, report in measured.items():
+            if report.restarted and self._measured.get(key) is report:
+                self._measured[key] = replace(report, restarted=False)
 
     def take(self, reports: Iterable[Report]) -> None:
         """Decide on reports of other members."""

@@ -111,6 +111,32 @@ def test_pools_are_shared_and_move_with_the_members_that_are_there(
     asyncio.run(work())
 
 
+@pytest.mark.slow
+def test_samples_that_are_too_large_for_one_announcement_come_in_parts(
+    redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbctl.serve.ha.member.INTERVAL", 0.2)
+    monkeypatch.setattr("lbctl.serve.ha.sharing._ROOM", 150)
+    prefix = f"test:{secrets.token_hex(4)}"
+
+    async def work() -> None:
+        async with (
+            pages() as port,
+            running("cp-1", tmp_path, redis.port, prefix, fleet=fleet(port)) as first,
+            running("cp-2", tmp_path, redis.port, prefix, fleet=fleet(port)) as second,
+        ):
+            await until(lambda: sampled_by(first) == owners("cp-1"))
+            assert second.member.sharing.parts > 1
+            reports = first.services.telemetry.loop.reports
+            own = [(name, "a") for name, by in owners("cp-1").items() if by == "cp-2"]
+            before = {key: reports[key].at for key in own}
+            await until(lambda: all(reports[key].at > before[key] for key in own))
+            monkeypatch.setattr("lbctl.serve.ha.sharing._ROOM", 900_000)
+            await until(lambda: second.member.sharing.parts == 1)
+
+    asyncio.run(work())
+
+
 async def _without_store(redis: RedisServer, first: Running, second: Running) -> None:
     """An owner that cannot renew its announcement stops, and the last leader scrapes everything."""
     await asyncio.to_thread(redis.stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -42,7 +43,7 @@ def text_of(report: Report, at: float) -> str:
 
 
 def test_ages_are_kept_whatever_the_clocks_say() -> None:
-    (read,) = MemberSamples.of("cp-2").read(text_of(REPORT, 10.0), 50.0, PLANS)
+    (read,) = MemberSamples("cp-2").read(text_of(REPORT, 10.0), 50.0, PLANS)
     assert read.member == "cp-2"
     assert read.at == pytest.approx(49.5)
     assert read.signals.values["queue"] == Signal(3.0, pytest.approx(49.0), 0)
@@ -57,7 +58,7 @@ def test_ages_are_kept_whatever_the_clocks_say() -> None:
 
 
 def test_a_sample_counts_once_and_evidence_is_no_younger_in_a_text_that_comes_later() -> None:
-    samples = MemberSamples.of("cp-2")
+    samples = MemberSamples("cp-2")
     (first,) = samples.read(text_of(REPORT, 10.0), 50.0, PLANS)
     assert samples.read(text_of(REPORT, 11.0), 51.2, PLANS) == []
     newer = replace(REPORT, at=OTHER_CLOCK + 11.5)
@@ -69,7 +70,7 @@ def test_a_sample_counts_once_and_evidence_is_no_younger_in_a_text_that_comes_la
 
 
 def test_a_member_that_has_started_again_is_read_by_its_new_clock() -> None:
-    samples = MemberSamples.of("cp-2")
+    samples = MemberSamples("cp-2")
     samples.read(text_of(REPORT, 10.0), 50.0, PLANS)
     (read,) = samples.read(write_samples({KEY: replace(REPORT, at=1.0)}, 2.0), 60.0, PLANS)
     assert read.at == pytest.approx(59.0)
@@ -77,15 +78,15 @@ def test_a_member_that_has_started_again_is_read_by_its_new_clock() -> None:
 
 def test_a_failed_scrape_says_why() -> None:
     failed = replace(REPORT.sources[0], reason="timeout", message="no answer", refused=(("x", "is no number"),))
-    (read,) = MemberSamples.of("cp-2").read(text_of(replace(REPORT, sources=(failed,)), 10.0), 50.0, PLANS)
+    (read,) = MemberSamples("cp-2").read(text_of(replace(REPORT, sources=(failed,)), 10.0), 50.0, PLANS)
     assert (read.sources[0].reason, read.sources[0].message) == ("timeout", "no answer")
     assert read.sources[0].refused == (("x", "is no number"),)
 
 
 def test_a_replica_that_the_reader_does_not_scrape_so_is_left_out() -> None:
-    assert MemberSamples.of("cp-2").read(text_of(REPORT, 10.0), 50.0, {}) == []
+    assert MemberSamples("cp-2").read(text_of(REPORT, 10.0), 50.0, {}) == []
     two = replace(REPORT, sources=REPORT.sources * 2)
-    assert MemberSamples.of("cp-2").read(text_of(two, 10.0), 50.0, PLANS) == []
+    assert MemberSamples("cp-2").read(text_of(two, 10.0), 50.0, PLANS) == []
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_a_replica_that_the_reader_does_not_scrape_so_is_left_out() -> None:
 )
 def test_nonsense_is_refused(report: Report) -> None:
     with pytest.raises(UNREADABLE):
-        MemberSamples.of("cp-2").read(text_of(report, 10.0), 50.0, PLANS)
+        MemberSamples("cp-2").read(text_of(report, 10.0), 50.0, PLANS)
 
 
 @pytest.mark.parametrize(
@@ -107,4 +108,19 @@ def test_nonsense_is_refused(report: Report) -> None:
 )
 def test_a_damaged_text_is_refused(damage) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UNREADABLE):
-        MemberSamples.of("cp-2").read(damage(text_of(REPORT, 10.0)), 50.0, PLANS)
+        MemberSamples("cp-2").read(damage(text_of(REPORT, 10.0)), 50.0, PLANS)
+
+
+def test_the_samples_of_ten_thousand_replicas_are_small_enough_for_any_store() -> None:
+    numbers = random.Random(1)
+
+    def measured() -> Report:
+        at, seconds = OTHER_CLOCK + numbers.random(), numbers.random() / 20
+        values = {name: numbers.random() for name in ("itl", "ttft", "cache")} | {"queue": 7.0, "running": 31.0}
+        signals = {name: Signal(value, at - seconds, 0) for name, value in values.items()}
+        evidence = TokenEvidence(at - seconds, *(numbers.uniform(1, 1000) for _ in range(4)))
+        state = SourceState("vllm", "", at, at - seconds, size=numbers.randrange(20_000, 30_000), seconds=seconds)
+        return replace(REPORT, at=at, signals=Signals(signals, {}, evidence), sources=(state,), restarted=False)
+
+    reports = {(f"pool-{number % 50}", f"replica-{number}"): measured() for number in range(10_000)}
+    assert len(write_samples(reports, OTHER_CLOCK + 1)) < 900_000
