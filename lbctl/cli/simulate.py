@@ -52,8 +52,8 @@ def command(**values: Any) -> int:
     diagnostics = Diagnostics()
     loaded = load(options.paths, diagnostics)
     trace = traces.read(options.trace_file, diagnostics)
+    show(item for item in diagnostics if item.severity == "error" or item.code == "LB031")
     if loaded is None or trace is None or diagnostics.failed:
-        show(item for item in diagnostics if item.severity == "error")
         return 1
     study = study_of(options, loaded.compiled.topology, trace)
     result = search(options, study) if options.find else compare(study)

@@ -123,6 +123,14 @@ READING = (
         "file has no requests, or is none.",
         "Sort it by time and remove what is incomplete; docs/simulate.md names the columns.",
     ),
+    code_page(
+        "LB031",
+        "a trace that pauses for more than a day",
+        "Between two rows of the trace of `lbctl simulate` more than a day passes. The first such row is shown; the "
+        "trace is replayed as it is.",
+        "Look at the unit: a CSV has seconds, JSON lines have milliseconds. Take out a pause that is meant.",
+        "warning",
+    ),
 )
 REFERENCES = (
     code_page(

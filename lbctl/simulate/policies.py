@@ -37,6 +37,11 @@ class Policy:
         return self.rule if uneven or self.even_rule is None else self.even_rule
 
     @property
+    def reads_prompts(self) -> bool:
+        """Whether the picker knows the prompt: nginx asks it before it reads the body."""
+        return self.proxy != "nginx"
+
+    @property
     def bounds_load(self) -> bool:
         """Whether `bounded_load` has an effect: nginx has no such bound."""
         return self.proxy != "nginx"
@@ -85,6 +90,7 @@ POLICIES = {
         Policy("nginx", "least_request", choosers.LEAST_CONN, _in_flight, _NGINX_RELOAD),
         Policy("nginx", "random", choosers.RANDOM, _rates, _NGINX_RELOAD),
         Policy("nginx", "hash", choosers.RING, _rates, _NGINX_RELOAD),
+        Policy("nginx", "pick", choosers.PICKED, _rates, _NGINX_RELOAD),
     )
 }
 """Name → policy."""

@@ -24,6 +24,8 @@ _GRACE = 600.0
 """Seconds after the last arrival in which answers may end."""
 _CHUNK = 30.0
 """Simulated seconds between two reports of the progress."""
+_WARM_UP = 60.0
+"""Seconds before the next request from which on a fleet that does nothing is sampled again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,11 @@ class _Run:
         self._progress = columns.Progress(*(counts(1) for _ in range(6)))
         self._pushed: list[float] = []
         self._pushed_at = -math.inf
-        self._picker = SimulatedPicker(pool, trace, rng) if self._chooser == choosers.PICKED else None
+        self._picker = (
+            SimulatedPicker(pool, trace, rng, reads_prompts=setup.policy.reads_prompts)
+            if self._chooser == choosers.PICKED
+            else None
+        )
         self._noted = 0
         self.now = 0.0
 
@@ -115,7 +121,10 @@ class _Run:
         self._push(0.0)
         events = _Agenda(self._loop.interval, self._setup.changes)
         while not self._is_over(events):
-            time = min(events.next_time(), self.now + _CHUNK)
+            arrival = self._next_arrival()
+            if self._is_at_rest() and arrival != math.inf:
+                events.skip_samples(arrival - _WARM_UP)
+            time = min(events.next_time(), max(self.now + _CHUNK, min(arrival, self._last + _GRACE)))
             self._advance(time)
             for change in events.changes_at(time):
                 self._change(change)
@@ -126,6 +135,18 @@ class _Run:
             self._push(time)
             if progress is not None:
                 progress(min(1.0, time / self._last) if self._last else 1.0)
+
+    def _next_arrival(self) -> float:
+        """Return when the next request arrives; infinite: there is none."""
+        arrival = int(self._progress.arrival[0])
+        return float(self.requests.arrived[arrival]) if arrival < len(self.requests.arrived) else math.inf
+
+    def _is_at_rest(self) -> bool:
+        """Return whether no engine works and no client waits."""
+        return bool(
+            self._progress.leaving[0] == self._progress.arrival[0]
+            and self.engines.end[self.engines.heap[0]] == math.inf
+        )
 
     def _advance(self, until: float) -> None:
         while True:
@@ -217,6 +238,11 @@ class _Agenda:
         while self._changes and self._changes[-1].at <= now:
             due.append(self._changes.pop())
         return due
+
+    def skip_samples(self, until: float) -> None:
+        """Leave out the samples before a time."""
+        if self._interval is not None and self._next_sample < until:
+            self._next_sample += self._interval * math.ceil((until - self._next_sample) / self._interval)
 
     def is_sample_due(self, now: float) -> bool:
         """Return whether the engines are to be sampled now."""

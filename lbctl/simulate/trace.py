@@ -31,6 +31,7 @@ _MAX_ERRORS = 20
 _MAX_TOKENS = 10_000_000
 _MAX_TIME = 1e9
 _MAX_LINE = 1 << 20
+_DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ class _Rows:
     answers: array[int] = field(default_factory=lambda: array("i"))
     keys: array[int] = field(default_factory=lambda: array("L"))
     blocks: list[tuple[int, ...]] = field(default_factory=list)
+    has_gap: bool = False
+    """Whether a pause of more than a day was reported."""
 
 
 class _RowError(ValueError):
@@ -153,7 +156,17 @@ def _take(name: str, number: int, line: bytes, reader: _Reader, rows: _Rows, dia
     except _RowError as error:
         diagnostics.add(_error(name, number, str(error), error.column, error.hint))
         return 1
+    if len(rows.times) > 1 and rows.times[-1] - rows.times[-2] > _DAY and not rows.has_gap:
+        rows.has_gap = True
+        diagnostics.add(_gap(name, number, (rows.times[-1] - rows.times[-2]) / _DAY))
     return 0
+
+
+def _gap(name: str, number: int, days: float) -> Diagnostic:
+    hint = "times are seconds in CSV, milliseconds in JSON lines"
+    return Diagnostic(
+        "LB031", f"no request for {days:.4g} days before this one", Position(name, number, 1), (), hint, "warning"
+    )
 
 
 def _text(line: bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 from lbctl.ir.address import Address
@@ -42,10 +43,11 @@ def replayed(
     cost: CostModel | None = None,
     proxies: int = 1,
     seed: int = 1,
+    progress: Callable[[float], None] | None = None,
 ) -> Replay:
     """One run; every engine is as `cost`, or in proportion to its capacity."""
     costs = (cost,) * len(where.replicas) if cost else engines_of(where, CostModel(), {})
-    return replay(Setup(where, POLICIES[policy], costs, proxies, changes=changes), trace, seed)
+    return replay(Setup(where, POLICIES[policy], costs, proxies, changes=changes), trace, seed, progress)
 
 
 def shares(result: Replay) -> list[float]:

@@ -137,3 +137,11 @@ def test_one_request_is_enough_and_a_pool_without_replicas_is_not(
     )
     assert run(arguments) != 0
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_pause_in_the_trace_is_warned_of(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "trace.csv").write_text("time,prompt,answer\n0,1,1\n1e8,1,1\n")
+    assert run([*arguments, "--policy", "nginx:random"]) == 0
+    assert f"{tmp_path}/trace.csv:3:1: warning LB031" in capsys.readouterr().err

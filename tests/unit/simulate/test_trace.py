@@ -81,6 +81,17 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, content: str | byte
     assert said in wrong(tmp_path, content)
 
 
+def test_a_pause_of_more_than_a_day_is_warned_of_once(tmp_path: Path) -> None:
+    file = tmp_path / "trace"
+    file.write_text(HEAD + "0,1,1\n86400,1,1\n1e8,1,1\n2e8,1,1\n")
+    diagnostics = Diagnostics()
+    trace = read(str(file), diagnostics)
+    assert trace is not None
+    (warning,) = diagnostics
+    assert str(warning).startswith(f"{file}:4:1: warning LB031: no request for 1156 days before this one")
+    assert "milliseconds" in warning.hint
+
+
 def test_errors_of_many_rows_are_cut_off(tmp_path: Path) -> None:
     said = wrong(tmp_path, HEAD + "x,1,1\n" * 1000).splitlines()
     assert len(said) == 21
