@@ -193,6 +193,9 @@ class Fleet:
     def rollouts(self) -> schema.Rollouts:
         return schema.Rollouts(())
 
+    def splits(self) -> Sequence[schema.LiveSplit]:
+        return ()
+
     async def act_on_rollout(self, body: dict[str, Any], actor: str) -> schema.RolloutResult:
         raise AssertionError("no test of this file acts on rollouts")
 

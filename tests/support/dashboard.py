@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lbctl.ir.address import Address
 from lbctl.serve.api import schema, status_rows
@@ -35,7 +36,10 @@ class MovingFleet(api.Fleet):
     def __init__(self, replicas: int = 36, pools: Sequence[str] = ("llama-70b", "qwen-32b", "embed")) -> None:
         super().__init__()
         self.moment = 0
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        """Who has asked for what."""
         self._begun = time.time()
+        self._rollout = self._made_up_rollout()
         self._sizes = {name: replicas // len(pools) for name in pools}
         self._sizes[pools[0]] += replicas - sum(self._sizes.values())
 
@@ -118,13 +122,65 @@ class MovingFleet(api.Fleet):
         )
 
     def rollouts(self) -> schema.Rollouts:
-        steps = tuple(schema.RolloutStep(share, 300.0) for share in (5.0, 25.0, 50.0, 100.0))
-        soon = status_rows.timestamp(self._begun + 140)
-        rollout = schema.Rollout(
-            "chat", "qwen-32b", "timed", "progressing", 2, steps, 25.0, {"llama-70b": 75, "qwen-32b": 25},
-            status_rows.timestamp(self._begun - 160), soon, "weights of the new checkpoint", None,
+        return schema.Rollouts((self._rollout,))
+
+    def splits(self) -> Sequence[schema.LiveSplit]:
+        embed = schema.LiveSplit("embeddings", {"embed": 2, "embed-next": 1})
+        return schema.LiveSplit("chat", self._rollout.split), embed
+
+    async def act_on_rollout(self, body: dict[str, Any], actor: str) -> schema.RolloutResult:
+        """Note what was asked for; an abort is carried out."""
+        self.asked.append((actor, body))
+        if body["action"] == "abort":
+            split, now = {"llama-70b": 100, "qwen-32b": 0}, status_rows.timestamp(time.time())
+            self._rollout = replace(
+                self._rollout, phase="aborted", percent=None, split=split, since=now, reason=body["reason"]
+            )
+        return schema.RolloutResult(self._rollout)
+
+    def history(self) -> schema.History:
+        moments = ((3 * 86_400, "3f0aa3c0de", "files"), (7_200, "9f86d081", "reload"))
+        return schema.History(
+            tuple(
+                schema.HistoryEntry(
+                    digest=digest * 8, at=status_rows.timestamp(self._begun - ago), current=digest == "9f86d081",
+                    commit=digest * 5, dirty=False, action="reload" if action == "reload" else "files",
+                    actor="alice" if action == "reload" else "lbctl", reason=None, version=digest,
+                    pools=3, replicas=sum(self._sizes.values()),
+                )
+                for ago, digest, action in moments
+            )
         )  # fmt: skip
-        return schema.Rollouts((rollout,))
+
+    async def audit(self) -> schema.Audit:
+        at = status_rows.timestamp(self._begun - 900)
+        record = ("alice", "drain", "llama-70b/llama-11", "new NVLink bridge")
+        return schema.Audit((schema.AuditRecord(1, at, *record, previous="", hash="9f86"),))
+
+    def _made_up_rollout(self) -> schema.Rollout:
+        steps = tuple(schema.RolloutStep(share, 300.0) for share in (5.0, 25.0, 50.0, 100.0))
+        return schema.Rollout(
+            "chat", "qwen-32b", "analysis", "progressing", 2, steps, 25.0, {"llama-70b": 75, "qwen-32b": 25},
+            status_rows.timestamp(self._begun - 160), status_rows.timestamp(self._begun + 140),
+            "weights of the new checkpoint", self._made_up_analysis(),
+        )  # fmt: skip
+
+    def _made_up_analysis(self) -> schema.RolloutAnalysis:
+        new, old = schema.RolloutCounts(410, 21, 21 / 410), schema.RolloutCounts(1_230, 9, 9 / 1_230)
+        latency = schema.RolloutMetric("first_byte p95", 412.0, 398.0, 1.04, 1.2, "good", None)
+        verdicts: tuple[tuple[schema.RolloutVerdict, str | None], ...] = (
+            ("inconclusive", "12 requests of the new side, and 50 are needed"),
+            ("good", None),
+            ("bad", "5.1 % errors against 0.7 %: worse beyond chance"),
+        )
+        evaluations = tuple(
+            schema.RolloutEvaluation(
+                status_rows.timestamp(self._begun - 90 + 30 * number), 2, verdict, reason, new, old, (latency,)
+            )
+            for number, (verdict, reason) in enumerate(verdicts)
+        )
+        counted: dict[schema.RolloutVerdict, int] = {"good": 9, "bad": 1, "inconclusive": 2}
+        return schema.RolloutAnalysis("one good evaluation", new, old, 1, 2, counted, evaluations)
 
 
 def remember(fleet: MovingFleet, seconds: float = 3_600.0) -> None:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lbctl.control.rollouts import follow
+from lbctl.control.splits import shares_of
 from lbctl.serve.api import decision_rows, history_rows, pick_rows, rollout_rows, schema, status_rows
 from lbctl.serve.api.view_parts import PartialViews
 from lbctl.serve.errors import NotSavedError
@@ -39,6 +40,11 @@ class Operations(PartialViews):
         now = time.time()
         states = follow(self._parts.publisher.rollouts, files, now)  # those that are saved may be of the files before
         return schema.Rollouts(tuple(rollout_rows.rows(states, files, composed, served.composed.overrides, now)))
+
+    def splits(self) -> tuple[schema.LiveSplit, ...]:
+        """Return the splits that are published, of routes that forward to several pools."""
+        shares = ((route.name, dict(shares_of(route))) for route in self._topology().routes)
+        return tuple(schema.LiveSplit(name, pools) for name, pools in shares if len(pools) > 1)
 
     async def act_on_rollout(self, body: dict[str, Any], actor: str) -> schema.RolloutResult:
         """Start, move or end a rollout. Raises BadRequestError and NotSavedError."""

@@ -17,7 +17,7 @@ from tests.support.chromium import Page, browsing
 pytestmark = pytest.mark.e2e
 READER = "bob-only-reads-this"
 HTML = '<img src=x onerror="window.hurt=1"><script>window.hurt=1</script><b id="made">&amp;</b>'
-VIEWS = ("fleet", "heat", "rollouts", "proxies", "log")
+VIEWS = ("fleet", "heat", "rollouts", "proxies", "history", "log")
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +130,77 @@ def test_a_drain_by_the_dialog_needs_a_reason_and_a_token_and_says_what_it_will_
     show_log = "document.querySelector('.log')?.innerText ?? ''"
     page.evaluate("location.hash = 'log'")
     page.wait(f"({show_log}).includes('a broken fan') && ({show_log}).includes('alice')")
+
+
+def test_a_share_a_split_and_an_earlier_fleet_are_set_by_their_dialogs(page: Page) -> None:
+    steps = {"to": "new", "mode": "manual", "steps": [{"percent": "5%"}, {"percent": "100%"}]}
+    chat = {"match": {"path_prefix": "/"}, "split": {"old": 100, "new": 0}, "rollout": steps}
+    files = {
+        **fleet(1),
+        "routes": {"chat": chat},
+        "pools": {"old": fleet(1)["pools"]["pool"], "new": fleet(2)["pools"]["pool"]},
+    }
+    with controlling(files) as other:
+        show(page, other, "rollouts")
+        press_button(page, "Start")
+        submit(page, reason="it is time", token=token_of(other))
+        press_button(page, "Set share")
+        assert "pauses there until somebody resumes" in page.text("#dialog")
+        submit(page, reason="half of it", percent="40")
+        (rollout,) = other.get("rollouts")["rollouts"]
+        assert (rollout["phase"], rollout["percent"], rollout["reason"]) == ("paused", 40.0, "half of it")
+
+        press_button(page, "Hold split")
+        page.fill("#dialog input[name='share old']", "0")
+        page.fill("#dialog input[name='share new']", "0")
+        page.click("#dialog button[type=submit]")
+        assert "one of the shares is above 0" in page.text("#dialog")
+        submit(page, **{"reason": "a look at both", "share old": "3", "share new": "1", "ttl": "1h"})
+        (held,) = other.get("overrides")["overrides"]
+        assert (held["kind"], held["route"], held["shares"]) == ("split", "chat", {"new": 1, "old": 3})
+        page.wait("document.querySelector('#view-rollouts').innerText.includes('“a look at both”')")
+        press_button(page, "Release split")
+        submit(page)
+        assert other.get("overrides")["overrides"] == []
+
+        before = other.get("history")["entries"][-1]["digest"]
+        files["pools"]["old"] = fleet(3)["pools"]["pool"]
+        other.write(files)
+        page.evaluate("location.hash = 'history'")
+        press_button(page, "Roll back")
+        page.fill("#dialog input[name=reason]", "it was better before")
+        page.click("#dialog button[type=submit]")
+        refused = (
+            "document.querySelector('#dialog [role=alert]')?.textContent.startsWith('Nothing has changed: refused')"
+        )
+        page.wait(refused)
+        page.click("#dialog input[name=allow]")
+        submit(page)
+        assert page.text("#dialog [role=alert]") == f"{before[:8]} is served."
+        press_button(page, "Close", "#dialog")
+        assert other.status["served"]["digest"] == before
+        assert other.status["served"]["rollback"]["reason"] == "it was better before"
+        page.wait(f"document.querySelector('tr[aria-current]')?.innerText.includes('{before[:12]}')")
+    page.problems.clear()
+    page.requested.clear()
+
+
+def press_button(page: Page, label: str, within: str = "main") -> None:
+    """Click the first button with this text that is seen."""
+    buttons = f"[...document.querySelectorAll({json.dumps(f'{within} button')})]"
+    page.wait(
+        f"{buttons}.some((each) => each.classList.toggle('pressed', each.checkVisibility() && each.textContent === "
+        f"{json.dumps(label)}))"
+    )
+    page.click(f"{within} button.pressed")
+
+
+def submit(page: Page, **fields: str) -> None:
+    """Fill these fields of the dialog, and wait until its action is done."""
+    for name, text in fields.items():
+        page.fill(f"#dialog input[name='{name}']", text)
+    page.click("#dialog button[type=submit]")
+    page.wait("document.querySelector('#dialog .problem.fine, dialog:not([open])') !== null")
 
 
 def test_html_in_names_and_reasons_is_text(page: Page, control: ControlPlane) -> None:

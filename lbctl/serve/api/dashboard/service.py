@@ -18,7 +18,7 @@ from lbctl.serve.api.dashboard import rows
 from lbctl.serve.api.dashboard.frames import Frame
 from lbctl.serve.api.dashboard.history import SHORTEST, History
 from lbctl.serve.api.dashboard.series import Query, series
-from lbctl.serve.api.dashboard.state import Change, State
+from lbctl.serve.api.dashboard.state import SECTIONS, Change, State
 from lbctl.serve.api.dashboard.stream import Stream
 from lbctl.serve.api.events import EventLog, TooManyClientsError
 from lbctl.serve.api.json_codec import encode
@@ -58,6 +58,9 @@ class Source(Protocol):
 
     def rollouts(self) -> schema.Rollouts:
         """Return `/api/v1/rollouts`."""
+
+    def splits(self) -> Sequence[schema.LiveSplit]:
+        """Return the splits of routes that forward to several pools."""
 
 
 class Dashboard:
@@ -178,6 +181,7 @@ class Dashboard:
             "pools": pools,
             "proxies": [rows.proxy(item) for item in source.proxies().proxies],
             "rollouts": source.rollouts().rollouts,
+            "splits": source.splits(),
         }
 
     def _sample(self) -> None:
@@ -196,7 +200,7 @@ class Dashboard:
 
     def _frame(self, change: Change, events: Sequence[bytes], *, complete: bool = False) -> Frame:
         """Return the frame as server-sent events: a `live` with the change, then the events of the control plane."""
-        sections = {name: change.sections.get(name, "null") for name in ("status", "pools", "proxies", "rollouts")}
+        sections = {name: change.sections.get(name, "null") for name in SECTIONS}
         members = {
             "frame": str(self._number),
             "complete": "true" if complete else "false",

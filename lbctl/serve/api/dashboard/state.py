@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from lbctl.serve.api import schema
 from lbctl.serve.api.json_codec import encode
 
+SECTIONS = ("status", "pools", "proxies", "rollouts", "splits")
+"""The sections of a frame beside the replicas."""
 _SLICE = 50
 """Rows that are compared and encoded without a pause."""
 _Key = tuple[str, str]
@@ -22,7 +24,7 @@ class Change:
     """What has changed, as JSON texts."""
 
     sections: Mapping[str, str] = field(default_factory=dict)
-    """`status`, `pools`, `proxies`, `rollouts` → the whole section."""
+    """Name of `SECTIONS` → the whole section."""
     replicas: tuple[str, ...] = ()
     """The rows that are new or have changed."""
     gone: tuple[str, ...] = ()

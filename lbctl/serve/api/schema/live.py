@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -107,6 +108,16 @@ class LiveProxy:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveSplit:
+    """The split of a route that forwards to several pools."""
+
+    route: str
+    """The route."""
+    shares: Mapping[str, int]
+    """Pool → its share in the published fleet, relative to the others."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaName:
     """Which replica is meant."""
 
@@ -138,6 +149,8 @@ class Live:
     """All proxies; None where none has changed."""
     rollouts: tuple[Rollout, ...] | None
     """All rollouts; None where none has changed."""
+    splits: tuple[LiveSplit, ...] | None
+    """All splits; None where none has changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 // Every action: what it is called, what it will do in a sentence, what it asks for, and the request that does it.
 
 import { write } from "/dashboard/api.js";
-import { percent, plural, seconds, span } from "/dashboard/format.js";
+import { dateAndClock, percent, plural, seconds, span } from "/dashboard/format.js";
 
 const TTL = {
   name: "ttl",
@@ -101,6 +101,89 @@ export function reload(shrink) {
   };
 }
 
+/** Serve an earlier fleet again. `entry` is one of the history. */
+export function rollback(entry) {
+  return {
+    title: `Roll back to ${entry.digest.slice(0, 8)}`,
+    verb: "Roll back",
+    effect: `The fleet of ${dateAndClock(entry.at)} (${plural(entry.pools, "pool")}, ${plural(entry.replicas, "replica")}) is served again until the files change. Certificates and keys are those of today.`,
+    fields: [
+      { name: "allow", label: "Even where more replicas or keys go than max_shrink allows", type: "checkbox" },
+    ],
+    run: ({ reason, allow }) =>
+      write("POST", "/api/v1/rollback", { digest: entry.digest, reason, allow_shrink: Boolean(allow) }),
+    done: ({ result, refused, digest, diagnostics }) =>
+      ROLLED_BACK.includes(result)
+        ? `${digest.slice(0, 8)} is served.`
+        : [
+            `Nothing has changed: ${result}.`,
+            refused,
+            ...diagnostics.filter((item) => item.severity === "error").map((item) => item.text),
+          ]
+            .filter(Boolean)
+            .join(" "),
+    wrong: ({ result }) => !ROLLED_BACK.includes(result),
+  };
+}
+const ROLLED_BACK = ["rolled_back", "published", "unchanged"];
+
+const wholeNumber = (text) => (/^\d{1,9}$/.test(text.trim()) ? "" : "a whole number from 0");
+
+export function setSplit({ route, shares }, rollout) {
+  const pools = Object.keys(shares);
+  return {
+    title: `Hold the split of ${route}`,
+    verb: "Hold the split",
+    effect:
+      `The requests of ${route} go to its pools by these shares, relative to each other, until it is released or the files change the split.` +
+      (rollout ? ` They hold over the rollout to ${rollout.to}, which goes on beneath them.` : ""),
+    fields: [
+      ...pools.map((pool) => ({
+        name: `share ${pool}`,
+        label: pool,
+        value: String(shares[pool]),
+        check: (text, values) =>
+          wholeNumber(text) ||
+          (pools.some((each) => Number(values[`share ${each}`]) > 0) ? "" : "one of the shares is above 0"),
+      })),
+      TTL,
+    ],
+    run: ({ reason, ttl, ...values }) => {
+      const held = Object.fromEntries(pools.map((pool) => [pool, Number(values[`share ${pool}`])]));
+      return hold({ kind: "split", route, shares: held }, reason, ttl);
+    },
+  };
+}
+
+export function unsetSplit({ route }, rollout) {
+  return {
+    title: `Release the split of ${route}`,
+    verb: "Release the split",
+    noReason: true,
+    effect: `${route} has the split of ${rollout ? "its rollout, or of the files," : "the files"} again.`,
+    run: () => release({ kind: "split", route }),
+  };
+}
+
+export function setShare(item) {
+  return {
+    title: `Set the share of ${item.to}`,
+    verb: "Set the share",
+    effect: `${item.to} gets this share of ${item.route}, and the rollout pauses there until somebody resumes or promotes it.`,
+    fields: [
+      {
+        name: "percent",
+        label: "Percent",
+        value: String(item.percent ?? 0),
+        check: (text) =>
+          text.trim() && Number(text) >= 0 && Number(text) <= 100 ? "" : "a number from 0 to 100",
+      },
+    ],
+    run: ({ reason, percent: share }) =>
+      write("POST", "/api/v1/rollouts", { route: item.route, action: "set", percent: Number(share), reason }),
+  };
+}
+
 const ROLLOUT = {
   start: [
     "Start",
@@ -109,7 +192,10 @@ const ROLLOUT = {
   ],
   promote: ["Promote", (item) => `${next(item)} A step's hold time is cut short.`],
   pause: ["Pause", (item) => `${item.to} keeps its ${item.percent} % of ${item.route} until somebody resumes.`],
-  resume: ["Resume", (item) => `The rollout of ${item.route} goes on from ${item.percent} %${hold_of(item)}.`],
+  resume: [
+    "Resume",
+    (item) => `The rollout of ${item.route} goes on at ${item.steps[item.step - 1].percent} %${hold_of(item)}.`,
+  ],
   abort: [
     "Abort",
     (item) => `${item.route} takes the split of the files again at once: ${item.to} gets no share by this rollout.`,

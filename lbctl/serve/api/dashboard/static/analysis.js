@@ -56,7 +56,7 @@ export function fill(element, analysis) {
       h(
         "tr",
         {},
-        TITLES.map(() => h("td")),
+        TITLES.map((title) => h("td", { "data-title": title })),
       ),
     (row, item) => {
       const texts = [

@@ -109,15 +109,14 @@ function input({ name, label, type = "text", placeholder, value, check }) {
 
 /** The values of all inputs, or null where one is not as it should be. */
 function collect(inputs) {
+  const values = Object.fromEntries(inputs.map(({ name, control, box }) => [name, box ? control.checked : control.value]));
   const wrong = inputs.filter(({ control, problem, check }) => {
-    problem.textContent = check?.(control.value) ?? "";
+    problem.textContent = check?.(control.value, values) ?? "";
     control.setAttribute("aria-invalid", problem.textContent ? "true" : "false");
     return problem.textContent;
   });
   wrong[0]?.control.focus();
-  return wrong.length
-    ? null
-    : Object.fromEntries(inputs.map(({ name, control, box }) => [name, box ? control.checked : control.value]));
+  return wrong.length ? null : values;
 }
 
 /** Forget a token that the server does not know, and ask for it again. */

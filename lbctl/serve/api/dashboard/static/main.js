@@ -8,6 +8,7 @@ import { eachFrame, setAttribute, setText } from "/dashboard/dom.js";
 import { Fleet } from "/dashboard/fleet.js";
 import { clock, span } from "/dashboard/format.js";
 import { Heat } from "/dashboard/heat.js";
+import { History } from "/dashboard/history.js";
 import { Log } from "/dashboard/log.js";
 import { Panel } from "/dashboard/panel.js";
 import { Proxies } from "/dashboard/proxies.js";
@@ -23,20 +24,23 @@ const views = {
   fleet,
   rollouts: new Rollouts(byId("view-rollouts"), store),
   proxies: new Proxies(byId("view-proxies"), store),
+  history: new History(byId("view-history")),
   log: new Log(byId("view-log"), store),
 };
 
 // ── Views ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-const NAMES = ["fleet", "heat", "rollouts", "proxies", "log"];
+const NAMES = ["fleet", "heat", "rollouts", "proxies", "history", "log"];
 const view = () => (NAMES.includes(location.hash.slice(1)) ? location.hash.slice(1) : "fleet");
 
 function route() {
   for (const name of NAMES) byId(`view-${name}`).hidden = name !== view();
   for (const link of document.querySelectorAll(".tabs a"))
     setAttribute(link, "aria-current", link.hash === `#${view()}` ? "page" : null);
+  document.querySelector(".tabs [aria-current]").scrollIntoView({ block: "nearest", inline: "nearest" });
   if (view() === "heat") heat.load();
   if (view() === "log") views.log.refresh();
+  if (view() === "history") views.history.refresh();
   draw();
 }
 
@@ -52,6 +56,7 @@ const draw = eachFrame(() => {
 store.addEventListener("change", ({ detail }) => {
   if (detail.has("status")) fleet.noteOverrides();
   if (detail.has("events")) views.log.refresh();
+  if (detail.has("status")) views.history.follow(store.status.served);
   draw();
 });
 addEventListener("hashchange", route);

@@ -3,12 +3,13 @@
 import { h, keyed, setAttribute, setText } from "/dashboard/dom.js";
 import { since } from "/dashboard/format.js";
 
+const TITLES = ["Proxy", "Kind", "State", "Last good", "Since", "Why"];
+
 export class Proxies {
   constructor(element, store) {
     this.store = store;
     this.body = h("tbody");
     this.empty = h("p", { class: "empty", text: "No proxy is connected or driven." });
-    const titles = ["Proxy", "Kind", "State", "Last good", "Since", "Why"];
     this.table = h(
       "table",
       { class: "wide" },
@@ -18,7 +19,7 @@ export class Proxies {
         h(
           "tr",
           {},
-          titles.map((title) => h("th", { scope: "col", text: title })),
+          TITLES.map((title) => h("th", { scope: "col", text: title })),
         ),
       ),
       this.body,
@@ -39,7 +40,7 @@ export class Proxies {
         h(
           "tr",
           {},
-          Array.from({ length: 6 }, () => h("td", {}, h("span"), h("small"))),
+          TITLES.map((title) => h("td", { "data-title": title }, h("span"), h("small"))),
         ),
       (row, item) => {
         const current = item.last_good === version;

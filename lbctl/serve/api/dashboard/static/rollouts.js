@@ -1,15 +1,16 @@
-// The rollouts: the steps of each, where it is, its analysis, and what one can do.
+// The rollouts: the steps of each, where it is, its analysis, and what one can do. Below them the splits of routes.
 
 import * as actions from "/dashboard/actions.js";
 import { analysisView, fill } from "/dashboard/analysis.js";
 import { perform } from "/dashboard/dialog.js";
 import { h, keyed, setAttribute, setText } from "/dashboard/dom.js";
 import { dateAndClock, span } from "/dashboard/format.js";
+import { Splits, sharesOf } from "/dashboard/splits.js";
 
 const OFFERS = {
   waiting: ["start"],
-  progressing: ["promote", "pause", "abort"],
-  paused: ["promote", "resume", "abort"],
+  progressing: ["promote", "pause", "set", "abort"],
+  paused: ["promote", "resume", "set", "abort"],
   promoted: ["abort"],
   aborted: ["start"],
   rolled_back: ["start"],
@@ -21,7 +22,8 @@ export class Rollouts {
     this.store = store;
     this.list = h("div", { class: "cards" });
     this.empty = h("p", { class: "empty", text: "No route of the fleet has a rollout." });
-    element.append(this.list, this.empty);
+    this.splits = new Splits(store);
+    element.append(this.list, this.empty, this.splits.element);
   }
 
   update() {
@@ -34,6 +36,7 @@ export class Rollouts {
       () => this.card(),
       (element, item) => this.fill(element, item),
     );
+    this.splits.update();
   }
 
   card() {
@@ -72,14 +75,11 @@ export class Rollouts {
         setText(mark.children[2], step.hold === null ? "by hand" : `hold ${span(step.hold)}`);
       },
     );
-    const shares = Object.values(item.split).reduce((one, other) => one + other, 0);
     keyed(
       facts,
       [
-        ...Object.entries(item.split).map(([pool, share]) => [
-          `Share of ${pool}`,
-          `${shares ? ((100 * share) / shares).toFixed(share % 1 ? 1 : 0) : 0} %`,
-        ]),
+        ...sharesOf(item.split).map(([pool, share]) => [`Share of ${pool}`, share]),
+        ...(item.held_by ? [["Split held by", item.held_by]] : []),
         ["Mode", item.mode],
         ["Since", item.since ? dateAndClock(item.since) : "–"],
         ["Reason", item.reason ?? "–"],
@@ -97,10 +97,10 @@ export class Rollouts {
         h("button", {
           type: "button",
           class: name === "abort" ? "danger" : "",
-          text: name[0].toUpperCase() + name.slice(1),
+          text: name === "set" ? "Set share" : name[0].toUpperCase() + name.slice(1),
         }),
       (button, name) => {
-        button.onclick = () => perform(actions.rollout(item, name));
+        button.onclick = () => perform(name === "set" ? actions.setShare(item) : actions.rollout(item, name));
       },
     );
   }

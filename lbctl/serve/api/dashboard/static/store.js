@@ -13,6 +13,7 @@ export class Store extends EventTarget {
     this.status = null;
     this.proxies = [];
     this.rollouts = [];
+    this.splits = [];
     this.events = [];
     this.at = 0;
     this.offset = 0;
@@ -33,7 +34,7 @@ export class Store extends EventTarget {
     for (const row of frame.replicas) this.replicas.set(keyOf(row.pool, row.name), row);
     for (const row of frame.gone) this.replicas.delete(keyOf(row.pool, row.name));
     if (frame.replicas.length || frame.gone.length) changed.add("replicas");
-    for (const section of ["status", "pools", "proxies", "rollouts"]) {
+    for (const section of ["status", "pools", "proxies", "rollouts", "splits"]) {
       if (frame[section] === null) continue;
       this[section] = frame[section];
       changed.add(section);
@@ -60,6 +61,11 @@ export class Store extends EventTarget {
   override(kind, pool, replica = null) {
     const held = this.status?.overrides ?? [];
     return held.find((item) => item.kind === kind && item.pool === pool && item.replica === replica);
+  }
+
+  /** What an operator holds of the split of this route. */
+  heldSplit(route) {
+    return this.status?.overrides.find((item) => item.kind === "split" && item.route === route);
   }
 
   group() {

@@ -1,0 +1,116 @@
+"""The views of the dashboard in a real Chromium, over a made-up fleet that has everything they show."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.chromium import Page, browsing
+from tests.support.dashboard import MovingFleet, remember, serving
+
+pytestmark = pytest.mark.e2e
+TOKEN = "alice-operates-this"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Page]:
+    with browsing() as page:
+        yield page
+
+
+@contextmanager
+def answering(fleet: MovingFleet, token: Path) -> Iterator[str]:
+    """The URL of the dashboard of this fleet, which a loop in a thread answers."""
+    loop, started, ended = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    urls: list[str] = []
+
+    async def answer() -> None:
+        async with serving(fleet, token) as port:
+            urls.append(f"http://127.0.0.1:{port}")
+            started.set()
+            await ended.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(answer(),))
+    thread.start()
+    try:
+        assert started.wait(30)
+        yield urls[0]
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join(30)
+        loop.close()
+
+
+@pytest.fixture
+def fleet(browser: Page, tmp_path: Path) -> Iterator[MovingFleet]:
+    """A made-up fleet whose dashboard is open; the page complains of nothing."""
+    token = tmp_path / "token"
+    token.write_text(f"alice:operate:{TOKEN}\n")
+    made_up = MovingFleet()
+    remember(made_up)
+    with answering(made_up, token) as url:
+        browser.problems.clear()
+        browser.resize(1440, 900)
+        browser.open(f"{url}/#fleet")
+        browser.wait("document.querySelector('#link').dataset.link === 'live'")
+        yield made_up
+        assert browser.problems == []
+        browser.open("about:blank")
+
+
+def show(page: Page, view: str) -> None:
+    page.evaluate(f"location.hash = '{view}'")
+    page.wait(f"document.querySelector('#view-{view}:not([hidden])') !== null")
+
+
+def test_a_rollout_has_its_steps_its_verdict_and_an_abort(fleet: MovingFleet, browser: Page) -> None:
+    show(browser, "rollouts")
+    card = "document.querySelector('#view-rollouts .card')"
+    browser.wait(f"{card}?.querySelector('.phase').textContent === 'progressing'")
+    steps = browser.evaluate(f"[...{card}.querySelectorAll('.steps li')].map((step) => step.dataset.step)")
+    assert steps == ["done", "now", "ahead", "ahead"]
+    assert "5 %\nhold 5 min" in browser.text("#view-rollouts .steps")
+    rows = browser.evaluate(f"[...{card}.querySelectorAll('.analysis tbody tr')].map((row) => row.innerText)")
+    assert len(rows) == 3
+    assert all(text in rows[0] for text in ("bad", "5.1 % (21 of 410)", "worse beyond chance", "first_byte p95"))
+    assert "It waits for one good evaluation." in browser.text(".analysis")
+    browser.click("#view-rollouts .card .buttons .danger")
+    assert "takes the split of the files again at once" in browser.text("#dialog")
+    browser.fill("#dialog input[name=reason]", "too many errors")
+    browser.fill("#dialog input[name=token]", TOKEN)
+    browser.click("#dialog button[type=submit]")
+    browser.wait(f"{card}.querySelector('.phase').textContent === 'aborted'")
+    assert fleet.asked == [("alice", {"route": "chat", "action": "abort", "reason": "too many errors"})]
+    assert browser.text("#view-rollouts .card .buttons") == "Start"
+
+
+def test_the_heat_map_is_painted_by_the_history_of_every_replica(fleet: MovingFleet, browser: Page) -> None:
+    show(browser, "heat")
+    rows = len([row for pool, of_pool in fleet.live() for row in of_pool if pool.name == "llama-70b"])
+    browser.wait("document.querySelector('.heat').getAttribute('aria-label')?.startsWith('Observed share of')")
+    assert browser.text(".heat-names").split() == [f"llama-{number:02d}" for number in range(rows)]
+    colours = (
+        "(() => {const canvas = document.querySelector('.heat'), context = canvas.getContext('2d');"
+        "const column = context.getImageData(canvas.width / 2, 0, 1, canvas.height).data;"
+        f"const start = (row) => 4 * Math.floor((row + 0.5) * canvas.height / {rows});"
+        "return [0, 3, 11].map((row) => [...column.slice(start(row), start(row) + 4)])})()"
+    )
+    fair, slow, drained = browser.evaluate(colours)
+    assert [colour[3] for colour in (fair, slow, drained)] == [255, 255, 255]
+    assert drained[:3] == [68, 1, 84]
+    assert len({tuple(fair), tuple(slow), tuple(drained)}) == 3
+
+
+def test_a_proxy_has_a_row_with_its_state_and_why(fleet: MovingFleet, browser: Page) -> None:
+    show(browser, "proxies")
+    row = "[...document.querySelectorAll('#view-proxies tbody tr')].find((row) => row.innerText.startsWith('edge-3'))"
+    text = browser.wait(f"({row})?.innerText")
+    assert all(part in text for part in ("envoy", "STALE", "77aa0011", "older than what is published", "eds sent"))
+    assert browser.text("#proxy-count") == "4"
+    browser.resize(390, 844, mobile=True)
+    assert 0 < browser.evaluate(f"({row}).lastChild.getBoundingClientRect().right") <= 390
