@@ -114,8 +114,8 @@ class Pick(Section):
     )
     bound: v.PositiveNumber = Field(
         1.25,
-        description="A replica with more than so many times the mean load, by capacity, gets no request for the sake "
-        "of its cache.",
+        description="A replica with more than so many times the mean of unread prompts or of requests in flight, by "
+        "weight and with a margin, gets no request for the sake of its cache.",
     )
     timeout: v.Duration = Field(
         q.Duration(200), description="After this time, and on any failure of the picker, `otherwise` chooses."

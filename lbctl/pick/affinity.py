@@ -34,8 +34,6 @@ class Remembered(NamedTuple):
     """The name of the replica."""
     tokens: float
     """The tokens of the prompt that it has seen."""
-    by: str
-    """`session` or `prefix`."""
 
 
 class Affinity:
@@ -55,14 +53,30 @@ class Affinity:
         """The number of entries."""
         return len(self._young) + len(self._old)
 
-    def recall(self, features: Features, now: float) -> tuple[Remembered, ...]:
-        """Return who may have the request in its cache: the session's replica alone if there is one."""
+    def home(self, features: Features, now: float) -> Remembered | None:
+        """Return the replica that had the request's session last."""
         self._turn(now)
-        if features.session is not None:
-            entry = self._get(_session_key(features.pool, features.session))
-            if entry is not None and entry[0] in self._names:
-                return (Remembered(self._names[entry[0]], min(entry[1], features.prompt_tokens), "session"),)
-        return self._by_prefix(features)
+        if features.session is None:
+            return None
+        entry = self._get(_session_key(features.pool, features.session))
+        if entry is None or entry[0] not in self._names:
+            return None
+        return Remembered(self._names[entry[0]], min(entry[1], features.prompt_tokens))
+
+    def holders(self, features: Features, now: float) -> tuple[Remembered, ...]:
+        """Return each replica that has seen the prompt's beginning with how much of it, the longest first."""
+        self._turn(now)
+        hashes = features.prefix
+        depths: dict[str, int] = {}
+        for depth in range(len(hashes), 0, -1):
+            for holder in self._get(hashes[depth - 1]) or ():
+                name = self._names.get(holder)
+                if name is not None:
+                    depths.setdefault(name, depth)
+            if len(depths) >= _MAX_HOLDERS:
+                break
+        share = features.prompt_tokens / len(hashes) if hashes else 0.0
+        return tuple([Remembered(name, depth * share) for name, depth in depths.items()])
 
     def with_adapter(self, features: Features, now: float) -> frozenset[str]:
         """Return who may have the request's adapter loaded; nobody where it names none."""
@@ -92,20 +106,6 @@ class Affinity:
             del self._names[holder]
             for used in self._adapters.values():
                 used.pop(holder, None)
-
-    def _by_prefix(self, features: Features) -> tuple[Remembered, ...]:
-        """Return each replica with the longest beginning that it has seen, the longest first."""
-        hashes = features.prefix
-        depths: dict[str, int] = {}
-        for depth in range(len(hashes), 0, -1):
-            for holder in self._get(hashes[depth - 1]) or ():
-                name = self._names.get(holder)
-                if name is not None:
-                    depths.setdefault(name, depth)
-            if len(depths) >= _MAX_HOLDERS:
-                break
-        share = features.prompt_tokens / len(hashes) if hashes else 0.0
-        return tuple([Remembered(name, depth * share, "prefix") for name, depth in depths.items()])
 
     def _get(self, key: int) -> tuple[int, ...] | None:
         entry = self._young.get(key)

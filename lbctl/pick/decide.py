@@ -2,8 +2,8 @@
 
 Of the replicas that may be picked, the one with the least expected wait is taken: the prompt tokens that it has not
 computed yet and the request's own, less what its cache holds of them, divided by what it can do. What a cache holds
-counts only as long as the replica's load stays within `bound` times the mean, and as long as it has no queue while
-others have none. docs/picking.md has the measurements behind this.
+counts only as long as the replica's work and its requests in flight stay within `bound` times the mean, and as long as
+its engine has no queue and no full KV cache while others have room. docs/picking.md has the measurements behind this.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from lbctl.pick.table import Candidate, PoolTable, Tier
 Reason = Literal["session", "prefix", "load", "session_busy", "prefix_busy", "session_gone", "none"]
 ALTERNATIVES = 3
 """The most replicas of an answer: the choice, and those that a proxy may retry on."""
-CREDIT = 8.0
-"""How many times the tokens in a replica's cache count: computing them elsewhere delays all who wait there."""
+DELAY = 7.0
+"""How many times tokens in a cache count beside the wait that they save: computed elsewhere, they delay all there."""
 SLACK = 2.0
-"""How many requests like this one a replica may be above the bound and still get it for the sake of its cache.
+"""How many prompts like this one a replica may be above the bound and still get it for the sake of its cache.
 
 Without it the bound drives requests away from their caches at every small fluctuation.
 """
+SLACK_REQUESTS = 8.0
+"""How many requests in flight a replica may be above the bound: their prompts may all be cached, and none unread."""
 ADAPTER_TOKENS = 2000.0
 """What loading an adapter costs, in tokens, where another replica may have it."""
 
@@ -48,7 +50,7 @@ class Pick:
 
     `session`, `prefix`: its cache holds the session or the prompt's beginning. `load`: no cache does, and it has the
     least expected wait. `session_busy`, `prefix_busy`: the replica with the cache had too much load. `session_gone`:
-    that replica is not fit any more. `none`: no replica is fit.
+    that replica is not fit any more, and no other one has the prompt's beginning. `none`: no replica is fit.
     """
     scores: tuple[float, ...]
     """The expected wait at each of `ordered`: tokens divided by the replica's rate."""
@@ -72,14 +74,19 @@ class Consideration:
     """Place → the request's tokens that the replica's cache may hold."""
     credited: list[int]
     """The places whose cache counts; the others of `saved` have too much load."""
-    by: str
-    """`session` or `prefix`: what is remembered of the request; empty: nothing."""
+    home: str | None
+    """The replica that had the request's session last, whether or not it is among these."""
 
     def scores(self) -> list[float]:
-        """Return what is compared: the waits, less what caches are worth."""
-        scores = self.waits.copy()
+        """Return what is compared: the waits, less what caches are worth.
+
+        A saved token saves its wait here and the delay elsewhere: what an average replica is, in the proportion in
+        which this one takes requests already.
+        """
+        scores, mean = self.waits.copy(), sum(self.rates) / len(self.rates)
         for index in self.credited:
-            scores[index] -= CREDIT * self.saved[index] / self.rates[index]
+            ramp = self.rates[index] / self.tier.rates[index]
+            scores[index] -= self.saved[index] * (1 / self.rates[index] + DELAY * ramp / mean)
         return scores
 
 
@@ -125,7 +132,8 @@ def consider(
 ) -> Consideration:
     """Return what speaks for and against each replica of the tier."""
     get = books.loads(features.pool).get
-    works = [load.work if (load := get(name)) else 0.0 for name in tier.names]
+    loads = [get(name) for name in tier.names]
+    works = [load.work if load else 0.0 for load in loads]
     rates = _ramped(tier, table, now) if tier.ramping and table.slow_start else tier.rates
     own = features.prompt_tokens + REQUEST_TOKENS
     waits = [(work + own) / rate for work, rate in zip(works, rates, strict=True)]
@@ -135,19 +143,22 @@ def consider(
             wait if name in loaded else wait + ADAPTER_TOKENS / rate
             for name, wait, rate in zip(tier.names, waits, rates, strict=True)
         ]
-    memory, places = affinity.recall(features, now), tier.places
+    places, home = tier.places, affinity.home(features, now)
+    memory = (home,) if home and home.replica in places else affinity.holders(features, now)
     saved = {places[item.replica]: item.tokens for item in memory if item.replica in places}
     credited: list[int] = []
     if saved:
-        mean = (sum(works) + own) / sum(rates)
-        limit = table.policy.bound * mean
+        requests = [load.requests + load.others_requests if load else 0 for load in loads]
+        share = table.policy.bound / sum(rates)
+        work_limit, request_limit = share * (sum(works) + own), share * (sum(requests) + 1)
         credited = [
             index
             for index in saved
-            if works[index] <= limit * rates[index] + SLACK * own
-            and not (tier.some_without_queue and tier.candidates[index].queue)
+            if works[index] <= work_limit * rates[index] + SLACK * own
+            and requests[index] < request_limit * rates[index] + SLACK_REQUESTS
+            and not (tier.candidates[index].is_congested and tier.some_have_room)
         ]
-    return Consideration(tier, works, rates, waits, saved, credited, memory[0].by if memory else "")
+    return Consideration(tier, works, rates, waits, saved, credited, home.replica if home else None)
 
 
 def _ramped(tier: Tier, table: PoolTable, now: float) -> list[float]:
@@ -175,10 +186,8 @@ def _ordered(scores: list[float], random: RandomSource) -> list[int]:
 
 
 def _reason(view: Consideration, first: int) -> Reason:
-    if not view.by:
-        return "load"
     if first in view.saved:
-        return "session" if view.by == "session" else "prefix"
-    if not view.saved:
-        return "session_gone" if view.by == "session" else "load"
-    return "session_busy" if view.by == "session" else "prefix_busy"
+        return "session" if view.tier.names[first] == view.home else "prefix"
+    if view.home is not None:
+        return "session_busy" if view.home in view.tier.places else "session_gone"
+    return "prefix_busy" if view.saved else "load"

@@ -137,7 +137,7 @@ def _sentence(reason: Reason, equal: list[str], view: Consideration) -> str:
         case "prefix":
             return f"{verb} it has seen the longest beginning of this prompt, and its load is within the bound."
         case "session_busy" | "prefix_busy":
-            return f"{verb} {holders} may have it in the cache but has too much work, and {least}."
+            return f"{verb} {holders} may have it in the cache but has too much load, and {least}."
         case "session_gone":
             return f"{verb} the session's replica cannot get requests, and {least}."
         case _:

@@ -13,6 +13,8 @@ from functools import cached_property
 from lbctl.ir.locality import Place, distance
 from lbctl.ir.pools import Locality, PickPolicy, Pool, SlowStart
 
+KV_FULL = 0.95
+"""The used share of a KV cache above which an engine has to preempt requests, or lets new ones wait."""
 _SPILL_BELOW = 70.0
 """Below this percentage of fit replicas of a priority the next one helps, where `locality` says nothing else."""
 
@@ -52,6 +54,11 @@ class Candidate:
     started: float | None = None
     """When it began to take requests, by the clock of the picker's `now`; None: longer ago than any slow start."""
 
+    @property
+    def is_congested(self) -> bool:
+        """Whether requests are known to wait in its engine, or its KV cache is full."""
+        return bool(self.queue) or (self.kv is not None and self.kv >= KV_FULL)
+
 
 class Tier:
     """Replicas that are used together, with what every decision needs of them in parallel sequences."""
@@ -67,8 +74,11 @@ class Tier:
         """The places of those that may be in their slow start."""
         self.limited = any(item.limit is not None for item in self.candidates)
         """Whether one of them has a limit of requests in flight."""
-        self.some_without_queue = any(item.queue == 0 for item in self.candidates)
-        """Whether one of them is known to have no queue."""
+
+    @cached_property
+    def some_have_room(self) -> bool:
+        """Whether one of them is known to have neither a queue nor a full KV cache."""
+        return any(item.queue == 0 and not item.is_congested for item in self.candidates)
 
     @cached_property
     def places(self) -> dict[str, int]:

@@ -76,6 +76,8 @@ def scenarios() -> Iterator[Scenario]:
         "pick, bound 1000", "all-knowing",
     )  # fmt: skip
     yield Scenario("sessions", equal, lambda seed: traces.sessions(0.7, 8, _SECONDS, seed), affine)
+    speed = sum(item.speed for item in mixed)
+    yield Scenario("sessions, 5:2:1", mixed, lambda seed: traces.sessions(0.7, speed, _SECONDS, seed), affine)
     routers = ("Envoy, least requests", "hash, bounded", "vllm-router", "sglang-router", *affine[2:])
     for name, cache in (("Mooncake", 0.7), ("Mooncake, 1M caches", 2.5)):
         yield Scenario(name, equal, lambda seed: traces.mooncake(1.0 + 0.2 * seed), routers, cache=cache)

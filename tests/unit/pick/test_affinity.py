@@ -18,7 +18,8 @@ def prompt(*blocks: int, tokens: float | None = None) -> Features:
 
 
 def holders(memory: Affinity, features: Features, now: float = 0.0) -> dict[str, float]:
-    return {item.replica: item.tokens for item in memory.recall(features, now)}
+    home = memory.home(features, now)
+    return {item.replica: item.tokens for item in ((home,) if home else memory.holders(features, now))}
 
 
 def test_a_session_is_remembered_with_its_last_replica() -> None:
@@ -33,7 +34,7 @@ def test_a_session_is_remembered_with_its_last_replica() -> None:
 def test_pools_have_sessions_of_their_own() -> None:
     memory = Affinity()
     memory.remember(session("s"), "a", 0)
-    assert memory.recall(Features("q", session="s"), 0) == ()
+    assert memory.home(Features("q", session="s"), 0) is None
 
 
 def test_each_replica_counts_with_the_longest_beginning_that_it_has_seen() -> None:
