@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import posixpath
-from urllib.parse import urlsplit
 
 from lbctl.base.diagnostics import Path
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address, maybe
 from lbctl.compile.own_lines import own_lines
 from lbctl.ir import proxies as ir
+from lbctl.ir.store_url import TLS_SCHEMES, parse_store_url
 from lbctl.model import control as model
 
 _EXAMPLES = {"nginx": "/etc/nginx/conf.d/lbctl.conf", "haproxy": "/etc/haproxy/lbctl.cfg"}
@@ -71,20 +71,24 @@ def check_store(ctx: Context) -> None:
     store = ctx.fleet.control.store
     if store is None:
         return
-    scheme = urlsplit(store.url).scheme
-    in_kubernetes = scheme == "kubernetes"
+    url = parse_store_url(store.url)
+    in_kubernetes = url.kind == "kubernetes"
     lacking = {
         "key_prefix": in_kubernetes and store.key_prefix != model.Store.model_fields["key_prefix"].default,
+        "user": store.user is not None and (in_kubernetes or store.password is None),
         "password": in_kubernetes and store.password is not None,
-        "tls": scheme not in ("rediss", "etcds") and store.tls is not None,
+        "tls": not url.secure and store.tls is not None,
     }
+    account = "the account is that of KUBECONFIG, or of the pod"
     hints = {
         "key_prefix": "the name in the URL is what its objects begin with",
-        "password": "the account is that of KUBECONFIG, or of the pod",
-        "tls": "KUBECONFIG has the certificates" if in_kubernetes else f"{scheme}s://, with an s at its end",
+        "user": account if in_kubernetes else "a user has a password: add `password: {file: …}`",
+        "password": account,
+        "tls": "KUBECONFIG has the certificates" if in_kubernetes else f"{TLS_SCHEMES[url.kind]}://",
     }
     for key in (key for key, lacks in lacking.items() if lacks):
-        ctx.error("LB125", f"a store {scheme}:// has no {key}", ("control", "store", key), hints[key], key=True)
+        what = "without a password" if key == "user" and not in_kubernetes else f"{url.scheme}://"
+        ctx.error("LB125", f"a store {what} has no {key}", ("control", "store", key), hints[key], key=True)
 
 
 def _store(section: model.Store) -> ir.Store:
@@ -92,6 +96,7 @@ def _store(section: model.Store) -> ir.Store:
     return ir.Store(
         url=section.url,
         key_prefix=section.key_prefix,
+        user=section.user,
         password_file=maybe(section.password, lambda password: password.file),
         ca=tls.ca,
         certificate=tls.certificate,

@@ -107,6 +107,8 @@ class Store:
     """Its URL, without a password."""
     key_prefix: str = "lbctl"
     """What all keys begin with."""
+    user: str | None = None
+    """The user whose password it is; None: the default one."""
     password_file: str | None = None
     """The path of the file with the password; None: there is none."""
     ca: str | None = None

@@ -273,8 +273,9 @@ REFERENCES = (
     code_page(
         "LB125",
         "a setting that the store does not have",
-        "`tls` is for stores that are reached by TLS. A store in Kubernetes has its account and its certificates from "
-        "the pod or from KUBECONFIG, and the name in its URL is what its objects begin with.",
+        "`tls` is for stores that are reached by TLS, and `user` needs `password`. A store in Kubernetes has its "
+        "account and its certificates from the pod or from KUBECONFIG, and the name in its URL is what its objects "
+        "begin with.",
         "The message says what takes its place.",
     ),
     code_page(

@@ -171,11 +171,15 @@ class StoreTls(Section):
 
 class Store(Section):
     url: v.StoreUrl = Field(
-        description="`redis://` or `rediss://` HOST:PORT/DATABASE (Redis, Valkey), `etcd://` or `etcds://` HOST:PORT, "
-        "`kubernetes://` NAMESPACE/NAME. With an s at the end it is reached by TLS."
+        description="`redis://` or `rediss://` HOST:PORT/DATABASE (Redis, Valkey), `redis+sentinel://` or "
+        "`rediss+sentinel://` HOST:PORT,…/NAME/DATABASE (what Sentinel calls NAME), `etcd://` or `etcds://` "
+        "HOST:PORT,…, `kubernetes://` NAMESPACE/NAME. With an s it is reached by TLS."
     )
     key_prefix: v.KeyPrefix = Field("lbctl", description="What all keys begin with: one for each control plane.")
-    password: StorePassword | None = Field(None, description="The password; of `root` with etcd.")
+    user: v.StoreUser | None = Field(
+        None, description="The user whose password it is. Without it: the default user of Redis, `root` of etcd."
+    )
+    password: StorePassword | None = Field(None, description="The password.")
     tls: StoreTls | None = Field(None, description="With `rediss` and `etcds`: certificates other than the system's.")
     lease: v.Lease = Field(q.Duration(10_000), description="After a leader is lost for so long, another member leads.")
 

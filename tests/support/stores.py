@@ -14,7 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -62,10 +62,19 @@ class Server:
 
     def start(self) -> None:
         """Starts it, and waits until it accepts connections."""
+        self.launch()
+        self.wait()
+
+    def launch(self) -> None:
+        """Starts it."""
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.command, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
+
+    def wait(self) -> None:
+        """Waits until it accepts connections."""
+        assert self.process is not None
         deadline = time.monotonic() + _PATIENCE
         while not self._answers():
             assert self.process.poll() is None, (self.directory / "log").read_text()[-2000:]
@@ -93,7 +102,17 @@ class Server:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-class RedisServer(Server):
+class RedisProcess(Server):
+    """A server that speaks as Redis does."""
+
+    def call(self, *words: str) -> bytes:
+        """The server's answer to one command."""
+        with socket.create_connection((HOST, self.port), 5) as connection:
+            connection.sendall(_command(words))
+            return connection.recv(65536)
+
+
+class RedisServer(RedisProcess):
     """A Redis server that keeps its data over a restart."""
 
     def __init__(self, *options: str) -> None:
@@ -101,17 +120,12 @@ class RedisServer(Server):
         super().__init__(())
         self.port = free_port()
         self.command = [binary, "--bind", HOST, "--dir", str(self.directory), "--save", "", "--appendonly", "yes"]
-        self.command += [*("--port", str(self.port)), *options] if "--tls-port" not in options else options
+        ports = ("--port", "0", "--tls-port") if "--tls-cert-file" in options else ("--port",)
+        self.command += [*ports, str(self.port), *options]
 
     def empty(self) -> None:
         """Removes every key."""
         self.call("FLUSHALL")
-
-    def call(self, *words: str) -> bytes:
-        """The server's answer to one command."""
-        with socket.create_connection((HOST, self.port), 5) as connection:
-            connection.sendall(_command(words))
-            return connection.recv(65536)
 
     def pipeline(self, commands: Sequence[Sequence[str]]) -> None:
         """Sends all commands at once, and waits for their answers, each of one line without an error."""
@@ -129,24 +143,55 @@ def _command(words: Sequence[str]) -> bytes:
     return b"*%d\r\n%s" % (len(words), parts)
 
 
-class EtcdServer(Server):
-    """An etcd of one member that keeps its data over a restart."""
+class Sentinel(RedisProcess):
+    """A Sentinel that watches a Redis as `main`, and alone decides that it is away."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, watched: int) -> None:
+        binary = _binary("redis-server", "redis-server")
+        super().__init__(())
+        self.port = free_port()
+        (self.directory / "sentinel.conf").write_text(
+            f"bind {HOST}\nport {self.port}\nsentinel monitor main {HOST} {watched} 1\n"
+            "sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 2000\n"
+        )
+        self.command = [binary, str(self.directory / "sentinel.conf"), "--sentinel"]
+
+
+class EtcdServer(Server):
+    """An etcd that keeps its data over a restart: of one member, or one of `peers` (name → port)."""
+
+    def __init__(self, *options: str, name: str = "default", peers: Mapping[str, int] | None = None) -> None:
         binary = _binary("etcd", "etcd-server")
         super().__init__(())
-        self.port, peer = free_port(), free_port()
-        own = "https" if "--cert-file" in options else "http"
-        self.command = [binary, "--data-dir", str(self.directory / "data"), "--logger", "zap", "--log-level", "warn"]
-        self.command += ["--listen-client-urls", f"{own}://{HOST}:{self.port}", "--initial-advertise-peer-urls"]
-        self.command += [f"http://{HOST}:{peer}", "--listen-peer-urls", f"http://{HOST}:{peer}", "--initial-cluster"]
-        self.command += [f"default=http://{HOST}:{peer}", "--advertise-client-urls", f"{own}://{HOST}:{self.port}"]
-        self.command += options
+        self.port, self._metrics = free_port(), free_port()
+        peers = peers or {name: free_port()}
+        peer, own = (
+            f"http://{HOST}:{peers[name]}",
+            f"{'https' if '--cert-file' in options else 'http'}://{HOST}:{self.port}",
+        )
+        cluster = ",".join(f"{each}=http://{HOST}:{port}" for each, port in peers.items())
+        self.command = [binary, "--name", name, "--data-dir", str(self.directory / "data"), "--logger", "zap"]
+        self.command += ["--log-level", "warn", "--listen-client-urls", own, "--advertise-client-urls", own]
+        self.command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+        self.command += [
+            "--initial-cluster",
+            cluster,
+            "--listen-metrics-urls",
+            f"http://{HOST}:{self._metrics}",
+            *options,
+        ]
 
     def _answers(self) -> bool:
         with suppress(requests.RequestException):
-            return requests.get(f"http://{HOST}:{self.port}/health", timeout=2).status_code == 200
+            return requests.get(f"http://{HOST}:{self._metrics}/health", timeout=2).status_code == 200
         return False
+
+    def call(self, path: str, body: Mapping[str, Any], token: str = "") -> Any:
+        """The answer of its JSON gateway."""
+        url = f"http://{HOST}:{self.port}/v3/{path}"
+        answer = requests.post(url, json=body, headers={"authorization": token} if token else {}, timeout=5)
+        answer.raise_for_status()
+        return answer.json()
 
     def empty(self) -> None:
         """Removes every key."""

@@ -56,6 +56,7 @@ def _store(store: Store | None) -> Iterator[Setting]:
     if store is not None:
         yield ("url",), store.url
         yield ("key_prefix",), store.key_prefix
+        yield ("user",), store.user
         yield ("password", "file"), store.password_file
         yield from ((("tls", name), getattr(store, name)) for name in ("ca", "certificate", "key"))
         yield ("lease",), duration(store.lease)

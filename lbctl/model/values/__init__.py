@@ -51,6 +51,7 @@ from lbctl.model.values.names import (
     Realm,
     Service,
     ServiceOrNone,
+    StoreUser,
     Word,
 )
 from lbctl.model.values.numbers import Capacity, Count, Port, Positive, PositiveNumber, Status
@@ -126,6 +127,7 @@ __all__ = [
     "Size",
     "Status",
     "StoreUrl",
+    "StoreUser",
     "Temperature",
     "Text",
     "TextOrNone",

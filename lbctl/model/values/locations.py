@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import PlainValidator
 
 from lbctl.base.diagnostics import show
+from lbctl.ir.store_url import parse_store_url
 from lbctl.model.section import refuse
 from lbctl.model.values.grammar import schema
 from lbctl.model.values.quantities import PORT
@@ -99,26 +100,29 @@ def _check_url(value: object) -> str:
 
 
 CheckUrl = Annotated[str, PlainValidator(_check_url), schema(_CHECK_URL, "a URL: http, with an IP address")]
-_STORE_HOST = r"[A-Za-z0-9._~:\[\],-]{1,512}"
+_STORE_HOST = rf"([A-Za-z0-9._-]{{1,253}}|\[[0-9A-Fa-f:.]{{2,45}}\])(:{PORT})?"
+_STORE_HOSTS = rf"{_STORE_HOST}(,{_STORE_HOST}){{0,8}}"
 _STORE = (
-    rf"rediss?://{_STORE_HOST}(/[0-9]{{1,4}})?|etcds?://{_STORE_HOST}/?"
+    rf"rediss?://{_STORE_HOST}(/[0-9]{{1,4}})?"
+    rf"|rediss?\+sentinel://{_STORE_HOSTS}/[A-Za-z0-9._-]{{1,128}}(/[0-9]{{1,4}})?"
+    rf"|etcds?://{_STORE_HOSTS}/?"
     r"|kubernetes://[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/[a-z0-9]([a-z0-9.-]{0,238}[a-z0-9])?"
 )
 
 
 def _store_url(value: object) -> str:
     hint = "as redis://store.example:6379/0, etcds://etcd.example:2379 or kubernetes://NAMESPACE/NAME"
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._~:/\[\]@,-]{1,1024}", value):
+    if isinstance(value, str) and re.fullmatch(r"[a-z+]+://[^/]*@.*", value):
+        hint = "`user: NAME` and `password: {file: …}` beside it"
+        raise refuse("LB504", "a URL must not hold a user or password", hint)
+    if isinstance(value, str) and re.fullmatch(rf"rediss?://{_STORE_HOSTS}(/.*)?", value) and "," in value:
+        hint = "several hosts: redis+sentinel://HOST,HOST/NAME/DATABASE for those of Sentinel"
+    if not isinstance(value, str) or not re.fullmatch(_STORE, value):
         raise refuse("LB013", f"{show(value)} is not the URL of a store", hint)
     try:
-        parts = urlsplit(value)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        raise refuse("LB013", f"{show(value)} is not the URL of a store", hint) from None
-    if parts.password is not None or parts.username is not None:
-        raise refuse("LB504", "a URL must not hold a user or password", "`password: {file: …}` beside it")
-    if not re.fullmatch(_STORE, value) or not host:
-        raise refuse("LB013", f"{show(value)} is not the URL of a store", hint)
+        parse_store_url(value)
+    except ValueError as error:
+        raise refuse("LB013", f"{show(value)} is not the URL of a store", str(error)) from None
     return value
 
 

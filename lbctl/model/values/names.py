@@ -78,4 +78,5 @@ NodePattern = Annotated[
 ]
 LabelMatch = Annotated[str, *text(r"[ -~]{0,253}", "a metric label's value", "printable ASCII, at most 253 characters")]
 Metric = Annotated[str, *text(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}", "a metric's name", "letters, digits, _ and :")]
+StoreUser = Annotated[str, *text(r"[A-Za-z0-9._@-]{1,128}", "a user", "letters, digits and . _ @ -")]
 KeyPrefix = Annotated[str, *text(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}", "a prefix of keys", "as lbctl:prod")]

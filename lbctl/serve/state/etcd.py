@@ -60,7 +60,7 @@ class EtcdStore:
     @property
     def location(self) -> str:
         """Host and port of the server, and the prefix of the keys."""
-        return f"etcd {self._client.host} ({self._prefix.rstrip('/')})"
+        return f"etcd {self._client.hosts} ({self._prefix.rstrip('/')})"
 
     def notes(self) -> tuple[str, ...]:
         """Nothing is repaired here."""

@@ -6,17 +6,18 @@ import asyncio
 import base64
 import io
 import json
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 
 from lbctl.ir.proxies import Store
+from lbctl.ir.store_url import parse_store_url
 from lbctl.serve.state.credentials import password_of, tls_of
 from lbctl.serve.state.interface import StoreError, UnreachableError, UnusableError
 
-_PORT = 2379
 _USER = "root"
 _LONGEST_LINE = 4 * 1024 * 1024
 """Bytes of one message of a watch."""
@@ -30,11 +31,13 @@ class EtcdClient:
 
     def __init__(self, store: Store, patience: float) -> None:
         """`patience`: seconds that a call waits for its answer."""
-        url = urlsplit(store.url)
-        self.host = f"{url.hostname}:{url.port or _PORT}"
-        secure = url.scheme == "etcds"
-        self._base = f"{'https' if secure else 'http'}://{self.host}/v3"
-        self._tls = tls_of(store) if secure else None
+        url = parse_store_url(store.url)
+        self.hosts = url.places
+        """The servers, for people."""
+        self._servers = deque(url.places.split(","))
+        """The servers; the first one is asked."""
+        self._protocol = "https" if url.secure else "http"
+        self._tls = tls_of(store) if url.secure else None
         self._store = store
         self._patience = patience
         self._session: aiohttp.ClientSession | None = None
@@ -61,17 +64,17 @@ class EtcdClient:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._patience, sock_read=silence)
         try:
             async with self._opened().post(
-                f"{self._base}/watch", json={"create_request": request}, headers=self._headers(), timeout=timeout
+                self._address("watch"), json={"create_request": request}, headers=self._headers(), timeout=timeout
             ) as answer:
                 async for line in answer.content:
                     message = json.loads(line)
                     if "error" in message or message.get("result", {}).get("canceled"):
-                        raise UnreachableError(f"etcd {self.host} has ended the watch: {message}")
+                        raise self._unreachable(f"etcd {self._servers[0]} has ended the watch: {message}")
                     yield message["result"].get("events", [])
         except TimeoutError:
             return
         except (aiohttp.ClientError, OSError, ValueError, KeyError) as error:
-            raise self._unreachable(error) from None
+            raise self._silent(error) from None
 
     async def close(self) -> None:
         """Close the connections."""
@@ -82,21 +85,28 @@ class EtcdClient:
     async def _authenticate(self) -> None:
         self._token = ""
         password = await asyncio.to_thread(password_of, self._store)
-        answer = await self._post("auth/authenticate", {"name": _USER, "password": password})
+        answer = await self._post("auth/authenticate", {"name": self._store.user or _USER, "password": password})
         self._token = str(answer["token"])
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask the servers one after the other until one is connected. Raises StoreError."""
+        for _ in range(len(self._servers) - 1):
+            with suppress(_NotConnectedError):
+                return await self._ask(path, body)
+        return await self._ask(path, body)
+
+    async def _ask(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         timeout = aiohttp.ClientTimeout(total=self._patience)
         try:
             async with self._opened().post(
-                f"{self._base}/{path}",
+                self._address(path),
                 data=io.BytesIO(json.dumps(body).encode()),
                 headers={"content-type": "application/json", **self._headers()},
                 timeout=timeout,
             ) as answer:
                 content = json.loads(await answer.read())
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise self._unreachable(error) from None
+            raise self._silent(error) from None
         if answer.status != 200:
             raise self._refused(answer.status, content)
         return dict(content)
@@ -110,17 +120,28 @@ class EtcdClient:
             self._session = aiohttp.ClientSession(connector=connector, read_bufsize=_LONGEST_LINE)
         return self._session
 
-    def _unreachable(self, error: Exception) -> StoreError:
-        return UnreachableError(f"etcd {self.host} does not answer: {str(error) or type(error).__name__}")
+    def _address(self, path: str) -> str:
+        return f"{self._protocol}://{self._servers[0]}/v3/{path}"
+
+    def _silent(self, error: Exception) -> StoreError:
+        reason = f"etcd {self._servers[0]} does not answer: {str(error) or type(error).__name__}"
+        return self._unreachable(reason, connected=not isinstance(error, aiohttp.ClientConnectorError))
+
+    def _unreachable(self, reason: str, *, connected: bool = True) -> StoreError:
+        """Return the error, and ask the next server from now on."""
+        self._servers.rotate(-1)
+        return UnreachableError(reason) if connected else _NotConnectedError(reason)
 
     def _refused(self, status: int, content: object) -> StoreError:
         message = str(content.get("message") or content.get("error")) if isinstance(content, dict) else str(content)
-        kind: type[StoreError] = StoreError
+        reason = f"etcd {self._servers[0]} refuses: {message}"
         if any(text in message for text in _REFUSED):
-            kind = UnusableError
-        elif status in (503, 504):
-            kind = UnreachableError
-        return kind(f"etcd {self.host} refuses: {message}")
+            return UnusableError(reason)
+        return self._unreachable(reason) if status in (503, 504) else StoreError(reason)
+
+
+class _NotConnectedError(UnreachableError):
+    """No connection was made: the server has not seen the request, and another one may be asked."""
 
 
 def encoded(text: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from typing import NamedTuple, cast
-from urllib.parse import urlsplit
 
 from lbctl.ir.proxies import Store
+from lbctl.ir.store_url import parse_store_url
 from lbctl.serve.state.interface import SharedStore, UnusableError
 
 
@@ -24,25 +24,24 @@ class StoreKind(NamedTuple):
 
 KINDS = {
     "redis": StoreKind("lbctl.serve.state.redis", "RedisStore", "redis"),
-    "rediss": StoreKind("lbctl.serve.state.redis", "RedisStore", "redis"),
+    "redis+sentinel": StoreKind("lbctl.serve.state.redis", "RedisStore", "redis"),
     "etcd": StoreKind("lbctl.serve.state.etcd", "EtcdStore"),
-    "etcds": StoreKind("lbctl.serve.state.etcd", "EtcdStore"),
     "kubernetes": StoreKind("lbctl.serve.state.kubernetes", "KubernetesStore"),
 }
-"""Scheme → store."""
+"""Scheme without the letter for TLS → store."""
 
 
 def open_shared(store: Store, member: str) -> SharedStore:
     """Return the store of this URL, without connecting. Raises UnusableError."""
-    scheme = urlsplit(store.url).scheme
-    kind = KINDS.get(scheme)
+    url = parse_store_url(store.url)
+    kind = KINDS.get(url.kind)
     if kind is None:
-        raise UnusableError(f"there is no store {scheme}://; there are {', '.join(f'{name}://' for name in KINDS)}")
+        raise UnusableError(f"there is no store {url.scheme}://; there are {', '.join(f'{name}://' for name in KINDS)}")
     try:
         module = import_module(kind.module)
     except ModuleNotFoundError as error:
         if not kind.extra or (error.name or "").startswith("lbctl"):
             raise
         needed = f"the package {error.name}, which is not installed: pip install 'lbctl[{kind.extra}]'"
-        raise UnusableError(f"the store {scheme}:// needs {needed}") from None
+        raise UnusableError(f"the store {url.scheme}:// needs {needed}") from None
     return cast(Callable[[Store, str], SharedStore], getattr(module, kind.name).open)(store, member)

@@ -13,18 +13,12 @@ import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import urlsplit
 
-import redis.asyncio as client
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from lbctl.ir.proxies import Store
+from lbctl.ir.store_url import parse_store_url
 from lbctl.serve.state import redis_scripts as scripts
-from lbctl.serve.state.credentials import password_of, tls_of
 from lbctl.serve.state.interface import (
     ABSENT,
     Change,
@@ -41,28 +35,27 @@ from lbctl.serve.state.interface import (
     changes_between,
     presences,
 )
+from lbctl.serve.state.redis_client import connected, disconnect
 
 _RESYNC = 5.0
 """Seconds after which a watch reads again without a message."""
-_PORT = 6379
 
 
 class RedisStore:
     """A SharedStore in a Redis or Valkey server. `member`: the name of this control plane."""
 
     def __init__(self, store: Store, member: str) -> None:
-        url = urlsplit(store.url)
         self.instance = secrets.token_hex(8)
         self._member = member
         self._ttl = store.lease / 1000
-        self._host = f"{url.hostname}:{url.port or _PORT}"
+        self._url = parse_store_url(store.url)
         self._prefix = f"{{{store.key_prefix}}}:"
         self._channel = self._prefix + "changes"
         names = ("leader", "epoch", "index", "values", "versions", "revision", "members", "announcements")
         self._keys = [self._prefix + name for name in names]
         self._held = ""
         """The leader's value while this handle has the lease."""
-        self._redis = _connected(store, self._ttl)
+        self._redis = connected(store, self._ttl)
 
     @classmethod
     def open(cls, store: Store, member: str) -> RedisStore:
@@ -71,8 +64,9 @@ class RedisStore:
 
     @property
     def location(self) -> str:
-        """Host and port of the server, and the prefix of the keys."""
-        return f"Redis {self._host} ({self._prefix.strip('{}:')})"
+        """Host and port of the server, or of Sentinel, and the prefix of the keys."""
+        server = "Redis of Sentinel" if self._url.kind == "redis+sentinel" else "Redis"
+        return f"{server} {self._url.places} ({self._prefix.strip('{}:')})"
 
     def notes(self) -> tuple[str, ...]:
         """Nothing is repaired here."""
@@ -183,7 +177,7 @@ class RedisStore:
         """Release the lease and close the connections."""
         with suppress(StoreError):
             await self.release()
-        await self._redis.aclose()
+        await disconnect(self._redis)
 
     # ── The connection ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -212,57 +206,6 @@ class RedisStore:
             raise StoreError(f"{self.location}: {error}") from None
         except (RedisError, OSError, TimeoutError) as error:
             raise UnreachableError(f"{self.location} does not answer: {str(error) or type(error).__name__}") from None
-
-
-def _connected(store: Store, ttl: float) -> Any:
-    """Return a client that connects when it is used, and gives up before a lease could end."""
-    url = urlsplit(store.url)
-    patience = max(0.5, ttl / 5)
-    more: dict[str, Any] = {}
-    password_of(store)  # a file that cannot be read is reported at once
-    connection: type[client.Connection] = client.Connection
-    if url.scheme == "rediss":
-        connection = client.SSLConnection
-        tls_of(store)
-        more = {"ssl_ca_certs": store.ca, "ssl_certfile": store.certificate, "ssl_keyfile": store.key}
-    pool = client.ConnectionPool(
-        connection_class=connection,
-        host=url.hostname,
-        port=url.port or _PORT,
-        db=int(url.path.strip("/") or 0),
-        credential_provider=_Password(store) if store.password_file is not None else None,
-        decode_responses=True,
-        socket_timeout=patience,
-        socket_connect_timeout=patience,
-        socket_keepalive=True,
-        health_check_interval=0,
-        retry=Retry(NoBackoff(), 1),
-        retry_on_error=[RedisConnectionError],
-        **more,
-    )
-    return client.Redis.from_pool(pool)
-
-
-class _PasswordError(UnusableError, RedisError):
-    """The password cannot be read. As an error of the client it also closes the connection, which is not usable."""
-
-
-class _Password(CredentialProvider):
-    """The password of the store's file, read for each connection, so that a new one counts without a restart."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def get_credentials(self) -> tuple[str]:
-        """Return the password. Raises UnusableError."""
-        try:
-            return (password_of(self._store) or "",)
-        except UnusableError as error:
-            raise _PasswordError(str(error)) from None
-
-    async def get_credentials_async(self) -> tuple[str]:
-        """Return the password. Raises UnusableError."""
-        return await asyncio.to_thread(self.get_credentials)
 
 
 async def _changed_key(messages: Any, prefixes: tuple[str, ...], deadline: float) -> str | None:

@@ -32,6 +32,7 @@ BOUNDED = FLEET.replace('9001"}]', '9001"}], balance: {algorithm: hash, hash: {k
 PICK = FLEET.replace('9001"}]', '9001"}], balance: {algorithm: pick, pick: {session: [AT]}}')
 SOURCE = FLEET.replace('9001"}]', '9001"}], telemetry: {sources: [▶{url: "http://x/", KEYS}]}')
 KUBERNETES = FLEET.replace('9001"}]}}', '9001"}]}, k: {discovery: {kubernetes: {namespace: ml, service: vllm, KEYS}}}}')
+STORE = FLEET + 'control: {store: {url: ▶"URL"}}\n'
 POOL = "version: 1\npools:\n  p:\n    replicas:\n"
 
 TEXTS: Mapping[str, tuple[str | bytes, str]] = {
@@ -114,6 +115,12 @@ TEXTS: Mapping[str, tuple[str | bytes, str]] = {
         POOL + '      - {address: "a:1", telemetry: {sources: [▶{kind: custom, url: "http://x/", metric: m}]}}\n',
         "LB601",
     ),
+    "hosts without Sentinel": (STORE.replace("URL", "redis://a,b:6379"), "LB013"),
+    "Sentinel without a name": (STORE.replace("URL", "redis+sentinel://a,b"), "LB013"),
+    "host without a name in a list": (STORE.replace("URL", "etcd://a,,b"), "LB013"),
+    "port of a store that is none": (STORE.replace("URL", "etcd://a:2379,b:99999"), "LB013"),
+    "user in the URL of a store": (STORE.replace("URL", "redis://me@a"), "LB504"),
+    "user of a store with a space": (STORE.replace("▶", "").replace("URL", "redis://a\", user: ▶\"a b"), "LB013"),
     "tag": (FLEET + "control: ▶!!python/object:os.system {}\n", "LB007"),
     "alias": (FLEET + "control: ▶*x\n", "LB006"),
 }  # fmt: skip

@@ -1,0 +1,237 @@
+"""How shared stores are reached: users, certificates, several servers, Sentinel."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lbctl.ir.proxies import Store
+from lbctl.serve.state.interface import ABSENT, FencedError, SharedStore, StoreError, UnusableError
+from lbctl.serve.state.open import KINDS, open_shared
+from tests.e2e.support.certs import Authority
+from tests.e2e.support.ports import HOST, free_port
+from tests.support.stores import EtcdServer, RedisProcess, RedisServer, Sentinel, Server
+
+PREFIX = "test:lbctl"
+REDIS = KINDS["redis"].module
+
+
+@contextmanager
+def started(*servers: Server) -> Iterator[None]:
+    with ExitStack() as stack:
+        for server in servers:
+            stack.callback(server.close)
+        for server in servers:
+            server.start()
+        yield
+
+
+async def used(url: str, **more: Any) -> None:
+    """Lead, write, read and be announced by a store with these settings. Raises StoreError."""
+    store = open_shared(Store(url, PREFIX, **more), "cp-1")
+    try:
+        epoch = (await store.acquire()).epoch
+        key = secrets.token_hex(4)
+        await store.put(key, "1", ABSENT, epoch)
+        assert [entry.value for entry in await store.read(key)] == ["1"]
+        await store.announce("cp-1", "{}", 5)
+        assert [item.member for item in await store.members()] == ["cp-1"]
+        await store.usage()
+        async for change in store.watch(key):
+            assert change.entry is not None
+            break
+    finally:
+        await store.close()
+
+
+def refused(url: str, **more: Any) -> str:
+    """Why a store with these settings cannot be used."""
+    with pytest.raises(StoreError) as error:
+        asyncio.run(used(url, **more))
+    return str(error.value)
+
+
+# ── Users ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def password(tmp_path: Path) -> str:
+    (tmp_path / "password").write_text("of-lbctl\n")
+    return str(tmp_path / "password")
+
+
+def test_a_user_of_redis_needs_its_own_keys_and_channel_alone(password: str) -> None:
+    rights = "on >of-lbctl ~{test:lbctl}:* &{test:lbctl}:* +@all -@admin -@dangerous"
+    server = RedisServer("--user", "lbctl", *rights.split(" "), "--user", "default", "off")
+    with started(server):
+        url = f"redis://{HOST}:{server.port}"
+        asyncio.run(used(url, user="lbctl", password_file=password))
+        message = refused(url, user="somebody", password_file=password)
+        assert "refuses the password" in message
+        assert "of-lbctl" not in message
+        assert "password" in refused(url, password_file=password)
+
+
+def _etcd_with_users(server: EtcdServer) -> None:
+    """Give etcd the users `root` and `lbctl`, the second with its own keys alone."""
+    first, last = (base64.b64encode(text.encode()).decode() for text in (f"{PREFIX}/", f"{PREFIX}0"))
+    for user in ("root", "lbctl"):
+        server.call("auth/user/add", {"name": user, "password": f"of-{user}"})
+        server.call("auth/role/add", {"name": user})
+        server.call("auth/user/grant", {"user": user, "role": user})
+    permission = {"permType": "READWRITE", "key": first, "range_end": last}
+    server.call("auth/role/grant", {"name": "lbctl", "perm": permission})
+    server.call("auth/enable", {})
+
+
+def test_a_user_of_etcd_needs_its_own_keys_alone(password: str, tmp_path: Path) -> None:
+    server = EtcdServer()
+    with started(server):
+        _etcd_with_users(server)
+        url = f"etcd://{HOST}:{server.port}"
+        asyncio.run(used(url, user="lbctl", password_file=password))
+        (tmp_path / "root").write_text("of-root")
+        asyncio.run(used(url, password_file=str(tmp_path / "root")))
+        for user in ("somebody", None):
+            message = refused(url, user=user, password_file=password)
+            assert "authentication failed" in message
+            assert "of-lbctl" not in message
+        assert "user name is empty" in refused(url)
+
+
+# ── TLS ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _secure(scheme: str, authority: Authority) -> Server:
+    """A server that shows a certificate of the authority, and wants one; etcd's gateway shows it to etcd, too."""
+    own = authority.issue("store", [HOST])
+    files = [str(own.certificate), str(own.key), str(authority.ca)]
+    if scheme == "rediss":
+        names = ["--tls-cert-file", "--tls-key-file", "--tls-ca-cert-file"]
+        return RedisServer(*(text for pair in zip(names, files, strict=True) for text in pair))
+    names = ["--cert-file", "--key-file", "--trusted-ca-file"]
+    return EtcdServer("--client-cert-auth", *(text for pair in zip(names, files, strict=True) for text in pair))
+
+
+@pytest.mark.parametrize("scheme", ["rediss", "etcds"])
+def test_a_store_by_tls_verifies_and_is_verified(scheme: str, tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path / "a", "authority"), Authority(tmp_path / "o", "other")
+    server = _secure(scheme, authority)
+    pair, foreign = authority.issue("cp-1"), other.issue("cp-2")
+    own = {"certificate": str(pair.certificate), "key": str(pair.key)}
+    with started(server):
+        url = f"{scheme}://{HOST}:{server.port}"
+        asyncio.run(used(url, ca=str(authority.ca), **own))
+        assert "certificate" in refused(url, ca=str(other.ca), **own).lower(), "another authority"
+        assert "certificate" in refused(url, **own).lower(), "the system's authorities"
+        refused(url, ca=str(authority.ca))
+        refused(url, ca=str(authority.ca), certificate=str(foreign.certificate), key=str(foreign.key))
+        refused(url.replace("s://", "://"))
+        asyncio.run(used(url, ca=str(authority.ca), **own))
+
+
+def test_a_certificate_for_another_name_is_refused(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "authority")
+    own = authority.issue("elsewhere.example")
+    server = RedisServer(
+        *("--tls-cert-file", str(own.certificate), "--tls-key-file", str(own.key)),
+        *("--tls-ca-cert-file", str(authority.ca), "--tls-auth-clients", "no"),
+    )
+    with started(server):
+        message = refused(f"rediss://{HOST}:{server.port}", ca=str(authority.ca))
+        assert "certificate verify failed" in message
+
+
+# ── Several servers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _leads_on(store: SharedStore, epoch: int) -> None:
+    """Renew the lease and write until both were done, while there is one lease to lose."""
+    while True:
+        try:
+            assert (await store.renew()).epoch == epoch
+            await store.put(secrets.token_hex(4), "1", ABSENT, epoch)
+        except FencedError:
+            raise
+        except StoreError:
+            await asyncio.sleep(0.05)
+        else:
+            return
+
+
+def _places(servers: Sequence[Server]) -> str:
+    return ",".join(f"{HOST}:{server.port}" for server in servers)
+
+
+def test_a_leader_keeps_its_lease_where_one_of_three_servers_of_etcd_ends() -> None:
+    peers = {name: free_port() for name in ("a", "b", "c")}
+    servers = [EtcdServer(name=name, peers=peers) for name in peers]
+
+    async def work() -> None:
+        store = open_shared(Store(f"etcd://{HOST}:{free_port()},{_places(servers)}", PREFIX, lease=20_000), "cp-1")
+        try:
+            epoch = (await store.acquire()).epoch
+            await store.put("before", "1", ABSENT, epoch)
+            await asyncio.to_thread(servers[0].stop)
+            await _leads_on(store, epoch)
+            assert [entry.value for entry in await store.read("before")] == ["1"]
+            assert all(f":{server.port}" in store.location for server in servers)
+        finally:
+            await store.close()
+
+    with ExitStack() as stack:
+        for server in servers:
+            stack.callback(server.close)
+            server.launch()
+        for server in servers:
+            server.wait()
+        asyncio.run(asyncio.wait_for(work(), 60))
+
+
+async def _says(server: RedisProcess, text: bytes, *command: str) -> None:
+    while text not in await asyncio.to_thread(server.call, *command):
+        await asyncio.sleep(0.05)
+
+
+def test_sentinel_names_the_primary_after_a_failover_too() -> None:
+    primary = RedisServer()
+    replica = RedisServer("--replicaof", HOST, str(primary.port))
+    sentinel = Sentinel(primary.port)
+
+    async def work() -> None:
+        url = f"redis+sentinel://{HOST}:{free_port()},{HOST}:{sentinel.port}/main/0"
+        store = open_shared(Store(url, PREFIX, lease=20_000), "cp-1")
+        try:
+            epoch = (await store.acquire()).epoch
+            await store.put("before", "1", ABSENT, epoch)
+            await _says(replica, b":1\r\n", "HEXISTS", f"{{{PREFIX}}}:values", "before")
+            await _says(sentinel, b"slaves=1", "INFO")
+            await asyncio.to_thread(primary.stop)
+            await _leads_on(store, epoch)
+            assert [entry.value for entry in await store.read("before")] == ["1"]
+        finally:
+            await store.close()
+
+    with started(primary, replica, sentinel):
+        asyncio.run(asyncio.wait_for(work(), 60))
+
+
+# ── The packages ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "redis" or name.startswith(REDIS)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(UnusableError, match=r"redis\+sentinel://.*redis.*pip install 'lbctl\[redis\]'"):
+        open_shared(Store("redis+sentinel://h/main"), "cp-1")
