@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lbctl.base.hosts import is_loopback
+from lbctl.base.hosts import from_here, is_loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,11 @@ class Address:
     def on_loopback(self) -> bool:
         """Whether only this machine can connect: a unix socket, or a loopback address."""
         return bool(self.path) or is_loopback(self.host)
+
+    @property
+    def from_here(self) -> Address:
+        """Where this machine reaches a listener here: every address (0.0.0.0, ::) cannot be connected to."""
+        return replace(self, host=from_here(self.host))
 
     def __str__(self) -> str:
         if self.path:

@@ -160,6 +160,12 @@ class Control:
         return None if self.picker_bind.on_loopback else self.xds_tls
 
 
+def picker_http(bind: Address) -> Address:
+    """Return where a picker whose gRPC is at `bind` has HTTP and takes datagrams: the next port, on loopback alone."""
+    local = bind.from_here
+    return Address(local.host if local.on_loopback else "127.0.0.1", bind.port + 1)
+
+
 @dataclass(frozen=True, slots=True)
 class XdsProxies:
     """The proxies of a fleet that the xDS server serves."""

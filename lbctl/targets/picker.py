@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from lbctl.base.hosts import from_here, is_loopback
 from lbctl.ir.address import Address
-from lbctl.ir.proxies import Proxy
+from lbctl.ir.proxies import Proxy, picker_http
 from lbctl.ir.snapshot import View
 
 PAUSE = 1_000
@@ -14,14 +13,10 @@ PAUSE = 1_000
 
 
 def http_address(view: View) -> Address:
-    """Return the picker's HTTP and UDP address, which is on loopback.
-
-    It is the port after that of gRPC. Raises ValueError for a proxy that asks no picker.
-    """
+    """Return the picker's HTTP and UDP address. Raises ValueError for a proxy that asks no picker."""
     if view.picker is None:
         raise ValueError(f"{view.proxy.name} asks no picker")
-    host = from_here(view.picker.host)
-    return Address(host if is_loopback(host) else "127.0.0.1", view.picker.port + 1)
+    return picker_http(view.picker)
 
 
 def target(pool: str, regions: tuple[str, ...], proxy: Proxy) -> str:

@@ -6,8 +6,6 @@ import json
 import shlex
 from collections.abc import Iterator
 
-from lbctl.base.hosts import from_here
-from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward
 from lbctl.ir.topology import Topology
@@ -37,7 +35,7 @@ def _facts(prepared: Prepared, settings: Settings) -> Iterator[tuple[str, str]]:
     for listener in topology.listeners[:1]:
         yield "try", _request(prepared, listener, topology)
     scheme = "https" if settings.control.api_tls else "http"
-    api = f"{scheme}://{_reachable(settings.control.api_bind)}"
+    api = f"{scheme}://{settings.control.api_bind.from_here}"
     yield "dashboard", f"{api}/"
     yield "status", f"lbctl status --server {api}   (to act: --token-file {shlex.quote(str(settings.token))})"
 
@@ -45,11 +43,7 @@ def _facts(prepared: Prepared, settings: Settings) -> Iterator[tuple[str, str]]:
 def url_of(listener: Listener) -> str:
     """Return where clients of this machine reach the listener."""
     scheme = "https" if listener.tls else "http"
-    return str(listener.bind) if listener.bind.path else f"{scheme}://{_reachable(listener.bind)}"
-
-
-def _reachable(bind: Address) -> Address:
-    return bind if bind.path else Address(from_here(bind.host), bind.port)
+    return str(listener.bind) if listener.bind.path else f"{scheme}://{listener.bind.from_here}"
 
 
 def _request(prepared: Prepared, listener: Listener, topology: Topology) -> str:

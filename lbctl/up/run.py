@@ -12,7 +12,6 @@ from pathlib import Path
 from stat import S_ISSOCK
 from typing import Any
 
-from lbctl.base.hosts import from_here
 from lbctl.ir.address import Address
 from lbctl.targets import xds_kinds
 from lbctl.up.child import CannotShowError, CannotStartError, Child
@@ -175,7 +174,7 @@ async def _accepts(address: Address) -> bool:
         if address.path:
             _, writer = await asyncio.open_unix_connection(address.path)
         else:
-            _, writer = await asyncio.open_connection(from_here(address.host), address.port)
+            _, writer = await asyncio.open_connection(address.from_here.host, address.port)
     except OSError:
         return False
     writer.close()

@@ -42,7 +42,7 @@ def api(server: Server, needed: bool) -> tuple[Check, list[Skew]]:
         status = _within(PATIENCE, lambda: server.get_object("/api/v1/status"))
     except (_SlowError, click.ClickException) as error:
         state: State = "failed" if needed else "warn"
-        reason = str(error) or f"no answer within {PATIENCE:g} s"
+        reason = reason_of(error, f"no answer within {PATIENCE:g} s")
         return Check(what, state, reason, "see --server, --token-file and --tls-ca", absent=True), []
     return _version_check(what, status), [skew] if skew else []
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from lbctl.base.errors import reason_of
 from lbctl.cli.doctor.check import Check
 from lbctl.cli.doctor.kubernetes import is_allowed
 from lbctl.cli.doctor.sources import PATIENCE
@@ -41,7 +42,7 @@ def checks(settings: Settings) -> Iterator[Check]:
             return
         leader, members, usage = asyncio.run(_read(open_shared(store, _NAME)))
     except (UnreachableError, TimeoutError) as error:
-        reason = str(error) or f"no answer within {PATIENCE:g} s"
+        reason = reason_of(error, f"no answer within {PATIENCE:g} s")
         yield Check(what, "failed", reason, "start it, or correct control.store.url", absent=True)
         return
     except StoreError as error:

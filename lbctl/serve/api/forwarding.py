@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp import web
 
+from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 
 _HEADER = "x-lbctl-forwarded-by"
@@ -55,8 +56,7 @@ async def forward(request: web.Request, target: Forwarding) -> web.Response:
             content = await answer.read()
             return web.Response(body=content, status=answer.status, headers={"content-type": content_type})
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        reason = str(error) or type(error).__name__
-        raise NoLeaderError(f"the leader does not answer at {target.url}: {reason}") from None
+        raise NoLeaderError(f"the leader does not answer at {target.url}: {reason_of(error)}") from None
 
 
 def _is_trustworthy(url: str) -> bool:

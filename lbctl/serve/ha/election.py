@@ -12,6 +12,7 @@ import math
 import time
 from typing import Literal
 
+from lbctl.base.errors import reason_of
 from lbctl.serve import log
 from lbctl.serve.ha.format import check_format
 from lbctl.serve.state.authority import Authority
@@ -57,7 +58,7 @@ class Election:
             async with asyncio.timeout(max(0.1, min(self.ttl / 2, self._patience(asked)))):
                 await (self._renew(asked) if self._state.lease is not None else self._acquire(asked))
         except (StoreError, TimeoutError) as error:
-            self._failed(str(error) or f"{self._store.location} does not answer in time")
+            self._failed(reason_of(error, f"{self._store.location} does not answer in time"))
         except Exception as error:  # noqa: BLE001 -- the lease ends by the clock, whatever the store answers
             self._failed(f"{self._store.location} answers what lbctl does not understand: {error!r}")
         else:

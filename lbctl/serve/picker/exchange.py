@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import grpc
 
+from lbctl.base.errors import reason_of
 from lbctl.pick.books import Count, Counts
 from lbctl.serve import log
 from lbctl.serve.guard import Guard
@@ -161,4 +162,4 @@ def _count(value: object, most: int) -> int:
 
 
 def _reason(error: grpc.RpcError) -> str:
-    return str(error.details()) if isinstance(error, grpc.aio.AioRpcError) else type(error).__name__
+    return str(error.details()) if isinstance(error, grpc.aio.AioRpcError) else reason_of(error)

@@ -20,7 +20,7 @@ import grpc
 
 from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
-from lbctl.ir.proxies import ServerTls
+from lbctl.ir.proxies import ServerTls, picker_http
 from lbctl.serve import log
 from lbctl.serve.guard import Guard
 from lbctl.serve.picker.exchange import Exchange
@@ -53,9 +53,8 @@ class Places:
 
     @property
     def http(self) -> Address:
-        """The address of HTTP and of the datagrams: the next port, on loopback alone."""
-        host = self.bind.host if self.bind.on_loopback else "127.0.0.1"
-        return Address(host, self.bind.port + 1)
+        """The address of HTTP and of the datagrams."""
+        return picker_http(self.bind)
 
 
 class PickerProcess:

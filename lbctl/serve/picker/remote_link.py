@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from lbctl.base.errors import reason_of
 from lbctl.serve import log
 from lbctl.serve.descriptors import raise_limit
 from lbctl.serve.picker import wire
@@ -81,7 +82,7 @@ class RemoteLink:
                     pause, is_away = _FIRST_PAUSE, False
                 reason = "the stream has ended"
             except (aiohttp.ClientError, OSError, TimeoutError, wire.WireError, _RefusedError) as error:
-                reason = str(error) or type(error).__name__
+                reason = reason_of(error)
             if not is_away:
                 log.warn("the control plane is away; the last tables stay", url=self._control_plane.url, why=reason)
             is_away = True

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 
+from lbctl.base.errors import reason_of
 from lbctl.ir.proxies import Store
 from lbctl.ir.store_url import parse_store_url
 from lbctl.serve.state.credentials import password_of, tls_of
@@ -124,7 +125,7 @@ class EtcdClient:
         return f"{self._protocol}://{self._servers[0]}/v3/{path}"
 
     def _silent(self, error: Exception) -> StoreError:
-        reason = f"etcd {self._servers[0]} does not answer: {str(error) or type(error).__name__}"
+        reason = f"etcd {self._servers[0]} does not answer: {reason_of(error)}"
         return self._unreachable(reason, connected=not isinstance(error, aiohttp.ClientConnectorError))
 
     def _unreachable(self, reason: str, *, connected: bool = True) -> StoreError:

@@ -16,6 +16,7 @@ from typing import Any
 
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
+from lbctl.base.errors import reason_of
 from lbctl.ir.proxies import Store
 from lbctl.ir.store_url import parse_store_url
 from lbctl.serve.state import redis_scripts as scripts
@@ -205,7 +206,7 @@ class RedisStore:
                 raise UnusableError(f"{self.location} wants a password: {error}") from None
             raise StoreError(f"{self.location}: {error}") from None
         except (RedisError, OSError, TimeoutError) as error:
-            raise UnreachableError(f"{self.location} does not answer: {str(error) or type(error).__name__}") from None
+            raise UnreachableError(f"{self.location} does not answer: {reason_of(error)}") from None
 
 
 async def _changed_key(messages: Any, prefixes: tuple[str, ...], deadline: float) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import aiohttp
 
-from lbctl.base.hosts import from_here
+from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import Proxy
 from lbctl.serve import log
@@ -103,7 +103,7 @@ async def _page(client: aiohttp.ClientSession, admin: Address) -> bytes:
     """Return the page of all clusters. Raises UnreadableError."""
     if admin.path:
         raise UnreadableError("lbctl reads an admin interface over TCP only")
-    url = f"http://{Address(from_here(admin.host), admin.port)}/clusters?format=json"
+    url = f"http://{admin.from_here}/clusters?format=json"
     body = bytearray()
     try:
         async with asyncio.timeout(_TIMEOUT), client.get(url, allow_redirects=False) as response:
@@ -116,7 +116,7 @@ async def _page(client: aiohttp.ClientSession, admin: Address) -> bytes:
     except TimeoutError:
         raise UnreadableError(f"no whole answer within {_TIMEOUT:g} s") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise UnreadableError(str(error) or type(error).__name__) from None
+        raise UnreadableError(reason_of(error)) from None
     return bytes(body)
 
 

@@ -132,7 +132,7 @@ def cluster(where: Address, *, tls: bool = False) -> cluster_pb2.Cluster:
         "healthy_threshold": {"value": 1},
         "grpc_health_check": {"service_name": "readiness"},
     }
-    endpoints = [{"lb_endpoints": [{"endpoint": {"address": address(_reachable(where))}}]}]
+    endpoints = [{"lb_endpoints": [{"endpoint": {"address": address(where.from_here)}}]}]
     return cluster_pb2.Cluster(
         name=CLUSTER,
         type="STATIC",
@@ -155,11 +155,6 @@ def _tls() -> dict[str, object]:
         "tls_certificate_sds_secret_configs": [{"name": CERTIFICATE}],
     }
     return extension("envoy.transport_sockets.tls", tls_pb2.UpstreamTlsContext(common_tls_context=common))
-
-
-def _reachable(where: Address) -> Address:
-    """Return the address that a proxy of the same machine connects to, where the picker listens on every address."""
-    return Address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(where.host, where.host), where.port, where.path)
 
 
 def obey(message: cluster_pb2.Cluster, pool: Pool) -> None:

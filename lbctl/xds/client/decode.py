@@ -25,6 +25,7 @@ from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import SdsSecret
 from envoy_data_plane.google.protobuf import Any as Packed
 from envoy_data_plane.message_pool import default_message_pool
 
+from lbctl.base.errors import reason_of
 from lbctl.xds.resource import EDS, RDS, SDS
 
 M = TypeVar("M", bound=Message)
@@ -52,8 +53,7 @@ def parse(kind: type[M], body: bytes) -> M:
         with _unwarned():
             return kind.parse(body)
     except _BROKEN as error:
-        lines = str(error).splitlines() or [type(error).__name__]
-        raise DecodeError(f"not a {kind.__name__}: {' '.join(lines[:3])}") from None
+        raise DecodeError(f"not a {kind.__name__}: {reason_of(error)}") from None
 
 
 def _class(type_url: str) -> type[Message] | None:

@@ -1,0 +1,61 @@
+"""Rules that stand in `base` alone: the text of an exception, and where this machine reaches a listener."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lbctl
+
+PACKAGE = Path(lbctl.__file__).parent
+MODULES = {str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def _copies_of_reason_of(tree: ast.AST) -> Iterator[int]:
+    """The lines with `str(error) or …`, and those that read the `strerror` of an exception."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) and _is_text_of_an_error(node.values[0]):
+            yield node.lineno
+        is_of_an_error = isinstance(node, ast.Attribute) and node.attr == "strerror" and ast.unparse(node.value) != "os"
+        if is_of_an_error or (isinstance(node, ast.Constant) and node.value == "strerror"):
+            yield node.lineno
+        if isinstance(node, ast.IfExp) and _is_name_of_a_class(node.orelse) and "error" in ast.unparse(node.body):
+            yield node.lineno
+
+
+def _is_text_of_an_error(node: ast.expr) -> bool:
+    """Whether this is str(error), maybe split or stripped."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        node = node.func.value
+    is_text = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("str", "repr")
+    return is_text and "error" in ast.unparse(node)
+
+
+def _is_name_of_a_class(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "__name__" and "error" in ast.unparse(node)
+
+
+def _copies_of_from_here(tree: ast.AST) -> Iterator[int]:
+    """The lines of tables from 0.0.0.0 to 127.0.0.1, or from :: to ::1."""
+    pairs = {("0.0.0.0", "127.0.0.1"), ("::", "::1")}
+    for node in ast.walk(tree):
+        items = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+        if any((_text(key), _text(value)) in pairs for key, value in items):
+            yield node.lineno
+
+
+def _text(node: ast.expr | None) -> object:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+@pytest.mark.parametrize(
+    ("find", "home"), [(_copies_of_reason_of, "base/errors.py"), (_copies_of_from_here, "base/hosts.py")]
+)
+def test_no_module_has_a_copy_of_the_rule(find: object, home: str) -> None:
+    assert callable(find)
+    copies = {name: lines for name, text in MODULES.items() if (lines := [*find(ast.parse(text))])}
+    assert copies.pop(home, None), "the rule is found in its own module"
+    assert copies == {}
