@@ -27,10 +27,10 @@ _HEAD = """\
 # Next: `lbctl lint FILE` reports what is unwise, `lbctl import {kind} {source} --compare` compares the two by requests.
 """
 _ORDER = (
-    "bind", "tls", "proxy_protocol", "client_address", "listeners", "match", "pool", "split", "respond", "rewrite",
-    "pin", "mirror", "fallback", "websocket", "timeouts", "retry", "rate_limit", "auth", "headers", "model", "protocol",
-    "balance", "affinity", "replicas", "discovery", "drain_deadline", "connections", "circuit_breaker", "slow_start",
-    "health",
+    "kind", "bind", "tls", "proxy_protocol", "client_address", "listeners", "match", "pool", "split", "respond",
+    "rewrite", "pin", "mirror", "fallback", "websocket", "timeouts", "retry", "rate_limit", "auth", "headers",
+    "model", "protocol", "balance", "affinity", "replicas", "discovery", "drain_deadline", "connections",
+    "circuit_breaker", "slow_start", "health", "upstream",
 )  # fmt: skip
 
 

@@ -14,6 +14,49 @@ from lbctl.importer.run import Imported, run
 from tests.support.paths import FIXTURES
 
 SAMPLES = FIXTURES / "import"
+_ENVOY = """
+static_resources:
+  listeners:
+  - name: l
+    address: {{socket_address: {{address: 0.0.0.0, port_value: 80}}}}
+    filter_chains:
+    - filters:
+      - name: hcm
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: x
+          route_config:
+            virtual_hosts:
+            - name: v
+              domains: ["*"]
+              routes:
+              - match: {{path: /open}}
+                route: {{cluster: c}}
+                typed_per_filter_config: {{{open}}}
+              - match: {{prefix: /}}
+                route: {{cluster: c}}
+                {route}
+          http_filters:
+          {filters}
+          - name: router
+            typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
+  clusters:
+  - name: c
+    load_assignment:
+      cluster_name: c
+      endpoints:
+      - lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: 10.0.0.1, port_value: 80}}}}}}}}]
+  - name: auth
+    load_assignment:
+      cluster_name: auth
+      endpoints:
+      - lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 9191}}}}}}}}]
+"""
+
+
+def envoy_text(*, route: str = "", filters: str = "", open_: str = "") -> str:
+    """An Envoy with a route for /open and one for all, with these fields, and these filters before the router."""
+    return _ENVOY.format(route=route, filters=filters, open=open_)
 
 
 def samples(kind: str) -> list[Path]:

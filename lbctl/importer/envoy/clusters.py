@@ -23,18 +23,21 @@ _TYPED_POLICIES = {
 _SINGLE_TYPES = frozenset({"", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "EDS"})
 
 
-def pool(context: Context, cluster: View) -> Path | None:
-    """Add the pool of a cluster; None for a kind of cluster that no pool can be."""
+def pool(context: Context, cluster: View, secrets: tuple[str, ...] = ()) -> Path | None:
+    """Add the pool of a cluster; None for a kind of cluster that no pool can be.
+
+    Routes that send other `secrets` to the same cluster get a pool of their own.
+    """
     name = cluster.get("name").text
-    if name in context.pools:
-        return context.pools[name]
+    if (name, secrets) in context.pools:
+        return context.pools[name, secrets]
     assignment = cluster.get("load_assignment") or context.endpoints.get(name, EMPTY)
     replicas = list(_replicas(context, assignment))
     kind = cluster.get("type").text
     if kind not in _SINGLE_TYPES or (cluster.get("cluster_type") and not replicas) or not replicas:
         return None
     path = context.draft.add("pools", name, cluster.statement)
-    context.pools[name] = path
+    context.pools[name, secrets] = path
     context.draft.ledger.home(cluster.statement, path)
     algorithm = _POLICIES.get(cluster.get("lb_policy").text, "round_robin")
     context.put((*path, "balance"), {"algorithm": algorithm}, cluster.get("lb_policy"))

@@ -23,8 +23,11 @@ class Context:
     """The name of a cluster → its endpoints, where a dump has them by themselves."""
     route_configs: dict[str, View] = field(default_factory=dict)
     """The name of a route configuration → it, where a dump has them by themselves."""
-    pools: dict[str, Path] = field(default_factory=dict)
-    """The name of a cluster → its pool."""
+    pools: dict[tuple[str, tuple[str, ...]], Path] = field(default_factory=dict)
+    """The name of a cluster, and the secrets that it is asked with → its pool."""
+
+    services: set[str] = field(default_factory=set)
+    """The names of clusters that only proxies ask."""
 
     def put(self, path: Path, value: object, *views: View) -> None:
         """Set a value that came from the views, with all that they contain."""

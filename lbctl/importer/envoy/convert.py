@@ -65,7 +65,10 @@ def _routes(context: Context, manager: Manager) -> None:
 
 def _unused(context: Context) -> None:
     for name, cluster in context.clusters.items():
-        if name in context.pools or aggregate(cluster):
+        if name in context.services:
+            context.imply("`auth.external` asks it", cluster)
+            continue
+        if any(each == name for each, _ in context.pools) or aggregate(cluster):
             continue
         path = pool(context, cluster)
         reason = "nothing here sends requests to this cluster" if path else "a cluster that no pool can be"

@@ -8,6 +8,7 @@ from typing import Any
 
 from lbctl.importer.envoy.context import Context
 from lbctl.importer.envoy.listeners import Manager
+from lbctl.importer.envoy.protection import Protection, protection
 from lbctl.importer.envoy.view import View
 
 _PROTECTING = {
@@ -31,8 +32,8 @@ _OTHERS = {
 class Filters:
     """What the filters of a connection manager mean for its routes."""
 
-    closing: list[tuple[View, str]] = field(default_factory=list)
-    """Filters that may refuse requests, with the reason why routes are closed."""
+    protections: list[tuple[View, Protection | None, str]] = field(default_factory=list)
+    """What may refuse requests, with what lays that into a route, and why a route is closed where nothing does."""
     limits: list[dict[str, Any]] = field(default_factory=list)
     """Limits for all routes."""
     limit_views: list[View] = field(default_factory=list)
@@ -45,7 +46,7 @@ class Filters:
 
 def filters(context: Context, manager: Manager) -> Filters:
     """Read the HTTP filters of a connection manager."""
-    result = Filters(closing=[(view, f"{why} is not carried over") for view, why in manager.closing])
+    result = Filters([(view, None, f"{why} is not carried over") for view, why in manager.closing])
     for item in manager.view.get("http_filters"):
         if item.get("disabled").text == "true":
             context.omit(item, "it is disabled", manager.path)
@@ -67,8 +68,7 @@ def _filter(context: Context, manager: Manager, item: View, result: Filters) -> 
         context.put((*manager.path, "max_body"), f"{number}B", item)
     elif kind in _PROTECTING:
         why = f"{_PROTECTING[kind]} is not carried over"
-        context.omit(item, f"{why}: routes refuse their requests", manager.path)
-        result.closing.append((item, why))
+        result.protections.append((item, protection(context, manager, kind, item), why))
     else:
         result.reads_model |= kind == "json_to_metadata"
         context.omit(item, _OTHERS.get(kind, "a fleet has no filters"), manager.path)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from lbctl.base.diagnostics import Path
-from lbctl.importer import headers
+from lbctl.importer import headers, provider
 from lbctl.importer.envoy.clusters import pool
 from lbctl.importer.envoy.context import Context, Handler, handle
 from lbctl.importer.envoy.view import EMPTY, View
@@ -22,6 +22,7 @@ _MEANINGS = {
     **dict.fromkeys(("REQ(:AUTHORITY)", "REQ(:authority)", "REQ(HOST)", "REQ(host)"), "{host}"), "%%": "%",
 }  # fmt: skip
 """What Envoy's variables in a header are called in a fleet."""
+_ENVIRONMENT = re.compile(r"%ENVIRONMENT\(\w+\)%")
 _NAMED_BY = re.compile(r"%REQ\(([A-Za-z][A-Za-z0-9_-]*)\)%")
 _SCALE = {"": 1.0, "HUNDRED": 1.0, "TEN_THOUSAND": 0.01, "MILLION": 0.0001}
 
@@ -38,13 +39,26 @@ def carry(context: Context, path: Path, levels: Sequence[View], view: View) -> N
             _removed(context, path, level.get(f"{side}_headers_to_remove"), side)
 
 
+def credentials(levels: Sequence[View]) -> list[provider.Header]:
+    """Return the headers with a key of its own for the service behind a route; the innermost of a name."""
+    secrets = {}
+    for level in reversed(levels):
+        for item in level.get("request_headers_to_add"):
+            name, value = item.get("header", "key").text.lower(), item.get("header", "value").text
+            if is_credential(name) and value and "%" not in _ENVIRONMENT.sub("", value):
+                secrets[name] = provider.Header(name, value, item.statement)
+    return list(secrets.values())
+
+
 # ── Headers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _added(context: Context, path: Path, view: View, side: str) -> None:
     for item in view:
         name, value = item.get("header", "key").text.lower(), item.get("header", "value").text
-        if is_credential(name) and "%" not in value:
+        if side == "request" and provider.owns(context.draft, path, name):
+            context.put((*path, "pool"), context.draft.get((*path, "pool")), item)
+        elif is_credential(name) and "%" not in _ENVIRONMENT.sub("", value):
             hint = "keep secrets in files of mode 0600"
             message = f"the value of {name} is a secret and was not copied"
             context.draft.ledger.secret(item.statement, message, hint)
@@ -134,12 +148,18 @@ def _closing(context: Context, path: Path, view: View) -> None:
 
 
 def _host(context: Context, path: Path, view: View) -> None:
+    if provider.host_of(context.draft, path) == view.text:
+        context.imply("the pool has its own Host", view)
+        return
     context.put((*path, "rewrite", "host"), view.text, view)
 
 
 def _auto_host(context: Context, path: Path, view: View) -> None:
     if view.text != "true":
         context.imply("it is off", view)
+        return
+    if provider.host_of(context.draft, path) is not None:
+        context.imply("the pool has its own Host", view)
         return
     name = str(context.draft.get((*path, "pool")) or "")
     replicas = context.draft.get(("pools", name, "replicas")) or []

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lbctl.base.diagnostics import Path
+from lbctl.importer import provider
 from lbctl.importer.envoy import policy
 from lbctl.importer.envoy.clusters import aggregate, pool
 from lbctl.importer.envoy.context import Context
 from lbctl.importer.envoy.filters import Filters
+from lbctl.importer.envoy.protection import own
 from lbctl.importer.envoy.view import EMPTY, View
 from lbctl.importer.matching import Match, covers, overlaps
 
@@ -41,12 +43,23 @@ def routes(context: Context, listener: Path, config: View, filters: Filters) -> 
     for entry in entries:
         path = _route(context, listener, config, entry)
         paths.append(path)
-        for view, why in filters.closing:
-            context.omit(view, f"{why}: routes refuse their requests", listener)
-            context.draft.close(path, why)
+        _protect(context, listener, path, entry, filters)
         if filters.limits and "respond" not in context.draft.get(path):
             context.put((*path, "rate_limit"), list(filters.limits), *filters.limit_views)
     _others(context, listener, config, entries)
+
+
+def _protect(context: Context, listener: Path, path: Path, entry: Entry, filters: Filters) -> None:
+    """Lay the filters that may refuse requests into a route, unless it switches them off."""
+    for item, lay, why in filters.protections:
+        config = own((entry.view, entry.host), item)
+        if config.get("disabled").text == "true":
+            context.imply("the route has no such protection", config)
+        elif lay is not None and not config:
+            lay(path)
+        else:
+            context.omit(config or item, f"{why}: the route refuses its requests", path if config else listener)
+            context.draft.close(path, why)
 
 
 def _entries(context: Context, config: View) -> Iterator[Entry]:
@@ -165,7 +178,7 @@ def _route(context: Context, listener: Path, config: View, entry: Entry) -> Path
     elif view.get("redirect"):
         _redirect(context, path, view.get("redirect"))
     else:
-        _forward(context, path, view.get("route"))
+        _forward(context, path, view.get("route"), (view, entry.host, config))
     if "respond" not in context.draft.get(path):
         policy.carry(context, path, [view, entry.host, config], view.get("route"))
     return path
@@ -189,15 +202,15 @@ def _redirect(context: Context, path: Path, view: View) -> None:
     context.draft.close(path, "its redirect could not be carried over")
 
 
-def _forward(context: Context, path: Path, view: View) -> None:
-    weighted = view.get("weighted_clusters", "clusters")
-    names = [(item.get("name").text, item.get("weight").number or 0) for item in weighted]
-    names = names or [(view.get("cluster").text, 1)]
+def _forward(context: Context, path: Path, view: View, levels: tuple[View, ...]) -> None:
+    weighted = list(view.get("weighted_clusters", "clusters"))
+    names = [(item.get("name").text, item.get("weight").number or 0, item) for item in weighted]
+    names = names or [(view.get("cluster").text, 1, EMPTY)]
     shares: dict[str, int] = {}
-    for name, weight in names:
+    for name, weight, item in names:
         cluster = context.clusters.get(name, EMPTY)
         parts = aggregate(cluster)
-        target = pool(context, context.clusters.get(parts[0], EMPTY) if parts else cluster)
+        target = _pool(context, context.clusters.get(parts[0], EMPTY) if parts else cluster, view, (item, *levels))
         if target is None:
             context.omit(view, "its cluster is none of known endpoints: the route refuses its requests", path)
             context.draft.close(path, "its cluster could not be carried over")
@@ -209,6 +222,27 @@ def _forward(context: Context, path: Path, view: View) -> None:
         context.put((*path, "pool"), next(iter(shares)), view.get("cluster"), view.get("weighted_clusters"))
     else:
         context.put((*path, "split"), shares, view.get("weighted_clusters"))
+
+
+def _pool(context: Context, cluster: View, action: View, levels: Sequence[View]) -> Path | None:
+    """Return the pool of a cluster; a hosted API where its requests have a Host and a key of their own."""
+    secrets = policy.credentials(levels)
+    hosts = [levels[0].get("host_rewrite_literal"), action.get("host_rewrite_literal")]
+    if action.get("auto_host_rewrite").text == "true":
+        addresses = [each.get("endpoint", "address", "socket_address", "address") for each in _endpoints(cluster)]
+        hosts += addresses if len(addresses) == 1 else []
+    hosts.append(cluster.get("transport_socket", "typed_config", "sni"))
+    host = next((each.text for each in hosts if each), "")
+    if not secrets or not host:
+        return pool(context, cluster)
+    target = pool(context, cluster, tuple(item.value for item in secrets))
+    if target is not None and context.draft.get((*target, "upstream")) is None:
+        provider.put(context.draft, target, host, secrets, statements=levels[0].get("host_rewrite_literal").all)
+    return target
+
+
+def _endpoints(cluster: View) -> list[View]:
+    return [item for group in cluster.get("load_assignment", "endpoints") for item in group.get("lb_endpoints")]
 
 
 def _others(context: Context, listener: Path, config: View, entries: list[Entry]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from lbctl.base.diagnostics import Path
+from lbctl.base.system_ca import WORD
+from lbctl.importer import provider
 from lbctl.importer.envoy.context import Context
 from lbctl.importer.envoy.view import EMPTY, View
 
@@ -77,11 +79,13 @@ def upstream(context: Context, path: Path, view: View) -> None:
     chain, key = pair.get("certificate_chain", "filename"), pair.get("private_key", "filename")
     subjects = [item.get("matcher", "exact") for item in checks.get("match_typed_subject_alt_names")]
     name = typed.get("sni") or (subjects[0] if len(subjects) == 1 else EMPTY)
-    for setting, item in (("ca", ca), ("server_name", name), ("certificate", chain), ("key", key)):
+    for setting, item in (("server_name", name), ("certificate", chain), ("key", key)):
         if item.text:
             tls[setting] = item.text
     if system:
-        tls["ca"] = "system"
+        tls["ca"] = WORD
+    elif ca:
+        tls["ca"] = provider.authority(ca.text)
     context.put((*path, "tls"), tls, ca, system, name, chain, key, view.get("name"), typed.get("@type"))
     if len(subjects) == 1 and subjects[0].text == name.text:
         context.imply("the certificate must have the name", checks.get("match_typed_subject_alt_names"))

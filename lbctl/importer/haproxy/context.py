@@ -57,6 +57,9 @@ class Context:
     globals: tuple[Statement, ...] = ()
     """The lines of the `global` sections."""
 
+    userlists: dict[str, Statement] = field(default_factory=dict)
+    """The name of a `userlist` → the section."""
+
     def file(self, kind: str, text: str) -> str:
         """Return the path of a file below the `ca-base` or `crt-base` of the configuration."""
         base = next((item for item in self.globals if item.name == f"{kind}-base" and item.args), None)

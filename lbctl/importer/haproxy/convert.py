@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.importer.draft import Draft
+from lbctl.importer.haproxy import proxy
 from lbctl.importer.haproxy.context import Context, Section, sections
 from lbctl.importer.haproxy.listeners import listeners
 from lbctl.importer.haproxy.pools import pool
@@ -20,7 +21,7 @@ _REASONS = {
     "log-format": "the access log has its own fields",
     "stats": "lbctl has a dashboard, metrics and `lbctl status` of its own",
     "errorfile": "lbctl answers with JSON bodies",
-    "userlist": "authentication by a list of users is not carried over", "compression": "responses are not compressed",
+    "userlist": "no rule asks for these users", "compression": "responses are not compressed",
     "stick-table": "a fleet counts by `rate_limit`", "stick": "a fleet keeps clients by `affinity`",
     "maxconn": _OWN, "fullconn": "limits do not grow with the load", "filter": "a fleet has no filters",
     "capture": "the access log has fields of its own", "unique-id-format": "lbctl makes the id of a request itself",
@@ -46,16 +47,27 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     """Return the draft of a fleet; without a frontend for HTTP there is a diagnostic."""
     ledger = Ledger(statements, diagnostics)
     draft = Draft(ledger)
-    context = Context(draft, globals=tuple(line for item in statements if item.name == "global" for line in item.block))
+    userlists = {item.args[0]: item for item in statements if item.name == "userlist" and item.args}
+    context = Context(
+        draft,
+        userlists=userlists,
+        globals=tuple(line for item in statements if item.name == "global" for line in item.block),
+    )
     all_sections = sections(tuple(statements))
     http = [item for item in all_sections if item.is_http]
     for item in all_sections:
         if not item.is_http:
             ledger.omit(item.block, "its mode is TCP, and lbctl balances HTTP")
+    proxy.process(context)
+    exporters = [item for item in http if item.block.name in {"frontend", "listen"} and proxy.is_exporter(item)]
+    for item in exporters:
+        proxy.exporter(context, item)
     for item in filter(_is_statistics, http):
-        ledger.omit(item.block, _REASONS["stats"])
+        if item not in exporters:
+            ledger.omit(item.block, _REASONS["stats"])
     context.sections.update({item.name: item for item in http if item.block.name in {"backend", "listen"}})
-    entries = [item for item in http if item.block.name in {"frontend", "listen"} and not _is_statistics(item)]
+    fronts = [item for item in http if item.block.name in {"frontend", "listen"} and not _is_statistics(item)]
+    entries = [item for item in fronts if item not in exporters]
     if not entries:
         hint = "give the files with `frontend` or `listen` sections of `mode http`"
         diagnostics.add(Diagnostic("LB982", "there is no frontend to import", Position(file, 1, 1), hint=hint))

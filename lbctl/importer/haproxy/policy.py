@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 
 from lbctl.base.diagnostics import Path
-from lbctl.importer import headers
+from lbctl.importer import headers, provider
 from lbctl.importer.haproxy import values
 from lbctl.importer.haproxy.conditions import condition
 from lbctl.importer.haproxy.context import Context, Section
 from lbctl.importer.haproxy.rules import acls, parted
 from lbctl.importer.ledger import is_credential
 from lbctl.importer.matching import covers
+from lbctl.importer.nginx.match import HOST
 from lbctl.importer.statement import Statement
 
 _SHORT = 300_000
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*(:\d{1,5})?")
 _FORWARDED = frozenset({"x-forwarded-for", "x-forwarded-proto", "x-real-ip"})
 _OWN_VALUES = frozenset({"%[src]", "%ci", "%[ssl_fc,iif(https,http)]", "https", "http", "%[unique-id]"})
 _VARIABLE = re.compile(r"%\[([^\]]+)\]|%(%|ci\b|ID\b)|(%\S?)")
@@ -25,6 +25,7 @@ _MEANINGS = {
     **dict.fromkeys(("hdr(host)", "req.hdr(host)", "hdr(Host)", "req.hdr(Host)"), "{host}"),
 }  # fmt: skip
 """What HAProxy's variables in a header are called in a fleet."""
+_ENVIRONMENT = re.compile(r"%\[env\(\w+\)\]")
 _NAMED_BY = re.compile(r"(?:%\[)?(?:req\.)?f?hdr(?:_ip)?\(([A-Za-z0-9_-]+)(?:,-?1)?\)\]?")
 _REWRITE = re.compile(r"\^(?P<old>/[A-Za-z0-9._/-]*?)(?:/?\(\.\*\)|\(/\.\*\))\$?")
 
@@ -123,11 +124,13 @@ def _header(context: Context, route: Path, item: Statement, args: tuple[str, ...
     draft, ledger = context.draft, context.draft.ledger
     name = args[1].lower() if len(args) > 1 else ""
     value = args[2] if len(args) > 2 else ""
+    if provider.owns(draft, route, name) or (name == "host" and provider.host_of(draft, route) == value):
+        return
     if args[0] == "del-header":
         _remove(context, route, item, name, "request")
     elif name in _FORWARDED and value in _OWN_VALUES:
         ledger.imply("the address and the scheme of the client are always passed on", item)
-    elif is_credential(name) and "%" not in value:
+    elif is_credential(name) and "%" not in _ENVIRONMENT.sub("", value):
         hint = "keep secrets in files of mode 0600"
         ledger.secret(item, f"the value of {name} is a secret and was not copied", hint)
         reason = "a secret is not copied: write the header by hand, or let replicas do without it"
@@ -139,7 +142,7 @@ def _header(context: Context, route: Path, item: Statement, args: tuple[str, ...
         ledger.omit(item, "a header with variables that a fleet has not, or one that is added to others", route)
     elif name == "x-request-id" and text == "{request_id}":
         ledger.imply("every request has an id", item)
-    elif name == "host" and _HOST.fullmatch(value):
+    elif name == "host" and HOST.fullmatch(value):
         draft.put((*route, "rewrite", "host"), value, item)
     else:
         headers.put(draft, route, name, text, item)

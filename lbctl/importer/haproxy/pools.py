@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lbctl.base.diagnostics import Path
+from lbctl.importer import provider
 from lbctl.importer.draft import sane_name
 from lbctl.importer.haproxy import checks, values
 from lbctl.importer.haproxy.context import Context, Section
 from lbctl.importer.haproxy.servers import Server, template
+from lbctl.importer.ledger import is_credential
+from lbctl.importer.nginx.match import HOST
 
 _ALGORITHMS = {"roundrobin": "round_robin", "static-rr": "round_robin", "leastconn": "least_request"}
 
@@ -22,9 +25,31 @@ def pool(context: Context, section: Section) -> Path:
     _balance(context, path, section)
     _members(context, path, section)
     _cookie(context, path, section)
+    _provider(context, path, section)
     for name, keys in (("connect", "connect"), ("queue", "queue")):
         _timeout(context, path, section, name, keys)
     return path
+
+
+def _provider(context: Context, path: Path, section: Section) -> None:
+    """Make the pool a hosted API where its backend sends a Host and a key of its own."""
+    lines = {
+        item.args[1].lower(): item
+        for item in section.own("http-request", "set-header")
+        if len(item.args) == 3 and "%" not in re.sub(r"%\[env\(\w+\)\]", "", item.args[2])
+    }
+    host = lines.pop("host", None)
+    secrets = [provider.Header(name, item.args[2], item) for name, item in lines.items() if is_credential(name)]
+    address = "".join(
+        str(item["address"]).rpartition(":")[0] for item in (context.draft.get((*path, "replicas")) or [])[:1]
+    )
+    name = host.args[2] if host is not None else address
+    if secrets and HOST.fullmatch(name):
+        texts = [provider.Header(name, item.args[2], item) for name, item in lines.items() if not is_credential(name)]
+        provider.put(context.draft, path, name, secrets, texts if host is not None else [], [host] if host else [])
+        if host is None:
+            reason = "a pool with a key of its own has a Host of its own, here its first replica's"
+            context.draft.ledger.omit(secrets[0].statement, reason, path, part="the client's Host")
 
 
 def _timeout(context: Context, path: Path, section: Section, name: str, key: str) -> None:
@@ -177,7 +202,7 @@ def _tls(context: Context, path: Path, servers: Sequence[Server]) -> None:
     tls: dict[str, Any] = {}
     if first.get("verify", "required") == "required" and first.get("ca-file", ""):
         ca = context.file("ca", first.get("ca-file", ""))
-        tls["ca"] = "system" if ca == "@system-ca" else ca
+        tls["ca"] = "system" if ca == "@system-ca" else provider.authority(ca)
     else:
         message = "certificates of replicas are not verified: anybody on the way can read and change prompts"
         draft.ledger.advise(first.line, message, "write `tls.ca`, and a certificate must be signed by it")

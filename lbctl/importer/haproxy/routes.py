@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lbctl.base.diagnostics import Path
-from lbctl.importer.haproxy import policy, rules
+from lbctl.importer import credentials
+from lbctl.importer.haproxy import policy, proxy, rules
 from lbctl.importer.haproxy.conditions import Condition, alternatives_of
 from lbctl.importer.haproxy.context import Context, Section
 from lbctl.importer.haproxy.pools import pool
-from lbctl.importer.matching import Match, covers, overlaps
+from lbctl.importer.matching import Match, covers, merge, overlaps
 from lbctl.importer.statement import Statement
-
-_KEY_FILE = "secrets/api-keys.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +29,8 @@ class Entry:
     """Which requests."""
     rule: rules.Rule
     """The rule that decides."""
+    laid: tuple[rules.Rule, ...] = ()
+    """The rules of the frontend that hold for all its requests: who may send them, and that they are not logged."""
 
 
 def frontend(context: Context, section: Section, plain: Sequence[str], encrypted: Sequence[str]) -> None:
@@ -47,9 +48,14 @@ def frontend(context: Context, section: Section, plain: Sequence[str], encrypted
     if not own:
         return
     entries = list(_entries(context, section, all_rules))
-    entries += [Entry(match, entries[index].rule) for match, index in overlaps([item.match for item in entries])]
+    for rule in all_rules:
+        if rule.action in _LAID:
+            entries = _laid(context, entries, rule)
+    entries += [replace(entries[index], match=match) for match, index in overlaps([item.match for item in entries])]
     paths = [_route(context, section, entry, own) for entry in entries]
-    _protect(context, all_rules, paths)
+    for path, entry in zip(paths, entries, strict=True):
+        _protect(context, [rule for rule in all_rules if rule.action == "limit"], [path])
+        _protect(context, entry.laid, [path])
     _fallbacks(context, all_rules, entries, paths)
 
 
@@ -74,12 +80,57 @@ def _entries(context: Context, section: Section, all_rules: Sequence[rules.Rule]
 _UNREADABLE = "no match of a route says this condition: its requests take the next rule"
 
 
+_LAID = frozenset({"allow", "deny", "keys", "users", "silent"})
+"""Actions that hold for the requests of a condition, wherever those go."""
+
+
+def _laid(context: Context, entries: Sequence[Entry], rule: rules.Rule) -> list[Entry]:
+    """Return the entries with a rule laid on those that it holds for; where it holds for a part, that gets its own."""
+    matches = rule.when.matches()
+    if matches is None:
+        context.draft.ledger.omit(rule.line, _UNREADABLE)
+        return list(entries)
+    for prefix in (match.get("path_prefix", "/") for match in matches):
+        if not prefix.endswith("/") and rule.action != "silent":
+            message = (
+                f"this also protected what only begins like {prefix}, and a prefix of a fleet is of whole segments"
+            )
+            context.draft.ledger.advise(rule.line, message, "write a route for what else begins so")
+    result = list[Entry]()
+    for entry in entries:
+        joints = [merge([match, entry.match]) for match in matches]
+        unclear = rule.action != "silent" and any(
+            joint is None and not _apart(match, entry.match) for joint, match in zip(joints, matches, strict=True)
+        )
+        if entry.rule.action not in {"pool", "preferred"}:
+            result.append(entry)
+        elif unclear or entry.match in joints:
+            result.append(replace(entry, laid=(*entry.laid, rule)))
+        else:
+            parts = [joint for joint in joints if joint is not None and all(joint != each.match for each in result)]
+            result += [replace(entry, match=joint, laid=(*entry.laid, rule)) for joint in parts]
+            result.append(entry)
+    return result
+
+
+_PATHS = frozenset({"path", "path_prefix", "path_regex"})
+
+
+def _apart(one: Match, other: Match) -> bool:
+    """Whether no request is one of both: a path that is an expression may overlap with any other."""
+    if "path_regex" not in one and "path_regex" not in other:
+        return True
+    return merge([{key: value for key, value in match.items() if key not in _PATHS} for match in (one, other)]) is None
+
+
 def _matches(rule: rules.Rule) -> list[Match] | None:
     """Return the requests that a rule decides about; of a condition that cannot be read, all that it might refuse."""
     if rule.action in {"pool", "preferred"}:
         return rule.when.matches()
     if rule.action == "respond" and (alternatives := rule.when.matches()) is not None:
         return alternatives
+    if rule.action == "metrics":
+        return rule.when.matches() or [{}]
     if rule.action not in {"respond", "auth", "unknown"}:
         return None
     readable = [
@@ -137,7 +188,7 @@ def _route(context: Context, section: Section, entry: Entry, listeners: Sequence
     policy.times(context, path, target)
     if target.block is not section.block:
         policy.carry(context, path, target)
-        _protect(context, list(rules.rules(target)), [path])
+        _protect(context, [rule for rule in rules.rules(target) if rule.when.matches() == [{}]], [path])
         _refused_in_backend(context, path, target)
     return path
 
@@ -145,7 +196,8 @@ def _route(context: Context, section: Section, entry: Entry, listeners: Sequence
 def _refused_in_backend(context: Context, path: Path, target: Section) -> None:
     """Close a route whose backend refuses requests by a condition: only those of a frontend become routes."""
     for rule in rules.rules(target):
-        if rule.action in {"auth", "unknown", "respond"}:
+        conditional = rule.action in {*_LAID, "limit"} - {"silent"} and rule.when.matches() != [{}]
+        if rule.action in {"auth", "unknown", "respond"} or conditional:
             why = "its backend answers some requests by a rule that could not be carried over"
             context.draft.ledger.omit(rule.line, f"{why}: the route refuses its requests", path)
             context.draft.close(path, why)
@@ -153,6 +205,9 @@ def _refused_in_backend(context: Context, path: Path, target: Section) -> None:
 
 def _answer(context: Context, path: Path, rule: rules.Rule) -> None:
     """Set what the proxy itself answers; a refusal that cannot be read refuses everybody."""
+    if rule.action == "metrics":
+        proxy.figures(context, path, rule)
+        return
     if rule.action == "respond" and rule.value is not None and rule.when.matches() is not None:
         context.draft.put((*path, "respond"), rule.value, rule.line)
         return
@@ -171,7 +226,7 @@ def _protect(context: Context, all_rules: Sequence[rules.Rule], paths: Sequence[
     """Lay what refuses clients into all routes, and close them where it cannot be carried over."""
     for rule in all_rules:
         for path in paths:
-            if rule.action in {"allow", "deny", "keys", "limit"}:
+            if rule.action in {*_LAID, "limit"}:
                 _lay(context, path, rule)
 
 
@@ -183,13 +238,14 @@ def _lay(context: Context, path: Path, rule: rules.Rule) -> None:
         networks = [item if "/" in item else f"{item}/{128 if ':' in item else 32}" for item in rule.value]
         draft.put((*path, f"{rule.action}_from"), networks, rule.line, *rule.statements)
     elif rule.action == "keys":
-        draft.put((*path, "auth"), {"api_keys": {"file": _KEY_FILE, "header": rule.value}}, rule.line, *rule.statements)
-        for item in rule.statements or (rule.line,):
-            draft.ledger.secret(
-                item,
-                f"the keys in {rule.value} are secrets and were not copied",
-                f"`lbctl key new TENANT -f {_KEY_FILE}` makes new ones; until it has one, every request is refused",
-            )
+        credentials.keys(draft, path, rule.value, rule.statements or (rule.line,), rule.line)
+    elif rule.action == "users":
+        realm, name = rule.value
+        users = context.userlists.get(name)
+        lines = (users, *users.block) if users is not None else ()
+        credentials.users(draft, path, realm, users or rule.line, rule.line, *rule.statements, *lines)
+    elif rule.action == "silent":
+        draft.put((*path, "access_log"), "off", rule.line, *rule.statements)
     else:
         limits = [*(draft.get((*path, "rate_limit")) or []), rule.value]
         draft.put((*path, "rate_limit"), limits, rule.line, *rule.statements)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lbctl.importer.haproxy.conditions import Condition, Term, condition, split
@@ -22,8 +22,8 @@ class Rule:
     line: Statement
     """The line."""
     action: str
-    """`pool`, `preferred` (a pool while it has servers), `respond`, `redirect`, `fallback`, `skipped`, or what
-    protects: `unknown`, `auth`, `keys`, `allow`, `deny`, `limit`."""
+    """`pool`, `preferred` (a pool while it has servers), `respond`, `redirect`, `fallback`, `skipped`, `silent`,
+    `metrics`, or what protects: `unknown`, `auth`, `users`, `keys`, `allow`, `deny`, `limit`."""
     when: Condition
     """When it holds."""
     value: Any = None
@@ -100,7 +100,11 @@ def _request(item: Statement, section: Section, names: dict[str, list[Statement]
     if args[:1] == ("return",):
         return Rule(item, "unknown" if negated else "respond", criteria, _return(args))
     if args[:1] == ("auth",):
-        return Rule(item, "auth", criteria)
+        return _users(item, args, criteria, negated)
+    if args == ("set-log-level", "silent"):
+        return None if negated else Rule(item, "silent", criteria, None, criteria.statements)
+    if args == ("use-service", "prometheus-exporter"):
+        return Rule(item, "metrics", criteria)
     if args[:1] == ("allow",):
         return Rule(item, "unknown", criteria)
     return None
@@ -126,14 +130,32 @@ def _return(args: tuple[str, ...]) -> dict[str, Any] | None:
 # ── Refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _users(item: Statement, args: tuple[str, ...], when: Condition, negated: bool) -> Rule:
+    """Return the rule of a list of users: `http-request auth [realm R] unless { http_auth(LIST) }`."""
+    term, rest = _picked(when, negated, lambda each: each.words[:1] != () and each.words[0].startswith("http_auth("))
+    realm = args[args.index("realm") + 1] if "realm" in args[:-1] else ""
+    if term is None or not term.negated or rest.matches() is None:
+        return Rule(item, "auth", when)
+    return Rule(item, "users", rest, (realm, term.words[0][10:-1]), when.statements)
+
+
+def _picked(when: Condition, negated: bool, wanted: Callable[[Term], bool]) -> tuple[Term | None, Condition]:
+    """Return the one term of a condition that is wanted, as it reads after `if`, and the condition without it."""
+    terms = when.terms[0] if len(when.terms) == 1 else ()
+    chosen = [term for term in terms if wanted(term)]
+    if len(chosen) != 1 or (negated and len(terms) > 1):
+        return None, when
+    term = Term(chosen[0].words, chosen[0].negated != negated, chosen[0].statements)
+    return term, Condition((tuple(each for each in terms if each is not chosen[0]),))
+
+
 def _deny(item: Statement, args: tuple[str, ...], when: Condition, negated: bool, section: Section) -> Rule:
     status = args[args.index("deny_status") + 1] if "deny_status" in args[:-1] else "403"
-    only = when.terms[0] if len(when.terms) == 1 else ()
-    if len(only) == 1:
-        term = Term(only[0].words, only[0].negated != negated, only[0].statements)
+    term, rest = _picked(when, negated, lambda each: _special(item, each, when, section) is not None)
+    if term is not None and rest.matches() is not None:
         special = _special(item, term, when, section)
-        if special is not None:
-            return special
+        if special is not None and (special.action != "limit" or rest == Condition()):
+            return replace(special, when=rest)
     if negated or not status.isdigit():
         return Rule(item, "unknown", when)
     return Rule(item, "respond", when, {"status": int(status)})
@@ -141,13 +163,13 @@ def _deny(item: Statement, args: tuple[str, ...], when: Condition, negated: bool
 
 def _special(item: Statement, term: Term, when: Condition, section: Section) -> Rule | None:
     """Return the rule of a refusal by address, by key or by rate."""
-    fetch, _, values = split(term.words)
-    if fetch == "src" and values:
+    fetch, kind, values = split(term.words)
+    if fetch == "src" and values and kind in {"str", "ip"}:
         return Rule(item, "allow" if term.negated else "deny", Condition(), values, when.statements)
     header = re.fullmatch(r"(?:req\.)?f?hdr\((authorization|x-api-key|api-key)\)", fetch.lower())
-    if (header is not None or fetch.startswith("http_auth_bearer")) and term.negated:
+    if header is not None or fetch.startswith("http_auth_bearer"):
         name = header[1] if header else "authorization"
-        return Rule(item, "keys", Condition(), name, when.statements)
+        return Rule(item, "keys" if term.negated else "unknown", Condition(), name, when.statements)
     if fetch == "http_auth" or fetch.startswith("http_auth("):
         return Rule(item, "auth", Condition(), None, when.statements)
     rate = re.fullmatch(r"sc(?:_http_req_rate\(0\)|0_http_req_rate)", fetch)

@@ -8,14 +8,12 @@ from __future__ import annotations
 import re
 
 from lbctl.base.diagnostics import Path
-from lbctl.importer.nginx import values
+from lbctl.importer import credentials
+from lbctl.importer.nginx import external, values
 from lbctl.importer.nginx.context import Context, Scope, flat
 from lbctl.importer.statement import Statement
 
-_KEY_FILE = "secrets/api-keys.yaml"
 _CLOSING = {
-    "auth_basic": "basic authentication is not carried over",
-    "auth_request": "authentication by another service is not carried over",
     "auth_jwt": "JWT by nginx's commercial module is not carried over: write `auth.jwt`",
     "secure_link": "links with a hash are not carried over",
 }
@@ -30,7 +28,16 @@ def protect(context: Context, route: Path, scope: Scope) -> None:
         if item is not None and item.args[:1] != ("off",):
             context.draft.ledger.omit(item, f"{why}, so the route refuses its requests", route)
             context.draft.close(route, why)
+    _users(context, route, scope)
+    external.protect(context, route, scope)
     _addresses(context, route, scope)
+
+
+def _users(context: Context, route: Path, scope: Scope) -> None:
+    realm, file = scope.last("auth_basic"), scope.last("auth_basic_user_file")
+    if realm is None or realm.args[:1] == ("off",):
+        return
+    credentials.users(context.draft, route, "".join(realm.args[:1]), file or realm, realm)
 
 
 def _addresses(context: Context, route: Path, scope: Scope) -> None:
@@ -77,14 +84,7 @@ def keys(context: Context, route: Path, block: Statement) -> bool:
     if comparison is None:
         return False
     header, statements = comparison
-    draft = context.draft
-    draft.put((*route, "auth"), {"api_keys": {"file": _KEY_FILE, "header": header}}, block, refusal, *statements)
-    for item in statements or [block]:
-        draft.ledger.secret(
-            item,
-            f"the keys in {header} are secrets and were not copied",
-            f"`lbctl key new TENANT -f {_KEY_FILE}` makes new ones; until the file has one, every request is refused",
-        )
+    credentials.keys(context.draft, route, header, statements or [block], block, refusal)
     return True
 
 

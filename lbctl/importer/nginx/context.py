@@ -53,10 +53,8 @@ class Context:
     """A variable → the `map`, `geo` or `split_clients` that sets it."""
     zones: dict[str, Statement] = field(default_factory=dict)
     """The name of a zone → its `limit_req_zone` or `limit_conn_zone`."""
-    addresses: dict[tuple[str, str], Path] = field(default_factory=dict)
-    """Scheme and address of a `proxy_pass` without an upstream → its pool."""
-    pool_of_upstream: dict[tuple[str, str], Path] = field(default_factory=dict)
-    """Upstream and scheme → its pool: one that is used by several protocols becomes several pools."""
+    addresses: dict[tuple[str, str, tuple[str, ...]], Path] = field(default_factory=dict)
+    """Scheme, upstream or address of a `proxy_pass`, and the secrets that it is asked with → its pool."""
 
 
 def flat(block: Statement, *names: str) -> Iterator[Statement]:

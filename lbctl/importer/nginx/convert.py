@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.importer.draft import Draft
 from lbctl.importer.ledger import Ledger, is_credential
-from lbctl.importer.nginx import pools
+from lbctl.importer.nginx import metrics, pools
 from lbctl.importer.nginx.context import Context, Scope, flat
 from lbctl.importer.nginx.listeners import Listeners
 from lbctl.importer.nginx.match import hosts_of
@@ -31,9 +31,9 @@ _OWN = {
     "proxy_buffers": _PROCESS, "proxy_buffer_size": _PROCESS, "proxy_busy_buffers_size": _PROCESS,
     "proxy_cache_path": "nothing is cached", "proxy_cache_bypass": "nothing is cached",
     "proxy_max_temp_file_size": "responses are never held back", "map_hash_bucket_size": _PROCESS,
-    "auth_basic_user_file": "basic authentication is not carried over", "include": "it was not read",
+    "include": "it was not read",
     "ssl_stapling": _PROCESS, "index": "lbctl serves no files", "root": "lbctl serves no files",
-    "stub_status": "lbctl has metrics of its own", "proxy_intercept_errors": "errors of replicas are passed on",
+    "proxy_intercept_errors": "errors of replicas are passed on",
     "internal": "the location is not one for clients",
     "resolver": "names are looked up by the proxy or by `lbctl serve`", "server_names_hash_bucket_size": _PROCESS,
 }  # fmt: skip
@@ -52,7 +52,9 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
         hint = "give the main file, or a file of conf.d with `server` and `upstream` blocks"
         diagnostics.add(Diagnostic("LB982", "there is no `server` to import", Position(file, 1, 1), hint=hint))
         return draft
-    _servers(context, [item for item in servers if _is_server(item)])
+    blocks = [item for item in servers if _is_server(item)]
+    figures = [item for item in blocks if metrics.server(context, item)]
+    _servers(context, [item for item in blocks if item not in figures])
     _unused_upstreams(context, http)
     for table in context.maps.values():
         for entry in table.block if is_credential(table.args[0]) else ():
@@ -104,7 +106,7 @@ def _servers(context: Context, blocks: Sequence[Statement]) -> None:
 
 
 def _unused_upstreams(context: Context, http: Statement) -> None:
-    used = {name for _, name in context.addresses}
+    used = {name for _, name, _ in context.addresses}
     for block in flat(http, "upstream"):
         if block.args and block.args[0] not in used:
             pools.upstream(context, block)

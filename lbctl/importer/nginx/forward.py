@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lbctl.base.diagnostics import Path
+from lbctl.importer import provider
+from lbctl.importer.ledger import is_credential
 from lbctl.importer.nginx import pools, values
 from lbctl.importer.nginx.context import Context, Scope, flat
-from lbctl.importer.nginx.match import hosts_of, label
+from lbctl.importer.nginx.match import HOST, hosts_of, label
 from lbctl.importer.nginx.policy import CLIENT_HOST
 from lbctl.importer.statement import Statement
 
 _VARIABLE = re.compile(r"(\w+://)?\$\{?(\w+)\}?(?:\$(?:request_uri|uri|is_args|args))*")
 _REWRITE = re.compile(r"\^?(?P<old>/[A-Za-z0-9._/-]*?)(?:/?\(\.\*\)|/\(\.\*\))\$?")
-HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*(:\d{1,5})?")
+_IN_TEXT = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 _DEFAULT_PORT = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
 
 
@@ -68,12 +70,14 @@ def _plain(context: Context, url: str, passing: Statement, scope: Scope) -> Targ
     if pool is None:
         return None
     _protocol(context, pool, scheme, authority, passing, scope)
+    _provider(context, pool, authority, scope)
     return Target({pool: 1}, path=f"/{path}" if slash else "", host=authority, statements=(passing,))
 
 
 def _pool(context: Context, scheme: str, authority: str, passing: Statement, scope: Scope) -> Path | None:
     """Return the pool of an upstream or address; several protocols to one upstream are several pools."""
-    key, port = (scheme, authority), _DEFAULT_PORT[scheme]
+    secrets = tuple(item.value for item in credentials(scope))
+    key, port = (scheme, authority, secrets), _DEFAULT_PORT[scheme]
     if key in context.addresses:
         return context.addresses[key]
     block = next((item for item in flat(context.http.block, "upstream") if item.args == (authority,)), None)
@@ -85,6 +89,48 @@ def _pool(context: Context, scheme: str, authority: str, passing: Statement, sco
         return None
     context.addresses[key] = pools.single(context, address, passing, _pool_name(scope))
     return context.addresses[key]
+
+
+def credentials(scope: Scope) -> list[provider.Header]:
+    """Return the headers of a location that hold a key of its own for the service behind it."""
+    return [
+        provider.Header(item.args[0].lower(), item.args[1], item)
+        for item in scope.all("proxy_set_header")
+        if len(item.args) > 1 and is_credential(item.args[0]) and is_secret(scope, item.args[1])
+    ]
+
+
+def is_secret(scope: Scope, value: str) -> bool:
+    """Whether a value is a text of the configuration or of its environment, and nothing that a client sent."""
+    names = [next(filter(None, match.groups())) for match in _IN_TEXT.finditer(value)]
+    assigned = {item.args[0].lstrip("$") for level in scope.levels for item in flat(level, "set") if item.args}
+    return bool(value) and all(name.isupper() or name in assigned for name in names)
+
+
+def own_host(scope: Scope) -> Statement | None:
+    """Return the directive that sets a Host that is no client's."""
+    items = [item for item in scope.all("proxy_set_header") if item.args[:1] and item.args[0].lower() == "host"]
+    return items[-1] if items and len(items[-1].args) > 1 and HOST.fullmatch(items[-1].args[1]) else None
+
+
+def _provider(context: Context, pool: Path, authority: str, scope: Scope) -> None:
+    """Make the pool a hosted API where its location sends a key of its own, or a Host for it alone."""
+    secrets, host = credentials(scope), own_host(scope)
+    named = scope.block.name == "location" and scope.block.args[-1:] and scope.block.args[-1].startswith("@")
+    if not (secrets or (named and host is not None)) or context.draft.get((*pool, "upstream")):
+        return
+    name = host.args[1] if host is not None else re.sub(r":\d+$", "", authority)
+    if HOST.fullmatch(name):
+        texts = [item for item in _texts(scope) if item.name not in {each.name for each in secrets}] if named else []
+        provider.put(context.draft, pool, name, secrets, texts, [host] if host is not None else [])
+
+
+def _texts(scope: Scope) -> Iterator[provider.Header]:
+    """Yield the headers of a location whose values are the same for all requests."""
+    for item in scope.all("proxy_set_header"):
+        name, value = item.args[0].lower() if item.args else "host", "".join(item.args[1:2])
+        if value and "$" not in value and name not in {"host", "connection", "upgrade"}:
+            yield provider.Header(name, value, item)
 
 
 def _pool_name(scope: Scope) -> str:
@@ -111,13 +157,13 @@ def _tls(context: Context, pool: Path, authority: str, passing: Statement, scope
     if verify is not None and verify.args == ("on",):
         keys.append(("ssl_trusted_certificate", "ca"))
         statements.append(verify)
-    else:
+    elif not credentials(scope):
         message = "certificates of replicas are not verified: anybody on the way can read and change prompts"
         draft.ledger.advise(verify or passing, message, "write `tls.ca`, and a certificate must be signed by it")
     for name, key in keys:
         item = scope.last(f"{prefix}_{name}")
         if item is not None and item.args and "$" not in item.args[0]:
-            tls[key] = item.args[0]
+            tls[key] = provider.authority(item.args[0]) if key == "ca" else item.args[0]
             statements.append(item)
     sni = scope.last(f"{prefix}_ssl_server_name")
     if sni is not None:
@@ -267,6 +313,11 @@ def rewrite(context: Context, route: Path, scope: Scope, target: Target, prefix:
     for item in flat(scope.block, "rewrite"):
         _rewrite(context, route, item)
     hosts = [item for item in scope.all(f"{prefix}_set_header") if item.args[:1] and item.args[0].lower() == "host"]
+    if (own := provider.host_of(draft, route)) is not None:
+        draft.ledger.imply("the pool has its own Host", *hosts)
+        if hosts and hosts[-1].args[1:] != (own,):
+            draft.ledger.omit(hosts[-1], "a pool with a key of its own has a Host of its own", route)
+        return
     value = hosts[-1].args[1] if hosts and len(hosts[-1].args) > 1 else ("" if hosts else "$proxy_host")
     if value in CLIENT_HOST:
         draft.ledger.imply("the client's Host is passed on", *hosts)

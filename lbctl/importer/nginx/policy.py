@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterable
 
 from lbctl.base.diagnostics import Path
-from lbctl.importer import headers
+from lbctl.importer import headers, provider
 from lbctl.importer.ledger import is_credential
-from lbctl.importer.nginx import values
+from lbctl.importer.nginx import external, values
 from lbctl.importer.nginx.context import Context, Scope, flat
 from lbctl.importer.statement import Statement
 
@@ -167,7 +167,9 @@ def _request_headers(context: Context, route: Path, scope: Scope, prefix: str) -
     for item in scope.all(f"{prefix}_set_header"):
         if len(item.args) >= 1:
             value = item.args[1] if len(item.args) > 1 else ""
-            _request_header(context, route, item, item.args[0].lower(), value, _meanings(context, route, scope))
+            name = item.args[0].lower()
+            if not provider.owns(context.draft, route, name) and not external.is_given(scope, value):
+                _request_header(context, route, item, name, value, _meanings(context, route, scope))
 
 
 def _meanings(context: Context, route: Path, scope: Scope) -> dict[str, str]:
@@ -194,7 +196,7 @@ def _request_header(
         draft.put((*route, "websocket"), True, item)
     elif value == "":
         _remove(context, route, item, name)
-    elif is_credential(name) and "$" not in value:
+    elif is_credential(name) and ("$" not in value or re.search(r"\$\{?[A-Z][A-Z0-9_]*\b", value)):
         secret_header(context, route, item, name)
         _remove(context, route, item, name)
     elif value == f"$http_{name.replace('-', '_')}":

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lbctl.base.diagnostics import Path
-from lbctl.importer.ledger import is_credential
-from lbctl.importer.nginx import access, forward, policy
+from lbctl.importer.nginx import access, forward, metrics, policy
 from lbctl.importer.nginx.context import Context, Scope, flat
 from lbctl.importer.nginx.match import label, path_of
 from lbctl.importer.statement import Statement
@@ -89,7 +88,10 @@ def _location(context: Context, server: Server, scope: Scope, guards: Sequence[S
         _forward(context, server, scope, passing, match, guards)
     else:
         path = _add(context, server, scope.block, match)
-        _refuse(context, path, scope)
+        if next(flat(scope.block, "stub_status"), None) is not None:
+            metrics.location(context, path, scope.block)
+        else:
+            _refuse(context, path, scope)
 
 
 def _has_action(block: Statement) -> bool:
@@ -191,34 +193,24 @@ def _fallback(context: Context, path: Path, scope: Scope) -> None:
         if block is None or passing is None:
             context.draft.ledger.omit(item, "lbctl answers with JSON bodies of its own", path)
             continue
-        own = [inner for inner in flat(block, "proxy_set_header") if _is_own(inner)]
-        if own:
-            reason = "the fallback needs a Host or a key of its own, which a route does not have for its fallback alone"
-            context.draft.ledger.omit(item, reason, path)
-            context.draft.ledger.home(block, path)
-            _secrets(context, path, own)
-            continue
         targets = forward.targets(context, scope.inside(block), passing)
         if targets:
             pool = next(iter(targets[0].pools))
             context.draft.put((*path, "fallback"), pool[1], item, block, passing)
+            _fallback_path(context, path, pool, block)
             reason = "the fallback serves while no replica is fit; a request that failed is not sent again"
             context.draft.ledger.omit(item, reason, path)
 
 
-def _is_own(item: Statement) -> bool:
-    """Whether a header of a request names another service: a Host or a key."""
-    return (
-        len(item.args) > 1
-        and "$" not in item.args[1]
-        and (item.args[0].lower() == "host" or is_credential(item.args[0]))
-    )
-
-
-def _secrets(context: Context, path: Path, items: Sequence[Statement]) -> None:
-    for item in items:
-        if is_credential(item.args[0]):
-            policy.secret_header(context, path, item, item.args[0].lower())
+def _fallback_path(context: Context, route: Path, pool: Path, block: Statement) -> None:
+    """Carry a `rewrite` that puts a prefix before the path over to a hosted API."""
+    for item in flat(block, "rewrite"):
+        match = re.fullmatch(r"\^?(/.*?)\(\.\*\)\$?", item.args[0]) if item.args else None
+        new = item.args[1].removesuffix("$1") if match is not None and len(item.args) > 1 else ""
+        if match is not None and new.endswith(match[1]) and context.draft.get((*pool, "upstream")):
+            context.draft.put((*pool, "upstream", "path_prefix"), new.removesuffix(match[1]), item)
+        else:
+            context.draft.ledger.omit(item, "a hosted API has a prefix before the path, and nothing else", route)
 
 
 # ── Answers and conditions ───────────────────────────────────────────────────────────────────────────────────────────

@@ -35,13 +35,6 @@ def test_routes_that_differ_in_a_header_do_not_hide_each_other() -> None:
     assert [item["pool"] for item in result.draft.fleet["routes"].values()] == ["deepseek", "llama"]
 
 
-def test_a_filter_that_may_refuse_closes_the_routes_of_its_listener_alone() -> None:
-    result, _ = imported("envoy", ENVOY / "limits-and-auth.yaml")
-    routes = result.draft.fleet["routes"]
-    assert routes["admin"]["respond"]["status"] == 501
-    assert routes["open"]["pool"] == "tei"
-
-
 def test_an_aggregate_cluster_is_a_pool_with_a_fallback() -> None:
     result, _ = imported("envoy", ENVOY / "provider-fallback.yaml")
     route = result.draft.fleet["routes"]["v1"]

@@ -84,8 +84,9 @@ def test_a_rule_that_an_earlier_one_hides_is_a_comment(tmp_path: Path) -> None:
     [
         ("http-request deny if { req.hdr(x-a) -m reg ^x }", [{}]),
         ("http-request deny if { path_beg /admin/ } !{ src -f /etc/admins }", [{"path_prefix": "/admin/"}]),
-        ("http-request auth if { path_beg /admin/ } !{ http_auth(users) }", [{"path_prefix": "/admin/"}]),
-        ("http-request auth unless { http_auth(users) }", [{}]),
+        ("http-request auth if { path_beg /admin/ } !{ http_auth_group(users) a }", [{"path_prefix": "/admin/"}]),
+        ("http-request auth unless { http_auth(users) } or { path /open }", [{}]),
+        ("http-request deny if { path_beg /admin/ } { req.hdr(x-api-key) -m str k }", [{"path_prefix": "/admin/"}]),
     ],
 )
 def test_a_refusal_that_no_match_says_closes_what_it_might_refuse(

@@ -8,34 +8,14 @@ from typing import Any
 import pytest
 
 from lbctl.base.diagnostics import Diagnostics
-from tests.support.importer import imported
+from tests.support.importer import envoy_text, imported
 
 NGINX = "server {{ listen 80; {0} location / {{ {1} proxy_pass http://10.0.0.1:80; }} }}"
 HAPROXY = "defaults\n mode http\nfrontend f\n bind :80\n {0}\n default_backend b\nbackend b\n server s 10.0.0.1:80\n"
-ENVOY = """
-static_resources:
-  listeners:
-  - name: l
-    address: {{socket_address: {{address: 0.0.0.0, port_value: 80}}}}
-    filter_chains:
-    - filters:
-      - name: hcm
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: x
-          route_config:
-            virtual_hosts:
-            - name: v
-              domains: ["*"]
-              routes: [{{match: {{prefix: /}}, route: {{cluster: c}}}}]
-              request_headers_to_add: [{{header: {{key: {name}, value: "{value}"}}}}]
-  clusters:
-  - name: c
-    load_assignment:
-      cluster_name: c
-      endpoints:
-      - lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: 10.0.0.1, port_value: 80}}}}}}}}]
-"""
+
+
+def envoy(name: str, value: str) -> str:
+    return envoy_text(route=f'request_headers_to_add: [{{header: {{key: {name}, value: "{value}"}}}}]')
 
 
 def route(kind: str, text: str, tmp_path: Path) -> tuple[dict[str, Any], dict[str, Any], Diagnostics]:
@@ -43,7 +23,7 @@ def route(kind: str, text: str, tmp_path: Path) -> tuple[dict[str, Any], dict[st
     file = tmp_path / "source.conf"
     file.write_text(text)
     result, diagnostics = imported(kind, file)
-    (of_listener,), (of_route,) = (result.draft.fleet[key].values() for key in ("listeners", "routes"))
+    (of_listener,), (*_, of_route) = (result.draft.fleet[key].values() for key in ("listeners", "routes"))
     return of_route, of_listener, diagnostics
 
 
@@ -58,9 +38,9 @@ def route(kind: str, text: str, tmp_path: Path) -> tuple[dict[str, Any], dict[st
         ("haproxy", HAPROXY.format("http-request set-header X-Id %[unique-id]"), {"x-id": "{request_id}"}),
         ("haproxy", HAPROXY.format("http-request set-header X-For %[req.hdr(host)]%%"), {"x-for": "{host}%"}),
         ("haproxy", HAPROXY.format("option forwardfor header X-Client-IP"), {"x-client-ip": "{client_ip}"}),
-        ("envoy", ENVOY.format(name="x-client-ip", value="%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"),
+        ("envoy", envoy(name="x-client-ip", value="%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"),
          {"x-client-ip": "{client_ip}"}),
-        ("envoy", ENVOY.format(name="x-for", value="%REQ(:AUTHORITY)%"), {"x-for": "{host}"}),
+        ("envoy", envoy(name="x-for", value="%REQ(:AUTHORITY)%"), {"x-for": "{host}"}),
     ],
 )  # fmt: skip
 def test_a_variable_becomes_its_word(kind: str, text: str, headers: dict[str, str], tmp_path: Path) -> None:
@@ -74,7 +54,7 @@ def test_a_variable_becomes_its_word(kind: str, text: str, headers: dict[str, st
         ("nginx", NGINX.format("", 'proxy_set_header X-A "{tenant}";')),
         ("haproxy", HAPROXY.format("http-request set-header X-A %[rand]")),
         ("haproxy", HAPROXY.format("http-request set-header X-A %T")),
-        ("envoy", ENVOY.format(name="x-a", value="%PROTOCOL%")),
+        ("envoy", envoy(name="x-a", value="%PROTOCOL%")),
     ],
 )
 def test_a_variable_without_a_word_is_a_comment(kind: str, text: str, tmp_path: Path) -> None:
@@ -103,7 +83,7 @@ def test_where_peers_are_trusted_the_listener_forwards_the_address(kind: str, te
         ("nginx", NGINX.format("", "proxy_set_header X-Real-IP $http_cf_connecting_ip;")),
         ("haproxy", HAPROXY.format("http-request set-header X-Real-IP %[req.hdr(CF-Connecting-IP)]")),
         ("haproxy", HAPROXY.format("http-request set-src hdr(CF-Connecting-IP)")),
-        ("envoy", ENVOY.format(name="x-real-ip", value="%REQ(CF-CONNECTING-IP)%")),
+        ("envoy", envoy(name="x-real-ip", value="%REQ(CF-CONNECTING-IP)%")),
     ],
 )
 def test_an_address_that_a_header_names_is_believed_of_near_peers_alone(kind: str, text: str, tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""Who may send requests, as a route's `auth`: files that the operator fills, and services that decide."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.draft import Draft
+from lbctl.importer.statement import Statement
+
+KEY_FILE = "secrets/api-keys.yaml"
+USER_FILE = "secrets/users.yaml"
+SENT = ("authorization", "cookie", "x-api-key")
+"""What a service that decides needs to know in general."""
+_REALM = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._:/@+-]{0,62}[A-Za-z0-9])?")
+
+
+def keys(draft: Draft, route: Path, header: str, secrets: Sequence[Statement], *statements: Statement) -> None:
+    """Protect a route by keys; `secrets` are the directives that hold them."""
+    _put(draft, route, {"api_keys": {"file": KEY_FILE, "header": header}}, *statements, *secrets)
+    for item in secrets:
+        draft.ledger.secret(
+            item,
+            f"the keys in {header} are secrets and were not copied",
+            f"`lbctl key new TENANT -f {KEY_FILE}` makes new ones; until the file has one, every request is refused",
+        )
+
+
+def users(draft: Draft, route: Path, realm: str, secret: Statement, *statements: Statement) -> None:
+    """Protect a route by users with passwords; `secret` is the directive that names or holds them."""
+    shown = {"realm": realm} if _REALM.fullmatch(realm) else {}
+    _put(draft, route, {"basic": {"file": USER_FILE, **shown}}, secret, *statements)
+    draft.ledger.secret(
+        secret,
+        "passwords are secrets and were not copied",
+        f"write `USER: PASSWORD` lines into {USER_FILE} (0600); until the file has one, every request is refused",
+    )
+
+
+def service(draft: Draft, route: Path, external: dict[str, Any], *statements: Statement) -> None:
+    """Have a service decide about the requests of a route."""
+    _put(draft, route, {"external": external, "forward_credentials": True}, *statements)
+
+
+def _put(draft: Draft, route: Path, auth: dict[str, Any], *statements: Statement) -> None:
+    """Set the `auth` of a route; a second kind of credentials closes it."""
+    present = draft.get((*route, "auth"))
+    if present is not None and present != auth:
+        why = "it asks for two kinds of credentials, and a route for one"
+        for item in statements:
+            draft.ledger.omit(item, f"{why}: the route refuses its requests", route)
+        draft.close(route, why)
+    elif "respond" not in (draft.get(route) or {}):
+        draft.put((*route, "auth"), auth, *statements)
+    else:
+        draft.ledger.carry(route, *statements)
+
+
+def url(host: str, port: str, path: str) -> str | None:
+    """Return the URL of a service that proxies can ask; None for one that is known by a name."""
+    host = "127.0.0.1" if host == "localhost" else host.strip("[]")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    if not re.fullmatch(r"(/[A-Za-z0-9._~/-]*)?", path):
+        return None
+    return f"http://{f'[{host}]' if address.version == 6 else host}:{port}{path or '/'}"

@@ -1,0 +1,65 @@
+"""Hosted APIs: a pool that is asked with a Host and a key of its own, which the fleet names by a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lbctl.base.diagnostics import Path
+from lbctl.base.system_ca import PLACES, WORD
+from lbctl.importer.draft import Draft
+from lbctl.importer.statement import Statement
+
+_PREFIX = re.compile(r"(?i)(?:bearer|basic|token|key) +")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header that a hosted API wants."""
+
+    name: str
+    """The header, in lower case."""
+    value: str
+    """Its value as the configuration has it; that of a credential is never written anywhere."""
+    statement: Statement
+    """Where it stands."""
+
+
+def put(
+    draft: Draft,
+    pool: Path,
+    host: str,
+    credentials: Sequence[Header],
+    texts: Sequence[Header] = (),
+    statements: Sequence[Statement] = (),
+) -> None:
+    """Make a pool a hosted API: its credentials become files that the operator fills, other headers stay texts."""
+    headers: dict[str, object] = {item.name: item.value for item in texts}
+    for item in credentials:
+        prefix = _PREFIX.match(item.value)
+        file = f"secrets/{pool[1]}-key" if len(credentials) == 1 else f"secrets/{pool[1]}-{item.name}"
+        headers[item.name] = ({"prefix": prefix[0]} if prefix else {}) | {"file": file}
+        message = f"the value of {item.name} is a secret and was not copied"
+        draft.ledger.secret(item.statement, message, f"write it into {file}, for its owner alone (0600)")
+    upstream = {"host": host} | ({"headers": headers} if headers else {})
+    draft.put((*pool, "upstream"), upstream, *(item.statement for item in (*credentials, *texts)), *statements)
+    if (draft.get((*pool, "tls")) or {"ca": ""}).get("ca") is None:
+        draft.put((*pool, "tls", "ca"), WORD)
+
+
+def owns(draft: Draft, route: Path, name: str) -> bool:
+    """Whether the pool of a route sets a header itself."""
+    pool = draft.get((*route, "pool"))
+    return name in (draft.get(("pools", str(pool), "upstream", "headers")) or {})
+
+
+def host_of(draft: Draft, route: Path) -> str | None:
+    """Return the Host that the pool of a route sends, if it is a hosted API."""
+    host = draft.get(("pools", str(draft.get((*route, "pool"))), "upstream", "host"))
+    return None if host is None else str(host)
+
+
+def authority(file: str) -> str:
+    """Return the `ca` of a file: `system` for the one in which a machine keeps those that it trusts."""
+    return WORD if file in PLACES else file

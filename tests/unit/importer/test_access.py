@@ -1,0 +1,199 @@
+"""Who may send requests, and what is shown to whom: users, services, addresses, figures, logs, hosted APIs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.importer import envoy_text, imported
+
+NGINX = (
+    "upstream up {{ server 10.0.0.1:80; }}\n"
+    "server {{ listen 80; {0} location / {{ {1} proxy_pass http://up; proxy_set_header Host $host; }} {2} }}"
+)
+HAPROXY = (
+    "userlist u\n user a password x\ndefaults\n mode http\nfrontend f\n bind :80\n {0}\n default_backend b\n"
+    "backend b\n server s 10.0.0.1:80\n"
+)
+TYPE = '"@type": type.googleapis.com/envoy.extensions.filters.http'
+BASIC = f'- {{name: basic, typed_config: {{{TYPE}.basic_auth.v3.BasicAuth, users: {{inline_string: "a:{{SHA}}x"}}}}}}'
+AUTHZ = (
+    f"- {{name: authz, typed_config: {{{TYPE}.ext_authz.v3.ExtAuthz, http_service: {{server_uri: "
+    '{uri: "http://auth", cluster: auth, timeout: 0.25s}, path_prefix: /check, authorization_response: '
+    "{allowed_upstream_headers: {patterns: [{exact: X-User}]}}}}}"
+)
+RBAC = (
+    f"- {{name: rbac, typed_config: {{{TYPE}.rbac.v3.RBAC, rules: {{action: ACTION, policies: {{p: {{permissions: "
+    "[{any: true}], principals: [{remote_ip: {address_prefix: 10.0.0.0, prefix_len: 8}}]}}}}}"
+)
+LUA = f'- {{name: lua, typed_config: {{{TYPE}.lua.v3.Lua, default_source_code: {{inline_string: "x = 1"}}}}}}'
+OFF = "authz: {" + f"{TYPE}.ext_authz.v3.ExtAuthzPerRoute, disabled: true}}"
+CHECK = (
+    "location = /check { internal; proxy_pass http://localhost:9191/verify; proxy_read_timeout 250ms; "
+    'proxy_pass_request_body off; proxy_set_header Content-Length ""; }'
+)
+
+
+def fleet(kind: str, text: str, tmp_path: Path) -> dict[str, Any]:
+    file = tmp_path / "source.conf"
+    file.write_text(text)
+    return imported(kind, file)[0].draft.fleet
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "realm"),
+    [
+        (
+            "nginx",
+            NGINX.format('auth_basic "Models"; auth_basic_user_file /etc/htpasswd;', "", ""),
+            {"realm": "Models"},
+        ),
+        ("haproxy", HAPROXY.format("http-request auth realm Models unless { http_auth(u) }"), {"realm": "Models"}),
+        ("envoy", envoy_text(filters=BASIC), {}),
+    ],
+)
+def test_users_with_passwords_become_an_empty_file(kind: str, text: str, realm: dict[str, str], tmp_path: Path) -> None:
+    for route in fleet(kind, text, tmp_path)["routes"].values():
+        assert route["auth"] == {"basic": {"file": "secrets/users.yaml", **realm}}
+    _, diagnostics = imported(kind, tmp_path / "source.conf")
+    assert "LB984" in {item.code for item in diagnostics}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("nginx", NGINX.format(
+            "", "auth_request /check; auth_request_set $u $upstream_http_x_user; proxy_set_header X-User $u;", CHECK)),
+        ("envoy", envoy_text(filters=AUTHZ)),
+    ],
+)  # fmt: skip
+def test_a_service_that_decides_is_asked_as_before(kind: str, text: str, tmp_path: Path) -> None:
+    for route in fleet(kind, text, tmp_path)["routes"].values():
+        external = route["auth"]["external"]
+        path = "/verify" if kind == "nginx" else "/check"
+        assert external["url"] == f"http://127.0.0.1:9191{path}"
+        assert (external["timeout"], external["accept"]) == ("250ms", ["x-user"])
+        assert {"authorization", "cookie"} <= set(external["send"])
+
+
+def test_a_service_that_is_known_by_a_name_closes_the_route(tmp_path: Path) -> None:
+    text = NGINX.format("", "auth_request /check;", CHECK.replace("localhost", "auth.internal"))
+    (route,) = fleet("nginx", text, tmp_path)["routes"].values()
+    assert route["respond"]["status"] == 501
+    assert "IP address" in route["respond"]["body"]
+
+
+def test_a_route_that_switches_a_filter_off_stays_open(tmp_path: Path) -> None:
+    routes = fleet("envoy", envoy_text(filters=AUTHZ, open_=OFF), tmp_path)["routes"]
+    assert [("auth" in item, item["pool"]) for item in routes.values()] == [(False, "c"), (True, "c")]
+
+
+def test_a_filter_of_a_route_that_no_key_means_closes_it(tmp_path: Path) -> None:
+    own = f"authz: {{{TYPE}.ext_authz.v3.ExtAuthzPerRoute, check_settings: {{context_extensions: {{a: b}}}}}}"
+    routes = fleet("envoy", envoy_text(filters=AUTHZ, open_=own), tmp_path)["routes"]
+    assert [item.get("respond", {}).get("status") for item in routes.values()] == [501, None]
+
+
+def test_a_filter_that_may_refuse_closes_the_routes(tmp_path: Path) -> None:
+    name_of_a_user = RBAC.replace("{remote_ip: {address_prefix: 10.0.0.0, prefix_len: 8}}", "{any: true}")
+    for filters in (LUA, name_of_a_user.replace("ACTION", "ALLOW")):
+        routes = fleet("envoy", envoy_text(filters=filters), tmp_path)["routes"].values()
+        assert [item["respond"]["status"] for item in routes] == [501, 501]
+
+
+@pytest.mark.parametrize(("action", "key"), [("ALLOW", "allow_from"), ("DENY", "deny_from")])
+def test_lists_of_addresses_of_envoy_are_the_listener_s(action: str, key: str, tmp_path: Path) -> None:
+    result = fleet("envoy", envoy_text(filters=RBAC.replace("ACTION", action)), tmp_path)
+    assert result["listeners"]["l"][key] == ["10.0.0.0/8"]
+    assert [item["pool"] for item in result["routes"].values()] == ["c", "c"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "key", "value"),
+    [
+        ("http-request auth if { path_beg /a/ } !{ http_auth(u) }", "auth", {"basic": {"file": "secrets/users.yaml"}}),
+        ("http-request deny if { path_beg /a/ } !{ src 10.0.0.0/8 }", "allow_from", ["10.0.0.0/8"]),
+        ("http-request deny if { path_beg /a/ } { src 10.6.6.6 }", "deny_from", ["10.6.6.6/32"]),
+        ("http-request set-log-level silent if { path_beg /a/ }", "access_log", "off"),
+        ("http-request deny if { path_beg /a/ } !{ req.hdr(x-api-key) -m str k }", "auth",
+         {"api_keys": {"file": "secrets/api-keys.yaml", "header": "x-api-key"}}),
+    ],
+)  # fmt: skip
+def test_a_rule_for_some_paths_gives_them_a_route_of_their_own(
+    rule: str, key: str, value: object, tmp_path: Path
+) -> None:
+    own, rest = fleet("haproxy", HAPROXY.format(rule), tmp_path)["routes"].values()
+    assert (own["match"], own["pool"], own[key]) == ({"path_prefix": "/a/"}, "b", value)
+    assert (rest["match"], rest["pool"], rest.get(key)) == ({}, "b", None)
+
+
+def test_an_expression_that_may_overlap_with_protected_paths_is_protected_too(tmp_path: Path) -> None:
+    rules = "http-request auth if { path_beg /a/ } !{ http_auth(u) }\n use_backend b if { path_reg ^/.*x$ }"
+    routes = list(fleet("haproxy", HAPROXY.format(rules), tmp_path)["routes"].values())
+    assert [("auth" in item, item["match"]) for item in routes] == [
+        (True, {"path_regex": "/.*x"}), (True, {"path_prefix": "/a/"}), (False, {})
+    ]  # fmt: skip
+
+
+STATUS = "server { listen 8099; location /stub_status { stub_status; allow 127.0.0.1; deny all; } }"
+EXPORTER = "frontend m\n bind :8405\n http-request use-service prometheus-exporter if { path /metrics }\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "metrics"),
+    [
+        ("nginx", NGINX.format("", "", "") + STATUS, "127.0.0.1:8099"),
+        ("nginx", NGINX.format("", "", "location = /status { stub_status; }"), "127.0.0.1:9113"),
+        ("haproxy", HAPROXY.format("") + EXPORTER, "127.0.0.1:8405"),
+        ("haproxy", HAPROXY.format("http-request use-service prometheus-exporter if { path /status }"),
+         "127.0.0.1:8405"),
+    ],
+)  # fmt: skip
+def test_figures_of_the_proxy_are_at_loopback(kind: str, text: str, metrics: str, tmp_path: Path) -> None:
+    result = fleet(kind, text, tmp_path)
+    assert result["proxies"] == {kind: {"kind": kind, "metrics": metrics}}
+    assert len(result["listeners"]) == 1
+    answers = [item["respond"] for item in result["routes"].values() if item["match"] == {"path": "/status"}]
+    assert all(item["status"] == 404 for item in answers)
+
+
+def test_what_haproxy_says_of_itself(tmp_path: Path) -> None:
+    text = "global\n user haproxy\n group haproxy\n chroot /var/lib/haproxy\n stats socket /run/h.sock mode 600\n"
+    proxy = fleet("haproxy", text + HAPROXY.format(""), tmp_path)["proxies"]["haproxy"]
+    assert proxy == {
+        "kind": "haproxy", "user": "haproxy", "group": "haproxy", "chroot": "/var/lib/haproxy",
+        "runtime_api": "/run/h.sock",
+    }  # fmt: skip
+
+
+FALLBACK = (
+    "error_page 502 503 = @api; location @api { proxy_pass https://api.example.com; "
+    "rewrite ^/v1/(.*)$ /openai/v1/$1 break; "
+    'proxy_set_header Host api.example.com; proxy_set_header api-version "2024"; '
+    'proxy_set_header Authorization "Bearer ${API_KEY}"; }'
+)
+
+
+def test_an_error_page_that_asks_a_provider_is_a_fallback_with_its_own_host_path_and_key(tmp_path: Path) -> None:
+    result = fleet("nginx", NGINX.format("", "", FALLBACK), tmp_path)
+    (route,) = result["routes"].values()
+    pool = result["pools"][route["fallback"]]
+    secret = {"prefix": "Bearer ", "file": f"secrets/{route['fallback']}-key"}
+    assert pool["upstream"] == {
+        "host": "api.example.com", "path_prefix": "/openai", "headers": {"api-version": "2024", "authorization": secret}
+    }  # fmt: skip
+    assert pool["tls"]["ca"] == "system"
+
+
+def test_two_keys_for_one_provider_are_two_pools(tmp_path: Path) -> None:
+    locations = "".join(
+        f"location /{name}/ {{ proxy_pass https://api.example.com; proxy_set_header X-Api-Key sk-{name}{name}{name}; }}"
+        for name in ("aaa", "bbb")
+    )
+    result = fleet("nginx", NGINX.format("", "", locations), tmp_path)
+    pools = [result["routes"][name]["pool"] for name in ("aaa", "bbb")]
+    files = [result["pools"][pool]["upstream"]["headers"]["x-api-key"]["file"] for pool in pools]
+    assert len({*pools, "up"}) == 3
+    assert len(set(files)) == 2
